@@ -19,6 +19,7 @@ from sqlalchemy import event, text
 
 from benchmarks.release import delete, live, worker
 from service.api.metrics import render
+from service.api.traffic import Traffic
 from service.infra.db import Database
 from service.infra.migrate import migrate
 from service.infra.pseudonyms import Pepper, subject_digest
@@ -67,7 +68,7 @@ def costs(finished: int) -> dict[str, list[float]]:
                 "an intake": lambda subject=subject: delete(process, subject),  # type: ignore[misc]
                 "an update": lambda: busy.work(model_id),
                 "a tick": lambda: scheduler.tick(1),
-                "a scrape": lambda: render(database),
+                "a scrape": lambda: render(database, process.settings, Traffic()),
             }
             for question, ask in asked.items():
                 start = time.process_time()

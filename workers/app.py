@@ -15,6 +15,7 @@ from service.infra.db import Busy, now
 from service.infra.fault_injection import crash_point
 from service.infra.queue import notify as queue
 from service.infra.queue.messages import MODEL_ID, TASK
+from service.infra.spans import updating
 from service.infra.tables import LONGEST_REASON, Model
 from service.requests.reasons import Reason
 from workers.runtime.db_retry import retry
@@ -161,7 +162,9 @@ class Worker:
         else:
             log.info("deletions claimed", extra={"model": job.model_name, "count": len(job.tasks)})
             _log_traces(job, "claimed")
-            update(Errand(self._process, self._benches, job, watch))
+            traces = [(task.request_id, task.traceparent) for task in job.tasks if task.traceparent is not None]
+            with updating(job.model_name, traces):
+                update(Errand(self._process, self._benches, job, watch))
             _log_traces(job, "attempted")
 
     def _notify_again(self, model_id: str) -> None:

@@ -18,6 +18,7 @@ from service.infra.files import folder_at
 from service.infra.logging import configure
 from service.infra.migrate import SchemaState, schema_state
 from service.infra.settings import API_SECRETS, Settings, SettingsError, ensure_secrets
+from service.infra.spans import export_spans
 from service.models.restore_guard import updates_missing
 
 WORKERS_SECRETS = ("sealing_key_file", "pepper_file")
@@ -36,6 +37,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m workers.main worker|updater|scheduler|restore [EXPORT...]\n")
         return 2
     configure(settings.log_level)
+    export_spans("worker")
     if settings.mode == "production":  # elsewhere the commands that set up make them; a lost pepper is not replaced
         ensure_secrets(settings, NEEDED[arguments[0]])
     if _older_than_store(settings):

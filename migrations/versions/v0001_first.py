@@ -19,10 +19,21 @@ def upgrade() -> None:
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
         sa.Column("name", sa.String(length=120), nullable=True),
+        sa.Column("proxy_digest", sa.String(length=64), nullable=True),
         sa.Column("created_at", BIGINT, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_actors"),
+        sa.UniqueConstraint("proxy_digest", name="uq_actors_proxy_digest"),
     )
     op.create_index("ix_actors_tenant_id", "actors", ["tenant_id"], unique=False)
+    op.create_table(
+        "consents",
+        sa.Column("tenant_id", sa.String(length=63), nullable=False),
+        sa.Column("act", sa.String(length=16), nullable=False),
+        sa.Column("subject", sa.String(length=36), nullable=False),
+        sa.Column("actor_id", sa.String(length=36), nullable=False),
+        sa.Column("created_at", BIGINT, nullable=False),
+        sa.PrimaryKeyConstraint("tenant_id", "act", "subject", name="pk_consents"),
+    )
     op.create_table(
         "api_keys",
         sa.Column("id", sa.String(length=36), nullable=False),

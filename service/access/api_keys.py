@@ -46,7 +46,9 @@ class Caller:
     key_id: str
     scopes: frozenset[str]
     actor_id: str
-    """who holds the key"""
+    """who holds the key, or whom a proxy named"""
+    vouched: bool = False
+    """whether a proxy named the actor"""
 
 
 @dataclass(frozen=True)
@@ -214,12 +216,14 @@ def find_actor(session: Session, tenant_id: str, actor_id: str) -> ActorName | N
 
 
 def name_actor(session: Session, actor: ActorName, name: str | None) -> None:
-    """Give the actor a name, or erase it with None. The labels of the actor's keys, which may hold it, go with it.
+    """Give the actor a name, or erase it with None. The labels of the actor's keys, which may hold it, go with it;
+    so does the digest by which a proxy's next call would find the actor.
 
     The audit log keeps the opaque id, and that it was renamed or erased.
     """
     actor.name = name
     if name is None:
+        actor.proxy_digest = None
         session.execute(update(ApiKey).where(ApiKey.actor_id == actor.id).values(label=""))
     record(session, actor.tenant_id, "actor.erased" if name is None else "actor.renamed", whose=actor.id)
 

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from service.access.api_keys import check_pepper
 from service.access.installation import check_places
+from service.access.proxy import NamedPeople
 from service.api import health, problems
 from service.api.console import pages, reference
 from service.api.dependencies import Service
@@ -19,6 +20,7 @@ from service.api.openapi import document, operation_id
 from service.api.routes import actors, audit, events, keys, opendsr, webhooks
 from service.api.routes.models import consumers, lifecycle, models, retrains, versions
 from service.api.routes.requests import batches, certificates, deletion_requests, holds, search, suppressions
+from service.api.traffic import Measured
 from service.connect.opendsr.processor import Processor
 from service.infra.actors import Called
 from service.infra.db import Busy, Database
@@ -26,6 +28,7 @@ from service.infra.files import folder_at
 from service.infra.logging import configure
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import API_SECRETS, Settings, ensure_secrets, session_key
+from service.infra.spans import NO_TELEMETRY, export_spans
 from service.infra.trace import Traced
 
 
@@ -33,6 +36,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """Make the application. Raises SettingsError where production lacks a secret."""
     settings = settings or Settings()
     configure(settings.log_level)
+    export_spans("api")
     ensure_secrets(settings, API_SECRETS)
     database, pepper = Database(settings.database_url, actor="api"), Pepper.load(settings.pepper_file)
     with suppress(Busy):  # under another pepper no API key is valid, so nothing is accepted
@@ -59,6 +63,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
         docs_url=None,
         generate_unique_id_function=operation_id,
+        telemetry=NO_TELEMETRY,
     )
     app.state.service = service
     problems.install(app)
@@ -93,6 +98,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(problems.Unexpected)
     app.add_middleware(Traced)
     app.add_middleware(Called)
+    app.add_middleware(Measured, traffic=service.traffic)
+    app.add_middleware(NamedPeople, header=settings.actor_header, peers=settings.peers)
     app.openapi = lambda: document(app, settings.idempotency_seconds)  # type: ignore[method-assign]
     return app
 

@@ -11,10 +11,13 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.access.api_keys import Caller, Scope, authenticate, caller_of
+from service.access.four_eyes import Act, seconded
+from service.access.proxy import named_by_proxy
 from service.access.session_cookie import COOKIE, open_session
 from service.api.http.limits import Limiter, client_of, wrong_keys
 from service.api.openapi import answer, problem
 from service.api.problems import ApiProblem
+from service.api.traffic import Traffic
 from service.infra.actors import Actor, act_for
 from service.infra.db import Database
 from service.infra.files import Store
@@ -46,6 +49,9 @@ class Service:
     """of people, by key: a key must not try all ids of a population"""
     wrong_keys: Limiter = field(default_factory=wrong_keys)
     """by client address"""
+
+    traffic: Traffic = field(default_factory=Traffic)
+    """the calls that this process has answered"""
 
     @cached_property
     def store(self) -> Store:
@@ -140,7 +146,7 @@ def _identified(service: Service, request: Request, credentials: HTTPAuthorizati
     if found is None:
         challenge = {"WWW-Authenticate": _CHALLENGE["WWW-Authenticate"] + ', error="invalid_token"'}
         raise ApiProblem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
-    return _acting(found)
+    return _acting(service, request, found)
 
 
 def known(service: Service, request: Request, key: str) -> Caller | None:
@@ -202,13 +208,39 @@ def session_of(service: Service, request: Request) -> Caller | None:
         return None
     with service.database.read() as session:
         found = open_session(session, service.session_key, cookie)
-    return None if found is None else _acting(found)
+    return None if found is None else _acting(service, request, found)
 
 
-def _acting(caller: Caller) -> Caller:
-    """Return the caller, for whom this call acts from now on: the audit log names them."""
+def _acting(service: Service, request: Request, found: Caller) -> Caller:
+    """Return the caller, for whom this call acts from now on: the audit log names them.
+
+    A proxy's header was taken away where it does not count (``service.access.proxy``).
+    """
+    header = service.settings.actor_header
+    name = request.headers.get(header) if header else None
+    caller = named_by_proxy(service.database, service.pepper, found, name)
     act_for(Actor(caller.actor_id, caller.key_id))
     return caller
+
+
+def agreed(service: Service, session: Session, caller: Caller, act: Act, subject: str) -> bool:
+    """Return whether an act may be carried out; False: its second person is missing, and the consent was noted.
+
+    After False the route commits, and raises ``awaits_another``. Raises ApiProblem (403) where people are known by
+    the proxy's word, and it named none: one person could come once through the proxy, and once around it.
+    """
+    if act not in service.settings.acts_of_two:
+        return True
+    if service.settings.actor_header and not caller.vouched:
+        detail = f"To {act} takes two people, whom the proxy names. This call did not come through it."
+        raise ApiProblem(403, "person_unnamed", detail)
+    return seconded(session, caller, act, subject)
+
+
+def awaits_another(act: Act) -> ApiProblem:
+    """Return the answer to the first of two people. It is an error: what they asked for was not done."""
+    detail = f"To {act} takes two people. Your consent is noted for seven days; another person must {act} it too."
+    return ApiProblem(409, "awaits_another_person", detail)
 
 
 def require_writable(service: Service) -> None:

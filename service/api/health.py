@@ -57,7 +57,7 @@ def readyz(service: Running) -> ReadyView:
 
 @router.get("/metrics", response_class=Response, summary="Prometheus metrics")
 def metrics(service: Running) -> Response:
-    return Response(render(service.database), media_type=_METRICS)
+    return Response(render(service.database, service.settings, service.traffic), media_type=_METRICS)
 
 
 def live_workers(session: Session, lease_seconds: float) -> int:

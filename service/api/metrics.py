@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version as metadata_version
-from itertools import accumulate
 from platform import python_version
 from typing import Any
 
@@ -20,18 +19,18 @@ from prometheus_client.core import (
 from sqlalchemy import Select, case, func, select
 from sqlalchemy.orm import Session
 
+from service.api.host_metrics import disks, processes
+from service.api.traffic import Traffic, filled
 from service.infra.db import Database, now
 from service.infra.queue.messages import FAILED_NOTIFICATIONS
+from service.infra.settings import Settings
 from service.infra.tables import (
     ApiKey,
-    AuditEntry,
     BudgetEntry,
     Certificate,
     DeletionRequest,
     FeedItem,
     Generation,
-    Heartbeat,
-    LogCheck,
     Model,
     Task,
     Version,
@@ -39,18 +38,16 @@ from service.infra.tables import (
     WebhookEndpoint,
     WorkUnit,
 )
-from service.infra.tenants import DEFAULT_TENANT
-from service.infra.time import ALIVE_SECONDS, BUCKETS, SECOND
+from service.infra.time import BUCKETS, SECOND
 from service.models.consumers import standing
-from service.models.tallies import BEYOND, ENTRIES, LATENCY, LATENCY_BUCKETS, PHASE, PUBLISHED, SAMPLES, Key, counts
+from service.models.tallies import ENTRIES, INTAKE, LATENCY, LATENCY_BUCKETS, PHASE, PUBLISHED, SAMPLES, Key, counts
 from service.requests.reasons import Reason
 from service.requests.webhooks import MAX_ATTEMPTS
 from unlearning.accounting.budget import epsilon_of, updates_left
 
-KINDS = ("worker", "scheduler")
 _OPEN = ("queued", "running", "blocked")
-# a tenant's name belongs to the label, or two tenants' models of one name would be one series
-_LABEL = case((Model.tenant_id == DEFAULT_TENANT, Model.name), else_=Model.tenant_id + "/" + Model.name)
+_LABEL: Any = Model.tenant_id + "/" + Model.name
+"""what ``_of`` splits; no tenant's name has a slash"""
 
 
 class _Scrape:
@@ -63,15 +60,15 @@ class _Scrape:
         return iter(self._metrics)
 
 
-def render(database: Database) -> bytes:
+def render(database: Database, settings: Settings, traffic: Traffic) -> bytes:
     """Write the exposition text: this process's own metrics, then those from the database. Raises Busy."""
     with database.snapshot() as session:
         counted = counts(session)
         metrics = [*_requests(session, counted), *_updates(session, counted)]
-        for part in (_certificates, _preparations, _budgets, _consumers, _webhooks, _keys, _feeds, _processes):
+        for part in (_certificates, _preparations, _budgets, _consumers, _webhooks, _keys, _feeds, processes):
             metrics += part(session)
     registry = CollectorRegistry()
-    registry.register(_Scrape([_build(), *metrics]))
+    registry.register(_Scrape([_build(), *traffic.metrics(), *disks(settings), *metrics]))
     registry.register(FAILED_NOTIFICATIONS)
     return generate_latest(REGISTRY) + generate_latest(registry)
 
@@ -159,12 +156,12 @@ def _requests(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
         .group_by(_LABEL)
     )
     for model, count, received_at, stands, due_at, queued_at in session.execute(waiting):
-        queued.add_metric([model], (at - queued_at) / SECOND if queued_at is not None else 0)
-        pending.add_metric([model], count)
-        oldest.add_metric([model], (at - received_at) / SECOND if received_at is not None else 0)
-        held.add_metric([model], int(stands or 0))
+        queued.add_metric(_of(model), (at - queued_at) / SECOND if queued_at is not None else 0)
+        pending.add_metric(_of(model), count)
+        oldest.add_metric(_of(model), (at - received_at) / SECOND if received_at is not None else 0)
+        held.add_metric(_of(model), int(stands or 0))
         if due_at is not None:
-            due.add_metric([model], due_at / SECOND)
+            due.add_metric(_of(model), due_at / SECOND)
     yield from (pending, oldest, queued, held, due, *_deadlines(session, at), *_unverified(session))
 
 
@@ -185,6 +182,18 @@ def _deadlines(session: Session, at: int) -> Iterator[Metric]:
     if due_at is not None:
         due.add_metric([], due_at / SECOND)
     yield due
+    used = GaugeMetricFamily(
+        "expunge_requests_deadline_used_ratio",
+        "Share of the time from receipt to deadline that is over, of the unfinished request with the greatest",
+        labels=["tenant"],
+    )
+    period = func.nullif(DeletionRequest.due_at - DeletionRequest.received_at, 0)
+    share = func.max((at - DeletionRequest.received_at) * 1.0 / period)
+    shares = select(DeletionRequest.tenant_id, share).group_by(DeletionRequest.tenant_id)
+    for tenant_id, greatest in session.execute(shares.where(DeletionRequest.status.in_(_OPEN))):
+        if greatest is not None:
+            used.add_metric([tenant_id], float(greatest))
+    yield used
 
 
 def _unverified(session: Session) -> Iterator[Metric]:
@@ -218,7 +227,9 @@ def _preparations(session: Session) -> Iterator[Metric]:
     """Show how far the generations are that are being built, first ones and retrains."""
     progress = _per_model("expunge_preparation_progress", "How far the generation that is being built is, 0 to 1")
     work_units = GaugeMetricFamily(
-        "expunge_preparation_work_units", "Work units of the generation that is being built", labels=["model", "state"]
+        "expunge_preparation_work_units",
+        "Work units of the generation that is being built",
+        labels=["tenant", "model", "state"],
     )
     counts = (func.count(WorkUnit.done_at), func.count(WorkUnit.number))
     rows = (
@@ -230,9 +241,9 @@ def _preparations(session: Session) -> Iterator[Metric]:
         .group_by(_LABEL)
     )
     for model, share, done, count in session.execute(rows):
-        progress.add_metric([model], share)
-        work_units.add_metric([model, "done"], done)
-        work_units.add_metric([model, "waiting"], count - done)
+        progress.add_metric(_of(model), share)
+        work_units.add_metric([*_of(model), "done"], done)
+        work_units.add_metric([*_of(model), "waiting"], count - done)
     yield from (progress, work_units)
 
 
@@ -241,36 +252,44 @@ def _updates(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
     latency = HistogramMetricFamily(
         "expunge_deletion_latency_seconds",
         "From the receipt of a request to the publication that carried it out",
-        labels=["model", "method"],
+        labels=["tenant", "model", "method"],
     )
-    yield _fill(latency, _histograms(counted, LATENCY, labels), LATENCY_BUCKETS)
+    yield filled(latency, _histograms(counted, LATENCY, labels), LATENCY_BUCKETS)
+    intake = HistogramMetricFamily(
+        "expunge_deletion_latency_from_intake_seconds",
+        "From the intake of a request to the publication that carried it out; it may have been received long before",
+        labels=["tenant", "model", "method"],
+    )
+    yield filled(intake, _histograms(counted, INTAKE, labels), LATENCY_BUCKETS)
     seconds = HistogramMetricFamily(
         "expunge_unlearning_seconds",
         "Phases of an update, each rounded up to a power of two; unlearn: forgetting and certifying together",
-        labels=["model", "method", "phase"],
+        labels=["tenant", "model", "method", "phase"],
     )
-    yield _fill(seconds, _histograms(counted, PHASE, labels), BUCKETS)
-    forgotten = CounterMetricFamily("expunge_samples_forgotten", "Samples forgotten", labels=["model", "method"])
-    published = CounterMetricFamily("expunge_publications", "Updates by result", labels=["model", "result"])
+    yield filled(seconds, _histograms(counted, PHASE, labels), BUCKETS)
+    forgotten = CounterMetricFamily(
+        "expunge_samples_forgotten", "Samples forgotten", labels=["tenant", "model", "method"]
+    )
+    published = CounterMetricFamily("expunge_publications", "Updates by result", labels=["tenant", "model", "result"])
     versions: Counter[str] = Counter()
     for key, count in sorted(counted.items()):
         if key.name == SAMPLES:
-            forgotten.add_metric([labels[key.model_id], key.method], count)
+            forgotten.add_metric([*_of(labels[key.model_id]), key.method], count)
         elif key.name == PUBLISHED:
             versions[labels[key.model_id]] += count
     for model, count in versions.items():
-        published.add_metric([model, "published"], count)
+        published.add_metric([*_of(model), "published"], count)
     for model, count in session.execute(_withheld()):
-        published.add_metric([model, "withheld"], count)
+        published.add_metric([*_of(model), "withheld"], count)
     for model_id, model in labels.items():
-        published.add_metric([model, "failed"], counted[Key(ENTRIES, model_id, label="attempt.failed")])
+        published.add_metric([*_of(model), "failed"], counted[Key(ENTRIES, model_id, label="attempt.failed")])
     head = _per_model("expunge_model_version", "Number of the version that is served")
     accuracy = _per_model("expunge_model_holdout_accuracy", "Holdout accuracy of the version that is served, 0 to 1")
     served = select(_LABEL, Version.number, Version.holdout_accuracy).join(Version, Version.id == Model.current_id)
     for model, number, share in session.execute(served):
-        head.add_metric([model], number)
+        head.add_metric(_of(model), number)
         if share is not None:
-            accuracy.add_metric([model], share)
+            accuracy.add_metric(_of(model), share)
     yield from (forgotten, published, head, accuracy)
 
 
@@ -279,7 +298,7 @@ def _histograms(counted: Counter[Key], name: str, labels: Mapping[str, str]) -> 
     series: dict[tuple[str, ...], Counter[str]] = {}
     for key, count in sorted(counted.items()):
         if key.name == name:
-            said = (labels[key.model_id], key.method, *((key.label,) if key.label else ()))
+            said = (*_of(labels[key.model_id]), key.method, *((key.label,) if key.label else ()))
             series.setdefault(said, Counter())[key.bound] += count
     return series
 
@@ -300,13 +319,13 @@ def _consumers(session: Session) -> Iterator[Metric]:
     serving = GaugeMetricFamily(
         "expunge_consumers",
         "Consumers of a model by their standing to its current version",
-        labels=["model", "standing"],
+        labels=["tenant", "model", "standing"],
     )
     heads = select(_LABEL, Model, Version).join(Version, Version.id == Model.current_id)
     for label, model, head in session.execute(heads):
         counts = Counter(each["status"] for each in standing(session, model, head))
         for status in ("current", "behind", "unknown"):
-            serving.add_metric([label, status], counts[status])
+            serving.add_metric([*_of(label), status], counts[status])
     yield serving
 
 
@@ -327,69 +346,17 @@ def _budgets(session: Session) -> Iterator[Metric]:
     for model, units, budget, epsilon, delta, cost in session.execute(rows):
         updates = updates_left(units, budget, cost or 0)
         if updates is not None:
-            left.add_metric([model], updates)
-        spent.add_metric([model], epsilon_of(units, delta))
-        limit.add_metric([model], epsilon)
-        ratio.add_metric([model], units / budget if budget else 1)
+            left.add_metric(_of(model), updates)
+        spent.add_metric(_of(model), epsilon_of(units, delta))
+        limit.add_metric(_of(model), epsilon)
+        ratio.add_metric(_of(model), units / budget if budget else 1)
     yield from (spent, limit, ratio, left)
 
 
-def _processes(session: Session) -> Iterator[Metric]:
-    beats = GaugeMetricFamily(
-        "expunge_worker_heartbeat_timestamp_seconds",
-        "Last heartbeat of a worker, updater or scheduler",
-        labels=["worker"],
-    )
-    dropped = CounterMetricFamily(
-        "expunge_messages_dropped", "Messages in the broker that were none of ours, and were dropped", labels=["worker"]
-    )
-    columns = (Heartbeat.process, Heartbeat.beat_at, Heartbeat.kind, Heartbeat.dropped)
-    for process, beat_at, kind, count in session.execute(select(*columns)):
-        beats.add_metric([process], beat_at / SECOND)
-        if kind == "worker":
-            dropped.add_metric([process], count)
-    yield from (beats, dropped)
-    living = select(Heartbeat.kind, func.count()).where(Heartbeat.beat_at > now(session) - ALIVE_SECONDS * SECOND)
-    counts = {kind: count for kind, count in session.execute(living.group_by(Heartbeat.kind))}
-    processes = GaugeMetricFamily("expunge_processes", "Processes that beat within the last minute", labels=["kind"])
-    for kind in sorted({*KINDS, *counts}):  # without an updater a service works: nobody is to be alerted
-        processes.add_metric([kind], counts.get(kind, 0))
-    yield processes
-    newest = session.scalar(select(func.max(AuditEntry.log_index)))
-    yield GaugeMetricFamily(
-        "expunge_audit_log_size", "Entries in the signed log", value=(-1 if newest is None else newest) + 1
-    )
-    yield from _log_check(session)
-
-
-def _log_check(session: Session) -> Iterator[Metric]:
-    """Show the scheduler's last check of the audit log. Before the first one there is no value."""
-    text = "When the scheduler last checked the whole audit log"
-    checked_at = GaugeMetricFamily("expunge_audit_log_checked_timestamp_seconds", text)
-    text = "1: the last check of the audit log found no fault; 0: the log was tampered with"
-    verified = GaugeMetricFamily("expunge_audit_log_verified", text)
-    check = session.get(LogCheck, 1)
-    if check is not None:
-        checked_at.add_metric([], check.checked_at / SECOND)
-        verified.add_metric([], int(check.fault is None))
-    yield from (checked_at, verified)
-
-
 def _per_model(name: str, text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, labels=["model"])
+    return GaugeMetricFamily(name, text, labels=["tenant", "model"])
 
 
-def _fill(
-    family: HistogramMetricFamily, series: Mapping[tuple[str, ...], Counter[str]], bounds: tuple[float, ...]
-) -> Metric:
-    """Add one sample for each series: its labels, and the values in each bucket.
-
-    The sum counts every value as its bucket's upper bound (the last one beyond it). An exact sum would reveal a single
-    value to anyone who reads it before and after.
-    """
-    for labels, inside in series.items():
-        edges = [*((str(float(bound)), float(bound)) for bound in bounds), (BEYOND, float(bounds[-1]))]
-        below = accumulate(inside[edge] for edge, _ in edges)
-        total = sum(inside[edge] * bound for edge, bound in edges)
-        family.add_metric(list(labels), [(edge, count) for (edge, _), count in zip(edges, below, strict=True)], total)
-    return family
+def _of(label: str) -> list[str]:
+    """Return the labels tenant and model of what ``_LABEL`` gave."""
+    return label.split("/", 1)

@@ -159,7 +159,7 @@ def _wrong_setting(error: ValueError) -> CommandError:
 
     if isinstance(error, ValidationError):
         faults = (f"EXPUNGE_{'_'.join(map(str, fault['loc'])).upper()}: {fault['msg']}" for fault in error.errors())
-        return CommandError("; ".join(faults), "Every setting is explained in docs/operations.md.")
+        return CommandError("; ".join(faults), "Every setting is explained in docs/operations/settings.md.")
     if isinstance(error, SettingsError):
         return CommandError(str(error), "")
     raise error

@@ -31,6 +31,7 @@ Kind = Literal[
     "form",
     "link",
     "feed",
+    "proxy",
 ]
 
 

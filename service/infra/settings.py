@@ -1,10 +1,11 @@
-"""All settings, read from ``EXPUNGE_*`` variables. docs/operations.md explains each one, and a test compares."""
+"""All settings, read from ``EXPUNGE_*`` variables. docs/operations/settings.md explains each; a test compares."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -16,6 +17,8 @@ from service.infra.files import Files
 from service.infra.tenants import listed
 from service.infra.time import DAY_SECONDS, HOUR_SECONDS
 
+ACTS = frozenset({"verify", "lift", "retire"})
+"""as in ``service.access.four_eyes.Act``"""
 BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")
 
 
@@ -57,6 +60,9 @@ class Settings(BaseSettings):
     pepper_file: Path
     signing_key_file: Path
     session_key_file: Path
+    four_eyes: str = ""
+    actor_header: str = Field(default="", pattern=r"^[A-Za-z0-9-]*$")
+    actor_peers: str = ""
     tenants: str = ""
     recipes: Path = Path("recipes")
     device: str = "auto"
@@ -132,6 +138,44 @@ class Settings(BaseSettings):
     def _names_tenants(cls, value: str) -> str:
         listed(value)
         return value
+
+    @property
+    def acts_of_two(self) -> frozenset[str]:
+        """Return the acts that take two people."""
+        return frozenset(name.strip() for name in self.four_eyes.split(",") if name.strip())
+
+    @property
+    def peers(self) -> list[IPv4Network | IPv6Network]:
+        """Return the addresses from which ``actor_header`` counts."""
+        return [ip_network(each.strip()) for each in self.actor_peers.split(",") if each.strip()]
+
+    @field_validator("four_eyes")
+    @classmethod
+    def _names_acts(cls, value: str) -> str:
+        unknown = {name.strip() for name in value.split(",") if name.strip()} - ACTS
+        if unknown:
+            raise SettingsError(f"EXPUNGE_FOUR_EYES: {min(unknown)!r} is none of {', '.join(sorted(ACTS))}.")
+        return value
+
+    @field_validator("actor_peers")
+    @classmethod
+    def _names_networks(cls, value: str) -> str:
+        for each in filter(None, (part.strip() for part in value.split(","))):
+            try:
+                whole = ip_network(each).prefixlen == 0
+            except ValueError as error:
+                raise SettingsError(
+                    f"EXPUNGE_ACTOR_PEERS: {error}. Write addresses like 10.0.0.5 or 10.0.0.0/24."
+                ) from None
+            if whole:
+                raise SettingsError(f"EXPUNGE_ACTOR_PEERS: {each} is everybody. Name the proxy's own address.")
+        return value
+
+    @model_validator(mode="after")
+    def _header_and_peers(self) -> Settings:
+        if bool(self.actor_header) != bool(self.peers):
+            raise SettingsError("EXPUNGE_ACTOR_HEADER and EXPUNGE_ACTOR_PEERS go together: set both, or neither.")
+        return self
 
     @field_validator("broker_url")
     @classmethod

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, String, case, delete, func, literal, select, text, update
+from sqlalchemy import ColumnElement, String, case, func, literal, select, text, update
 from sqlalchemy import cast as cast_to
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
@@ -23,7 +23,7 @@ from service.infra.time import BUCKETS, SECOND
 LATENCY_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 86_400, 604_800, 2_592_000)
 """upper edges in seconds"""
 BEYOND = "+Inf"
-LATENCY, PHASE, SAMPLES, PUBLISHED, ENTRIES = "latency", "phase", "samples", "published", "entries"
+LATENCY, INTAKE, PHASE, SAMPLES, PUBLISHED, ENTRIES = "latency", "intake", "phase", "samples", "published", "entries"
 TALLIED_TO = "tallied to"
 """the tally that holds how many audit entries are counted: the log's first ones"""
 VERSIONS_AT_ONCE = 100
@@ -69,7 +69,6 @@ def tally(database: Database) -> int:
         versions, entries = _ended(session), _logged(session)
         found = _of_versions(session, versions)
         session.execute(update(Version).where(Version.id.in_(versions)).values(tallied=True))
-        session.execute(delete(PhaseSeconds).where(PhaseSeconds.version_id.in_(versions)))
         if entries is not None:
             first, last = entries
             found.update(_of_entries(session, AuditEntry.log_index.between(first, last)))
@@ -108,15 +107,16 @@ def _of_versions(session: Session, versions: Sequence[str]) -> Counter[Key]:
     phases = select(*labels, func.count()).where(PhaseSeconds.version_id.in_(versions)).group_by(*labels)
     for model_id, method, phase, edge, count in session.execute(phases):
         found[Key(PHASE, model_id, method, phase, edge)] += count
-    edges = _bound((Task.completed_at - DeletionRequest.received_at) / float(SECOND), LATENCY_BUCKETS)
-    ended = (
-        select(Task.model_id, Task.method, edges, func.count())
-        .join(DeletionRequest, DeletionRequest.id == Task.request_id)
-        .where(Task.version_id.in_(versions), Task.completed_at.is_not(None), Task.method.is_not(None))
-        .group_by(Task.model_id, Task.method, edges)
-    )
-    for model_id, by, edge, count in session.execute(ended):
-        found[Key(LATENCY, model_id, by or "", "", edge)] += count
+    for name, start in ((LATENCY, DeletionRequest.received_at), (INTAKE, DeletionRequest.created_at)):
+        edges = _bound((Task.completed_at - start) / float(SECOND), LATENCY_BUCKETS)
+        ended = (
+            select(Task.model_id, Task.method, edges, func.count())
+            .join(DeletionRequest, DeletionRequest.id == Task.request_id)
+            .where(Task.version_id.in_(versions), Task.completed_at.is_not(None), Task.method.is_not(None))
+            .group_by(Task.model_id, Task.method, edges)
+        )
+        for model_id, by, edge, count in session.execute(ended):
+            found[Key(name, model_id, by or "", "", edge)] += count
     return found
 
 

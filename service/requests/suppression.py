@@ -166,6 +166,12 @@ def related(session: Session, request: DeletionRequest, limit: int = 50) -> list
     return [request_id for request_id, _ in session.execute(query)]
 
 
+def stands(session: Session, request: DeletionRequest) -> bool:
+    """Return whether any suppression entry of the request is in force."""
+    mine = (SuppressionEntry.request_id == request.id, SuppressionEntry.lifted_at.is_(None))
+    return session.scalar(select(SuppressionEntry.id).where(*mine).limit(1)) is not None
+
+
 def lift(session: Session, request: DeletionRequest, reason: str) -> tuple[int, int]:
     """Lift the request's suppression entries that are in force, for generations that begin afterwards. Idempotent.
 

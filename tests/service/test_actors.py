@@ -27,7 +27,14 @@ from tests.service.test_tenants import BODIES, call, furnish, routes
 ROOT = Path(__file__).parents[2]
 Keys = Callable[..., dict[str, str]]
 WRITTEN_OUT = {
-    *("attempt.failed", "budget.exhausted", "certificate.refused", "consumer.removed", "generation.switched"),
+    *(
+        "consent.given",
+        "attempt.failed",
+        "budget.exhausted",
+        "certificate.refused",
+        "consumer.removed",
+        "generation.switched",
+    ),
     *("hold.lifted", "hold.placed", "key.created", "key.revoked", "key.rotated", "keys.destroyed"),
     *("model.registered", "model.renamed", "model.retired", "people.searched", "preparation.chosen"),
     *("preparation.interrupted", "preparation.refused", "request.accepted", "request.extended", "request.retried"),

@@ -76,11 +76,11 @@ def test_metrics_are_what_the_database_says(client: TestClient, service: Service
     old = {"subject_id": "ada", "regulation": "gdpr", "received_at": "2026-01-01T00:00:00Z"}
     made = client.post("/v1/deletion-requests", json=old, headers=headers).json()
     beat(service, 0)
-    ours = (("model", "digits"),)
+    ours = (("model", "digits"), ("tenant", "default"))
     before = scrape(client)
     assert before["expunge_deletion_requests_total", (("status", "queued"),)] == 1
     assert before["expunge_deletion_requests_pending", ours] == 1
-    assert before["expunge_deletion_requests_pending", (("model", "other/digits"),)] == 0
+    assert before["expunge_deletion_requests_pending", (("model", "digits"), ("tenant", "other"))] == 0
     assert before["expunge_requests_overdue", ()] == 1
     assert before["expunge_deletion_oldest_pending_seconds", ours] > 1e6
     version = publish(service, model, b"two", samples=2)
@@ -101,16 +101,19 @@ def test_metrics_are_what_the_database_says(client: TestClient, service: Service
             )
         )
     after = scrape(client)
-    labels = (("method", "recollection"), ("model", "digits"))
+    labels = (("method", "recollection"), ("model", "digits"), ("tenant", "default"))
+    phase = (*labels[:2], ("phase", "unlearn"), labels[2])
     assert after["expunge_deletion_requests_total", (("status", "completed"),)] == 1
     assert after["expunge_deletion_requests_pending", ours] == after["expunge_requests_overdue", ()] == 0
     assert after["expunge_deletion_latency_seconds_count", labels] == 1
     assert after["expunge_deletion_latency_seconds_bucket", (("le", "60.0"), *labels)] == 0
     assert after["expunge_samples_forgotten_total", labels] == 2
-    assert after["expunge_unlearning_seconds_bucket", (("le", "0.03125"), *labels, ("phase", "unlearn"))] == 1
-    assert after["expunge_unlearning_seconds_bucket", (("le", "0.015625"), *labels, ("phase", "unlearn"))] == 0
-    assert after["expunge_unlearning_seconds_sum", (*labels, ("phase", "unlearn"))] == 2.0**-5
-    assert after["expunge_publications_total", (("model", "digits"), ("result", "published"))] == 2
+    assert after["expunge_unlearning_seconds_bucket", (("le", "0.03125"), *phase)] == 1
+    assert after["expunge_unlearning_seconds_bucket", (("le", "0.015625"), *phase)] == 0
+    assert after["expunge_unlearning_seconds_sum", phase] == 2.0**-5
+    assert (
+        after["expunge_publications_total", (("model", "digits"), ("result", "published"), ("tenant", "default"))] == 2
+    )
     assert after["expunge_model_version", ours] == 2
     assert after["expunge_budget_spent_ratio", ours] == pytest.approx(1 / 10.5)
     assert 0 < after["expunge_budget_epsilon_spent", ours] < after["expunge_budget_epsilon_limit", ours]

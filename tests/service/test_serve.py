@@ -107,7 +107,7 @@ def test_a_name_given_twice_is_refused(client: TestClient, body: str) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "pointer", "known"),
     [
-        ("/v1/keys", {"scopes": ["models:read"], "lable": "x"}, "", "label, scopes, expires_at"),
+        ("/v1/keys", {"scopes": ["models:read"], "lable": "x"}, "", "label, scopes, role, expires_at"),
         (
             "/v1/deletion-requests/batch",
             {"requests": [{"subject_id": "a"}, {"person": 1}]},

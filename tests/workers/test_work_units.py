@@ -9,6 +9,7 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.api.metrics import render
+from service.api.traffic import Traffic
 from service.infra.tables import Model, StoredVector, WorkUnit
 from service.models.retrain_plan import work_units_of
 from tests.harness.files import names_in, path_in
@@ -213,5 +214,5 @@ def test_progress_is_shown_by_work_units(world: World) -> None:
 
 
 def samples(world: World) -> dict[tuple[str, str | None], float]:
-    families = text_string_to_metric_families(render(world.database).decode())
+    families = text_string_to_metric_families(render(world.database, world.settings, Traffic()).decode())
     return {(each.name, each.labels.get("state")): each.value for family in families for each in family.samples}

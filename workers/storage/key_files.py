@@ -5,7 +5,7 @@ deletes: in its heap, in its write-ahead log, in its replicas. The other share i
 overwriting it there destroys the key. One share alone says nothing about the key.
 
 The folder is one on a disk or one in a bucket. What the media below it keep of overwritten bytes is beyond us:
-docs/operations.md says which disks and buckets are fit.
+docs/operations/backup.md says which disks and buckets are fit.
 """
 
 from __future__ import annotations

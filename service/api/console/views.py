@@ -27,6 +27,7 @@ from service.infra.tables import (
     Heartbeat,
     LogCheck,
     Model,
+    PhaseSeconds,
     Task,
     Version,
 )
@@ -216,6 +217,25 @@ def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
     )
     found += [Happening(at or 0, "certificate.issued", "", None) for at in session.scalars(issued)]
     return sorted(found, key=lambda each: (each.at, _ORDER.get(each.kind, 1)))
+
+
+_PHASES = {"unlearn": "forget, refine and certify", "store": "write"}
+"""forgetting, refining and certifying are one duration: their own would tell how many iterations an update took"""
+
+
+def phases(session: Session, request: DeletionRequest) -> dict[str, list[tuple[str, float]]]:
+    """Return, by model, the phases of the update that served the request: name, and seconds that it took at most."""
+    rows = (
+        select(Model.name, PhaseSeconds.phase, PhaseSeconds.seconds)
+        .join(Task, Task.version_id == PhaseSeconds.version_id)
+        .join(Model, Model.id == Task.model_id)
+        .where(Task.request_id == request.id)
+        .order_by(PhaseSeconds.id)
+    )
+    found: dict[str, list[tuple[str, float]]] = {}
+    for model, phase, seconds in session.execute(rows):
+        found.setdefault(model, []).append((_PHASES.get(phase, phase), seconds))
+    return found
 
 
 def window_ends(session: Session, request: DeletionRequest) -> int | None:

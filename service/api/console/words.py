@@ -12,6 +12,7 @@ HAPPENINGS = {
     "request.queued": "Back in the queue",
     "request.completed": "Completed",
     "request.blocked": "Blocked",
+    "consent.given": "First of two people agreed",
     "request.cancelled": "Cancelled",
     "request.rejected": "Rejected",
     "request.extended": "Deadline extended",

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 
 import h11
 import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from service.access.proxy import Peer
+from service.api.app import create_app
 
 HEAD_SECONDS = 10.0
 """from the connection, or from the first byte of a later request, to the end of the request's head"""
@@ -55,11 +61,21 @@ class Patient(H11Protocol):
             self.transport.close()
 
 
+def serving() -> ASGIApp:
+    """Make the application as it is served: it knows its true peer, and then the client that a trusted proxy names.
+
+    Trusted are the addresses in FORWARDED_ALLOW_IPS, as uvicorn has it; this machine without it.
+    """
+    trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")
+    return Peer(ProxyHeadersMiddleware(create_app(), trusted_hosts=trusted))  # type: ignore[arg-type]
+
+
 def config(host: str, port: int, keyfile: str | None = None, certfile: str | None = None) -> uvicorn.Config:
     """Return uvicorn's configuration: over TLS where ``keyfile`` and ``certfile`` (PEM) are given."""
     return uvicorn.Config(
-        "service.api.app:create_app",
+        "service.api.http.serve:serving",
         factory=True,
+        proxy_headers=False,
         host=host,
         port=port,
         http=Patient,

@@ -18,6 +18,7 @@ from service.access.api_keys import (
     rotate_key,
     successor_ends,
 )
+from service.access.roles import SCOPES, KeyRole, role_of
 from service.api.dependencies import Running, holding, problems, reading
 from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from service.api.http.pagination import Listed
@@ -40,11 +41,18 @@ class KeyOrder(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     label: Label = ""
-    scopes: list[Scope] = Field(min_length=1, max_length=20)
+    scopes: list[Scope] = Field(
+        default=[], max_length=20, description="what it may do, in addition to what its role grants"
+    )
+    role: KeyRole | None = Field(default=None, description="a named set of scopes; needed where `scopes` is left out")
     expires_at: When | None = None
     actor: RequestId | None = Field(
         default=None, description="who is to hold it; left out: a new actor, whose name is the label"
     )
+
+    def granted(self) -> frozenset[Scope]:
+        """Return all scopes that the key is to have."""
+        return frozenset(self.scopes) | (SCOPES[self.role] if self.role is not None else frozenset())
 
 
 class KeyView(BaseModel):
@@ -53,6 +61,7 @@ class KeyView(BaseModel):
     label: str
     actor: str = Field(description="who holds it: the id that the audit log names")
     scopes: list[str]
+    role: KeyRole | None = Field(description="the role that has exactly these scopes; null: none has")
     created_at: Moment
     expires_at: Moment | None
     revoked_at: Moment | None
@@ -67,7 +76,11 @@ class KeyView(BaseModel):
     summary="Make a key",
 )
 def create(body: KeyOrder, service: Running, caller: Admin, response: Response) -> KeyView:
-    if not caller.scopes.issuperset(body.scopes):
+    scopes = body.granted()
+    if not scopes:
+        fault = [{"pointer": "/scopes", "detail": "Name scopes, or a role."}]
+        raise ApiProblem(422, "no_scopes", "A key needs at least one scope.", fault)
+    if not caller.scopes.issuperset(scopes):
         raise ApiProblem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
     ends = None if body.expires_at is None else moment(body.expires_at)
     with service.database.write() as session:
@@ -82,7 +95,7 @@ def create(body: KeyOrder, service: Running, caller: Admin, response: Response) 
             session,
             service.pepper,
             label=body.label,
-            scopes=body.scopes,
+            scopes=scopes,
             tenant_id=caller.tenant_id,
             expires_at=ends,
             actor_id=body.actor,
@@ -174,6 +187,7 @@ def _view(key: ApiKey) -> KeyView:
         label=key.label,
         actor=key.actor_id,
         scopes=key.scopes,
+        role=role_of(key.scopes),
         created_at=key.created_at,
         expires_at=key.expires_at,
         revoked_at=key.revoked_at,

@@ -24,6 +24,7 @@ from service.connect.opendsr.processor import Processor
 from service.connect.opendsr.requests import Received, find, receive, state_of
 from service.infra.db import Busy
 from service.infra.fault_injection import crash_point
+from service.infra.spans import NO_TELEMETRY
 from service.infra.time import rfc_3339
 from service.requests.cancel import cancel
 from service.requests.states import RequestRefused
@@ -39,7 +40,7 @@ REQUESTS = ("/requests", "/opendsr_requests")
 
 def mount(service: Service, processor: Processor) -> FastAPI:
     """Return the application to mount."""
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
     app.state.service, app.state.processor = service, processor
     for kind in (ApiProblem, RequestRefused, Busy, HTTPException):
         app.add_exception_handler(kind, _error)

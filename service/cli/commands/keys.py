@@ -20,6 +20,7 @@ from service.access.api_keys import (
     revoke_key,
     rotate_key,
 )
+from service.access.roles import SCOPES, KeyRole, role_of
 from service.audit.key_rotation import rotate
 from service.audit.log import newest_key
 from service.audit.signed_note import Signer
@@ -47,7 +48,12 @@ def create(
         str | None,
         typer.Option(help="Who is to hold it: an id of `keys actors`; a new actor named by the label otherwise."),
     ] = None,
-    scope: Annotated[list[Scope] | None, typer.Option(help="May be repeated; all scopes otherwise.")] = None,
+    scope: Annotated[
+        list[Scope] | None, typer.Option(help="May be repeated; without one and without --role: all scopes.")
+    ] = None,
+    role: Annotated[
+        KeyRole | None, typer.Option(help="A named set of scopes: viewer, operator, privacy or admin.")
+    ] = None,
     days: Annotated[int | None, typer.Option(help="Days until it expires; never otherwise.", min=1)] = None,
     tenant: Tenant = DEFAULT_TENANT,
     as_json: AsJson = False,
@@ -63,7 +69,7 @@ def create(
             session,
             pepper,
             label=label,
-            scopes=scope or Scope,
+            scopes={*(scope or ()), *(SCOPES[role] if role else ())} or Scope,
             tenant_id=tenant,
             expires_at=expires_at,
             actor_id=actor,
@@ -85,6 +91,7 @@ def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False, as_csv: A
                 "prefix": key.prefix,
                 "label": key.label,
                 "actor": key.actor_id,
+                "role": role_of(key.scopes),
                 "scopes": list(key.scopes),
                 "created_at": _iso(key.created_at),
                 "expires_at": _iso(key.expires_at),
@@ -92,7 +99,9 @@ def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False, as_csv: A
             }
             for key in list_keys(session, tenant)
         ]
-    show_list(rows, ("prefix", "label", "actor", "created_at", "expires_at", "revoked_at", "scopes"), as_json, as_csv)
+    show_list(
+        rows, ("prefix", "label", "actor", "created_at", "expires_at", "revoked_at", "role", "scopes"), as_json, as_csv
+    )
 
 
 @commands.command("rotate")

@@ -31,7 +31,7 @@ def migrate() -> None:
     try:
         prepare(Settings()).close()
     except RuntimeError as error:
-        raise CommandError(str(error), "docs/operations.md, Upgrade and rollback, says in which order.") from error
+        raise CommandError(str(error), "docs/operations/upgrade.md says in which order.") from error
     errors.print("The database has the current schema.")
 
 

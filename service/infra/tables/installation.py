@@ -19,6 +19,20 @@ class ActorName(Record):
     tenant_id: Mapped[str] = mapped_column(Name, index=True)
     name: Mapped[str | None] = mapped_column(String(120))
     """None: it was erased"""
+    proxy_digest: Mapped[str | None] = mapped_column(Digest, unique=True)
+    """HMAC of the name under which a proxy knows the actor; None: no proxy named them, or the name was erased"""
+    created_at: Mapped[int] = mapped_column(Moment)
+
+
+class Consent(Record):
+    """The first of two people's consents to an act on something."""
+
+    __tablename__ = "consents"
+    tenant_id: Mapped[str] = mapped_column(Name, primary_key=True)
+    act: Mapped[str] = mapped_column(String(16), primary_key=True)
+    subject: Mapped[str] = mapped_column(Id, primary_key=True)
+    """the id of the request, hold or model"""
+    actor_id: Mapped[str] = mapped_column(Id)
     created_at: Mapped[int] = mapped_column(Moment)
 
 

@@ -239,8 +239,8 @@ class WorkUnit(Record):
 
 
 class PhaseSeconds(Record):
-    """How long each phase of an update took, rounded up to a power of two: what /metrics reads, so that no worker's
-    numbers are lost. The rows of a version are deleted when it is tallied."""
+    """How long each phase of an update took, rounded up to a power of two: what /metrics reads until the version is
+    tallied, and what a request's page shows."""
 
     __tablename__ = "phase_seconds"
     id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from service.access.api_keys import Scope
 from service.api.console import views
+from service.api.console.actors import actors_of
 from service.api.console.render import HEADERS, PageRoute
 from service.api.console.visit import Visit, Visitor
 from service.api.http.pagination import NumberCursor
@@ -29,7 +30,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _ROWS = 50
 _NOUNS = (
     "request", "version", "certificate", "model", "generation", "retrain", "update", "hold", "suppression", "people",
-    "key", "webhook", "consumer", "log",
+    "key", "actor", "consent", "webhook", "consumer", "log",
 )  # fmt: skip
 """the first words of the entries' kinds"""
 
@@ -54,9 +55,12 @@ def index(
     with visit.service.database.read() as session:
         found = session.scalars(rows.order_by(AuditEntry.log_index.desc()).limit(_ROWS + 1)).all()
         state = views.log_state(session)
+        actors = actors_of(session, visit.caller.tenant_id, found)
     more = found[_ROWS - 1].log_index if len(found) > _ROWS else None
     chosen = {"kind": kind, "request": request}
-    return visit.page("audit.html", entries=found[:_ROWS], nouns=_NOUNS, chosen=chosen, more=more, state=state)
+    return visit.page(
+        "audit.html", entries=found[:_ROWS], nouns=_NOUNS, chosen=chosen, more=more, state=state, actors=actors
+    )
 
 
 @router.get("/console/audit.jsonl")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from service.access.api_keys import Scope
+from service.access.roles import SCOPES
 from service.api.console.render import PageRoute
 from service.api.console.visit import Form, PageAction, Visitor, field, filled
 from service.api.routes import keys
@@ -28,20 +29,28 @@ _ROTATE = PageAction(
 
 @router.get("/console/keys")
 def index(visit: Visitor) -> Response:
-    return visit.page("keys.html", keys=visit.call(keys.index).data, scopes=list(Scope), mine=visit.caller.key_id)
+    return visit.page(
+        "keys.html",
+        keys=visit.call(keys.index).data,
+        scopes=list(Scope),
+        roles=SCOPES,
+        mine=visit.caller.key_id,
+        mine_scopes=visit.caller.scopes,
+    )
 
 
 @router.post("/console/keys")
 def create(visit: Visitor, fields: Form) -> Response:
     """Make a key, and show it once: it is not stored, and not shown again."""
     visit.check_form(fields)
-    hint = "A key needs at least one scope. Its label has at most 120 characters, its end is a date."
+    hint = "A key needs a role or at least one scope. Its label has at most 120 characters, its end is a date."
     ends = field(fields, "expires")
     order = filled(
         keys.KeyOrder,
         hint,
         label=field(fields, "label"),
         scopes=fields.get("scope", []),
+        role=field(fields, "role"),
         expires_at=f"{ends}T00:00:00Z" if ends else None,
     )
     return visit.page(

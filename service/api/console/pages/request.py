@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
 from service.access.api_keys import Scope
+from service.access.four_eyes import Act, consented
 from service.api.console import views
 from service.api.console.render import PageRoute
 from service.api.console.visit import Fields, Form, PageAction, Visitor, field, filled
@@ -73,11 +74,13 @@ def show(request_id: RequestId, visit: Visitor) -> Response:
         facts = {
             "request": view,
             "timeline": views.timeline(session, row),
+            "phases": views.phases(session, row),
             "certificate": issued,
             "awaited": expected and not issued,
             "window_ends": ends,
             "ways": [way for way in ways(steps, visit.caller) if way.verb != "cancel" or ends is not None],
             "undecided": awaits_decision(view.status, view.reason) and visit.allows(ACTIONS["verify"].route),
+            "agreed_by_one": consented(session, visit.caller.tenant_id, Act.VERIFY, row.id) is not None,
             "cancellable": ends is not None and visit.allows(ACTIONS["cancel"].route),
             "extendable": extendable,
             "related": related(session, row),

@@ -13,6 +13,7 @@ from fastapi.responses import RedirectResponse, StreamingResponse
 from sqlalchemy import select
 
 from service.access.api_keys import Scope
+from service.api.console.actors import taken_in_by
 from service.api.console.pages.request import ACTIONS
 from service.api.console.render import HEADERS, PageRoute
 from service.api.console.selection import DUE, ROWS, SORTS, STATUSES, ListFilter, all_of, count, page_of
@@ -44,10 +45,13 @@ def index(visit: Visitor, chosen: Chosen, id: Annotated[str, Query(max_length=20
         rows = views(session, page_of(session, chosen, tenant, at))
         total = count(session, chosen, tenant, at)
         models = session.scalars(select(Model.name).where(Model.tenant_id == tenant).order_by(Model.name)).all()
+        actors = taken_in_by(session, tenant, [row.id for row in rows])
     choices = {"status": STATUSES, "reason": list(Reason), "model": models, "regulation": list(Regulation)}
     bulk = [name for name in _IN_BULK if visit.allows(ACTIONS[name].route)]
     facts = {"chosen": chosen, "rows": rows, "total": total, "pages": max(1, ceil(total / ROWS)), "due": DUE}
-    return visit.page("requests.html", **facts, choices=choices, sorts=SORTS, bulk=bulk, actions=ACTIONS, size=ROWS)
+    return visit.page(
+        "requests.html", **facts, choices=choices, sorts=SORTS, bulk=bulk, actors=actors, actions=ACTIONS, size=ROWS
+    )
 
 
 @router.get("/console/requests.csv")

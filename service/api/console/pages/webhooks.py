@@ -19,6 +19,9 @@ _DISABLE = PageAction(
     "Nothing more is sent to this endpoint, what waits included. It cannot be enabled again: add it a second time.",
 )
 _AGAIN = PageAction("Send again", webhooks.send_again, "It is sent again within seconds, under the same id.")
+_TEST = PageAction(
+    "Send a test", webhooks.test, "A test was made. It is sent within seconds; the list below says what came of it."
+)
 
 
 @router.get("/console/webhooks")
@@ -52,3 +55,8 @@ def disable(endpoint_id: RequestId, visit: Visitor, fields: Form) -> Response:
 def again(endpoint_id: RequestId, delivery_id: webhooks.DeliveryId, visit: Visitor, fields: Form) -> Response:
     place = f"/console/webhooks/{endpoint_id}"
     return visit.carry_out(_AGAIN, fields, place, endpoint_id=endpoint_id, delivery_id=delivery_id)
+
+
+@router.post("/console/webhooks/{endpoint_id}/test")
+def test(endpoint_id: RequestId, visit: Visitor, fields: Form) -> Response:
+    return visit.carry_out(_TEST, fields, f"/console/webhooks/{endpoint_id}", endpoint_id=endpoint_id)

@@ -8,13 +8,14 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from service.access.api_keys import Caller, Scope
-from service.api.dependencies import Running, holding, problems
+from service.access.four_eyes import Act
+from service.api.dependencies import Running, agreed, awaits_another, holding, problems
 from service.api.http.etag import IfMatch, changed, require
 from service.api.openapi import answer
 from service.api.routes.models.models import ModelView, locked, view_of
 from service.api.types import WHOLE, ModelName
 from service.models.policy import change_policy, require_changeable
-from service.models.retire import cancel_preparation, retire
+from service.models.retire import SERVED, cancel_preparation, retire
 
 router = APIRouter(tags=["models"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
@@ -106,5 +107,8 @@ def retire_model(
     with service.database.write(crash="retire-inside-commit") as session:
         model = locked(session, caller.tenant_id, name)
         require(view_of(session, model), if_match)
-        retire(session, model)
-        return changed(view_of(session, model), response)
+        may = model.status not in SERVED or agreed(service, session, caller, Act.RETIRE, model.id)
+        if may:
+            retire(session, model)
+            return changed(view_of(session, model), response)
+    raise awaits_another(Act.RETIRE)

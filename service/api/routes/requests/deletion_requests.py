@@ -11,9 +11,12 @@ from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from service.access.api_keys import Caller, Scope
+from service.access.four_eyes import Act
 from service.api.dependencies import (
     Running,
     Service,
+    agreed,
+    awaits_another,
     holding,
     holding_all,
     problems,
@@ -41,7 +44,7 @@ from service.requests import idempotency, identity_check
 from service.requests.cancel import cancel
 from service.requests.deadlines import extend
 from service.requests.intake import Accepted, Order, Windows, accept, opening
-from service.requests.states import Regulation, RequestRefused, Status, Suppress
+from service.requests.states import Regulation, RequestRefused, Status, Suppress, awaits_decision
 from service.requests.suppression import related
 
 router = APIRouter(tags=["deletion requests"])
@@ -297,8 +300,12 @@ def verify(
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
         require(views(session, [row])[0], if_match)
-        to_notify = identity_check.verify(session, row, windows_of(service))
+        undecided = awaits_decision(Status(row.status), row.reason)
+        may = not undecided or agreed(service, session, caller, Act.VERIFY, row.id)
+        to_notify = identity_check.verify(session, row, windows_of(service)) if may else ()
         view = views(session, [row])[0]
+    if not may:
+        raise awaits_another(Act.VERIFY)
     service.notify(to_notify)
     return changed(view, response)
 

@@ -10,7 +10,8 @@ from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from service.access.api_keys import Caller, Scope, searched
-from service.api.dependencies import Running, Service, holding, problems, reading
+from service.access.four_eyes import Act
+from service.api.dependencies import Running, Service, agreed, awaits_another, holding, problems, reading
 from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from service.api.http.pagination import Limit, MomentCursor, Page, after, link
 from service.api.openapi import answer
@@ -139,7 +140,7 @@ def show(
 @router.delete(
     _PATH + "/{hold_id}",
     response_model=HoldView,
-    responses=problems(404, 412) | answer(200, "ETag"),
+    responses=problems(404, 409, 412) | answer(200, "ETag"),
     summary="Lift a hold",
 )
 def lift_hold(
@@ -148,8 +149,11 @@ def lift_hold(
     with service.database.write() as session:
         hold = _find(session, caller.tenant_id, hold_id, lock=True)
         require(_view(hold), if_match)
-        to_notify = lift(session, hold)
+        may = hold.lifted_at is not None or agreed(service, session, caller, Act.LIFT, hold.id)
+        to_notify = lift(session, hold) if may else []
         view = _view(hold)
+    if not may:
+        raise awaits_another(Act.LIFT)
     service.notify(to_notify)
     return changed(view, response)
 

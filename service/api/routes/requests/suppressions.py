@@ -8,12 +8,13 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
 from service.access.api_keys import Caller, Scope
-from service.api.dependencies import Running, holding, problems
+from service.access.four_eyes import Act
+from service.api.dependencies import Running, agreed, awaits_another, holding, problems
 from service.api.http.etag import IfMatch, require
 from service.api.request_views import Justification, views
 from service.api.routes.requests.deletion_requests import find
 from service.api.types import RequestId
-from service.requests.suppression import lift
+from service.requests.suppression import lift, stands
 
 router = APIRouter(tags=["suppressions"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
@@ -37,5 +38,8 @@ def create(
     with service.database.write() as session:
         request = find(session, caller.tenant_id, request_id)
         require(views(session, [request])[0], if_match)
-        lifted, others = lift(session, request, body.reason)
-        return LiftedView(request=request.id, lifted=lifted, others=others)
+        may = not stands(session, request) or agreed(service, session, caller, Act.LIFT, request.id)
+        if may:
+            lifted, others = lift(session, request, body.reason)
+            return LiftedView(request=request.id, lifted=lifted, others=others)
+    raise awaits_another(Act.LIFT)

@@ -1,0 +1,100 @@
+"""What the page tells of a request and of the log: phases, cases, who acted; and the test of a webhook."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from service.access.api_keys import create_key, list_actors, name_actor
+from service.api.dependencies import Service
+from service.audit.log import integrate
+from service.audit.signed_note import Signer
+from service.infra.db import now
+from service.infra.tables import PhaseSeconds, Task, WebhookDelivery
+from service.models.tallies import tally
+from service.requests.status import settle
+from service.requests.webhooks import News, add_endpoint
+from tests.service.conftest import Login
+from tests.service.worlds import live_model, publish
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+def sent(client: TestClient, service: Service, who: str, **body: Any) -> str:
+    with service.database.write() as session:
+        key = create_key(session, service.pepper, label=who, scopes=["deletions:write"])
+    headers = {"Authorization": f"Bearer {key.secret}", "Idempotency-Key": secrets.token_hex(8)}
+    return str(client.post("/v1/deletion-requests", json=body, headers=headers).json()["id"])
+
+
+def token_of(page: str) -> str:
+    return page.partition('name="token" value="')[2].partition('"')[0]
+
+
+def test_a_request_shows_its_phases_and_the_unlearning_as_one(login: Login, service: Service) -> None:
+    model = live_model(service)
+    api = login()
+    request = sent(api, service, "the helpdesk", subject_id="ada")
+    assert "Phases" not in api.get(f"/console/requests/{request}").text
+    version = publish(service, model, b"two", samples=1)
+    with service.database.write() as session:
+        task = session.scalars(select(Task)).one()
+        task.status, task.samples, task.version_id, task.method = "completed", 1, version.id, "recollection"
+        task.completed_at = now(session)
+        settle(session, [request])
+        facts = {"model_id": model.id, "version_id": version.id, "method": "recollection", "created_at": 1}
+        for phase, seconds in (("claim", 2.0**-8), ("load", 2.0**-5), ("unlearn", 0.25), ("store", 2.0**-6)):
+            session.add(PhaseSeconds(phase=phase, seconds=seconds, **facts))
+    publish(service, model, b"three")
+    for _ in range(2):
+        tally(service.database)
+    page = api.get(f"/console/requests/{request}").text
+    assert "<td>forget, refine and certify</td><td>0.25 s</td>" in page, "kept when the version is tallied"
+    assert "<td>load</td><td>0.03125 s</td>" in page and "unlearn<" not in page
+
+
+def test_the_list_has_the_case_and_who_took_the_request_in(login: Login, service: Service) -> None:
+    live_model(service)
+    api = login()
+    sent(api, service, "the helpdesk", subject_id="ada", case_id="DSR-2026/113")
+    request = sent(api, service, "Grace", subject_id="bob")
+    page = api.get("/console/requests").text
+    assert page.count('<th scope="col">Case</th><th scope="col">Taken in by</th>') == 1
+    assert "<td>DSR-2026/113</td>" in page and "the helpdesk" in page and "Grace" in page
+    with service.database.write() as session:
+        grace = next(each for each in list_actors(session) if each.name == "Grace")
+        name_actor(session, grace, None)
+    page = api.get("/console/requests").text
+    assert "Grace" not in page and f"{grace.id[:8]}, no name" in page, "an erased name is gone from the page"
+    assert "DSR-2026/113" not in api.get(f"/console/requests/{request}").text
+
+
+def test_the_audit_page_says_who_acted(login: Login, service: Service) -> None:
+    live_model(service)
+    api = login()
+    sent(api, service, "the helpdesk", subject_id="ada")
+    with service.database.write() as session:
+        integrate(session, Signer.of(service.settings))
+    page = api.get("/console/audit?kind=request").text
+    assert '<th scope="col">Who</th>' in page and "the helpdesk" in page
+    assert "the helpdesk" not in api.get("/console/audit?kind=hold").text
+
+
+def test_a_button_sends_a_test_to_a_webhook_that_is_in_use(login: Login, service: Service) -> None:
+    api = login()
+    with service.database.write() as session:
+        endpoint = add_endpoint(session, service.session_key, "default", "https://hooks.example/", list(News))[0].id
+    place = f"/console/webhooks/{endpoint}"
+    page = api.get(place).text
+    assert "Send a test" in page
+    answer = api.post(f"{place}/test", data={"token": token_of(page)}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, place)
+    with service.database.read() as session:
+        assert [each.kind for each in session.scalars(select(WebhookDelivery))] == ["webhook.test"]
+    assert api.post(f"{place}/test", data={"token": "x"}).status_code == 403
+    api.post(f"{place[: place.rindex('/')]}/{endpoint}/disable", data={"token": token_of(page), "sure": "yes"})
+    assert "Send a test" not in api.get(place).text
