@@ -78,7 +78,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="default: drawn, and printed")
     parser.add_argument("--scale", type=float, default=1.0, help="how much of each drill to do; 1 is the full run")
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "drills.json")
-    parser.add_argument("--write", type=Path, help="a page whose table takes this run's rows: docs/reliability.md")
+    parser.add_argument("--write", type=Path, help="a page whose table takes this run's rows: docs/drills.md")
     chosen = parser.parse_args(arguments)
     unknown = sorted(set(chosen.names) - set(every_drill()))
     if unknown:
