@@ -16,6 +16,7 @@ pytestmark = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.usefixtures("suppressed_for_this_test")
 def test_a_person_leaves_the_model_and_the_caller_is_called_back(stack: Stack) -> None:
     name = stack.live("tiny", epsilon=8, delta=1e-5, noise_std=1e-4)
     controller = Controller(f"{stack.account.url}/opendsr", stack.key(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ))
@@ -39,5 +40,5 @@ def test_a_person_leaves_the_model_and_the_caller_is_called_back(stack: Stack) -
     assert controller.rejected == []
     assert controller.status(asked["subject_request_id"]).said["request_status"] == "completed"
     assert stack.head(name)["number"] > before
-    (request,) = stack.client.get(f"/v1/deletion-requests?case_id={asked['subject_request_id']}")["data"]
+    (request,) = stack.client.get("/v1/deletion-requests", case_id=asked["subject_request_id"])["data"]
     assert request["samples"] > 0
