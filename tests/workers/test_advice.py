@@ -253,7 +253,7 @@ def test_an_alarm_ends_work_that_reports_no_progress_and_gives_the_clock_back() 
         (["--methods", "magic"], "There is no method 'magic'"),
         (["--options", "[]"], "must be a JSON object"),
         (["--epsilon", "-1"], "epsilon is -1.0"),
-        (["--seconds", "1e-9"], "Give more time: --seconds"),
+        (["--seconds", "1e-9"], "Give more time with --seconds"),
     ],
 )
 def test_a_wrong_argument_is_one_line_and_a_hint(

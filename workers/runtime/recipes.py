@@ -101,12 +101,17 @@ def _plainly(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """Import the folder's modules again and drop them at the end: two recipes may have modules of the same name."""
-    before = set(sys.modules)
+    """Import the folder's modules again and drop them at the end: two recipes may have modules of the same name.
+
+    No bytecode is written: Python would take it for that of a file which was changed within the second to one as long.
+    """
+    before, writes_no_bytecode = set(sys.modules), sys.dont_write_bytecode
     sys.path.insert(0, str(folder))
+    sys.dont_write_bytecode = True
     try:
         yield
     finally:
+        sys.dont_write_bytecode = writes_no_bytecode
         sys.path.remove(str(folder))
         new = set(sys.modules) - before
         local = {name for name in new if "." not in name and _lies_in(sys.modules[name], folder)}
