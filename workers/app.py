@@ -15,8 +15,8 @@ from service.infra.db import Busy, now
 from service.infra.fault_injection import crash_point
 from service.infra.queue import notify as queue
 from service.infra.queue.messages import MODEL_ID, TASK
-from service.infra.spans import updating
 from service.infra.tables import LONGEST_REASON, Model
+from service.infra.tracing import updating
 from service.requests.reasons import Reason
 from workers.runtime.db_retry import retry
 from workers.runtime.failures import of_the_machine

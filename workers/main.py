@@ -18,7 +18,7 @@ from service.infra.files import folder_at
 from service.infra.logging import configure
 from service.infra.migrate import SchemaState, schema_state
 from service.infra.settings import API_SECRETS, Settings, SettingsError, ensure_secrets
-from service.infra.spans import export_spans
+from service.infra.tracing import export_spans
 from service.models.restore_guard import updates_missing
 
 WORKERS_SECRETS = ("sealing_key_file", "pepper_file")

@@ -28,8 +28,7 @@ from service.infra.files import folder_at
 from service.infra.logging import configure
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import API_SECRETS, Settings, ensure_secrets, session_key
-from service.infra.spans import NO_TELEMETRY, export_spans
-from service.infra.trace import Traced
+from service.infra.tracing import NO_TELEMETRY, Traced, export_spans
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:

@@ -20,7 +20,7 @@ from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import Pepper, digest, new_id, sample_digest, subject_digest
 from service.infra.tables import AuditEntry, DeletionRequest, Model, SuppressionEntry, Task
 from service.infra.time import SECOND, instant, moment
-from service.infra.trace import carried
+from service.infra.tracing import carried
 from service.requests import suppression
 from service.requests.reasons import Reason
 from service.requests.states import Regulation, RequestRefused, Status, Suppress, due_at

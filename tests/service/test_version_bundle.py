@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from service.connect.registry.bom import properties_of
-from service.connect.registry.bundle import CHECKPOINT, DamagedDownload, write_bundle
+from service.connect.registry.bundle import CHECKPOINT, write_bundle
+from service.infra.files import Damaged
 
 VERSION: dict[str, Any] = {
     "model": "m",
@@ -45,6 +46,6 @@ def test_a_download_with_other_bytes_is_refused_and_not_kept(tmp_path: Path) -> 
         assert path == "/v1/models/m/versions/2/checkpoint"
         target.write_bytes(b"other weights")
 
-    with pytest.raises(DamagedDownload, match="m 2"):
+    with pytest.raises(Damaged, match="m 2"):
         write_bundle(tmp_path, {"recipe": "r"}, VERSION, download)
     assert not (tmp_path / CHECKPOINT).exists()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.infra import spans
+from service.infra import tracing
 from service.infra.pseudonyms import new_id
 from tests.workers.test_resolved import api_of
 from tests.workers.worlds import World
@@ -22,7 +22,7 @@ CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 @pytest.fixture
 def finished() -> Iterator[Any]:
     """The exporter in memory, to which every span of this process goes."""
-    if not spans.INSTALLED:
+    if not tracing.INSTALLED:
         pytest.skip("unverified here: opentelemetry is not installed")
     pytest.importorskip("opentelemetry.sdk", reason="unverified here: opentelemetry's SDK is not installed")
     from opentelemetry import trace  # noqa: PLC0415
@@ -92,16 +92,16 @@ def test_an_address_or_an_errors_message_is_in_no_span(
 def test_without_a_place_to_send_to_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
-    assert not spans.export_spans("api")
+    assert not tracing.export_spans("api")
 
 
 def test_without_the_extra_the_service_works_and_makes_no_span() -> None:
     """In a process in which opentelemetry cannot be imported."""
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "from service.infra import spans\n"
-        "assert not spans.INSTALLED and not spans.export_spans('api')\n"
-        "with spans.called('GET', None) as call, spans.updating('m', [('r', 't')]):\n"
+        "from service.infra import tracing\n"
+        "assert not tracing.INSTALLED and not tracing.export_spans('api')\n"
+        "with tracing.called('GET', None) as call, tracing.updating('m', [('r', 't')]):\n"
         "    assert call is None\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

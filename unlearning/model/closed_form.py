@@ -42,10 +42,6 @@ HINT = (
 )
 
 
-class DoesNotRun(Refused):
-    """The model or its loss raised an error on the recipe's own samples: the cause."""
-
-
 def require_agreement(problem: Problem, examples: Examples, generator: torch.Generator) -> None:
     """Compare the closed form with a module that the recipe builds for this, at weights from ``generator``.
 
@@ -242,7 +238,7 @@ def _refusing_what_does_not_run() -> Iterator[None]:
     except (Refused, RecipeError):
         raise
     except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as error:
-        raise DoesNotRun(
+        raise Refused(
             f"The model or its loss cannot be run on its own samples: {type(error).__name__}.",
             "Call recipe().model() on a few samples, in float64 where it is a linear head, to see why.",
         ) from error

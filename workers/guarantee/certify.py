@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from service.infra.fault_injection import crash_point
+from service.requests.reasons import Reason
 from unlearning.accounting.certificate import Claim, Constant, Guarantee, Reference
 from unlearning.bounds.calibration import Design
 from unlearning.model.method import Bound, Method
@@ -21,11 +22,15 @@ from workers.storage.checkpoint_format import admit
 
 
 class CapNotReached(RuntimeError):
-    """The bound stayed above the generation's greatest distance. That is public: the request is blocked."""
+    """The update may not be published under the generation's greatest distance. That is public.
 
+    ``reason``: the bound stayed above it, or more people would be forgotten than the calibration ever measured. Counts
+    alone decide the second.
+    """
 
-class Oversize(CapNotReached):
-    """More people would be forgotten than the calibration ever measured. Counts alone decide it."""
+    def __init__(self, what: str, reason: Reason = Reason.CAP_NOT_REACHED) -> None:
+        super().__init__(what)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,10 @@ def bounded(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples |
 
 def _require_measured(design: Design, people: int) -> None:
     if people > design.sizes[-1]:
-        raise Oversize(f"{people} people in all would be forgotten and the calibration ends at {design.sizes[-1]}")
+        raise CapNotReached(
+            f"{people} people in all would be forgotten and the calibration ends at {design.sizes[-1]}",
+            Reason.BEYOND_CALIBRATION,
+        )
 
 
 def _claim(bench: Bench, terms: Terms, budget_cost: int, size: Size) -> Claim:

@@ -62,10 +62,6 @@ DEVICES, SHARED_MEMORY = ("/dev",), "/dev/shm"  # noqa: S108 (it is what is refu
 """what lies in shared memory is a file like any other: it outlives the training that wrote it"""
 
 
-class Denied(PermissionError):
-    """Raised in ``train`` in place of what it asked for: many libraries go on without it."""
-
-
 @dataclass(frozen=True)
 class Attempt:
     """The first thing that ``train`` did and may not do: in words, where in the recipe, and with which value."""
@@ -159,7 +155,7 @@ class Confinement:
     def _refuse(self, what: str, value: object) -> None:
         found = Attempt(what, self._place(), str(value))
         self.attempts.append(found)
-        raise Denied(f"train {what}: {value}")
+        raise PermissionError(f"train {what}: {value}")
 
     def _place(self) -> str:
         """Return the recipe's line that is running, in words."""

@@ -22,7 +22,6 @@ from service.infra.tables import Generation, HoldoutPerson, Membership, Model, S
 from service.infra.time import bucket
 from service.requests.reasons import Reason
 from unlearning.accounting.certificate import Guarantee, Reference
-from unlearning.model.closed_form import DoesNotRun
 from unlearning.quality.probe import probe
 from unlearning.types import (
     Examples,
@@ -90,12 +89,10 @@ def prepare(process: Process, job: Preparation, watch: Stopwatch) -> None:
             pass
     except DryRunEnded:
         return
-    except DoesNotRun as error:
+    except (Refused, RecipeError, CapNotReached, codec.Malformed) as error:
         raised = error.__cause__
         own = refusal_of(raised, process.settings.recipes) if isinstance(raised, Exception) else None
         _give_up(process, job, own or error)
-    except (Refused, RecipeError, CapNotReached, codec.Malformed) as error:
-        _give_up(process, job, error)
     except Exception as error:
         refused = refusal_of(error, process.settings.recipes)
         if refused is None:

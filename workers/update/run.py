@@ -21,7 +21,7 @@ from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.recipe import Samples
 from unlearning.types import Examples, ForgetSet, Need, Refused, State, VectorsMissing
-from workers.guarantee.certify import CapNotReached, Certified, Oversize, Size, Terms, certify
+from workers.guarantee.certify import CapNotReached, Certified, Size, Terms, certify
 from workers.guarantee.dry_run import guarantee_from_json
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from workers.guarantee.refine import refine
@@ -175,10 +175,8 @@ def _why(error: Exception) -> CannotUpdate:
     match error:
         case VectorsMissing():
             return CannotUpdate(Reason.VECTORS_MISSING, missing=error.count)
-        case Oversize():
-            return CannotUpdate(Reason.BEYOND_CALIBRATION)
         case CapNotReached():
-            return CannotUpdate(Reason.CAP_NOT_REACHED)
+            return CannotUpdate(error.reason)
         case manifest.Changed():
             return CannotUpdate(Reason.SAMPLES_CHANGED, missing=error.missing, changed=error.changed)
         case Refused():

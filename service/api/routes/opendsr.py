@@ -24,8 +24,8 @@ from service.connect.opendsr.processor import Processor
 from service.connect.opendsr.requests import Received, find, receive, state_of
 from service.infra.db import Busy
 from service.infra.fault_injection import crash_point
-from service.infra.spans import NO_TELEMETRY
 from service.infra.time import rfc_3339
+from service.infra.tracing import NO_TELEMETRY
 from service.requests.cancel import cancel
 from service.requests.states import RequestRefused
 

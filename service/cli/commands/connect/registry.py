@@ -13,8 +13,9 @@ import typer
 
 from service.cli.client import Client, connect
 from service.cli.output import AsJson, CommandError, show_facts, show_json
-from service.connect.registry.bundle import DamagedDownload, write_bundle
+from service.connect.registry.bundle import write_bundle
 from service.connect.registry.mlflow_registry import push as push_to_mlflow
+from service.infra.files import Damaged
 
 commands = typer.Typer(no_args_is_help=True, help="Give versions to other systems: bundle, push.")
 Model = Annotated[str, typer.Argument(help="The model's name.")]
@@ -74,7 +75,7 @@ def _plainly() -> Iterator[None]:
     except ImportError as error:
         what = f"The package {(error.name or '').partition('.')[0]} is not installed."
         raise CommandError(what, "pip install 'expunge[registry,mlflow]'") from None
-    except DamagedDownload as error:
+    except Damaged as error:
         raise CommandError(str(error), "Try again; `expunge doctor` looks at the store.") from None
     except ValueError as error:
         raise CommandError(
