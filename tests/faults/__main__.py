@@ -56,6 +56,7 @@ def main(arguments: list[str]) -> int:
         "seed": chosen.seed,
         "scale": chosen.scale,
         "commit": commit(),
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "failed": failed,
         "results": [asdict(result) for result in results],
     }

@@ -39,16 +39,28 @@ def rich_table(results: list[Result]) -> Table:
 
 
 def markdown(record: Mapping[str, Any], before: str = "") -> str:
-    """Return the record of a run as a table. Rows and notes of ``before`` stay if this run has none of that name."""
+    """Return the record of a run as a table with a row for each drill and version of Python.
+
+    Rows of ``before`` stay if this run has none of that drill and Python. The notes below the table are those of each
+    drill's last run.
+    """
     results = [Result.from_json(values) for values in record["results"]]
+    python = record["python"]
     ran = f"{record['at']}, seed {record['seed']}, scale {record['scale']:g}, commit {record['commit']}"
-    rows = _rows(before) | {result.name: [*cells(result), ran] for result in results}
-    fresh = {result.name: [f"- {result.name}: {note}" for note in result.notes] for result in results}
-    notes = [line for name in sorted(rows) for line in fresh.get(name, _notes(before, name))]
-    lines = [[*header(), "run"], ["---"] * (len(header()) + 1), *(rows[name] for name in sorted(rows)), _sums(rows)]
-    failed = [f"Without a result in the run of {record['at']}: {', '.join(record['failed'])}.", ""]
+    fresh = {(name, python): [name, python, *counted, ran] for name, *counted in map(cells, results)}
+    rows = _rows(before) | fresh
+    notes = {result.name: [f"- {result.name}: {note}" for note in result.notes] for result in results}
+    below = [line for name in sorted({name for name, _ in rows}) for line in notes.get(name, _notes(before, name))]
+    lines = [columns(), ["---"] * len(columns()), *(rows[name] for name in sorted(rows)), _sums(rows)]
+    failed = [f"Without a result in the run of {record['at']} on {python}: {', '.join(record['failed'])}.", ""]
     table = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([*(failed if record["failed"] else []), *table, "", *notes])
+    return "\n".join([*(failed if record["failed"] else []), *table, "", *below])
+
+
+def columns() -> list[str]:
+    """Return the header of the page's table."""
+    drill, *counts = header()
+    return [drill, "Python", *counts, "run"]
 
 
 def write_into(page: Path, record: Mapping[str, Any]) -> None:
@@ -61,20 +73,22 @@ def write_into(page: Path, record: Mapping[str, Any]) -> None:
     page.write_text(f"{head}{BEGIN}\n{markdown(record, before)}\n{END}{tail}")
 
 
-def _rows(text: str) -> dict[str, list[str]]:
-    """Return the rows of an earlier table by drill, unchanged; neither the header nor the sums."""
-    found = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    return {row[0]: row for row in found if len(row) == len(header()) + 1 and row[0] not in ("drill", "---", "all")}
+def _rows(text: str) -> dict[tuple[str, str], list[str]]:
+    """Return the rows of an earlier table by drill and Python, unchanged; neither the header nor the sums."""
+    found = [[cell.strip() for cell in line[1:-1].split("|")] for line in text.splitlines() if line.startswith("| ")]
+    named = [row for row in found if len(row) == len(columns()) and row[0] not in ("drill", "---", "all")]
+    return {(row[0], row[1]): row for row in named}
 
 
 def _notes(text: str, name: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(f"- {name}: ")]
 
 
-def _sums(rows: Mapping[str, list[str]]) -> list[str]:
+def _sums(rows: Mapping[tuple[str, str], list[str]]) -> list[str]:
     """Return the last line of the table: over runs that may differ in date and commit."""
-    columns = list(zip(*rows.values(), strict=True))
-    counts = [sum(int(cell.replace(",", "")) for cell in columns[1 + number]) for number in range(len(COUNTS))]
-    bugs = [cell.split(" of ") for cell in columns[-3] if cell]
+    cells_of = dict(zip(columns(), zip(*rows.values(), strict=True), strict=True))
+    counts = [sum(int(cell.replace(",", "")) for cell in cells_of[name.replace("_", " ")]) for name in COUNTS]
+    bugs = [cell.split(" of ") for cell in cells_of["planted bugs caught"] if cell]
     caught = f"{sum(int(seen) for seen, _ in bugs)} of {sum(int(planted) for _, planted in bugs)}" if bugs else ""
-    return ["all", *(f"{count:,}" for count in counts), caught, str(sum(int(cell) for cell in columns[-2])), ""]
+    seconds = sum(int(cell) for cell in cells_of["seconds"])
+    return ["all", "", *(f"{count:,}" for count in counts), caught, str(seconds), ""]

@@ -59,20 +59,23 @@ def test_the_last_run_is_written_between_the_marks(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     values = vars(Result("x", cases=3, planted=2, caught=1, notes=("seen",)))
-    run = {"at": "2026-11-21", "seed": 7, "scale": 1.0, "commit": "abc", "failed": [], "results": [values]}
+    run = {"at": "2026-11-21", "seed": 7, "scale": 1.0, "commit": "abc", "python": "3.12", "failed": [], "results": [values]}
     write_into(page, run)
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
-    assert "| x | 3 |" in text and "1 of 2" in text and "seed 7" in text and "- x: seen" in text
+    assert "| x | 3.12 | 3 |" in text and "1 of 2" in text and "seed 7" in text and "- x: seen" in text
     other = vars(Result("y", cases=1_000, seconds=5.0, notes=("other",)))
     write_into(page, run | {"seed": 8, "commit": "def", "results": [other]})
     text = page.read_text()
     assert (
         "| 2026-11-21, seed 7, scale 1, commit abc |" in text and "| 2026-11-21, seed 8, scale 1, commit def |" in text
     )
-    assert "| all | 1,003 |" in text and "- x: seen\n- y: other\n" in text
+    assert "| all |  | 1,003 |" in text and "- x: seen\n- y: other\n" in text
     write_into(page, run | {"seed": 9, "results": [values | {"cases": 5, "notes": ()}]})
-    assert "| all | 1,005 |" in page.read_text() and "- x: seen" not in page.read_text()
+    assert "| all |  | 1,005 |" in page.read_text() and "- x: seen" not in page.read_text()
+    write_into(page, run | {"python": "3.13", "results": [values | {"cases": 7, "notes": ("newest",)}]})
+    text = page.read_text()
+    assert "| x | 3.12 | 5 |" in text and "| x | 3.13 | 7 |" in text and "- x: newest" in text
 
 
 def test_a_harm_or_a_bug_that_was_missed_is_not_clean() -> None:
