@@ -19,7 +19,7 @@ class Action(TypedDict):
     method: str
     path: str
     command: str
-    scopes: list[str]
+    scopes: list[list[str]]
     body: dict[str, Any] | None
 
 

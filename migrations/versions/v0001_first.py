@@ -31,6 +31,7 @@ def upgrade() -> None:
         sa.Column("act", sa.String(length=16), nullable=False),
         sa.Column("subject", sa.String(length=36), nullable=False),
         sa.Column("actor_id", sa.String(length=36), nullable=False),
+        sa.Column("origin", sa.String(length=36), nullable=False),
         sa.Column("created_at", BIGINT, nullable=False),
         sa.PrimaryKeyConstraint("tenant_id", "act", "subject", name="pk_consents"),
     )
@@ -42,6 +43,7 @@ def upgrade() -> None:
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("label", sa.String(length=120), nullable=False),
         sa.Column("actor_id", sa.String(length=36), nullable=False),
+        sa.Column("origin", sa.String(length=36), nullable=True),
         sa.Column("scopes", sa.JSON(), nullable=False),
         sa.Column("created_at", BIGINT, nullable=False),
         sa.Column("expires_at", BIGINT, nullable=True),

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -20,7 +20,7 @@ from service.audit.log import record
 from service.infra.db import Database, now
 from service.infra.pseudonyms import Pepper, agrees, digest, new_id
 from service.infra.settings import SettingsError
-from service.infra.tables import ActorName, ApiKey
+from service.infra.tables import ActorName, ApiKey, Consent
 from service.infra.tenants import DEFAULT_TENANT, require_name
 
 _KEY = re.compile(r"exp_([0-9a-f]{12})_[0-9a-f]{64}")
@@ -29,6 +29,8 @@ _KEY = re.compile(r"exp_([0-9a-f]{12})_[0-9a-f]{64}")
 class Scope(StrEnum):
     DELETIONS_WRITE = "deletions:write"
     DELETIONS_READ = "deletions:read"
+    DELETIONS_DECIDE = "deletions:decide"
+    """allows to decide about people: verify, reject, approve and extend requests; legal holds; who may come back"""
     PEOPLE_SEARCH = "people:search"
     """allows to learn whether a person is in the data, or was forgotten"""
     MODELS_ADMIN = "models:admin"
@@ -47,6 +49,10 @@ class Caller:
     scopes: frozenset[str]
     actor_id: str
     """who holds the key, or whom a proxy named"""
+    origin: str
+    """the actor with whom the making of the key began; the key's own if it was made in a shell. Whoever makes a key
+    over HTTP sees it, so two keys of one origin may be in one hand.
+    """
     vouched: bool = False
     """whether a proxy named the actor"""
 
@@ -70,11 +76,12 @@ def create_key(
     tenant_id: str = DEFAULT_TENANT,
     expires_at: int | None = None,
     actor_id: str | None = None,
+    origin: str | None = None,
 ) -> NewKey:
     """Make a key. ``expires_at`` in microseconds since 1970; None: never.
 
     ``actor_id`` says whose key it is. None: a new actor's, whose name is the label. One who holds several keys is one
-    actor in the audit log.
+    actor in the audit log. ``origin`` is that of the caller who is shown the key over HTTP; None: a shell.
 
     Raises ValueError for an unknown scope or actor, an empty list of scopes, or a malformed tenant, and SettingsError
     for another pepper than that of the installation.
@@ -98,6 +105,7 @@ def create_key(
         pepper_id=pepper.id,
         label=label,
         actor_id=actor_id,
+        origin=origin,
         scopes=list(granted),
         created_at=now(session),
         expires_at=expires_at,
@@ -147,12 +155,18 @@ def revoke_key(session: Session, key: str, tenant_id: str = DEFAULT_TENANT) -> b
 
 
 def rotate_key(
-    session: Session, pepper: Pepper, key: str, overlap: int, tenant_id: str = DEFAULT_TENANT
+    session: Session,
+    pepper: Pepper,
+    key: str,
+    overlap: int,
+    tenant_id: str = DEFAULT_TENANT,
+    *,
+    origin: str | None = None,
 ) -> NewKey | None:
     """Make a successor of the key with this id or prefix, with the same actor, label, scopes and lifetime.
 
-    The old key is valid for ``overlap`` microseconds more at most, so that its users can change over. Return None
-    where the key is unknown, expired or revoked.
+    The old key is valid for ``overlap`` microseconds more at most, so that its users can change over. ``origin`` as in
+    ``create_key``. Return None where the key is unknown, expired or revoked.
     """
     at = now(session)
     named = (ApiKey.id == key) | (ApiKey.prefix == key)
@@ -168,6 +182,7 @@ def rotate_key(
         tenant_id=tenant_id,
         expires_at=ends,
         actor_id=row.actor_id,
+        origin=origin,
     )
     row.expires_at = at + overlap if row.expires_at is None else min(row.expires_at, at + overlap)
     record(session, tenant_id, "key.rotated", key=row.id, successor=made.id, expires_at=row.expires_at)
@@ -219,12 +234,14 @@ def name_actor(session: Session, actor: ActorName, name: str | None) -> None:
     """Give the actor a name, or erase it with None. The labels of the actor's keys, which may hold it, go with it;
     so does the digest by which a proxy's next call would find the actor.
 
+    What the actor consented to lapses: behind a proxy the same person would come back as a new actor, and second it.
     The audit log keeps the opaque id, and that it was renamed or erased.
     """
     actor.name = name
     if name is None:
         actor.proxy_digest = None
         session.execute(update(ApiKey).where(ApiKey.actor_id == actor.id).values(label=""))
+        session.execute(delete(Consent).where(Consent.actor_id == actor.id))
     record(session, actor.tenant_id, "actor.erased" if name is None else "actor.renamed", whose=actor.id)
 
 
@@ -240,4 +257,4 @@ def _caller(session: Session, row: ApiKey | None) -> Caller | None:
         return None
     if row.expires_at is not None and row.expires_at <= now(session):
         return None
-    return Caller(row.tenant_id, row.id, frozenset(row.scopes), row.actor_id)
+    return Caller(row.tenant_id, row.id, frozenset(row.scopes), row.actor_id, row.origin or row.actor_id)

@@ -1,7 +1,8 @@
 """Four eyes: an act is carried out when a second person asks for what a first one asked for.
 
-A person is an actor: two keys of one actor are one pair of eyes. The first one's consent is a row that counts for a
-week, and an entry of the audit log.
+A person is an actor: two keys of one actor are one pair of eyes. So are two keys of one origin: whoever makes a key
+over HTTP sees it, and may use it. The first one's consent is a row that counts for a week, and an entry of the audit
+log.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ class Act(StrEnum):
 
 
 def seconded(session: Session, caller: Caller, act: Act, subject: str) -> bool:
-    """Return whether another actor has consented to this act on ``subject`` (an id), and use that consent up.
+    """Return whether another person has consented to this act on ``subject`` (an id), and use that consent up.
 
     Otherwise note the caller's own consent. The transaction must commit in both cases.
     """
     standing = session.get(Consent, (caller.tenant_id, act, subject), with_for_update=True)
     if standing is not None and standing.created_at > now(session) - CONSENT_SECONDS * SECOND:
-        if standing.actor_id == caller.actor_id:
+        if standing.actor_id == caller.actor_id or standing.origin == caller.origin:
             return False
         session.delete(standing)
         return True
@@ -57,7 +58,8 @@ def consented(session: Session, tenant_id: str, act: Act, subject: str) -> str |
 def _consent(session: Session, caller: Caller, act: Act, subject: str) -> None:
     """Write the consent and its audit entry. Where somebody else's came first, write neither."""
     at = now(session)
-    session.add(Consent(tenant_id=caller.tenant_id, act=act, subject=subject, actor_id=caller.actor_id, created_at=at))
+    who = {"actor_id": caller.actor_id, "origin": caller.origin}
+    session.add(Consent(tenant_id=caller.tenant_id, act=act, subject=subject, **who, created_at=at))
     record(session, caller.tenant_id, "consent.given", act=act, subject=subject)
     try:
         session.flush()

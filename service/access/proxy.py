@@ -82,7 +82,7 @@ def named_by_proxy(database: Database, pepper: Pepper, caller: Caller, name: str
             session.add(row)
         with database.read() as session:
             found = _known(session, caller.tenant_id, secret)
-    return caller if found is None else replace(caller, actor_id=found, vouched=True)
+    return caller if found is None else replace(caller, actor_id=found, origin=found, vouched=True)
 
 
 def _known(session: Session, tenant_id: str, secret: str) -> str | None:

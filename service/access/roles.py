@@ -19,11 +19,11 @@ _VIEWS = frozenset({Scope.DELETIONS_READ, Scope.MODELS_READ, Scope.AUDIT_READ})
 SCOPES: dict[KeyRole, frozenset[Scope]] = {
     KeyRole.VIEWER: _VIEWS,
     KeyRole.OPERATOR: _VIEWS | {Scope.MODELS_ADMIN, Scope.CHECKPOINTS_READ},
-    KeyRole.PRIVACY: _VIEWS | {Scope.DELETIONS_WRITE, Scope.PEOPLE_SEARCH},
+    KeyRole.PRIVACY: _VIEWS | {Scope.DELETIONS_WRITE, Scope.DELETIONS_DECIDE, Scope.PEOPLE_SEARCH},
     KeyRole.ADMIN: frozenset(Scope),
 }
-"""viewer: sees what happens. operator: acts on what is late, blocked or broken. privacy: takes in and decides requests,
-and finds people. admin: everything, keys included.
+"""viewer: sees what happens. operator: repairs what is late, blocked or broken, and runs the models. privacy: takes in
+and decides requests, places and lifts legal holds, and finds people. admin: everything, keys included.
 """
 
 

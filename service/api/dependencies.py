@@ -239,7 +239,10 @@ def agreed(service: Service, session: Session, caller: Caller, act: Act, subject
 
 def awaits_another(act: Act) -> ApiProblem:
     """Return the answer to the first of two people. It is an error: what they asked for was not done."""
-    detail = f"To {act} takes two people. Your consent is noted for seven days; another person must {act} it too."
+    detail = (
+        f"To {act} takes two people. Your consent is noted for seven days; another person must {act} it too. "
+        "A key that was made over HTTP counts as its maker's."
+    )
     return ApiProblem(409, "awaits_another_person", detail)
 
 

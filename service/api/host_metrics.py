@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,10 +45,8 @@ def processes(session: Session) -> Iterator[Metric]:
     )
     rows = session.scalars(select(Heartbeat).order_by(Heartbeat.beat_at, Heartbeat.process)).all()
     since = now(session) - ALIVE_SECONDS * SECOND
-    gone = replaced(rows, since)
     for row in rows:
-        if row.process not in gone:
-            beats.add_metric([row.process], row.beat_at / SECOND)
+        beats.add_metric([row.process], row.beat_at / SECOND)
         if row.kind == "worker":
             dropped.add_metric([row.process], row.dropped)
     yield from (beats, dropped)
@@ -61,22 +59,6 @@ def processes(session: Session) -> Iterator[Metric]:
     size = (-1 if newest is None else newest) + 1
     yield GaugeMetricFamily("expunge_audit_log_size", "Entries in the signed log", value=size)
     yield from _log_check(session)
-
-
-def replaced(rows: Sequence[Heartbeat], since: int) -> set[str]:
-    """Return the processes that fell silent before ``since`` and have a successor.
-
-    A successor is alive, of the same kind, and started after the last beat of the silent one. It succeeds one process.
-    ``rows``: by last beat, oldest first.
-    """
-    alive = sorted((row for row in rows if row.beat_at > since), key=lambda row: row.started_at)
-    gone: set[str] = set()
-    for silent in (row for row in rows if row.beat_at <= since):
-        heir = next((row for row in alive if row.kind == silent.kind and row.started_at >= silent.beat_at), None)
-        if heir is not None:
-            alive.remove(heir)
-            gone.add(silent.process)
-    return gone
 
 
 def _log_check(session: Session) -> Iterator[Metric]:

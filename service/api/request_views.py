@@ -34,7 +34,7 @@ class ActionView(BaseModel):
     method: Literal["GET", "POST", "PATCH", "DELETE"]
     path: str
     command: str
-    scopes: list[Scope] = Field(description="what the key must hold, all of them")
+    scopes: list[list[Scope]] = Field(description="what the key must hold: at least one of each group")
     body: dict[str, Any] | None = Field(description="the call's JSON; null: it has none")
 
 

@@ -101,7 +101,8 @@ def _when(facts: Mapping[str, Any]) -> str:
         return f"{opening}. No legal deadline was named."
     extended = f", extended on {day(facts['extended_at'])}" if facts["extended_at"] else ""
     kept = datetime.fromisoformat(done) <= datetime.fromisoformat(due)
-    return f"{opening}, {'within' if kept else 'after'} the deadline ({day(due)}{extended})."
+    law = f" of the {facts['regulation'].upper().replace('-', ' ')}" if facts["regulation"] else ""
+    return f"{opening}, {'within' if kept else 'after'} the deadline{law} ({day(due)}{extended})."
 
 
 def _happened(part: Mapping[str, Any], of: str) -> str:

@@ -78,8 +78,8 @@ def end(session: Session, hold: Hold, at: int) -> list[str]:
 def retry(session: Session, request: DeletionRequest) -> list[str]:
     """Queue a blocked request's tasks again, with no attempts counted; return the ids of the models that have work.
 
-    A task stays blocked where a retry cannot help: by a legal hold, or an exhausted budget. Tasks that wait for others
-    wait no longer. Raises RequestRefused, with the steps that do help, where a retry helps none of the tasks.
+    A task stays blocked where a retry cannot help: by a legal hold, its size, or an exhausted budget. Tasks that wait
+    for others wait no longer. Raises RequestRefused, with the steps that do help, where a retry helps none of them.
     """
     mine = select(Task).where(Task.request_id == request.id).order_by(Task.id)
     stopped = session.scalars(mine.where(Task.status == "blocked")).all()
@@ -111,6 +111,15 @@ def _no_retry(session: Session, request: DeletionRequest, tasks: Sequence[Task])
     why = explain(code, request.id, sorted(model.name for model in models.values()), holds)
     what = f"A retry cannot help. {why['title']} {why['remedy']['action']}"
     return RequestRefused(409, "retry_cannot_help", what, actions=why["actions"])
+
+
+def approve(session: Session, request: DeletionRequest) -> list[str]:
+    """Queue the request's tasks that are blocked for its size; return the ids of the models that have work."""
+    mine = select(Task).where(Task.request_id == request.id, Task.status == "blocked", Task.reason == Reason.LARGE)
+    waiting = session.scalars(mine.order_by(Task.id)).all()
+    if waiting:
+        record(session, request.tenant_id, "request.approved", request_id=request.id)
+    return queue_again(session, waiting)
 
 
 def large_and_due(session: Session) -> list[str]:

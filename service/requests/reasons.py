@@ -11,14 +11,23 @@ from enum import StrEnum
 from typing import Any
 
 from service.access.api_keys import Scope
+from service.access.roles import KeyRole
 
 
 class Role(StrEnum):
-    """The people who run an installation."""
+    """The people who run an installation. ``key`` is the role of the key that each of them works with."""
 
-    OPERATOR = "operator"
-    PRIVACY_OFFICER = "privacy officer"
-    ML_ENGINEER = "ML engineer"
+    key: KeyRole
+
+    def __new__(cls, name: str, key: KeyRole) -> Role:
+        role = str.__new__(cls, name)
+        role._value_ = name
+        role.key = key
+        return role
+
+    OPERATOR = ("operator", KeyRole.OPERATOR)
+    PRIVACY_OFFICER = ("privacy officer", KeyRole.PRIVACY)
+    ML_ENGINEER = ("ML engineer", KeyRole.OPERATOR)
 
 
 @dataclass(frozen=True)
@@ -31,7 +40,7 @@ class WayOut:
         verb: names the step in one word.
         method, path: the call.
         command: the command.
-        scopes: what the key must hold, all of them.
+        scopes: what the key must hold: at least one of each group.
         body: the call's JSON; None: it has none.
     """
 
@@ -39,7 +48,7 @@ class WayOut:
     method: str
     path: str
     command: str
-    scopes: tuple[Scope, ...]
+    scopes: tuple[tuple[Scope, ...], ...]
     body: Mapping[str, Any] | None = None
 
     def filled(self, ids: Mapping[str, Sequence[str]]) -> list[WayOut]:
@@ -56,8 +65,9 @@ class WayOut:
         return steps
 
 
-_DECIDE = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
-_ADMIN = (Scope.MODELS_ADMIN,)
+_DECIDE = ((Scope.DELETIONS_DECIDE,), (Scope.DELETIONS_READ,))
+_HOLD = ((Scope.DELETIONS_DECIDE,),)
+_ADMIN = ((Scope.MODELS_ADMIN,),)
 _REQUEST, _MODEL = "/v1/deletion-requests/{request}", "/v1/models/{model}"
 
 
@@ -76,21 +86,33 @@ REJECT = WayOut(
     _DECIDE,
     {"reason": "TEXT"},
 )
-CANCEL = WayOut("cancel", "DELETE", _REQUEST, "expunge requests cancel {request}", _DECIDE)
-RETRY = WayOut("retry", "POST", f"{_REQUEST}/retry", "expunge requests retry {request}", _ADMIN)
-APPROVE = replace(RETRY, verb="approve")
-OPEN_HOLD = WayOut("open", "GET", "/v1/holds/{hold}", "expunge holds show {hold}", _ADMIN)
-LIFT = WayOut("lift", "DELETE", "/v1/holds/{hold}", "expunge holds lift {hold}", _ADMIN)
+CANCEL = WayOut(
+    "cancel",
+    "DELETE",
+    _REQUEST,
+    "expunge requests cancel {request}",
+    ((Scope.DELETIONS_WRITE,), (Scope.DELETIONS_READ,)),
+)
+APPROVE = WayOut("approve", "POST", f"{_REQUEST}/approve", "expunge requests approve {request}", _DECIDE)
+RETRY = WayOut(
+    "retry",
+    "POST",
+    f"{_REQUEST}/retry",
+    "expunge requests retry {request}",
+    ((Scope.MODELS_ADMIN, Scope.DELETIONS_DECIDE),),
+)
+OPEN_HOLD = WayOut("open", "GET", "/v1/holds/{hold}", "expunge holds show {hold}", _HOLD)
+LIFT = WayOut("lift", "DELETE", "/v1/holds/{hold}", "expunge holds lift {hold}", _HOLD)
 NAME_THE_PERSON = WayOut(
     "delete",
     "POST",
     "/v1/deletion-requests",
     "expunge delete --subject ID",
-    (Scope.DELETIONS_WRITE,),
+    ((Scope.DELETIONS_WRITE,),),
     {"subject_id": "ID"},
 )
-WATCH = WayOut("watch", "GET", f"{_MODEL}/preparation", "expunge models show {model}", (Scope.MODELS_READ,))
-CONSUMERS = WayOut("consumers", "GET", f"{_MODEL}/consumers", "expunge consumers list {model}", (Scope.MODELS_READ,))
+WATCH = WayOut("watch", "GET", f"{_MODEL}/preparation", "expunge models show {model}", ((Scope.MODELS_READ,),))
+CONSUMERS = WayOut("consumers", "GET", f"{_MODEL}/consumers", "expunge consumers list {model}", ((Scope.MODELS_READ,),))
 REMOVE_CONSUMER = WayOut(
     "remove", "DELETE", f"{_MODEL}/consumers/CONSUMER", "expunge consumers remove {model} CONSUMER", _ADMIN
 )
@@ -174,7 +196,7 @@ class Reason(StrEnum):
         "partial_subject",
         "The request names some of a person's samples, and this model forgets whole people only.",
         Remedy(
-            "Send a new request that names the person (subject_id), or train the model again now.",
+            "Send a new request that names the person (subject_id), or let the ML engineer train the model again.",
             Role.PRIVACY_OFFICER,
             (NAME_THE_PERSON, RETRAIN, FALL_BACK),
         ),
@@ -330,7 +352,7 @@ class Reason(StrEnum):
 
     @property
     def retry_helps(self) -> bool:
-        return RETRY in self.steps or APPROVE in self.steps
+        return RETRY in self.steps
 
 
 def reason_of(code: str) -> Reason | None:

@@ -85,6 +85,8 @@ REGULATIONS: dict[Regulation, Law] = {
 - TDPSA, Texas Business and Commerce Code 541.052: 45 days, once by 45 more.
 - UCPA, Utah Code 13-61-203: 45 days, once by 45 more.
 - VCDPA, Code of Virginia 59.1-577(B): 45 days, once by 45 more.
+
+docs/operations/runbooks.md says which public text each row was compared with, and when.
 """
 
 

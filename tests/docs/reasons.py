@@ -28,7 +28,7 @@ the terminal (`hint:`) and webhooks repeat them:
       "method": "DELETE",
       "path": "/v1/holds/7f3c...",
       "command": "expunge holds lift 7f3c...",
-      "scopes": ["models:admin"],
+      "scopes": [["deletions:decide"]],
       "body": null
     }
   ]
@@ -36,7 +36,8 @@ the terminal (`hint:`) and webhooks repeat them:
 ```
 
 `reason` is a code for programs, `title` and `remedy` are for people. `actions` are the steps of the remedy: one call
-each, the command that makes the same call, and the scopes that the key needs. The ids of the request, the model and the
+each, the command that makes the same call, and the scopes that the key needs, at least one of each
+group. The ids of the request, the model and the
 hold are filled in. Words in capitals stand for your own values. `remedy` is null, and `actions` are empty, where
 nothing is left to do. Whatever the reason, the request keeps its deadline until it is completed.
 
@@ -73,7 +74,9 @@ def _row(reason: Reason) -> str:
     steps = [filled for step in remedy.steps for filled in step.filled({"request": [], "model": [], "hold": []})]
     commands = "<br>".join(f"`{step.command}`" for step in steps)
     calls = "<br>".join(_call(step) for step in steps)
-    scopes = ", ".join(dict.fromkeys(f"`{scope}`" for step in steps for scope in step.scopes))
+    scopes = ", ".join(
+        dict.fromkeys(" or ".join(f"`{scope}`" for scope in group) for step in steps for group in step.scopes)
+    )
     return f"| `{code}` | {reason.sentence} | {remedy.action} | {commands} | {calls} | {remedy.by} ({scopes}) |\n"
 
 

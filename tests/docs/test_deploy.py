@@ -188,6 +188,15 @@ def test_rules_and_dashboard_arrive_whole(objects: list[dict[str, Any]]) -> None
     assert wanted.items() <= service["metadata"]["labels"].items()
 
 
+def test_the_runbooks_are_where_the_values_say(renderer: Path) -> None:
+    values = everything()
+    values["rules"]["runbooks"] = "https://docs.example.com/operations/runbooks/"
+    (rules,) = [each["spec"] for each in render(renderer, values) if each["kind"] == "PrometheusRule"]
+    led = [rule["annotations"]["runbook_url"] for group in rules["groups"] for rule in group["rules"]]
+    assert led[0] == "https://docs.example.com/operations/runbooks/#expungedeadlinemissed"
+    assert all(each.startswith(values["rules"]["runbooks"] + "#") for each in led)
+
+
 def test_kubernetes_own_schemas_admit_every_object(renderer: Path, tmp_path: Path) -> None:
     if VALIDATOR is None:
         pytest.skip("unverified here: pip install kubernetes-validate (EXPUNGE_TEST_KUBERNETES_VALIDATE names it)")

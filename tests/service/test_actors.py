@@ -38,6 +38,7 @@ WRITTEN_OUT = {
     *("hold.lifted", "hold.placed", "key.created", "key.revoked", "key.rotated", "keys.destroyed"),
     *("model.registered", "model.renamed", "model.retired", "people.searched", "preparation.chosen"),
     *("preparation.interrupted", "preparation.refused", "request.accepted", "request.extended", "request.retried"),
+    "request.approved",
     *("request.verified", "request.{}", "restore.applied", "restore.confirmed", "retrain.dry_run_ended"),
     *("retrain.planned", "retrain.refused", "suppression.lifted", "update.claimed", "update.blocked"),
     *("feed.imported", "feed.reported", "feed.shared", "feed.unchecked", "feed.withdrawn", "model.cancelled"),

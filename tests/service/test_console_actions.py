@@ -57,8 +57,8 @@ def test_an_action_asks_for_the_scopes_of_the_api_route(action: object, api: Tes
     method = next(iter(place.methods))
     for scopes in ([scope] for scope in Scope):
         answer = api.request(method, filled(place.path), headers=key_of(*scopes), json={"reason": "x"})
-        assert (answer.status_code != 403) == allows(route, Caller("default", "k", frozenset(scopes), "a")), scopes
-    assert allows(route, Caller("default", "k", frozenset(Scope), "a"))
+        assert (answer.status_code != 403) == allows(route, Caller("default", "k", frozenset(scopes), "a", "a")), scopes
+    assert allows(route, Caller("default", "k", frozenset(Scope), "a", "a"))
 
 
 def openapi_routes(api: TestClient) -> list[object]:
@@ -74,7 +74,7 @@ def filled(path: str) -> str:
 
 def test_every_step_of_every_reason_has_a_place_on_the_page() -> None:
     """But for two, whose commands show: sending a new request and registering a model."""
-    caller = Caller("default", "k", frozenset(Scope), "a")
+    caller = Caller("default", "k", frozenset(Scope), "a", "a")
     typed = set()
     for reason in Reason:
         steps = actions(reason.steps, request=["0" * 32], model=["digits"], hold=["1" * 32])
@@ -95,8 +95,8 @@ def test_every_step_of_every_reason_has_a_place_on_the_page() -> None:
 
 def test_a_step_is_offered_to_who_may_take_it_alone() -> None:
     steps = [ActionView(**step) for step in actions(Reason.LEGAL_HOLD.steps, hold=["1" * 32])]
-    assert ways(steps, Caller("default", "k", frozenset({Scope.DELETIONS_READ}), "a")) == []
-    assert len(ways(steps, Caller("default", "k", frozenset({Scope.MODELS_ADMIN}), "a"))) == 2
+    assert ways(steps, Caller("default", "k", frozenset({Scope.MODELS_ADMIN}), "a", "a")) == []
+    assert len(ways(steps, Caller("default", "k", frozenset({Scope.DELETIONS_DECIDE}), "a", "a"))) == 2
 
 
 def test_a_request_under_a_hold_is_ended_by_what_its_page_says(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
@@ -104,6 +105,18 @@ def test_every_query_and_rule_names_metrics_that_are_exported(busy: TestClient) 
 
 
 @SQLITE
+def test_every_metric_is_in_a_panel_or_in_a_rule(busy: TestClient) -> None:
+    looked_at = set[str]().union(
+        *(metrics_in(each) for _, each in queries()), *(metrics_in(r["expr"]) for r in rules())
+    )
+    stems = {re.sub("_(bucket|count|sum|total|created|info)$", "", name) for name in looked_at}
+    ours = {
+        re.sub("_(bucket|count|sum|total|created|info)$", "", name) for name in exported(busy) if "expunge_" in name
+    }
+    assert ours <= stems and len(ours) > 30, ours - stems
+
+
+@SQLITE
 def test_a_query_for_a_metric_that_nobody_exports_would_be_found(busy: TestClient) -> None:
     assert not metrics_in("sum(expunge_no_such_thing)") <= exported(busy).keys()
 
@@ -111,7 +124,10 @@ def test_a_query_for_a_metric_that_nobody_exports_would_be_found(busy: TestClien
 def test_the_dashboard_has_its_rooms_and_no_two_panels_overlap() -> None:
     panels = dashboard()["panels"]
     rooms = [panel["title"].partition(":")[0] for panel in panels if panel["type"] == "row"]
-    assert rooms == ["Overview", "Per model", "Latency and its phases", "Budget", "Workers"]
+    assert rooms == [
+        *("Overview", "Per model", "Latency and its phases", "Budget", "Workers"),
+        *("Deadlines, certificates, webhooks", "API"),
+    ]
     taken: set[tuple[int, int]] = set()
     for panel in panels:
         place = panel["gridPos"]

@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
-from service.access.api_keys import create_key
+from service.access.api_keys import Scope, create_key
 from service.access.four_eyes import CONSENT_SECONDS
 from service.access.proxy import Peer
 from service.api.app import create_app
@@ -50,7 +50,7 @@ class Office:
 def office_of(client: TestClient, service: Service) -> Office:
     def key(label: str, actor: str | None = None) -> tuple[dict[str, str], str]:
         with service.database.write() as session:
-            scopes = ["deletions:write", "deletions:read", "models:admin", "models:read"]
+            scopes = ["deletions:write", "deletions:read", "deletions:decide", "models:admin", "models:read"]
             made = create_key(session, service.pepper, label=label, scopes=scopes, actor_id=actor)
         return {"Authorization": f"Bearer {made.secret}"}, made.actor_id
 
@@ -107,6 +107,28 @@ def test_an_act_takes_two_people_and_the_second_key_of_one_is_not_a_second(offic
     verified = office.entries("request.verified")[0]
     consent = next(each for each in office.entries("consent.given") if each["act"] == "verify")
     assert consent["actor"] != verified["actor"] and consent["subject"] == verified["request"]
+
+
+def test_who_makes_keys_does_not_make_a_second_person(office: Office) -> None:
+    """Not by a new actor, not by a key for another one, not by a chain of makers, not by rotating somebody's key."""
+    with office.service.database.write() as session:
+        everything = {"label": "carol", "scopes": list(Scope)}
+        carol = {"Authorization": f"Bearer {create_key(session, office.service.pepper, **everything).secret}"}
+    keys = {each["label"]: each for each in office.client.get("/v1/keys", headers=carol).json()["data"]}
+
+    def made(maker: dict[str, str], path: str = "/v1/keys", **order: Any) -> dict[str, str]:
+        answer = office.client.post(path, headers=maker, json=order or None)
+        assert answer.status_code == 201, answer.text
+        return {"Authorization": f"Bearer {answer.json()['key']}"}
+
+    puppet = made(carol, role="admin", label="somebody new")
+    as_bob = made(carol, role="admin", actor=keys["bob"]["actor"])
+    further = made(puppet, role="admin", label="and another")
+    rotated = made(carol, f"/v1/keys/{keys['ada']['id']}/rotate")
+    path = f"{REQUESTS}/{unverified(office)}/verify"
+    for key in (carol, puppet, as_bob, further, rotated):
+        assert office.do("POST", path, key) == (409, "awaits_another_person")
+    assert office.do("POST", path, office.bob)[0] == 200, "a key that carol has never seen"
 
 
 def test_a_consent_stands_for_a_week(office: Office) -> None:
@@ -183,16 +205,20 @@ def test_an_erased_name_is_found_by_no_later_header(behind: Callable[[str], Test
     client = behind(PROXY)
     office = office_of(client, client.app.state.service)  # type: ignore[attr-defined]
     with office.service.database.write() as session:
-        admin = create_key(session, office.service.pepper, label="", scopes=["keys:admin", "models:admin"])
+        admin = create_key(session, office.service.pepper, label="", scopes=["keys:admin", "deletions:decide"])
     key = {"Authorization": f"Bearer {admin.secret}", HEADER: "jane@example.org"}
     client.post("/v1/holds", json={"subject_id": "x", "reason": "court"}, headers=key)
     jane = actor_of_last(office, "hold.placed")
+    path = f"{REQUESTS}/{unverified(office)}/verify"
+    sees = office.ada | {HEADER: "jane@example.org"}
+    assert office.do("POST", path, sees) == (409, "awaits_another_person")
     client.put(f"/v1/actors/{jane}", json={"name": None}, headers={"Authorization": f"Bearer {admin.secret}"})
     with office.service.database.read() as session:
         row = session.get_one(ActorName, jane)
         assert (row.name, row.proxy_digest) == (None, None)
     client.post("/v1/holds", json={"subject_id": "x", "reason": "court"}, headers=key)
     assert actor_of_last(office, "hold.placed") != jane
+    assert office.do("POST", path, sees) == (409, "awaits_another_person"), "nor is she her own second person"
 
 
 def test_the_peer_is_the_connection_and_not_what_a_header_says(

@@ -106,7 +106,7 @@ def test_an_unusually_large_request_waits_for_an_approval(client: TestClient, la
     assert {part["model"]: part["status"] for part in large["models"]} == {"wide": "blocked", "narrow": "queued"}  # type: ignore[attr-defined]
     assert large["due_at"], "its clock runs"
     assert ask(client, subject_id="bob")["status"] == "queued", "exactly the limit is not large"
-    assert client.post(f"{PATH}/{large['id']}/retry").json()["status"] == "queued"
+    assert client.post(f"{PATH}/{large['id']}/approve").json()["status"] == "queued"
     assert set(parts(client, large).values()) == {("queued", None)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 from typing import Any
@@ -68,6 +69,7 @@ def statement(*parts: dict[str, Any], **facts: Any) -> dict[str, Any]:
         "request": "0" * 32,
         "received_at": "2026-11-01T10:00:00.000000Z",
         "due_at": "2026-12-01T10:00:00.000000Z",
+        "regulation": "uk-gdpr",
         "extended_at": None,
         "completed_at": "2026-11-21T10:00:00.000000Z",
         "models": list(parts),
@@ -118,7 +120,8 @@ def test_a_day_and_a_deadline_are_those_of_the_statement() -> None:
     def first(**facts: Any) -> str:
         return in_words(statement(part(), **facts)).happened[0]
 
-    assert first().endswith("completed on 21 November 2026, within the deadline (1 December 2026).")
+    assert first().endswith("completed on 21 November 2026, within the deadline of the UK GDPR (1 December 2026).")
+    assert first(regulation=None).endswith("within the deadline (1 December 2026).")
     assert "after the deadline" in first(completed_at="2026-12-01T10:00:00.000001Z")
     assert "within the deadline" in first(completed_at="2026-12-01T10:00:00.000000Z")
     assert first(due_at=None).endswith("No legal deadline was named.")
@@ -174,7 +177,7 @@ def test_the_words_change_nothing_in_the_statement() -> None:
 
 def test_the_page_shows_the_plain_words_first_and_a_letter(login: Login, client: TestClient, service: Service) -> None:
     model = live_model(service)
-    body, key = {"subject_id": "ada", "regulation": "gdpr"}, {"Idempotency-Key": "k"}
+    body, key = {"subject_id": "ada", "regulation": "gdpr", "case_id": "DSR-7"}, {"Idempotency-Key": "k"}
     request = client.post("/v1/deletion-requests", json=body, headers=key).json()["id"]
     carry_out(service, model, request)
     signer = Signer.of(service.settings)
@@ -184,9 +187,14 @@ def test_the_page_shows_the_plain_words_first_and_a_letter(login: Login, client:
     console = login()
     page = console.get(f"/console/requests/{request}/certificate").text
     places = [page.index(each) for each in ("In plain words", "2 training samples of this person", "Formal text")]
-    assert places == sorted(places) and "within the deadline" in page and "What it does not say" in page
+    assert places == sorted(places) and "within the deadline of the GDPR" in page and "What it does not say" in page
     letter = console.get(f"/console/requests/{request}/letter").text
+    assert "DSR-7" in page and "Our reference: <strong>DSR-7</strong>" in letter
+    assert "DSR-7" not in client.get(f"/v1/deletion-requests/{request}/certificate").text, "nor in the signed text"
+    statement = client.get(f"/v1/deletion-requests/{request}/certificate").json()["payload"]
+    assert b"DSR-7" not in base64.b64decode(statement)
     assert "2 training samples of this person" in letter and request in letter and "every copy" in letter
     assert login("models:read").get(f"/console/requests/{request}/letter").status_code == 403
     dossier = login().get("/console/dossier").text
+    assert "This service stores no measured attacks" in dossier and "--recipe $EXPUNGE_RECIPES/digits" in dossier
     assert "1 request was received" in dossier and "proved" in dossier and request[:8] in dossier

@@ -98,10 +98,10 @@ def test_a_reason_is_a_sentence_and_an_action(reason: Reason) -> None:
 
 
 def test_a_retry_is_offered_where_it_can_help_alone() -> None:
-    assert not {Reason.LEGAL_HOLD, Reason.BUDGET_EXHAUSTED, Reason.UNVERIFIED, Reason.NO_MATCH} & {
+    assert not {Reason.LEGAL_HOLD, Reason.BUDGET_EXHAUSTED, Reason.UNVERIFIED, Reason.LARGE, Reason.NO_MATCH} & {
         reason for reason in Reason if reason.retry_helps
     }
-    assert Reason.WORKER_LOST.retry_helps and Reason.FAILED.retry_helps and Reason.LARGE.retry_helps
+    assert Reason.WORKER_LOST.retry_helps and Reason.FAILED.retry_helps
 
 
 def test_an_explanation_names_the_request() -> None:

@@ -69,7 +69,9 @@ def test_the_table_of_the_documentation_is_that_of_the_source() -> None:
             return "never"
         return f"{term.days} days" if term.days else f"{term.months} month{'s' * (term.months > 1)}"
 
-    rows = dict(re.findall(r"^\| `([a-z-]+)` \| [^|]+ \| ([^|]+ \| [^|]+) \|$", TABLE.read_text(), re.MULTILINE))
+    rows = dict(
+        re.findall(r"^\| `([a-z-]+)` \| [^|]+ \| ([^|]+ \| [^|]+) \| [^|]+ \|$", TABLE.read_text(), re.MULTILINE)
+    )
     wanted = {
         law.value: f"{said(terms.first)} | {said(terms.extended)}{' in all' if terms.extended else ''}"
         for law, terms in REGULATIONS.items()

@@ -31,15 +31,16 @@ OPERATES = {
     "POST /v1/webhooks/{endpoint_id}/deliveries/{delivery_id}/replay",
     "POST /v1/models/{name}/versions/{number}/restore",
     *("POST /v1/models/{name}/cancel", "POST /v1/models/{name}/retire"),
-    *("GET /v1/holds", "POST /v1/holds", "GET /v1/holds/{hold_id}", "DELETE /v1/holds/{hold_id}"),
-    *("POST /v1/deletion-requests/{request_id}/retry", "POST /v1/deletion-requests/{request_id}/lift"),
+    "POST /v1/deletion-requests/{request_id}/retry",
     "GET /v1/models/{name}/versions/{number}/checkpoint",
 }
 DECIDES = {
     *("POST /v1/deletion-requests", "POST /v1/deletion-requests/batch", "POST /v1/deletion-requests/estimate"),
     *("POST /v1/deletion-requests/search", "DELETE /v1/deletion-requests/{request_id}"),
     *("POST /v1/deletion-requests/{request_id}/verify", "POST /v1/deletion-requests/{request_id}/reject"),
-    "POST /v1/deletion-requests/{request_id}/extend",
+    *("POST /v1/deletion-requests/{request_id}/extend", "POST /v1/deletion-requests/{request_id}/approve"),
+    *("POST /v1/deletion-requests/{request_id}/retry", "POST /v1/deletion-requests/{request_id}/lift"),
+    *("GET /v1/holds", "POST /v1/holds", "GET /v1/holds/{hold_id}", "DELETE /v1/holds/{hold_id}"),
 }
 MAY = {KeyRole.VIEWER: VIEWS, KeyRole.OPERATOR: VIEWS | OPERATES, KeyRole.PRIVACY: VIEWS | DECIDES}
 

@@ -220,12 +220,14 @@ def test_a_batch_takes_unverified_items_beside_verified_ones(client: TestClient,
     assert [each["request"]["status"] for each in made[:2]] == ["blocked", "queued"]
 
 
-def test_only_its_tenants_writers_decide(client: TestClient, service: Service, key_of: Any) -> None:
+def test_only_its_tenants_deciders_decide(client: TestClient, service: Service, key_of: Any) -> None:
     live_model(service)
     request = unverified(client, subject_id="ada")
     for what in ("verify", "reject"):
         decide(client, request, what, 404, headers=key_of(tenant_id="other"))
-        decide(client, request, what, 403, headers=key_of(Scope.DELETIONS_READ, Scope.MODELS_ADMIN))
+        decide(
+            client, request, what, 403, headers=key_of(Scope.DELETIONS_READ, Scope.DELETIONS_WRITE, Scope.MODELS_ADMIN)
+        )
         decide(client, request, what, 412, headers={"If-Match": '"' + "0" * 64 + '"'})
     assert shown(client, request)["reason"] == "unverified"
 

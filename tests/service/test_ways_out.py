@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import click
@@ -13,12 +14,13 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from service.access.api_keys import Scope
+from service.access.roles import SCOPES
 from service.api.dependencies import Service
 from service.cli.main import app
 from service.infra.settings import Settings
 from service.infra.tables import Task, WebhookDelivery
 from service.requests import reasons
-from service.requests.reasons import Reason, WayOut
+from service.requests.reasons import Reason, Role, WayOut
 from service.requests.status import settle
 from tests.harness.ways_out import Follow, by_call, by_command, run
 from tests.service.worlds import live_model
@@ -92,9 +94,29 @@ def test_a_step_names_the_scopes_that_its_call_asks_for(
         headers = key_of(*scopes) | {"Idempotency-Key": "x"}
         return api.request(filled.method, filled.path, json=filled.body, headers=headers).status_code
 
-    assert status(*step.scopes) != 403
-    for left_out in step.scopes:
-        assert status(*(scope for scope in Scope if scope is not left_out)) == 403
+    for chosen in product(*step.scopes):
+        assert status(*chosen) != 403
+    for group in step.scopes:
+        assert status(*(scope for scope in Scope if scope not in group)) == 403
+
+
+@pytest.mark.parametrize("reason", [each for each in Reason if each.remedy])
+def test_the_role_that_a_remedy_names_can_carry_it_out(
+    api: TestClient, key_of: Callable[..., dict[str, str]], reason: Reason
+) -> None:
+    """A step that somebody else takes is said to be theirs."""
+    assert reason.remedy is not None
+    headers = key_of(*SCOPES[reason.remedy.by.key]) | {"Idempotency-Key": "x"}
+    refused = []
+    for step in reason.steps:
+        for filled in step.filled(IDS):
+            answer = api.request(filled.method, filled.path, json=filled.body, headers=headers)
+            refused += [step] * (answer.status_code == 403)
+    assert len(refused) < len(reason.steps)
+    others = {role for role in Role if role in reason.remedy.action and role is not reason.remedy.by}
+    able = {scope for role in others for scope in SCOPES[role.key]}
+    assert all(able.intersection(group) for step in refused for group in step.scopes), (reason, refused)
+    assert bool(refused) == bool(others)
 
 
 def ask(client: TestClient, subject: str = "ada", **more: Any) -> str:
@@ -154,7 +176,12 @@ def block(service: Service, request: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "verbs"), [(Reason.LEGAL_HOLD, {"open", "lift"}), (Reason.BUDGET_EXHAUSTED, {"retrain", "policy"})]
+    ("reason", "verbs"),
+    [
+        (Reason.LEGAL_HOLD, {"open", "lift"}),
+        (Reason.BUDGET_EXHAUSTED, {"retrain", "policy"}),
+        (Reason.LARGE, {"approve", "cancel"}),
+    ],
 )
 def test_a_retry_that_cannot_help_is_refused_with_the_steps_that_do(
     client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch, reason: Reason, verbs: set[str]

@@ -57,6 +57,10 @@ def scraping(stack: Stack, urls: Sequence[str], folder: Path) -> Iterator[httpx.
         process.wait(20)
 
 
+SELDOM = {"Since deletion lists were imported", "Until the next API key expires"}
+"""panels that are empty while there is nothing of the kind"""
+
+
 def _answers(http: httpx.Client) -> int:
     """How many targets are up."""
     try:
@@ -83,6 +87,8 @@ def test_prometheus_finds_data_for_every_query_of_the_dashboard(prometheus: http
     try:
         waiting = stack.delete(model, subject_id="tiny-person-2", regulation="gdpr", received_at="2020-01-01T00:00:00Z")
         for panel, query in queries():
+            if panel in SELDOM:
+                continue
             stack.eventually(lambda query=query: found(prometheus, query), bool)  # type: ignore[misc]
             assert all(math.isfinite(value) for value in found(prometheus, query)), panel
         firing = stack.eventually(lambda: alerts(prometheus), lambda seen: "ExpungeDeadlineMissed" in seen)

@@ -19,7 +19,7 @@ from service.infra import files as storage
 from service.infra.db import now
 from service.infra.settings import Settings
 from service.infra.tables import FeedItem, Generation, Heartbeat, Model, Version
-from service.infra.time import SECOND
+from service.infra.time import ALIVE_SECONDS, SECOND
 from service.models.generations import open_generation
 from tests.harness.servers import free_port
 from tests.workers.worlds import World
@@ -275,6 +275,49 @@ def test_a_process_that_stops_takes_its_heartbeat_away(world: World) -> None:
     assert world.count(Heartbeat) == 1
     pulse.stop()
     assert world.count(Heartbeat) == 0
+
+
+def test_a_process_that_died_is_forgotten_for_good_by_the_one_that_replaces_it(world: World) -> None:
+    """One for one, of the same kind, and by nobody who ran beside it. It stays forgotten when its heir is stopped."""
+    kinds = {"first": "worker", "second": "worker", "beside": "worker", "writer": "scheduler"}
+    pulses = {name: Pulse(world.database, name, kind, 30, None) for name, kind in kinds.items()}
+    for pulse in pulses.values():
+        pulse.beat()
+    with world.database.write() as session:
+        for back, name in enumerate(("writer", "second", "first"), start=2):
+            past = now(session) - back * ALIVE_SECONDS * SECOND
+            session.execute(update(Heartbeat).where(Heartbeat.process == name).values(beat_at=past, started_at=past))
+        session.execute(update(Heartbeat).where(Heartbeat.process == "beside").values(started_at=past - SECOND))
+
+    def shown() -> set[str]:
+        with world.database.read() as session:
+            return set(session.scalars(select(Heartbeat.process)))
+
+    pulses["beside"].beat()
+    assert shown() == set(kinds)
+    heir = Pulse(world.database, "heir", "worker", 30, None)
+    for _ in range(3):
+        heir.beat()
+    assert shown() == {"second", "beside", "writer", "heir"}
+    heir.stop()
+    assert shown() == {"second", "beside", "writer"}
+    last = Pulse(world.database, "last", "worker", 30, None)
+    last.beat()
+    assert shown() == {"beside", "writer", "last"}
+
+
+def test_a_process_that_died_just_before_its_heir_began_is_forgotten_when_it_is_silent(world: World) -> None:
+    died, heir = (Pulse(world.database, name, "worker", 30, None) for name in ("died", "heir"))
+    died.beat()
+    heir.beat()
+    with world.database.write() as session:
+        assert set(session.scalars(select(Heartbeat.process))) == {"died", "heir"}
+        for name, seconds in (("died", ALIVE_SECONDS + 2), ("heir", ALIVE_SECONDS + 1)):
+            past = now(session) - seconds * SECOND
+            session.execute(update(Heartbeat).where(Heartbeat.process == name).values(beat_at=past, started_at=past))
+    heir.beat()
+    with world.database.read() as session:
+        assert list(session.scalars(select(Heartbeat.process))) == ["heir"]
 
 
 def test_a_process_that_died_is_forgotten_once_it_was_silent_for_an_hour(world: World) -> None:

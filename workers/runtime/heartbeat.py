@@ -9,13 +9,13 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from service.infra.db import Database, now
 from service.infra.queue.messages import Dropped
 from service.infra.tables import Generation, Heartbeat
-from service.infra.time import SECOND
+from service.infra.time import ALIVE_SECONDS, SECOND
 from workers.runtime.db_retry import retry
 from workers.runtime.lease import TakenLease, renew
 
@@ -29,7 +29,8 @@ class Pulse:
     ``after_beats``: what the thread calls after each beat.
 
     A beat that fails (the database is unreachable) is logged and tried again. A lease that ends meanwhile is fenced.
-    ``stop`` deletes the process's row; the scheduler deletes the row of a process that died.
+    ``stop`` deletes the process's row. The row of a process that died is deleted by the next of its kind that is
+    started, or by the scheduler.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Pulse:
         self._lease: TakenLease | None = None
         self._generation_id: int | None = None
         self._phase = ""
+        self._has_replaced = False
         self.after_beats: list[Callable[[], object]] = []
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
@@ -105,6 +107,23 @@ class Pulse:
             session.add(row)
         row.beat_at, row.skew = at, round(self._clock() * SECOND) - at
         row.dropped = Dropped.count
+        self._replace(session, row.started_at, at)
+
+    def _replace(self, session: Session, started_at: int, at: int) -> None:
+        """Delete the row of one process of this kind that died before this one was started: it needs no alarm any more.
+
+        Nothing else says that it was replaced, because a process has no lasting name. One that died just before is not
+        silent yet, so the beats of two minutes look for it.
+        """
+        if self._has_replaced or at > started_at + 2 * ALIVE_SECONDS * SECOND:
+            return
+        silent = min(started_at, at - ALIVE_SECONDS * SECOND)
+        mine = select(Heartbeat).where(Heartbeat.kind == self._kind, Heartbeat.beat_at <= silent)
+        oldest = mine.order_by(Heartbeat.beat_at).limit(1).with_for_update(skip_locked=True)
+        died = session.scalar(oldest)
+        if died is not None:
+            session.delete(died)
+            self._has_replaced = True
 
     def _run(self) -> None:
         while not self._stop.wait(self._every):

@@ -15,7 +15,8 @@ _PLACES = (
     ("POST", f"{_REQUEST}/verify", "/console/requests/{}/verify", "Verify and go on", True),
     ("POST", f"{_REQUEST}/reject", "/console/requests/{}#decision", "Reject it", False),
     ("DELETE", _REQUEST, "/console/requests/{}/cancel", "Cancel the request", True),
-    ("POST", f"{_REQUEST}/retry", "/console/requests/{}/{verb}", "Retry", True),
+    ("POST", f"{_REQUEST}/approve", "/console/requests/{}/approve", "Approve", True),
+    ("POST", f"{_REQUEST}/retry", "/console/requests/{}/retry", "Retry", True),
     ("GET", _HOLD, "/console/holds#hold-{}", "Open the hold", False),
     ("DELETE", _HOLD, "/console/holds/{}/lift", "Lift the hold", True),
     ("POST", f"{_MODEL}/retrains", "/console/models/{}/retrain", "Train {} again now", True),
@@ -45,7 +46,9 @@ class Way:
 
 def ways(steps: Iterable[ActionView], caller: Caller) -> list[Way]:
     """Return the steps that this caller may take, each once, in their order."""
-    found = {step.command: _way(step) for step in steps if caller.scopes.issuperset(step.scopes)}
+    found = {
+        step.command: _way(step) for step in steps if all(caller.scopes.intersection(group) for group in step.scopes)
+    }
     return list(found.values())
 
 
@@ -53,14 +56,12 @@ def _way(step: ActionView) -> Way:
     for method, pattern, address, label, posts in _PLACES:
         match = re.fullmatch(pattern, step.path)
         if method == step.method and match is not None:
-            return _placed(step, address.format(match[1], verb=step.verb), label.format(match[1]), posts)
+            return _placed(step, address.format(match[1]), label.format(match[1]), posts)
     return Way(step.verb, step.verb, "", False, (), step.command)
 
 
 def _placed(step: ActionView, address: str, label: str, posts: bool) -> Way:
     """Return the way at this place. A policy's new value that is the person's choice is chosen on the model's page."""
-    if step.verb == "approve":
-        label = "Approve"
     if step.method != "PATCH":
         return Way(step.verb, label, address, posts, (), step.command)
     values = tuple((name, str(value)) for name, value in (step.body or {}).items())

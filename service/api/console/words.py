@@ -16,6 +16,7 @@ HAPPENINGS = {
     "request.cancelled": "Cancelled",
     "request.rejected": "Rejected",
     "request.extended": "Deadline extended",
+    "request.approved": "Approved",
     "request.retried": "Retried",
     "request.verified": "Verified",
     "update.blocked": "Update blocked",

@@ -99,6 +99,7 @@ def create(body: KeyOrder, service: Running, caller: Admin, response: Response) 
             tenant_id=caller.tenant_id,
             expires_at=ends,
             actor_id=body.actor,
+            origin=caller.origin,
         )
         view = _view(session.get_one(ApiKey, made.id)).model_copy(update={"key": made.secret})
     response.headers["Location"] = f"{_PATH}/{view.id}"
@@ -156,7 +157,9 @@ def rotate(
         if not caller.scopes.issuperset(key.scopes):
             raise ApiProblem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
         _require_within(session, caller, successor_ends(key, now(session)))
-        made = rotate_key(session, service.pepper, key.id, overlap_seconds * SECOND, caller.tenant_id)
+        made = rotate_key(
+            session, service.pepper, key.id, overlap_seconds * SECOND, caller.tenant_id, origin=caller.origin
+        )
         if made is None:
             raise ApiProblem(409, "key_ended", "The key is revoked or expired; make a new one instead.")
         view = _view(session.get_one(ApiKey, made.id)).model_copy(update={"key": made.secret})

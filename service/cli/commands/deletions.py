@@ -225,6 +225,14 @@ def reject(
     _show(record, as_json)
 
 
+@commands.command("approve")
+def approve(request: Request, as_json: AsJson = False) -> None:
+    """Let a request go on that is blocked because it removes unusually many samples."""
+    with connect() as client:
+        record = client.post(_at(client, request) + "/approve", {})
+    _show(record, as_json)
+
+
 @commands.command("retry")
 def retry(request: Request, as_json: AsJson = False) -> None:
     """Retry a blocked request, after what held it was put right."""

@@ -33,6 +33,8 @@ class Consent(Record):
     subject: Mapped[str] = mapped_column(Id, primary_key=True)
     """the id of the request, hold or model"""
     actor_id: Mapped[str] = mapped_column(Id)
+    origin: Mapped[str] = mapped_column(Id)
+    """the origin of the key with which they consented"""
     created_at: Mapped[int] = mapped_column(Moment)
 
 
@@ -45,6 +47,10 @@ class ApiKey(Record):
     label: Mapped[str] = mapped_column(String(120))
     actor_id: Mapped[str] = mapped_column(Id, ForeignKey("actors.id"), index=True)
     """who holds it: one actor may hold several keys, and a rotated key keeps its actor"""
+    origin: Mapped[str | None] = mapped_column(Id)
+    """the actor who could have kept a copy: the origin of the key that made or rotated it over HTTP; None: it was made
+    in a shell
+    """
     scopes: Mapped[list[str]]
     created_at: Mapped[int] = mapped_column(Moment)
     expires_at: Mapped[int | None] = mapped_column(Moment)

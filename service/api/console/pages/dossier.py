@@ -20,7 +20,7 @@ from service.api.console.visit import Visitor
 from service.api.problems import ApiProblem
 from service.certificates.plain_words import weakest
 from service.infra.db import batches, now
-from service.infra.tables import Certificate, DeletionRequest, Version
+from service.infra.tables import Certificate, DeletionRequest, Model, Version
 from service.infra.time import DAY_SECONDS, SECOND, instant, moment
 from service.requests.states import Status
 
@@ -49,7 +49,7 @@ def dossier(
         if chosen.received_from > chosen.received_to:
             raise ApiProblem(422, "unknown_filter", "The period ends before it begins.")
         rows = [row for some in all_of(session, chosen, tenant, at) for row in some]
-        facts = _facts(session, rows, at) | {"versions": _versions(session, tenant, chosen)}
+        facts = _facts(session, rows, at) | _published(session, tenant, chosen)
         state = views.log_state(session) if visit.may(Scope.AUDIT_READ) else None
     return visit.page("dossier.html", chosen=chosen, rows=rows[:_LISTED], state=state, listed=_LISTED, **facts)
 
@@ -96,11 +96,19 @@ def _guarantees(session: Session, ids: list[str]) -> dict[str, str]:
     return found
 
 
-def _versions(session: Session, tenant_id: str, chosen: ListFilter) -> int:
-    """Return how many versions were published in the period."""
+def _published(session: Session, tenant_id: str, chosen: ListFilter) -> dict[str, Any]:
+    """Return how many versions were published in the period, and of which recipes."""
     begin, end = (
         moment(datetime.combine(date.fromisoformat(day), time(), UTC))
         for day in (chosen.received_from, chosen.received_to)
     )
     published = Version.published_at.between(begin, end + DAY_SECONDS * SECOND)
-    return session.scalar(select(func.count()).where(Version.tenant_id == tenant_id, published)) or 0
+    rows = (
+        select(Model.recipe, func.count())
+        .join(Version, Version.model_id == Model.id)
+        .where(Version.tenant_id == tenant_id, published)
+        .group_by(Model.recipe)
+        .order_by(Model.recipe)
+    )
+    versions = {recipe: count for recipe, count in session.execute(rows)}
+    return {"versions": sum(versions.values()), "recipes": list(versions)}

@@ -14,7 +14,7 @@ from service.api.console.ways import ways
 from service.api.problems import not_found
 from service.api.request_views import Justification
 from service.api.request_views import views as request_views
-from service.api.routes.requests import deletion_requests, holds
+from service.api.routes.requests import deletion_requests
 from service.api.types import RequestId
 from service.infra.db import now
 from service.infra.tables import DeletionRequest
@@ -38,11 +38,11 @@ ACTIONS = {
     ),
     "approve": PageAction(
         "Approve",
-        holds.retry_request,
+        deletion_requests.approve_large,
         "Approved. The request is in the queue.",
         "The request removes unusually many samples. The models forget them for ever once a worker has begun.",
     ),
-    "retry": PageAction("Retry", holds.retry_request, "Retried. The request is in the queue again."),
+    "retry": PageAction("Retry", deletion_requests.retry_request, "Retried. The request is in the queue again."),
     "cancel": PageAction(
         "Cancel the request",
         deletion_requests.withdraw,

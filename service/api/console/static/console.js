@@ -2,7 +2,7 @@
 "use strict";
 
 const EVENTS = ["request.accepted", "request.queued", "request.completed", "request.blocked", "request.cancelled",
-  "request.rejected", "request.retried", "version.published", "version.retired", "version.purged"];
+  "request.approved", "request.rejected", "request.retried", "version.published", "version.retired", "version.purged"];
 const SAID = { "request.accepted": "accepted", "request.completed": "completed", "request.blocked": "blocked",
   "request.cancelled": "cancelled", "version.published": "published" };
 const BUSY_SECONDS = 1.5;

@@ -1,4 +1,4 @@
-"""Deletion requests: taking them in, showing how far they are, verifying and rejecting them."""
+"""Deletion requests: taking them in, showing how far they are, deciding about them, retrying them."""
 
 from __future__ import annotations
 
@@ -44,11 +44,14 @@ from service.requests import idempotency, identity_check
 from service.requests.cancel import cancel
 from service.requests.deadlines import extend
 from service.requests.intake import Accepted, Order, Windows, accept, opening
+from service.requests.legal_holds import approve, retry
 from service.requests.states import Regulation, RequestRefused, Status, Suppress, awaits_decision
 from service.requests.suppression import related
 
 router = APIRouter(tags=["deletion requests"])
-Decider = Annotated[Caller, Depends(holding_all(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ))]
+Decider = Annotated[Caller, Depends(holding_all(Scope.DELETIONS_DECIDE, Scope.DELETIONS_READ))]
+Sender = Annotated[Caller, Depends(holding_all(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ))]
+Mender = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN, Scope.DELETIONS_DECIDE))]
 Applicant = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
 Reader = Annotated[Caller, Depends(holding(Scope.DELETIONS_READ))]
 KeyHeader = Annotated[
@@ -214,7 +217,7 @@ def show(
     summary="Cancel a request inside its cancel window",
 )
 def withdraw(
-    request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
+    request_id: RequestId, service: Running, caller: Sender, response: Response, if_match: IfMatch = None
 ) -> DeletionRequestView:
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
@@ -330,3 +333,45 @@ def reject(
         require(views(session, [row])[0], if_match)
         identity_check.reject(session, row, body.reason)
         return changed(views(session, [row])[0], response)
+
+
+@router.post(
+    ITEM + "/approve",
+    response_model=DeletionRequestView,
+    responses=problems(404, 409, 412) | answer(200, "ETag"),
+    summary="Approve an unusually large request",
+)
+def approve_large(
+    request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
+) -> DeletionRequestView:
+    with service.database.write() as session:
+        row = find(session, caller.tenant_id, request_id)
+        require(views(session, [row])[0], if_match)
+        to_notify = approve(session, row)
+        if not to_notify:
+            raise ApiProblem(409, "not_large", "The request does not wait for an approval.")
+        view = views(session, [row])[0]
+    service.notify(to_notify)
+    return changed(view, response)
+
+
+@router.post(
+    ITEM + "/retry",
+    response_model=DeletionRequestView,
+    responses=problems(404, 409, 412) | answer(200, "ETag"),
+    summary="Retry a blocked request",
+)
+def retry_request(
+    request_id: RequestId, service: Running, caller: Mender, response: Response, if_match: IfMatch = None
+) -> DeletionRequestView:
+    with service.database.write() as session:
+        row = find(session, caller.tenant_id, request_id)
+        require(views(session, [row])[0], if_match)
+        if awaits_decision(Status(row.status), row.reason):
+            raise ApiProblem(409, "unverified", "Nobody has verified this request. Verify it, or reject it.")
+        to_notify = retry(session, row)
+        if not to_notify:
+            raise ApiProblem(409, "not_blocked", "Only a request that is blocked or awaits_others can be retried.")
+        view = views(session, [row])[0]
+    service.notify(to_notify)
+    return changed(view, response)

@@ -1,4 +1,4 @@
-"""Legal holds: placing, listing and lifting them; and retrying a blocked request."""
+"""Legal holds: placing, listing and lifting them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from service.api.http.pagination import Limit, MomentCursor, Page, after, link
 from service.api.openapi import answer
 from service.api.problems import ApiProblem, not_found
-from service.api.request_views import DeletionRequestView, views
-from service.api.routes.requests.deletion_requests import find
 from service.api.types import FreeText, Moment, PersonalId, RequestId, one_of
 from service.infra.tables import Hold
 from service.requests.legal_holds import (
@@ -26,12 +24,10 @@ from service.requests.legal_holds import (
     place,
     protects_nothing,
     require_something_left,
-    retry,
 )
-from service.requests.states import Status, awaits_decision
 
 router = APIRouter(tags=["holds"])
-Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
+Decider = Annotated[Caller, Depends(holding(Scope.DELETIONS_DECIDE))]
 _PATH = "/v1/holds"
 ONLY_HELD_OUT = "This hold protects nothing now: the person is only in a holdout, which deletions leave as it is."
 
@@ -71,7 +67,7 @@ class HoldView(BaseModel):
     responses=problems(409) | answer(201, "Location", "ETag"),
     summary="Place a legal hold",
 )
-def create(body: HoldOrder, service: Running, caller: Admin, response: Response) -> HoldView:
+def create(body: HoldOrder, service: Running, caller: Decider, response: Response) -> HoldView:
     """Place a hold. Without `people:search` a hold on a person who was forgotten is accepted, and has no effect."""
     try:
         view, idle = _placed(body, service, caller)
@@ -114,7 +110,7 @@ def index(
     request: Request,
     response: Response,
     service: Running,
-    caller: Admin,
+    caller: Decider,
     cursor: MomentCursor = None,
     limit: Limit = 50,
 ) -> Page[HoldView]:
@@ -131,7 +127,7 @@ def index(
 
 @router.get(_PATH + "/{hold_id}", response_model=HoldView, responses=reading(404), summary="Show a hold")
 def show(
-    hold_id: RequestId, service: Running, caller: Admin, response: Response, if_none_match: IfNoneMatch = None
+    hold_id: RequestId, service: Running, caller: Decider, response: Response, if_none_match: IfNoneMatch = None
 ) -> HoldView:
     with service.database.read() as session:
         return shown(_view(_find(session, caller.tenant_id, hold_id)), response, if_none_match)
@@ -144,7 +140,7 @@ def show(
     summary="Lift a hold",
 )
 def lift_hold(
-    hold_id: RequestId, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
+    hold_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
 ) -> HoldView:
     with service.database.write() as session:
         hold = _find(session, caller.tenant_id, hold_id, lock=True)
@@ -154,28 +150,6 @@ def lift_hold(
         view = _view(hold)
     if not may:
         raise awaits_another(Act.LIFT)
-    service.notify(to_notify)
-    return changed(view, response)
-
-
-@router.post(
-    "/v1/deletion-requests/{request_id}/retry",
-    response_model=DeletionRequestView,
-    responses=problems(404, 409, 412) | answer(200, "ETag"),
-    summary="Retry a blocked request",
-)
-def retry_request(
-    request_id: RequestId, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
-) -> DeletionRequestView:
-    with service.database.write() as session:
-        request = find(session, caller.tenant_id, request_id)
-        require(views(session, [request])[0], if_match)
-        if awaits_decision(Status(request.status), request.reason):
-            raise ApiProblem(409, "unverified", "Nobody has verified this request. Verify it, or reject it.")
-        to_notify = retry(session, request)
-        if not to_notify:
-            raise ApiProblem(409, "not_blocked", "Only a request that is blocked or awaits_others can be retried.")
-        view = views(session, [request])[0]
     service.notify(to_notify)
     return changed(view, response)
 

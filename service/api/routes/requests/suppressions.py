@@ -17,7 +17,7 @@ from service.api.types import RequestId
 from service.requests.suppression import lift, stands
 
 router = APIRouter(tags=["suppressions"])
-Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
+Decider = Annotated[Caller, Depends(holding(Scope.DELETIONS_DECIDE))]
 
 
 class LiftedView(BaseModel):
@@ -33,7 +33,7 @@ class LiftedView(BaseModel):
     summary="Lift the request's suppression entries, for new generations only",
 )
 def create(
-    request_id: RequestId, body: Justification, service: Running, caller: Admin, if_match: IfMatch = None
+    request_id: RequestId, body: Justification, service: Running, caller: Decider, if_match: IfMatch = None
 ) -> LiftedView:
     with service.database.write() as session:
         request = find(session, caller.tenant_id, request_id)
