@@ -202,12 +202,16 @@ class Samples:
             raise RecipeError(
                 f"At a share of {share:g} nobody is left for the {empty}.", "Choose another share, or add people."
             )
+        return self.take(kept), next(iter(self.rows.read([held]))), tuple(self.people.take(held))
+
+    def take(self, rows: Tensor) -> Samples:
+        """Return these rows (m,) int64, in this order. Raises RecipeError where there are none."""
         samples = Samples(
-            self.names.take(kept), cast("Any", self.people.take(kept)), sources.ChosenRows(self.rows, kept)
+            self.names.take(rows), cast("Any", self.people.take(rows)), sources.ChosenRows(self.rows, rows)
         )
         if isinstance(self.rows, Tensors):
             samples = Samples(samples.ids, samples.subjects, *samples.tensors())
-        return samples, next(iter(self.rows.read([held]))), tuple(self.people.take(held))
+        return samples
 
     def _rows(self) -> Rows:
         if isinstance(self.inputs, Tensor):
