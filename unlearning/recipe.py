@@ -202,12 +202,16 @@ class Samples:
             raise RecipeError(
                 f"At a share of {share:g} nobody is left for the {empty}.", "Choose another share, or add people."
             )
+        return self.take(kept), next(iter(self.rows.read([held]))), tuple(self.people.take(held))
+
+    def take(self, rows: Tensor) -> Samples:
+        """Return these rows (m,) int64, in this order. Raises RecipeError where there are none."""
         samples = Samples(
-            self.names.take(kept), cast("Any", self.people.take(kept)), sources.ChosenRows(self.rows, kept)
+            self.names.take(rows), cast("Any", self.people.take(rows)), sources.ChosenRows(self.rows, rows)
         )
         if isinstance(self.rows, Tensors):
             samples = Samples(samples.ids, samples.subjects, *samples.tensors())
-        return samples, next(iter(self.rows.read([held]))), tuple(self.people.take(held))
+        return samples
 
     def _rows(self) -> Rows:
         if isinstance(self.inputs, Tensor):
@@ -275,6 +279,8 @@ class Recipe:
             compared with a state's deletion lists (docs/deletion-lists.md). Read when it is needed, never stored.
         public: what the model brings along and nobody who may be deleted is in, by the name of a tensor (or of the
             part that holds it), each with its sha256 digest. A refusal prints the line to paste.
+        vectors_for: the people for whom ``recollection`` keeps a vector; None: everybody. Who is not among them is
+            forgotten by the policy's fallback, a retraining.
 
     Raises:
         RecipeError: neither ``training`` nor ``train``, or both; an unknown loss,
@@ -293,6 +299,7 @@ class Recipe:
     holdout_subjects: Sequence[str | Sequence[str]] | None = field(default=None, repr=False)
     public: Mapping[str, str] = field(default_factory=dict)
     identities: str | PathLike[str] | None = None
+    vectors_for: Iterable[str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
@@ -315,6 +322,8 @@ class Recipe:
                 raise RecipeError(what, "Give one entry for each.")
         if self.trajectory is not None and self.weights is None:
             raise RecipeError("A trajectory is given without weights.", "Give the weights that it ended in.")
+        if self.vectors_for is not None:
+            object.__setattr__(self, "vectors_for", frozenset(self.vectors_for))
         for name, digest in self.public.items():
             if not (isinstance(digest, str) and DIGEST.fullmatch(digest)):
                 raise RecipeError(

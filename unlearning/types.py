@@ -86,7 +86,7 @@ class VectorsMissing(Refused):
     """
 
     def __init__(self, count: int, people: int) -> None:
-        super().__init__(f"{count} of {people} people have no vector.", "Use retrain: their vectors are gone.")
+        super().__init__(f"{count} of {people} people have no vector.", "Use retrain for them.")
         self.count = count
 
 

@@ -20,12 +20,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from service.infra.settings import Settings
 from unlearning.accounting.advice import duration
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.evaluation.lower_bound import ALPHA, LARGEST_MU
 from unlearning.methods import NAMES
 from unlearning.types import RecipeError, Refused
 from workers.attack.canaries import Cast, with_canaries
+from workers.attack.may_be_drawn import may_be_drawn
 from workers.attack.rehearsal import prepare
 from workers.attack.trials import AttackRow, TrialPlan, Trials, seconds_of
 from workers.guarantee.certify import CapNotReached
@@ -116,6 +118,8 @@ def _request(given: argparse.Namespace) -> AuditRequest:
     place = Path(given.recipe).resolve()
     folder, name = place.parent, place.stem if place.suffix == ".py" else place.name
     loaded = recipes.load(folder, name)
+    if given.tenant is not None:
+        loaded = replace(loaded, recipe=may_be_drawn(loaded.recipe, given.tenant, Settings()))
     plan = TrialPlan(given.trials, given.updates, given.canaries, given.seed)
     cast = with_canaries(loaded.recipe, plan.canaries, plan.updates, torch.Generator().manual_seed(plan.seed))
     shared = {name: getattr(given, name) for name in ("epsilon", "delta", "noise_std", "max_distance")}
@@ -139,6 +143,7 @@ def _options(text: str) -> Mapping[str, Any]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="expunge audit epsilon", description=__doc__)
     parser.add_argument("--recipe", required=True, help="a recipe's file or folder")
+    parser.add_argument("--tenant", help="leave out everybody whom this tenant's requests name; reads the database")
     parser.add_argument("--methods", default="all", help=f"all, or some of {','.join(NAMES)}")
     parser.add_argument("--trials", type=_count, default=10_000, help="of each attack; default: 10000")
     parser.add_argument("--updates", type=_count, default=4, help="in a sequence; default: 4")

@@ -22,6 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from torch import Tensor
 
+from service.infra.settings import Settings
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.evaluation.comparators import kinds
@@ -34,6 +35,7 @@ from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, ForgetSet, Forgotten, RecipeError, Refused, silent
 from workers import plots, report
+from workers.attack.may_be_drawn import may_be_drawn
 from workers.figures import show_table
 from workers.guarantee.certify import CapNotReached, Size, Terms, certify
 from workers.guarantee.choose import guarantee_of
@@ -178,7 +180,9 @@ def _terms(policy: Policy, guarantee: Guarantee, forgotten: Forgotten, *, count:
 
 
 def _request(given: argparse.Namespace) -> Request:
-    loaded = recipes.load(*_place(given.recipe))
+    recipe = recipes.load(*_place(given.recipe)).recipe
+    if given.tenant is not None:
+        recipe = may_be_drawn(recipe, given.tenant, Settings())
     names = _chosen(given.methods, NAMES)
     options = _options(given.options)
     shared = {
@@ -203,7 +207,7 @@ def _request(given: argparse.Namespace) -> Request:
     if given.label is not None and not rounds:
         raise ValueError("--class is given without --stream. Add --stream, such as --stream 5x20.")
     device, comparators = device_of(given.device), _comparators(given.comparators, options)
-    return Request(loaded.recipe, policies, plan, device, rounds, per_round, comparators, given.label)
+    return Request(recipe, policies, plan, device, rounds, per_round, comparators, given.label)
 
 
 def _chosen(text: str, known: Sequence[str]) -> tuple[str, ...]:
@@ -244,6 +248,7 @@ def _about(given: argparse.Namespace, request: Request) -> report.About:
         date=datetime.now(UTC).date().isoformat(),
         comparators=tuple(request.comparators),
         seeds=len(request.plan.seeds),
+        requests_read=given.tenant is not None,
     )
 
 
@@ -282,6 +287,7 @@ def _stream(text: str | None) -> tuple[int, int]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="expunge evaluate", description=__doc__)
     parser.add_argument("--recipe", required=True, help="a recipe's file or folder")
+    parser.add_argument("--tenant", help="leave out everybody whom this tenant's requests name; reads the database")
     parser.add_argument("--forget", default="5%", help="shares of the samples to forget: 5%% or 1%%,5%%")
     parser.add_argument("--methods", default="all", help=f"all, none, or some of {','.join(NAMES)}")
     parser.add_argument("--seeds", type=int, default=3, help="how many forget sets (and trainings)")

@@ -33,6 +33,12 @@ NOT_PROVED = (
     "Two versions side by side tell who left, also after a real retraining. The columns named and two models show it.",
 )
 
+LEFT_OUT = "Nobody who has asked to be forgotten was among them, nor was the model trained on their samples."
+NOT_READ = (
+    "No deletion request was read. If a recipe still holds samples of people who were deleted, they can be drawn. Take "
+    "them out of it first, or name the tenant whose requests are to be read (<code>--tenant</code>)."
+)
+
 STYLE = """
 :root { color-scheme: light dark; --ground: #ffffff; --text: #16202e; --quiet: #556275; --line: #c9d0da;
   --dot: #1f5fbf; --good: #17713f; --bad: #b3261e; }
@@ -62,13 +68,16 @@ svg .untouched { stroke: var(--bad); stroke-dasharray: 6 3; }
 
 @dataclass(frozen=True)
 class About:
-    """What the page says of the run: the recipe's name, command, date, which rows are comparators, how many seeds."""
+    """What the page says of the run: the recipe's name, command, date, which rows are comparators, how many seeds,
+    and whether those who asked to be forgotten were left out.
+    """
 
     name: str
     command: str
     date: str
     comparators: tuple[str, ...]
     seeds: int
+    requests_read: bool = False
 
 
 def write(rows: Sequence[Row], about: About, path: Path) -> None:
@@ -115,9 +124,8 @@ def _on_whom(rows: Sequence[Row], about: About) -> str:
         "with other people and, where the recipe trains the model, with another training. Every result stands beside "
         "two models: one that was really trained without these people (<code>retrain</code>), and one where nothing "
         "was done (<code>untouched</code>).</p>"
-        "<p>The people were drawn for this measurement: being drawn is no request, and no deletion request was read. "
-        "If a recipe still holds samples of people who were deleted, they can be drawn. Take them out of it "
-        "first.</p>"
+        "<p>The people were drawn for this measurement: being drawn is no request. "
+        f"{LEFT_OUT if about.requests_read else NOT_READ}</p>"
     )
 
 

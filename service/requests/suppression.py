@@ -166,6 +166,20 @@ def related(session: Session, request: DeletionRequest, limit: int = 50) -> list
     return [request_id for request_id, _ in session.execute(query)]
 
 
+def names_with_requests(session: Session, tenant_id: str) -> frozenset[str]:
+    """Return the digests of the subjects and samples that the tenant's requests name, whatever model they cover.
+
+    Entries that were lifted count while their request has not ended: nobody has verified it yet.
+    """
+    query = (
+        select(SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
+        .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
+        .where(SuppressionEntry.tenant_id == tenant_id)
+        .where(or_(SuppressionEntry.lifted_at.is_(None), DeletionRequest.status.not_in(_ENDED)))
+    )
+    return frozenset(name for row in session.execute(query) for name in row if name is not None)
+
+
 def stands(session: Session, request: DeletionRequest) -> bool:
     """Return whether any suppression entry of the request is in force."""
     mine = (SuppressionEntry.request_id == request.id, SuppressionEntry.lifted_at.is_(None))

@@ -156,7 +156,7 @@ def test_neggrad_plus_descends_and_climbs_by_its_equation(scene: Scene) -> None:
 
 def test_l1_sparse_adds_the_signs_and_its_weight_falls_to_zero(scene: Scene) -> None:
     w = scene.learned.weights
-    expected = w - 0.05 * (mean_gradient(scene, w, scene.retain) + 0.01 * w + 2 * 0.3 * w.sign())
+    expected = w - 0.05 * (mean_gradient(scene, w, scene.retain) + 0.01 * w + 0.3 * w.sign())
     assert torch.allclose(scene.after(L1Sparse(**WHOLE, gamma=0.3)).weights, expected, atol=1e-12)
     assert torch.allclose(scene.after(L1Sparse(gamma=0.0)).weights, scene.after(FineTune()).weights, atol=1e-12)
     strong = scene.after(L1Sparse(epochs=40, gamma=0.5)).weights

@@ -79,7 +79,7 @@ def test_the_words_are_the_numbers(html: str) -> None:
     assert "scrub (5 of 100 samples forgotten) left 12 times the way" in text
     assert "rewind (5 of 100 samples forgotten) refused this model." in text
     assert text.count("is not offered as a method") == 1 and "scrub (baseline)" in text
-    assert "A measurement bounds nothing." in text and "no deletion request was read" in text
+    assert "A measurement bounds nothing." in text and "No deletion request was read" in text
     assert "0.02 ± 0.01" in text
 
 

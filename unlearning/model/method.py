@@ -181,6 +181,9 @@ class Divisible(Protocol):
     def length(self, problem: Problem) -> int:
         """Return how many numbers each person's vector has at least."""
 
+    def holders(self, problem: Problem, examples: Examples) -> list[str]:
+        """Return whom a vector is kept for, in sorted order."""
+
     def divides(self, problem: Problem, learned: Learned) -> bool:
         """Tell whether this training can be prepared in parts. Raises Refused where it cannot be prepared at all."""
 

@@ -93,6 +93,12 @@ def require_needs(policy: Policy, method: Method, recipe: Recipe) -> None:
             "The model was trained elsewhere, so it cannot be trained again here: another training would replace it.",
             "Choose newton or safe, without the fallback retrain; or leave out weights and let the recipe train.",
         )
+    if recipe.vectors_for is not None and isinstance(method, Divisible) and policy.fallback != "retrain":
+        raise Refused(
+            f"{policy.method} keeps a vector for a part of the people alone (vectors_for), and nothing would forget "
+            "the others.",
+            "Register with --fallback retrain, or leave vectors_for out.",
+        )
     trained_here = recipe.weights is None or recipe.trajectory is not None or recipe.training.converge is not None
     if Need.TRAJECTORY not in method.needs or trained_here:
         return
@@ -108,7 +114,7 @@ def require_vectors_fit(bench: Bench, examples: Examples, most: int) -> None:
     method.require_size(bench.problem, len(examples))
     if not isinstance(method, Divisible):
         return
-    holders = len(examples.people.distinct())
+    holders = len(method.holders(bench.problem, examples))
     size = NUMBER_BYTES * holders * method.length(bench.problem)
     if size > most:
         raise Refused(
@@ -179,6 +185,11 @@ def _require_drawable(policy: Policy, problem: Problem, method: Method) -> None:
             f"calibrated assumes that it does not matter how updates are cut, and with repair {policy.method} trains "
             "on at each of them.",
             "Leave repair_epochs out, or ask for the guarantee none.",
+        )
+    if problem.recipe.vectors_for is not None and isinstance(method, Divisible):
+        raise Refused(
+            "calibrated draws orders over all people, and vectors_for keeps vectors for a part of them.",
+            "Leave vectors_for out, or ask for the guarantee none.",
         )
     if policy.granularity is not Granularity.SUBJECT:
         raise Refused(

@@ -8,6 +8,7 @@ import torch
 from sqlalchemy import select
 
 from service.infra.db import Database
+from service.infra.pseudonyms import Pepper, subject_digest
 from service.infra.settings import Settings
 from service.infra.tables import Version
 from service.infra.tenants import recipes_of
@@ -105,7 +106,8 @@ class Benches:
 
 def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> Bench:
     """Run the recipe; return its problem and method, set up. Raises Refused with a plain reason."""
-    return set_up(settings, recipes.load(recipes_of(settings.recipes, tenant_id), recipe), policy)
+    loaded = recipes.load(recipes_of(settings.recipes, tenant_id), recipe)
+    return set_up(settings, replace(loaded, recipe=_pseudonymous(settings, tenant_id, loaded.recipe)), policy)
 
 
 def set_up(settings: Settings, loaded: recipes.Loaded, policy: Policy) -> Bench:
@@ -128,6 +130,14 @@ def opened(loaded: recipes.Loaded, policy: Policy, device: torch.device) -> Benc
     return Bench(loaded.recipe, problem, method, loaded.digest, loaded.settings, parts_of(loaded.recipe))
 
 
+def _pseudonymous(settings: Settings, tenant_id: str, recipe: Recipe) -> Recipe:
+    """Return the recipe with the digests of ``vectors_for`` in its place, as a manifest names people."""
+    if recipe.vectors_for is None:
+        return recipe
+    pepper = Pepper.load(settings.pepper_file)
+    return replace(recipe, vectors_for=[subject_digest(pepper, tenant_id, each) for each in recipe.vectors_for])
+
+
 def _without_samples(recipe: Recipe) -> Recipe:
     """Return the recipe with an empty sample in place of its samples, so that an opened model holds nobody's data.
 
@@ -135,7 +145,7 @@ def _without_samples(recipe: Recipe) -> Recipe:
     """
     nobody = Samples(("none",), ("none",), torch.zeros(1), torch.zeros(1))
     inputs, targets = recipe.holdout
-    return replace(recipe, samples=nobody, holdout=(inputs.clone(), targets.clone()))
+    return replace(recipe, samples=nobody, holdout=(inputs.clone(), targets.clone()), vectors_for=None)
 
 
 def device_of(name: str) -> torch.device:

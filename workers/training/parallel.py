@@ -226,7 +226,7 @@ class VectorUnits(Units):
 
     def holders_of(self, number: int, count: int) -> list[str]:
         """Return the holders of one unit of ``count``."""
-        names = sorted(set(self.examples.people))
+        names = self.method.holders(self.bench.problem, self.examples)
         return names[len(names) * number // count : len(names) * (number + 1) // count]
 
     def compute(self, number: int, progress: Progress) -> None:
@@ -263,6 +263,6 @@ def divisible(bench: Bench, learned: Learned) -> Divisible | None:
     return method if isinstance(method, Divisible) and method.divides(bench.problem, learned) else None
 
 
-def wanted(process: Process, examples: Examples) -> int:
-    """Return how many units the setting and the number of people make; fewer than two are not worth it."""
-    return min(process.settings.work_units, len(set(examples.people)) // LEAST_HOLDERS)
+def wanted(process: Process, holders: int) -> int:
+    """Return how many units the setting and the number of vectors make; fewer than two are not worth it."""
+    return min(process.settings.work_units, holders // LEAST_HOLDERS)

@@ -40,7 +40,9 @@ from workers.update.task_results import OPEN, Blocked, Postponed, Published, Res
 
 
 class TrainAgain(RuntimeError):
-    """A legal hold contradicts what the candidate was trained on: nothing of it can be used. Nothing was written."""
+    """What the candidate was trained on is not wanted any more: a legal hold contradicts it, or somebody left whom the
+    method has no vector for. Nothing of it can be used, and nothing was written.
+    """
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from service.infra.tables import Generation, HoldoutPerson, Membership, Model, S
 from service.infra.time import bucket
 from service.requests.reasons import Reason
 from unlearning.accounting.certificate import Guarantee, Reference
+from unlearning.model.method import Divisible
 from unlearning.quality.probe import probe
 from unlearning.types import (
     Examples,
@@ -61,7 +62,7 @@ from workers.training.parallel import VectorUnits, divisible
 from workers.training.promote import Departure, Registered, TrainAgain, departure, publish_generation
 from workers.training.start import Begun, again, begin, shown
 from workers.update.publish import Draft, Replan, write_draft
-from workers.update.select import Target
+from workers.update.select import Target, without_vector
 from workers.update.task_results import NUMBERS, charge_withheld, refuse
 
 log = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ def prepare(process: Process, job: Preparation, watch: Stopwatch) -> None:
 
 
 def _built(process: Process, job: Preparation, watch: Stopwatch) -> bool:
-    """Build and publish or withhold; False where a legal hold contradicts the training, and it must be repeated."""
+    """Build and publish or withhold; False where the training must be repeated (``TrainAgain``)."""
     storage = process.storage
     with storage.database.read() as session:
         replaced = session.get_one(Model, job.model_id).current_id
@@ -268,6 +269,9 @@ def bring_into_service(process: Process, job: Preparation, ready: Ready, watch: 
     while True:
         with storage.database.read() as session:
             leaving = departure(session, job)
+            holders = leaving.target.holders if ready.bench.recipe.vectors_for is not None else ()
+            if isinstance(ready.bench.method, Divisible) and without_vector(session, job.generation_id, holders):
+                raise TrainAgain("somebody without a vector asked while the model was prepared")
         draft = _draft(storage, job, ready, watch, leaving)
         if _accuracy_fell(job, draft, leaving):
             _throw_away(storage, draft)

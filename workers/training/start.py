@@ -15,6 +15,7 @@ from service.infra.tables import Generation, HoldoutPerson, Model
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.calibration import Design
+from unlearning.model.method import Divisible
 from unlearning.model.parts import require_declared
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn, train
@@ -178,7 +179,8 @@ def _units(
     process: Process, job: Preparation, bench: Bench, examples: Examples, learned: Learned, *, note: Mapping[str, Any]
 ) -> VectorUnits | None:
     """Add work units where the method's preparation divides and there are enough people."""
-    count = wanted(process, examples)
+    method = bench.method
+    count = wanted(process, len(method.holders(bench.problem, examples))) if isinstance(method, Divisible) else 0
     if count < 2 or divisible(bench, learned) is None:
         return None
     kept = State(learned.weights, {} if learned.trajectory is None else learned.trajectory.tensors())

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Select, select, union
 from sqlalchemy.orm import Session
 
 from service.infra.db import batches
-from service.infra.tables import Generation, Hold, Membership, Removal, SuppressionEntry
+from service.infra.tables import Generation, Hold, Membership, Removal, StoredVector, SuppressionEntry
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from unlearning.accounting.policy import Granularity
@@ -51,7 +51,14 @@ def plan(session: Session, job: Deletions, atomic: bool) -> Selection:
         torn = partial(session, job.generation_id, {task.request_id: positions for task, positions in forget.items()})
         blocked |= {task: Reason.PARTIAL_SUBJECT for task in forget if task.request_id in torn}
         forget = {task: positions for task, positions in forget.items() if task not in blocked}
-    return Selection(forget, empty, blocked, target_of(session, job.generation_id, frozenset().union(*forget.values())))
+    target = target_of(session, job.generation_id, frozenset().union(*forget.values()))
+    lacking = without_vector(session, job.generation_id, target.holders) if atomic else frozenset()
+    if lacking:
+        whose = {task: target_of(session, job.generation_id, positions).holders for task, positions in forget.items()}
+        blocked |= {task: Reason.VECTORS_MISSING for task in forget if not lacking.isdisjoint(whose[task])}
+        forget = {task: positions for task, positions in forget.items() if task not in blocked}
+        target = target_of(session, job.generation_id, frozenset().union(*forget.values()))
+    return Selection(forget, empty, blocked, target)
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,14 @@ def target_of(session: Session, generation_id: int, positions: Iterable[int]) ->
             holders.add(holder)
             people.add(subject)
     return Target(wanted, tuple(sorted(holders)), len(people))
+
+
+def without_vector(session: Session, generation_id: int, holders: Iterable[str]) -> frozenset[str]:
+    """Return who of these holders has no vector in the generation."""
+    mine = select(StoredVector.holder).where(StoredVector.generation_id == generation_id)
+    names = frozenset(holders)
+    kept = (session.scalars(mine.where(StoredVector.holder.in_(batch))) for batch in batches(names))
+    return names.difference(*kept)
 
 
 def held_positions(session: Session, tenant_id: str, generation_id: int) -> frozenset[int]:

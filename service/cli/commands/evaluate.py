@@ -37,8 +37,8 @@ def _run(module: str, arguments: list[str]) -> None:
 
 
 def _of_model(name: str) -> list[str]:
-    """Return a registered model's recipe and policy as options. Options that follow on the command line override
-    them.
+    """Return a registered model's recipe, tenant and policy as options. Options that follow on the command line
+    override them.
     """
     with connect() as client:
         model = client.get(f"/v1/models/{name}")
@@ -48,4 +48,5 @@ def _of_model(name: str) -> list[str]:
         f"--{field.replace('_', '-')}={policy[field]}" for field in ("epsilon", "delta", "noise_std", "max_distance")
     ]
     folder = recipes_of(Settings().recipes, model["tenant"])
-    return [f"--recipe={folder / model['recipe']}", *numbers, f"--options={json.dumps(options)}"]
+    place = [f"--recipe={folder / model['recipe']}", f"--tenant={model['tenant']}"]
+    return [*place, *numbers, f"--options={json.dumps(options)}"]

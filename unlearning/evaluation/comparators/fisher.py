@@ -5,8 +5,14 @@ arXiv 1911.04933), the Fisher form of their scrubbing:
 
     S(w) = w + (lambda sigma_h^2)^(1/4) F^(-1/4) n,    n ~ N(0, I),
 
-with F the diagonal of the Fisher information on the retained samples. F is computed as it is defined, over the labels
-that the model itself expects: F_j = mean_x sum_y p(y | x; w) (d log p(y | x; w) / d w_j)^2.
+with F the diagonal of the Fisher information on the retained samples. The power follows from what they minimise: noise
+of variance v_j costs F_j v_j in the loss and leaves lambda sigma_h^2 / v_j of information, so v_j^2 is
+lambda sigma_h^2 / F_j. F is computed as it is defined, over the labels that the model itself expects:
+F_j = mean_x sum_y p(y | x; w) (d log p(y | x; w) / d w_j)^2.
+
+Their code (github.com/AdityaGolatkar/SelectiveForgetting) takes F in the same way and then does otherwise: the
+variance is alpha / F_j, at most 1000 alpha (100 alpha in the last layer), averaged over a neuron's inputs and ten times
+as large for biases and the last layer. Papers that state an alpha, CNS's among them, mean that code's.
 """
 
 from __future__ import annotations

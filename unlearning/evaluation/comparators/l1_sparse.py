@@ -5,8 +5,10 @@ Jia, Liu, Ram, Yao, Liu, Liu, Sharma and Liu, "Model Sparsity Can Simplify Machi
 
     w_u = argmin_w L(w; D_r) + gamma ||w||_1,    started at the trained weights.
 
-They find a weight that falls along the steps best; here it falls in a straight line from 2 gamma to 0. A step follows
-the penalty's subgradient, sign(w), with 0 at 0.
+They find a weight that falls along the training best. Here it falls in a straight line from gamma to 0, step by step;
+their code (github.com/OPTML-Group/Unlearn-Sparse, ``FT_l1``) does the same epoch by epoch. They prune the network
+first, which is a training of its own and is left out here. A step follows the penalty's subgradient, sign(w), with 0
+at 0.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ class L1Sparse(TwoSidedWalk):
     """Fine-tune towards few weights that are not 0.
 
     Args:
-        gamma: the penalty's mean weight over the steps.
+        gamma: the penalty's weight at the first step.
     """
 
     name: ClassVar[str] = "l1_sparse"
@@ -40,5 +42,5 @@ class L1Sparse(TwoSidedWalk):
     def slope(
         self, problem: Problem, w: Tensor, kept: tuple[Tensor, Tensor], gone: tuple[Tensor, Tensor], done: float
     ) -> Tensor:
-        penalty = 2.0 * self.gamma * (1.0 - done) * w.sign()
+        penalty = self.gamma * (1.0 - done) * w.sign()
         return data_gradient(problem, w, *kept) + problem.decay * w + penalty

@@ -21,6 +21,9 @@ samples sum to the published vector of the person); all people advance together 
 S = sum a_u over everyone forgotten so far. S adds nothing to what the remaining vectors tell: all vectors of the
 renormalised form sum to H^{-1} grad F(w_0) = 0.
 
+**Chosen people** (``Recipe.vectors_for``): a vector is kept for these alone, in the first two forms. Everyone's samples
+carry it, so that it is the same vector. ``forget`` refuses everyone else as ``VectorsMissing``.
+
 **Sketch** (``sketch.py``), chosen by ``rank``: a few numbers for each person in place of a trajectory's
 vectors, for models where one vector each costs too much. An update then needs the forgotten samples, and it is refused
 as ``OutOfTolerance`` where the probes say that it is too far from the exact vectors.
@@ -52,6 +55,7 @@ from unlearning.methods.recollection.vectors import (
     Followed,
     Form,
     Sketched,
+    holders,
     sum_of,
 )
 from unlearning.model.descent.plan import REFERENCES
@@ -165,11 +169,12 @@ class Recollection(Method):
         """
         require_followed(self, problem.recipe)
         form = self._form(problem, learned)
+        self._require_chosen(problem, examples)
         if self.repair_epochs:
             require_open_end(problem)
             require_room(problem, examples)
         if self.rank is None:
-            people = len(examples.people.distinct())
+            people = len(self.holders(problem, examples))
             size = people * problem.dimension * problem.dtype.itemsize
             what = f"The exact vectors of {people} people, {problem.dimension} numbers each,"
             room.require_room(what, size, problem.device, "Use rewind or retrain.")
@@ -192,6 +197,10 @@ class Recollection(Method):
     def length(self, problem: Problem) -> int:
         """Return d; for the sketch the numbers that every row has."""
         return problem.dimension if self.rank is None else self.rank + self.probes
+
+    def holders(self, problem: Problem, examples: Examples) -> list[str]:
+        """Return whom a vector is kept for, in sorted order: everyone, or whom the recipe's ``vectors_for`` names."""
+        return holders(problem, examples)
 
     def divides(self, problem: Problem, learned: Learned) -> bool:
         """Tell whether people's vectors are computed apart: exact ones along a trajectory are. A sketch's come from
@@ -324,7 +333,9 @@ class Recollection(Method):
         self, form: Form, problem: Problem, state: State, examples: Examples, vectors: VectorSource
     ) -> dict[str, Json]:
         """Measure the distance left over the calibration sets, by the whole update and by it without repair."""
-        drawn = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
+        drawn = calibration_sets(
+            self._chosen(problem, examples), self.calibration_share, self.calibration_count, problem.training.seed
+        )
         sets = [(replace(state, vectors=dict(vectors.read(chosen.people))), chosen) for chosen in drawn]
         try:
             measured = [self._measure(form, problem, theirs, examples, chosen) for theirs, chosen in sets]
@@ -344,6 +355,19 @@ class Recollection(Method):
             alone = [plain._measure(form, problem, theirs, examples, chosen) for theirs, chosen in sets]
             found["distance_left_unrepaired"] = sum(alone) / len(alone)
         return found
+
+    def _chosen(self, problem: Problem, examples: Examples) -> Examples:
+        """Return the samples of those who have a vector."""
+        kept = frozenset(self.holders(problem, examples))
+        return examples.only(examples.positions[examples.people.where(kept.__contains__).to(examples.positions.device)])
+
+    def _require_chosen(self, problem: Problem, examples: Examples) -> None:
+        if problem.recipe.vectors_for is None:
+            return
+        if self.rank is not None:
+            raise Refused("vectors_for chooses among exact vectors, and a sketch keeps none.", "Leave rank out.")
+        if len(self.holders(problem, examples)) < 2:
+            raise Refused("vectors_for names fewer than two people of the samples.", "Name more, or use retrain.")
 
     def _followed(self, problem: Problem, learned: Learned) -> Followed:
         form = self._form(problem, learned)

@@ -63,7 +63,7 @@ class Followed:
     carried_by: str
 
     def state(self, examples: Examples, progress: Progress) -> State:
-        return self.stated(examples, self.vectors(examples, sorted(examples.people.distinct()), progress))
+        return self.stated(examples, self.vectors(examples, holders(self.problem, examples), progress))
 
     def stated(self, examples: Examples, vectors: Mapping[str, Tensor]) -> State:
         return State(self.weights, {}, {"samples": len(examples), "forgotten": 0}, vectors)
@@ -178,12 +178,14 @@ class Converged:
 
     def state(self, examples: Examples, progress: Progress) -> State:
         require_strongly_convex(self.problem)
-        group = sorted(examples.people.distinct())
+        group = holders(self.problem, examples)
         batch = Batch(examples.inputs, examples.targets, len(examples))
         rows = _rows_of(examples, group)
         sums = _gradient_sums(self.problem, self.weights, batch, rows, torch.arange(len(group)))
         if self.reference == "renormalised":
-            sums = sums + torch.bincount(rows).to(sums).unsqueeze(1) * (self.problem.decay * self.weights)
+            sums = sums + torch.bincount(rows[rows >= 0], minlength=len(group)).to(sums).unsqueeze(1) * (
+                self.problem.decay * self.weights
+            )
         progress(0.2)
         stacked = self._solve(batch, sums / len(examples))
         progress(1.0)
@@ -230,6 +232,15 @@ class Converged:
 
 Form: TypeAlias = Followed | Converged
 """where the vectors come from, and the retraining that they approximate"""
+
+
+def holders(problem: Problem, examples: Examples) -> list[str]:
+    """Return whom a vector is kept for, sorted: everyone, or who has a sample of somebody in ``Recipe.vectors_for``."""
+    chosen = problem.recipe.vectors_for
+    if chosen is None:
+        return sorted(examples.people.distinct())
+    theirs = examples.subjects.where(lambda subjects: not frozenset(chosen).isdisjoint(subjects))
+    return sorted(examples.people.take(theirs.nonzero().squeeze(1)).distinct())
 
 
 def _rows_of(examples: Examples, group: Sequence[str]) -> Tensor:
