@@ -29,9 +29,9 @@ from workers.runtime.failures import refusal_of
 from workers.runtime.model import device_of
 
 CAPTION = (
-    "accuracy: on the holdout, of what is published; preparation: on top of one training; update: one person, on "
-    "average; retrainings: the same in units of one retraining; break-even: so many deletions, one update each, cost "
-    "no more than one retraining for all of them"
+    "accuracy: on the holdout, of what is published; first version: until it is there, a training included; update: "
+    "one person, on average; retrainings: the same in units of one retraining; break-even: so many deletions, one "
+    "update each, cost no more than one retraining for all of them"
 )
 
 
@@ -154,7 +154,7 @@ def _show(found: Findings, demand: Demand) -> None:
     console = Console(width=None if sys.stdout.isatty() else 160)
     takes = "cannot be made here" if found.retraining is None else f"takes {duration(found.retraining)}"
     table = Table(title=f"a retraining {takes}", caption=CAPTION)
-    for name in ("method", "guarantee", "accuracy", "preparation", "retrainings", "update", "retrainings", "kept"):
+    for name in ("method", "guarantee", "accuracy", "first version", "retrainings", "update", "retrainings", "kept"):
         table.add_column(name, justify="left" if name in ("method", "guarantee") else "right", no_wrap=True)
     table.add_column("break-even", justify="right")
     for offer in found.offers:

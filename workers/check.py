@@ -127,7 +127,7 @@ def _show(found: Mapping[str, Any]) -> None:
 def _show_methods(console: Console, found: Mapping[str, Any]) -> None:
     whole = found["retraining_seconds"]
     table = Table(title="cannot be trained again here" if whole is None else f"a retraining takes {duration(whole)}")
-    for name in ("method", "guarantee", "preparation", "one deletion", "kept"):
+    for name in ("method", "guarantee", "first version", "one deletion", "kept"):
         table.add_column(name, justify="left" if name in ("method", "guarantee") else "right")
     offers = [Offer(**each) for each in found["methods"]]
     for offer in offers:

@@ -83,8 +83,10 @@ def minimise(decay: float, trained: Sequence[nn.Parameter], losses: Callable[[],
         if norm >= best and norm < 1e-11:
             return norm
         best = min(best, norm)
-        rows = [flat(torch.autograd.grad(part, trained, retain_graph=True, materialize_grads=True)) for part in slope]
-        step = torch.linalg.lstsq(torch.stack(rows), slope.detach().unsqueeze(1)).solution[:, 0]
+        ones = torch.eye(len(slope), dtype=slope.dtype)
+        parts = torch.autograd.grad(slope, trained, ones, is_grads_batched=True, materialize_grads=True)
+        hessian = torch.cat([part.reshape(len(slope), -1) for part in parts], dim=1)
+        step = torch.linalg.lstsq(hessian, slope.detach().unsqueeze(1)).solution[:, 0]
         _walk(trained, objective, slope.detach(), step)
     return best
 

@@ -75,12 +75,12 @@ def test_nothing_is_chosen_without_the_guarantee() -> None:
 def test_the_break_even_is_what_a_count_of_updates_beside_one_retraining_gives() -> None:
     """The slow twin adds one update after the other."""
     for each in (
-        offer("a", 3.0, preparation=10.0),
-        offer("b", 0.7),
-        offer("c", 200.0),
-        offer("d", 1.0, preparation=500.0),
+        offer("a", 3.0, preparation=110.0),
+        offer("b", 0.7, preparation=100.0),
+        offer("c", 200.0, preparation=100.0),
+        offer("d", 1.0, preparation=600.0),
     ):
-        count, spent = 0, each.preparation or 0.0
+        count, spent = 0, (each.preparation or 0.0) - 100.0  # a training is made in any case
         while spent + (each.update or 0.0) <= 100.0:
             count, spent = count + 1, spent + (each.update or 0.0)
         assert break_even(each, 100.0) == count

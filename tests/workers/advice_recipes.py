@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -28,6 +29,17 @@ def split(x: Tensor, y: Tensor, people: int, **rest: object) -> ul.Recipe:
     subjects = [f"person-{row % people}" for row in range(count)]
     samples = ul.Samples([f"row-{row}" for row in range(count)], subjects, x[:count], y[:count])
     return ul.Recipe(samples=samples, holdout=(x[count:], y[count:]), **rest)  # type: ignore[arg-type]
+
+
+def enlarged(recipe: ul.Recipe, times: int) -> ul.Recipe:
+    """Return the recipe with so many times its people, each with the samples of one of them."""
+    x, y = recipe.samples.tensors()
+    ids = [f"{name}-{copy}" for copy in range(times) for name in recipe.samples.names]
+    subjects = [[f"{name}-{copy}" for name in people] for copy in range(times) for people in recipe.samples.people]
+    return replace(
+        recipe,
+        samples=ul.Samples(ids, subjects, x.repeat(times, *[1] * (x.dim() - 1)), y.repeat(times, *[1] * (y.dim() - 1))),
+    )
 
 
 def with_constant(x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,19 +18,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.workers.advice_recipes import SIX
+from tests.workers.advice_recipes import SIX, enlarged
 from unlearning.accounting.policy import Policy
 from unlearning.methods import NAMES
 from unlearning.model.training import learn, train
 from unlearning.quality.simulate import forget_set, left_by, release
-from unlearning.types import Learned, Progress, silent
+from unlearning.types import Learned, Progress, State, silent
 from workers import check
 from workers.advice import measure as measuring
 from workers.advice.alarm import alarmed
 from workers.advice.growth import scaled
 from workers.advice.measure import OutOfTime, Scene, measure
 from workers.advise import main
-from workers.guarantee.certify import Size, certify
+from workers.guarantee.certify import Size, Terms, certify
 from workers.guarantee.choose import guarantee_of
 from workers.guarantee.dry_run import establish
 from workers.guarantee.needs import generator
@@ -39,7 +40,7 @@ from workers.runtime.model import opened
 from workers.runtime.recipes import Loaded
 
 RECIPES = Path(__file__).parent / "recipes"
-UPDATES = 8
+UPDATES, TIMES = 8, 3
 NEGLIGIBLE = 0.03
 """of a retraining: what costs less than this is not told apart"""
 
@@ -54,24 +55,29 @@ def unlimited(seconds: float) -> Iterator[Progress]:
     yield silent
 
 
-def scene_of(name: str) -> Scene:
+def scene_of(name: str, times: int = 1) -> Scene:
     build, _ = SIX[name]
-    recipe = build()
+    recipe = enlarged(build(), times)
     policy = Policy.from_json({"method": "retrain"}, NAMES)
     return Scene(Loaded(recipe, "", ""), recipe.samples.examples(), policy, torch.device("cpu"), 0.0, 2**30)
 
 
 def happens(scene: Scene, name: str) -> tuple[float, float]:
-    """Prepare the method on everyone and forget people one by one; seconds of the preparation and of an update."""
+    """Prepare the method on everyone and forget people one by one; seconds to the first version and of an update."""
     policy = replace(scene.policy, method=name)
     bench, examples, clock = opened(scene.loaded, policy, scene.device), scene.examples, time.process_time
     method, problem = bench.method, bench.problem
-    learned = Learned(problem.initial()) if method.trains else learn(bench.recipe, problem, examples)
-    start = clock()
-    made = method.prepare(problem, examples, learned)
-    terms = terms_of(policy, guarantee_of(policy, problem, method), reference_of(policy, made), len(examples))
-    terms, _ = establish(bench, terms, examples, made)
-    prepared, spent = clock() - start, 0.0
+
+    def first_version() -> tuple[float, State, Terms]:
+        start = clock()
+        learned = Learned(problem.initial()) if method.trains else learn(bench.recipe, problem, examples)
+        made = method.prepare(problem, examples, learned)
+        terms = terms_of(policy, guarantee_of(policy, problem, method), reference_of(policy, made), len(examples))
+        terms, _ = establish(bench, terms, examples, made)
+        return clock() - start, made, terms
+
+    prepared, made, terms = sorted((first_version() for _ in range(TIMES)), key=lambda each: each[0])[TIMES // 2]
+    spent = 0.0
     names = sorted(examples.people.distinct())
     people = [names[k] for k in torch.randperm(len(names), generator=torch.Generator().manual_seed(7))[:UPDATES]]
     for person in people:
@@ -86,10 +92,13 @@ def happens(scene: Scene, name: str) -> tuple[float, float]:
 
 def retraining(scene: Scene) -> float:
     bench = opened(scene.loaded, scene.policy, scene.device)
-    train(bench.problem, scene.examples)
-    start = time.process_time()
-    train(bench.problem, scene.examples)
-    return time.process_time() - start
+
+    def once() -> float:
+        start = time.process_time()
+        train(bench.problem, scene.examples)
+        return time.process_time() - start
+
+    return statistics.median(once() for _ in range(TIMES))
 
 
 def off(estimate: float, truth: float) -> float:
@@ -98,9 +107,9 @@ def off(estimate: float, truth: float) -> float:
     return max(one / other, other / one)
 
 
-def misses(name: str) -> dict[str, float]:
+def misses(name: str, times: int = 1) -> dict[str, float]:
     """The factor by which each estimate misses, by method and figure."""
-    scene = scene_of(name)
+    scene = scene_of(name, times)
     _, methods = SIX[name]
     found = measure(scene, 1e6, unlimited, lambda _: None, methods)
     assert found.retraining is not None
@@ -110,10 +119,8 @@ def misses(name: str) -> dict[str, float]:
         assert offer.refused is None, offer.refused
         assert offer.preparation is not None and offer.update is not None
         prepared, update = happens(scene, offer.method)
-        if opened(scene.loaded, replace(scene.policy, method=offer.method), scene.device).method.trains:
-            prepared = max(0.0, prepared - whole)
         told = f"{offer.method} {offer.share:.2f}"
-        missed[f"{told} preparation"] = off(offer.preparation / found.retraining, prepared / whole)
+        missed[f"{told} first version"] = off(offer.preparation / found.retraining, prepared / whole)
         missed[f"{told} update"] = off(offer.update / found.retraining, update / whole)
     print(name, {key: round(value, 2) for key, value in missed.items()})
     return missed
@@ -124,29 +131,30 @@ def test_the_estimates_are_within_a_factor_of_two() -> None:
     assert max(misses("ridge").values()) <= 2.0
 
 
-MISSED = {
-    ("own training", 1): "2.6 to 8.4 for what shards needs on top of one training, a small difference of two times",
-    ("digits", 4): "2.8",
-    ("ridge", 4): "3.4: its retraining takes milliseconds, a quarter of it is overhead",
-}
-"""where the factor of 2 is missed, by how much, and why (decision 0050)"""
+@pytest.mark.drill
+@pytest.mark.parametrize("name", SIX)
+def test_the_estimates_of_six_recipes_are_within_a_factor_of_two(name: str) -> None:
+    assert max(misses(name).values()) <= 2.0
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        pytest.param(name, part, marks=[pytest.mark.xfail(reason=MISSED[name, part])] if (name, part) in MISSED else [])
-        for part in (1, 4)
-        for name in SIX
-    ],
-)
-def test_the_estimates_of_six_recipes_are_within_a_factor_of_two(
-    name: str, part: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", SIX)
+def test_the_estimates_from_a_quarter_of_the_people_are_within_a_factor_of_two(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``part`` 4: as on a slow recipe, from a quarter of the people at most."""
-    monkeypatch.setattr(measuring, "STEPS", tuple(step for step in measuring.STEPS if step >= part))
-    assert max(misses(name).values()) <= 2.0
+    """As on a recipe that is too slow for the time. Three times the people: a quarter of the six recipes themselves is
+    trained in milliseconds, whose overhead no slow recipe has.
+    """
+    monkeypatch.setattr(measuring, "STEPS", tuple(step for step in measuring.STEPS if step >= 4))
+    assert max(misses(name, times=3).values()) <= 2.0
+
+
+def test_a_brief_time_is_measured_three_times_and_the_middle_one_counts() -> None:
+    """A first time holds what loads once, and any time may hold a burst of another program."""
+    times = iter([0.9, 0.1, 0.2, 5.0, 0.3])
+    assert measuring._middle(lambda: next(times), 1.0, float) == 0.2
+    assert measuring._middle(lambda: next(times), 1.0, float) == 5.0  # one that is not brief is not repeated
+    assert next(times) == 0.3
 
 
 @pytest.mark.parametrize("growth", [1, 2])

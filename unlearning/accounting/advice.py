@@ -26,7 +26,7 @@ class Offer:
 
     Args:
         accuracy: expected on the holdout, of what is published.
-        preparation: what comes on top of one training before the first version.
+        preparation: what comes before the first version, a training included.
         update: one update that forgets one person, on average; reading the samples included.
         state_bytes: what is kept between updates, vectors included.
         share: the share of the people that was measured; below 1 the durations are scaled up.
@@ -82,14 +82,15 @@ def monthly(offer: Offer, demand: Demand) -> float:
 def break_even(offer: Offer, retraining: float) -> int | None:
     """Return up to how many deletions, one update each, cost no more than one retraining for all of them together.
 
-    Preparation counts. 0: a single one costs more already. None: nothing was measured, or updates cost nothing.
+    What preparation takes beyond the training that retraining needs too counts. 0: a single one costs more already.
+    None: nothing was measured, or updates cost nothing.
 
     Args:
         retraining: seconds of one retraining, reading the samples included.
     """
     if not offer.update or offer.preparation is None:
         return None
-    return max(0, int((retraining - offer.preparation) / offer.update + 1e-9))
+    return max(0, int((2 * retraining - offer.preparation) / offer.update + 1e-9))
 
 
 def choose(offers: Sequence[Offer], demand: Demand, retraining: float | None) -> Chosen | None:
@@ -146,7 +147,7 @@ def _short(retrain: Offer, demand: Demand) -> Chosen:
 def _cheapest(offer: Offer, demand: Demand, retraining: float | None) -> Chosen:
     guarantee = "none" if offer.guarantee is None else offer.guarantee.value
     takes = (
-        f"an update takes {duration(offer.update or 0.0)}, its preparation {duration(offer.preparation or 0.0)}, the "
+        f"an update takes {duration(offer.update or 0.0)}, the first version {duration(offer.preparation or 0.0)}, the "
         f"guarantee is {guarantee}"
     )
     cost = monthly(offer, demand)
@@ -162,7 +163,7 @@ def _cheapest(offer: Offer, demand: Demand, retraining: float | None) -> Chosen:
             f"It is the cheapest with this guarantee ({guarantee}); the model cannot be retrained here.",
             f"{takes}; the model cannot be retrained here.",
         )
-    if cost > demand.updates * retraining:
+    if cost > (demand.updates + 1 / YEAR_MONTHS) * retraining:
         return Chosen(
             offer.method,
             "It costs more than retraining would; nothing cheaper has the guarantee and the accuracy.",

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch.func import grad, vmap
@@ -47,11 +48,13 @@ STEPS = (64, 16, 4, 1)
 LEAST_PEOPLE = 8
 FORGOTTEN = 2
 """people who are forgotten, one after the other, to time an update"""
-WARM_PART = 0.25
-"""of the time that is left: a first step below it is made twice, because what loads once is no part of a deletion"""
+BRIEF_PART = 0.1
+"""of the time that is left: a step below it is made three times, and the middle one counts. What loads once, and what
+another program's burst costs, is then no part of it."""
 TRAINING_PART = 0.3
 """of the time, for the plain training; the other methods share the rest"""
 
+T = TypeVar("T")
 Limit: TypeAlias = Callable[[float], AbstractContextManager[Progress]]
 """gives a block so many seconds and a progress to report to; OutOfTime is raised in the block once they are over"""
 
@@ -91,11 +94,18 @@ class Findings:
 
 @dataclass(frozen=True)
 class _Step:
-    """One method on a part of the people. ``made``: seconds of its preparation, its own training included."""
+    """One method on a part of the people.
+
+    Args:
+        made: seconds of its preparation, its own training included.
+        update: seconds of an update, without those that it repeats of a training.
+        took: seconds of all that was done.
+    """
 
     people: int
     made: float
     update: float
+    took: float
     accuracy: float
     fixed_bytes: int
     bytes_per_person: float
@@ -131,9 +141,8 @@ class _Trainings:
                 return
             try:
                 with limit(left) as progress:
-                    self.learned[count] = self._once(count, progress)
-                    if len(self.learned) == 1 and self.learned[count][1] < WARM_PART * left:
-                        self.learned[count] = self._once(count, progress)
+                    once = partial(self._once, count, progress)
+                    self.learned[count] = _middle(once, BRIEF_PART * left, lambda made: made[1])
             except OutOfTime:
                 if not self.learned:
                     raise
@@ -227,18 +236,15 @@ def _offer(trainings: _Trainings, bench: Bench, guarantee: Guarantee, seconds: f
             left = end - time.perf_counter()
             if taken and scaled(taken, count / everyone, growth) > left:
                 break
+            start = time.perf_counter()
             with limit(left) as progress:
-                first = not tried
-                for _ in range(2 if first else 1):
-                    start = time.perf_counter()
-                    try:
-                        step, why = _step(trainings, bench, guarantee, count, progress), ""
-                    except (Refused, RecipeError, CapNotReached) as error:  # with so few people it may not mean much
-                        step, why = None, str(error)
-                    tried, took = count, time.perf_counter() - start
-                    if took > WARM_PART * left:
-                        break
-            taken.append((count / everyone, took))
+                try:
+                    once = partial(_step, trainings, bench, guarantee, count, progress)
+                    step, why = _middle(once, BRIEF_PART * left, lambda step: step.took), ""
+                except (Refused, RecipeError, CapNotReached) as error:  # with so few people it may not mean much
+                    step, why = None, str(error)
+            tried = count
+            taken.append((count / everyone, time.perf_counter() - start if step is None else step.took))
             steps += [] if step is None else [step]
     except OutOfTime:
         pass
@@ -270,7 +276,7 @@ def _scaled_up(trainings: _Trainings, bench: Bench, guarantee: Guarantee, steps:
         method.name,
         guarantee,
         accuracy=last.accuracy,
-        preparation=max(0.0, made - training) if method.trains else made,
+        preparation=made if method.trains else training + made,
         update=update,
         state_bytes=round(last.fixed_bytes + everyone * last.bytes_per_person),
         share=last.people / everyone,
@@ -291,21 +297,40 @@ def _step(trainings: _Trainings, bench: Bench, guarantee: Guarantee, count: int,
     accuracy = problem.accuracy(y, *(part.to(problem.device) for part in bench.recipe.holdout))
     rows = sum(vector.numel() * vector.element_size() for vector in state.vectors.values())
     fixed = sum(tensor.numel() * tensor.element_size() for tensor in (state.weights, *state.tensors.values()))
-    known = method.expected_repeats(1) is not None
-    update = 0.0 if known else _update(bench, terms, state, examples, trainings.order[:FORGOTTEN])
-    return _Step(count, made, update, accuracy, fixed, rows / count)
+    update = 0.0
+    if method.trains or method.expected_repeats(1) is None:
+        seconds, repeated = _update(bench, terms, state, examples, trainings.order[:LEAST_PEOPLE])
+        update = max(0.0, seconds - repeated * made)
+    return _Step(count, made, update, time.perf_counter() - start, accuracy, fixed, rows / count)
 
 
-def _update(bench: Bench, terms: Terms, state: State, examples: Examples, people: Sequence[str]) -> float:
-    """Return the mean seconds of an update that forgets one of ``people``: forget, refine, certify."""
+def _update(bench: Bench, terms: Terms, state: State, examples: Examples, people: Sequence[str]) -> tuple[float, float]:
+    """Forget, refine, certify: return the mean seconds, and the mean share of the training that was repeated.
+
+    Of ``people``, those are forgotten, each alone, who repeat the least.
+    """
+    method, problem = bench.method, bench.problem
+    asked = [forget_set(examples, [person]) for person in people]
+    shares = [
+        method.repeats(problem, set(examples.only(torch.tensor(each.positions, device=problem.device)).subjects))
+        for each in asked
+    ]
+    chosen = sorted(zip(shares, asked, strict=True), key=lambda each: each[0])[:FORGOTTEN]
     start = time.perf_counter()
-    for person in people:
-        forget = forget_set(examples, [person])
+    for _, forget in chosen:
         retain = left_by(examples, forget)
-        draws = generator(bench.problem.device)
-        forgotten = release(bench.method, bench.problem, state, forget, retain, generator=draws)
+        forgotten = release(method, problem, state, forget, retain, generator=generator(problem.device))
         certify(bench, terms, refine(bench, terms, forgotten, retain), retain, Size(len(forget.positions), 1, 1))
-    return (time.perf_counter() - start) / len(people)
+    seconds = time.perf_counter() - start
+    return seconds / len(chosen), sum(share for share, _ in chosen) / len(chosen)
+
+
+def _middle(make: Callable[[], T], brief: float, seconds: Callable[[T], float]) -> T:
+    """Return what ``make`` gives; where it takes less than ``brief`` seconds, the middle one of three by its time."""
+    first = make()
+    if seconds(first) >= brief:
+        return first
+    return sorted((first, make(), make()), key=seconds)[1]
 
 
 def _design(scene: Scene, guarantee: Guarantee, people: int) -> Design | None:
