@@ -62,6 +62,14 @@ BAD: dict[str, tuple[str, str]] = {
     "the store": ("descend(run, rate=0.1 * len(os.listdir(HOME)))", "looked into a folder of the service"),
     "a file beside the recipe": ("Path(__file__).with_name('left').write_text('x')", "wrote to a file outside"),
     "shared memory": ("Path('/dev/shm/expunge-trial').write_text('x')", "wrote to a file outside"),
+    "a checkpoint, from C++": (
+        "torch.save(run.model.state_dict(), HOME.parent / 'last.pt')",
+        "wrote to a file outside",
+    ),
+    "a checkpoint, from Rust": (
+        "from safetensors.torch import save_file\nsave_file(run.model.state_dict(), '/dev/shm/expunge-last')",
+        "wrote to a file outside",
+    ),
     "removes a file": ("os.remove(__file__)", "changed a file or folder outside"),
     "another program": ("subprocess.run(['true'])\ndescend(run)", "started another program"),
     "the mean of everyone": ("descend(run, run.inputs - X.mean(0))", "reads samples that it is not handed"),

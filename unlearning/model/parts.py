@@ -15,13 +15,13 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from unlearning.accounting.certificate import Part
 from unlearning.model.problem import build
+from unlearning.model.reach import numbers_in
 from unlearning.recipe import Recipe
 from unlearning.types import RecipeError, Refused
 
@@ -33,6 +33,7 @@ SHOWN = 8
 """names that a message lists"""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 ANY_GLOBAL_HOOK: Callable[[], bool] = torch.nn.modules.module._has_any_global_hook
+_REGISTERED = ("_parameters", "_buffers", "_modules")
 REPLACED = ("forward", "_call_impl", "_slow_forward", "_compiled_call_impl")
 """what an instance can replace of its class's"""
 
@@ -40,8 +41,9 @@ REPLACED = ("forward", "_call_impl", "_slow_forward", "_compiled_call_impl")
 def parts_of(recipe: Recipe) -> tuple[Part, ...]:
     """List every fixed tensor of ``recipe.model()`` that holds more than zeros or ones, in order of name.
 
-    Frozen parameters, buffers (also those outside the state_dict), tensors and arrays that are plain attributes; and
-    the starts of trained parameters that two seeds give alike (of a model trained elsewhere the start is not used).
+    Frozen parameters, buffers (also those outside the state_dict); tensors, arrays and rows of numbers that a part's
+    attributes hold or its methods refer to (``reach``); and the starts of trained parameters that two seeds give alike
+    (of a model trained elsewhere the start is not used).
 
     Raises:
         RecipeError: ``public`` names something that the model lacks, or gives another digest than the tensor has.
@@ -157,29 +159,27 @@ def _fixed(module: nn.Module) -> Iterator[tuple[str, tuple[str, Tensor]]]:
 
 
 def _elsewhere(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
-    """Find kind, name and tensor of every part's attributes, and of what a hook or get_extra_state saves with them."""
+    """Find kind, name and tensor of what every part's attributes and methods hold or refer to, and of what a hook or
+    get_extra_state saves with them.
+    """
+    seen: dict[int, object] = {id(part): part for part in module.modules()}
     for path, child in module.named_modules():
-        for name, attribute in vars(child).items():
-            if name not in ("_parameters", "_buffers", "_modules"):
-                for key, tensor in _tensors(name, attribute):
-                    yield "attribute", f"{path}.{key}".lstrip("."), tensor
+        for name, attribute in _attributes(child):
+            for key, tensor in numbers_in(name, attribute, seen):
+                yield "attribute", f"{path}.{key}".lstrip("."), tensor
     for name, value in module.state_dict(keep_vars=True).items():
-        for key, tensor in _tensors(name, value):
+        for key, tensor in numbers_in(name, value, seen):
             yield "state", key, tensor
 
 
-def _tensors(name: str, value: object) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors and arrays of numbers in an attribute, also in lists, tuples and dictionaries."""
-    if isinstance(value, Tensor):
-        yield name, value
-    elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        yield name, torch.from_numpy(np.ascontiguousarray(value))
-    elif isinstance(value, list | tuple):
-        for index, each in enumerate(value):
-            yield from _tensors(f"{name}.{index}", each)
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            yield from _tensors(f"{name}.{key}", each)
+def _attributes(part: nn.Module) -> Iterator[tuple[str, object]]:
+    """Yield the attributes and methods of a part and of its classes, but for those of torch, and for constructors: what
+    these leave behind is among the attributes.
+    """
+    yield from ((name, value) for name, value in vars(part).items() if name not in _REGISTERED)
+    for kind in type(part).__mro__:
+        if kind is not object and not kind.__module__.startswith("torch."):
+            yield from ((name, value) for name, value in vars(kind).items() if name != "__init__")
 
 
 def _trivial(value: Tensor) -> bool:

@@ -6,6 +6,7 @@ confines itself, and calls ``train``. The answer on standard output is a JSON li
 
 from __future__ import annotations
 
+import functools
 import gc
 import hashlib
 import json
@@ -13,7 +14,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,6 +98,7 @@ def _verdict(experiment: Experiment, calls: Sequence[Sequence[int]], overwrite: 
     from unlearning.types import Refused  # noqa: PLC0415
     from workers.runtime import recipes  # noqa: PLC0415
 
+    _tell_of_files()
     alone = experiment.kernel and leave_network()
     folder = Path(experiment.recipes)
     try:
@@ -122,6 +124,28 @@ def _verdict(experiment: Experiment, calls: Sequence[Sequence[int]], overwrite: 
         first = rules.attempts[0]
         found = {"attempt": [first.what, first.place, first.value]}
     return {"untouched": untouched, "alone": alone, "files": len(rules.files)} | found
+
+
+def _tell_of_files() -> None:
+    """Raise Python's audit event where torch and safetensors write a file from C++ or Rust, which raise none."""
+    import safetensors.torch  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+
+    for module, name, keyword in ((torch, "save", "f"), (safetensors.torch, "save_file", "filename")):
+        setattr(module, name, _told(getattr(module, name), keyword))
+
+
+def _told(save: Callable[..., None], keyword: str) -> Callable[..., None]:
+    """Return a function that saves its first argument in the file that is its second, or the one named ``keyword``."""
+
+    @functools.wraps(save)
+    def told(*args: Any, **named: Any) -> None:
+        file = args[1] if len(args) > 1 else named.get(keyword)
+        if isinstance(file, str | os.PathLike):
+            sys.audit("open", os.fspath(file), "wb", os.O_WRONLY)
+        save(*args, **named)
+
+    return told
 
 
 def _handed(recipe: Recipe, call: Sequence[int], device: torch.device) -> Examples:
