@@ -288,7 +288,8 @@ def _permitted(found: Caller, scopes: Collection[Scope]) -> Caller:
         return found
     needed = " ".join(scopes)
     challenge = {"WWW-Authenticate": f'Bearer realm="expunge", error="insufficient_scope", scope="{needed}"'}
-    raise ApiProblem(403, "scope_missing", f"This call needs a key with the scope {needed}.", headers=challenge)
+    detail = f"This call needs a key with the scope {' or '.join(scopes)}."
+    raise ApiProblem(403, "scope_missing", detail, headers=challenge)
 
 
 def problems(*codes: int) -> dict[int | str, dict[str, Any]]:

@@ -1,45 +1,350 @@
-"""What an operator is told to do about a blocked request, done with a real worker: it ends the wait."""
+"""Every reason, by its real cause, with a real worker: who the remedy names does what it says, and the wait ends.
+
+docs/ten-minutes-followed.md has a row of each way.
+"""
 
 from __future__ import annotations
 
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fastapi.testclient import TestClient
+from sqlalchemy import delete
 
 from service.access.api_keys import Scope, create_key
+from service.access.roles import SCOPES
 from service.api.app import create_app
-from service.infra.tables import Model
-from tests.harness.files import root_of
-from tests.harness.ways_out import Follow, by_call, by_command
+from service.infra.pseudonyms import new_id
+from service.infra.tables import Generation, Model, StoredVector, Version
+from service.requests.reasons import Reason, Role
+from tests.harness.files import path_in, root_of
+from tests.harness.ways_out import by_call, by_command
+from tests.workers import meanwhile
+from tests.workers.test_bad_input import ONE_CLASS
+from tests.workers.test_calibrate import ASKED
+from tests.workers.test_collect import collecting, core_and_late
 from tests.workers.test_retrain import exhausted
+from tests.workers.test_served import serves
 from tests.workers.worlds import World
+from workers.scheduler import run as scheduler
+from workers.storage.checkpoint_format import encode
+from workers.storage.private_state import STATE
 
 PATH = "/v1/deletion-requests"
+PAGE = Path(__file__).parents[2] / "docs" / "ten-minutes-followed.md"
+VALUES = {"ID": "p0", "CONSUMER": "web", "NUMBER": 1.0, "TEXT": "not the person"}
+"""what the words in capitals stand for"""
+
+
+@dataclass
+class Scene:
+    """A world with its API. ``everything`` is a key with every scope, for what comes before."""
+
+    world: World
+    api: TestClient
+    everything: str
+
+    def as_who(self, *scopes: Scope) -> TestClient:
+        """The API for somebody who holds a key with these scopes."""
+        self.api.headers["Authorization"] = f"Bearer {key_of(self.world, *scopes)}"
+        return self.api
+
+    def ask(self, **order: Any) -> str:
+        answer = self.api.post(PATH, json=order, headers={"Idempotency-Key": new_id()})
+        return str(answer.json()["id"])
+
+    def shown(self, request: str) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {self.everything}"}
+        return dict(self.api.get(f"{PATH}/{request}", headers=headers).json())
+
+
+Story = Iterator[str]
+"""brings a request to its reason and yields it; what follows is done by hand, because the remedy says so"""
+
+
+def unverified(scene: Scene) -> Story:
+    """it was sent unverified"""
+    scene.world.live()
+    yield scene.ask(subject_id="p3", verified=False)
+
+
+def large(scene: Scene) -> Story:
+    """the person has more samples than EXPUNGE_LARGE_REQUEST_SAMPLES"""
+    scene.world.live()
+    yield scene.ask(subject_id="p3")
+
+
+def legal_hold(scene: Scene) -> Story:
+    """a hold was placed on the person"""
+    model_id = scene.world.live()
+    assert scene.api.post("/v1/holds", json={"subject_id": "p3", "reason": "case 1"}).status_code == 201
+    request = scene.ask(subject_id="p3")
+    scene.world.work(model_id)
+    yield request
+
+
+def partial_subject(scene: Scene) -> Story:
+    """it names one of a person's three samples"""
+    model_id = scene.world.live(granularity="subject")
+    request = scene.ask(sample_ids=["s0"])
+    scene.world.work(model_id)
+    yield request
+
+
+def awaiting_retrain(scene: Scene) -> Story:
+    """the policy says fallback: retrain"""
+    model_id = scene.world.live(granularity="subject", fallback="retrain")
+    request = scene.ask(sample_ids=["s0"])
+    scene.world.work(model_id)
+    yield request
+
+
+def awaiting_others(scene: Scene) -> Story:
+    """the person is in the core of a model that collects for a week"""
+    model_id = collecting(scene.world)
+    request = scene.ask(subject_id=core_and_late(scene.world, model_id)[0][0])
+    scene.world.work(model_id)
+    yield request
+
+
+def awaiting_consumers(scene: Scene) -> Story:
+    """a consumer reported version 1 and nothing since"""
+    model_id = scene.world.live(min_guarantee="proved", complete_when="served")
+    serves(scene.world, model_id, 1)
+    request = scene.ask(subject_id="p3")
+    scene.world.work(model_id)
+    yield request
+
+
+def budget_exhausted(scene: Scene) -> Story:
+    """two deletions had spent the budget"""
+    model_id = exhausted(scene.world, on_exhausted="hold")
+    request = scene.ask(subject_id="p7")
+    scene.world.work(model_id)
+    yield request
+
+
+def beyond_calibration(scene: Scene) -> Story:
+    """a third person asked, and the calibration covers two"""
+    model_id = scene.world.live("convex", "newton", **ASKED)
+    for person in ("p1", "p2", "p3"):
+        request = scene.ask(subject_id=person)
+        scene.world.work(model_id)
+    yield request
+
+
+def cap_not_reached(scene: Scene) -> Story:
+    """max_distance was put out of reach in the database"""
+    model_id = scene.world.live(min_guarantee="proved")
+    request = scene.ask(subject_id="p3")
+    scene.world.change(Generation, scene.world.model(model_id).generation_id, max_distance=1e-17)
+    scene.world.work(model_id)
+    yield request
+
+
+def method_refused(scene: Scene) -> Story:
+    """all three people of one class asked at once"""
+    model_id = scene.world.live("classes")
+    requests = [scene.ask(subject_id=person) for person in ONE_CLASS]
+    scene.world.work(model_id)
+    yield requests[0]
+
+
+def weights_not_finite(scene: Scene) -> Story:
+    """the noise was made infinite in the database"""
+    model_id = scene.world.live()
+    request = scene.ask(subject_id="p3")
+    scene.world.change(Generation, scene.world.model(model_id).generation_id, noise_std=float("inf"))
+    scene.world.work(model_id)
+    yield request
+
+
+def vectors_missing(scene: Scene) -> Story:
+    """the table of vectors was emptied"""
+    model_id = scene.world.live()
+    request = scene.ask(subject_id="p3")
+    with scene.world.database.write() as session:
+        session.execute(delete(StoredVector))
+    scene.world.work(model_id)
+    yield request
+
+
+def nobody_left(scene: Scene) -> Story:
+    """all twelve people asked"""
+    model_id = scene.world.live()
+    requests = [scene.ask(subject_id=f"p{number}") for number in range(12)]
+    scene.world.work(model_id)
+    yield requests[0]
+
+
+def utility_gate(scene: Scene) -> Story:
+    """the policy tolerates no loss, and the version before was said to be better than any"""
+    model_id = scene.world.live(utility_tolerance=0.0)
+    scene.world.change(Version, scene.world.head(model_id).id, holdout_accuracy=1.01)
+    request = scene.ask(subject_id="p3")
+    scene.world.work(model_id)
+    yield request
+
+
+def environment_changed(scene: Scene) -> Story:
+    """the model was prepared with another torch; a worker with that torch is started"""
+    model_id = scene.world.live("steps", method="mini")
+    generation = scene.world.generation(model_id)
+    frozen = dict(generation.manifest or {})
+    scene.world.change(
+        Generation, generation.id, manifest=frozen | {"libraries": frozen["libraries"] | {"torch": "1.0.0"}}
+    )
+    request = scene.ask(subject_id="p3")
+    scene.world.work(model_id)
+    yield request
+    scene.world.change(Generation, generation.id, manifest=frozen)
+
+
+def edited(scene: Scene, line: str) -> Story:
+    model_id = scene.world.live()
+    file = scene.world.settings.recipes / "convex.py"
+    text = file.read_text()
+    request = scene.ask(subject_id="p3")
+    file.write_text(f"{text}\n{line}\n")
+    scene.world.work(model_id)
+    yield request
+    file.write_text(text)
+
+
+def recipe_changed(scene: Scene) -> Story:
+    """a line was added to the recipe; it is taken out"""
+    yield from edited(scene, "EDITED = 1")
+
+
+def recipe_refused(scene: Scene) -> Story:
+    """the recipe raises an error; what it needs is repaired"""
+    yield from edited(scene, "raise OSError('the table is away')")
+
+
+def samples_changed(scene: Scene) -> Story:
+    """the recipe lacks two samples; they are put back"""
+    model_id = scene.world.live()
+    request = scene.ask(subject_id="p3")
+    meanwhile.DROPPED.update({"s0", "s1"})
+    scene.world.work(model_id)
+    yield request
+    meanwhile.reset()
+
+
+def state_damaged(scene: Scene) -> Story:
+    """the state's file is gone; it is put back"""
+    model_id = scene.world.live()
+    file = path_in(scene.world.storage.private, scene.world.head(model_id).state)
+    away = file.rename(scene.world.settings.home / "away")
+    request = scene.ask(subject_id="p3")
+    scene.world.work(model_id)
+    yield request
+    away.rename(file)
+
+
+def state_format_unknown(scene: Scene) -> Story:
+    """the state is another release's; a worker that reads it is started"""
+    model_id = scene.world.live()
+    storage, ours = scene.world.storage, scene.world.head(model_id)
+    theirs = encode({"weights": torch.zeros(8)}, {"format": "next"})
+    foreign = storage.private.put([storage.sealer.seal(STATE, theirs)])
+    scene.world.change(Version, ours.id, state=foreign.digest)
+    request = scene.ask(subject_id="p3")
+    scene.world.work(model_id)
+    yield request
+    scene.world.change(Version, ours.id, state=ours.state)
+
+
+def worker_lost(scene: Scene) -> Story:
+    """three workers died with it; there is memory again"""
+    model_id = scene.world.live()
+    request = scene.ask(subject_id="p3")
+    for _ in range(3):
+        assert scene.world.claim(model_id) is not None
+        scene.world.expire_lease(model_id)
+    assert scene.world.claim(model_id) is None
+    yield request
+
+
+def failed(scene: Scene) -> Story:
+    """the folder of the store is a file; the folder is put back"""
+    model_id = scene.world.live()
+    request = scene.ask(subject_id="p3")
+    store = root_of(scene.world.storage.store)
+    away = store.rename(store.with_name("away"))
+    store.write_text("not a folder")
+    for _ in range(4):
+        scene.world.change(Model, model_id, due_at=None)
+        scene.world.work(model_id)
+    told = scene.shown(request)
+    assert told["reason"].startswith("failed:FileExistsError at files.py:")
+    assert told["reason"].rpartition(":")[2].isdigit() and told["reason"].partition(":")[2] in told["title"]
+    yield request
+    store.unlink()
+    away.rename(store)
+
+
+def retrain_refused(scene: Scene) -> Story:
+    """the retrain met a sample that is not a number; it is repaired"""
+    model_id = exhausted(scene.world, threshold=0.9)
+    request = scene.ask(subject_id="p5")
+    meanwhile.SCALE["s20"] = float("nan")
+    scene.world.work(model_id)
+    yield request
+    meanwhile.reset()
+
+
+WAYS: tuple[tuple[Reason, Callable[[Scene], Story], str, str], ...] = (
+    (Reason.UNVERIFIED, unverified, "verify", "completed"),
+    (Reason.UNVERIFIED, unverified, "reject", "rejected"),
+    (Reason.LARGE, large, "approve", "completed"),
+    (Reason.LARGE, large, "cancel", "cancelled"),
+    (Reason.LEGAL_HOLD, legal_hold, "open, lift", "completed"),
+    (Reason.PARTIAL_SUBJECT, partial_subject, "delete, retry", "completed"),
+    (Reason.PARTIAL_SUBJECT, partial_subject, "policy", "completed"),
+    (Reason.AWAITING_RETRAIN, awaiting_retrain, "watch", "completed"),
+    (Reason.AWAITING_OTHERS, awaiting_others, "retry", "completed"),
+    (Reason.AWAITING_CONSUMERS, awaiting_consumers, "consumers, remove", "completed"),
+    (Reason.BUDGET_EXHAUSTED, budget_exhausted, "retrain", "completed"),
+    (Reason.BUDGET_EXHAUSTED, budget_exhausted, "policy", "completed"),
+    (Reason.BEYOND_CALIBRATION, beyond_calibration, "retrain", "completed"),
+    (Reason.CAP_NOT_REACHED, cap_not_reached, "retrain", "completed"),
+    (Reason.METHOD_REFUSED, method_refused, "retry", "completed"),
+    (Reason.WEIGHTS_NOT_FINITE, weights_not_finite, "policy", "completed"),
+    (Reason.VECTORS_MISSING, vectors_missing, "retrain", "completed"),
+    (Reason.NOBODY_LEFT, nobody_left, "retire", "completed"),
+    (Reason.UTILITY_GATE, utility_gate, "policy, retry", "completed"),
+    (Reason.ENVIRONMENT_CHANGED, environment_changed, "retry", "completed"),
+    (Reason.RECIPE_CHANGED, recipe_changed, "retry", "completed"),
+    (Reason.RECIPE_REFUSED, recipe_refused, "retry", "completed"),
+    (Reason.SAMPLES_CHANGED, samples_changed, "retry", "completed"),
+    (Reason.STATE_DAMAGED, state_damaged, "retry", "completed"),
+    (Reason.STATE_FORMAT_UNKNOWN, state_format_unknown, "retry", "completed"),
+    (Reason.WORKER_LOST, worker_lost, "retry", "completed"),
+    (Reason.FAILED, failed, "retry", "completed"),
+    (Reason.RETRAIN_REFUSED, retrain_refused, "retry", "completed"),
+)
+"""reason, how it came about, the steps that are followed in turn, and how the request ends"""
+
+
+def key_of(world: World, *scopes: Scope) -> str:
+    with world.database.write() as session:
+        return create_key(session, world.storage.pepper, label="test", scopes=scopes, tenant_id="default").secret
 
 
 @contextmanager
 def api_of(world: World) -> Iterator[TestClient]:
     """The API of the world, with a key that holds every scope."""
-    with world.database.write() as session:
-        key = create_key(session, world.storage.pepper, label="test", scopes=list(Scope), tenant_id="default")
     with TestClient(create_app(world.settings)) as api:
-        api.headers["Authorization"] = f"Bearer {key.secret}"
+        api.headers["Authorization"] = f"Bearer {key_of(world, *Scope)}"
         yield api
-
-
-@pytest.fixture
-def client(world: World) -> Iterator[TestClient]:
-    with api_of(world) as api:
-        yield api
-
-
-@pytest.fixture(params=["call", "command"])
-def follow(request: pytest.FixtureRequest, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Follow:
-    return by_call(client) if request.param == "call" else by_command(client, monkeypatch)
 
 
 @contextmanager
@@ -62,61 +367,59 @@ def working(world: World, model_id: str) -> Iterator[None]:
         world.work(model_id)
 
 
-def shown(client: TestClient, request: str) -> dict[str, Any]:
-    return dict(client.get(f"{PATH}/{request}").json())
+def who_takes(reason: Reason, verb: str) -> Role:
+    """Whom the remedy names; for a step that its text leaves to somebody else, that one."""
+    assert reason.remedy is not None
+    others = [role for role in Role if role in reason.remedy.action and role is not reason.remedy.by]
+    (step,) = [step for step in reason.steps if step.verb == verb]
+    able = [role for role in (reason.remedy.by, *others) if all(SCOPES[role.key].intersection(g) for g in step.scopes)]
+    return able[0]
 
 
-def step(client: TestClient, request: str, verb: str, path: str = "") -> dict[str, Any]:
-    found = [each for each in shown(client, request)["actions"] if each["verb"] == verb and path in str(each)]
-    assert len(found) == 1, found
-    return dict(found[0])
+def test_every_reason_that_waits_has_a_way_that_was_gone() -> None:
+    assert {reason for reason, *_ in WAYS} == {reason for reason in Reason if reason.remedy}
 
 
-@pytest.mark.parametrize("verb", ["retrain", "policy"])
-def test_an_exhausted_budget_is_resolved_by_its_steps(
-    world: World, client: TestClient, follow: Follow, verb: str
+def test_the_page_has_a_row_of_each_way() -> None:
+    page = PAGE.read_text()
+    for reason, story, verbs, ends in WAYS:
+        who = " and ".join(dict.fromkeys(who_takes(reason, verb) for verb in verbs.split(", ")))
+        assert f"| `{reason}` | {story.__doc__} | {who} | {verbs} | {ends} |" in page
+
+
+@pytest.mark.parametrize("how", ["command", pytest.param("call", marks=pytest.mark.drill)])
+@pytest.mark.parametrize(
+    ("reason", "story", "verbs", "ends"), WAYS, ids=[f"{reason}-{verbs}" for reason, _, verbs, _ in WAYS]
+)
+def test_a_request_is_resolved_by_who_it_names_and_by_what_it_says(
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    reason: Reason,
+    story: Callable[[Scene], Story],
+    verbs: str,
+    ends: str,
 ) -> None:
-    model_id = exhausted(world, on_exhausted="hold")
-    request = world.delete("p7")
-    world.work(model_id)
-    assert (shown(client, request)["status"], shown(client, request)["reason"]) == ("blocked", "budget_exhausted")
-    assert client.get("/v1/models/m").json()["actions"] == shown(client, request)["actions"]
-    with working(world, model_id):
-        follow(step(client, request, verb))
-    assert shown(client, request)["status"] == "completed"
-    assert (world.model(model_id).status, world.task(request).samples) == ("live", 3)
-
-
-def test_a_failed_request_names_the_error_and_is_retried_by_its_step(
-    world: World, client: TestClient, follow: Follow
-) -> None:
-    model_id = world.live()
-    request = world.delete("p3")
-    store = root_of(world.storage.store)
-    away = store.with_name("away")
-    store.rename(away)
-    store.write_text("not a folder")
-    for _ in range(4):
-        world.change(Model, model_id, due_at=None)
-        world.work(model_id)
-    told = shown(client, request)
-    assert told["status"] == "blocked" and told["reason"].startswith("failed:FileExistsError at files.py:")
-    assert told["reason"].rpartition(":")[2].isdigit() and told["reason"].partition(":")[2] in told["title"]
-    store.unlink()
-    away.rename(store)
-    follow(step(client, request, "retry"))
-    world.work(model_id)
-    assert shown(client, request)["status"] == "completed"
-
-
-def test_part_of_a_person_is_forgotten_by_the_fallback(world: World, client: TestClient, follow: Follow) -> None:
-
-    model_id = world.live(granularity="subject")
-    request = world.delete(samples=["s0"])
-    world.work(model_id)
-    assert shown(client, request)["reason"] == "partial_subject"
-    follow(step(client, request, "policy", "fallback"))
-    assert shown(client, request)["status"] == "queued"
-    for _ in range(3):
-        world.work(model_id)
-    assert shown(client, request)["status"] == "completed"
+    recipes = tmp_path / "recipes"
+    shutil.copytree(world.settings.recipes, recipes, ignore=shutil.ignore_patterns("__pycache__"))
+    world = world.configured(recipes=recipes, large_request_samples=2 if reason is Reason.LARGE else 0)
+    with api_of(world) as api:
+        scene = Scene(world, api, key_of(world, *Scope))
+        told = story(scene)
+        request = next(told)
+        waits = scene.shown(request)
+        explained = next((part for part in waits["models"] if part["reason"]), waits)
+        assert (explained["reason"] or "").partition(":")[0] == reason
+        assert explained["title"].startswith(reason.sentence[:-1]) and explained["remedy"]["by"] == reason.remedy.by  # type: ignore[union-attr]
+        assert waits["status"] == "blocked" or reason.startswith("awaiting")
+        next(told, None)
+        model_id = world.model_named("m")
+        for verb in verbs.split(", "):
+            client = scene.as_who(*SCOPES[who_takes(reason, verb).key])
+            follow = by_call(client) if how == "call" else by_command(client, monkeypatch)
+            (step, *_) = [each for each in explained["actions"] if each["verb"] == verb]
+            with working(world, model_id):
+                follow(step, **VALUES)
+        scheduler.complete_served(world.database)
+        assert scene.shown(request)["status"] == ends, scene.shown(request)

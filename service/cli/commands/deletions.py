@@ -314,7 +314,7 @@ def _reasons(request: dict[str, Any]) -> str:
 
 
 def _remedies(request: dict[str, Any]) -> str:
-    """Return what to do: the remedy of each reason, then the commands of its steps, one a line."""
+    """Return what to do: the remedy of each reason and who can do it, then the commands of its steps, one a line."""
     explained = [each for each in _explained(request) if each["remedy"] is not None]
-    said = dict.fromkeys(each["remedy"]["action"] for each in explained)
+    said = dict.fromkeys(f"{each['remedy']['action']} ({each['remedy']['by']})" for each in explained)
     return " ".join(said) + commands_of(step for each in explained for step in each["actions"])
