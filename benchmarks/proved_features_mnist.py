@@ -135,9 +135,9 @@ def proved(name: str, recipe: ul.Recipe, cap: float, noise: float, asked: float)
     updates = updates_left(0, limit_of(EPSILON, DELTA), charge_of(cap, noise))
     assert updates is not None
     yield row(f"{name}: updates at epsilon 1, delta 1e-5", updates, ">= 50000", "count", updates >= 50_000)
-    hers = left_by(examples, forget_set(examples, [examples.people[0]]))
+    hers = torch.tensor(forget_set(examples, [examples.people[0]]).positions)
     with counted() as one:
-        moved = convex.displacement(problem, w, hers)
+        (moved,) = convex.displacements(problem, w, examples, [hers])
     yield row(f"{name}: one person's displacement", moved, f"> {3 * cap:g}", "weights", moved > 3 * cap, **one)
     gone = sorted(examples.people.distinct())[: len(examples.people.distinct()) // 100 or 1]
     forget = forget_set(examples, gone)

@@ -146,7 +146,8 @@ class ArrowRows:
 class ParquetRows:
     """Rows of Parquet files, one file after the other, from their columns ``features`` and ``target``.
 
-    Files are mapped into memory. A row group is decoded as a whole, and the last one is kept.
+    A row group is read and decoded as a whole, and the last one is kept. Files are not mapped: of a mapped file every
+    page that was read counts as memory of the process, so that a large source would seem to take as much as it holds.
 
     Raises:
         RecipeError: a column is missing, or a row group takes more than ``GROUP_BYTES``.
@@ -206,7 +207,7 @@ class ParquetRows:
     @cached_property
     def _files(self) -> list[Any]:
         parquet = _pyarrow("parquet")
-        return [parquet.ParquetFile(path, memory_map=True) for path in self.paths]
+        return [parquet.ParquetFile(path) for path in self.paths]
 
     @cached_property
     def _groups(self) -> list[tuple[int, int]]:

@@ -138,7 +138,7 @@ def _samples_fault(settings: Settings, served: Served, method: Method) -> tuple[
     except (SettingsError, OSError):
         return "Without the pepper no sample is found again.", "Restore the file that EXPUNGE_PEPPER_FILE names."
     samples = recipes.load(recipes_of(settings.recipes, served.tenant_id), served.recipe).recipe.samples
-    now = manifest.entries(pepper, served.tenant_id, samples, served.policy.granularity)
+    now = manifest.given(pepper, served.tenant_id, samples)
     try:
         manifest.found_again(samples, now, served.places, served.gone, torch.device("cpu"))
     except manifest.Changed as error:

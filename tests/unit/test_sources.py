@@ -173,7 +173,19 @@ def test_the_bound_of_blocks_is_that_of_all_samples_together() -> None:
     assert convex.distance_bound(problem, w, blocks) == pytest.approx(
         convex.distance_bound(problem, w, whole), rel=1e-9
     )
-    assert convex.displacement(problem, w, blocks) == pytest.approx(convex.displacement(problem, w, whole), rel=1e-3)
+    leaving = [torch.arange(3), torch.arange(40, 47)]
+    assert convex.displacements(problem, w, blocks, leaving) == pytest.approx(
+        convex.displacements(problem, w, whole, leaving), rel=1e-3
+    )
+
+
+def test_a_parquet_file_that_was_read_is_no_memory_of_the_process(tmp_path: Path) -> None:
+    file = tmp_path / "unmapped.parquet"
+    parquet.write_table(pa.table({"f": X[:, 0].numpy(), "y": Y.numpy()}), file, compression="none")
+    rows = sources.ParquetRows([file], ["f"], "y")
+    ((inputs, _),) = rows.read([torch.arange(COUNT)])
+    assert torch.equal(inputs[:, 0].double(), X[:, 0])
+    assert str(file) not in Path("/proc/self/maps").read_text()
 
 
 def test_a_training_by_steps_refuses_what_it_cannot_hold() -> None:

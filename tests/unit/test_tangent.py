@@ -278,7 +278,7 @@ def test_a_distance_that_doing_nothing_would_meet_is_refused() -> None:
     for written in (small(), recipe(lambda: nn.Linear(72, 3, bias=False), X.flatten(1), Y, people=PEOPLE, **DECAYED)):
         problem, examples = Problem(written), written.samples.examples()
         state = State(train(problem, examples).weights)
-        moved = convex.displacement(problem.double(), state.weights, examples.without(torch.arange(0, COUNT, PEOPLE)))
+        (moved,) = convex.displacements(problem.double(), state.weights, examples, [torch.arange(0, COUNT, PEOPLE)])
         Minimiser().require_useful(problem, examples, state, moved / 30, {})
         with pytest.raises(Refused, match="what forgetting one person changes"):
             Minimiser().require_useful(problem, examples, state, moved * 3, {})
@@ -301,7 +301,7 @@ def test_the_displacement_is_about_that_of_the_minimisers() -> None:
     w = dense_minimiser("cross_entropy", torch.arange(COUNT), 1e-2)
     kept = torch.arange(COUNT)[torch.arange(COUNT) % PEOPLE != 4]
     true = float((dense_minimiser("cross_entropy", kept, 1e-2) - w).norm())
-    estimate = convex.displacement(problem, w, examples.without(torch.arange(4, COUNT, PEOPLE)))
+    (estimate,) = convex.displacements(problem, w, examples, [torch.arange(4, COUNT, PEOPLE)])
     assert 0.7 * true < estimate < 1.4 * true
 
 

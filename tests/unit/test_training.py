@@ -11,7 +11,7 @@ from torch import Tensor
 import unlearning as ul
 from tests.unit.recipes import draw, network, recipe, softmax
 from unlearning.model.problem import Problem
-from unlearning.model.training import learn, replay, retrace, train, verify
+from unlearning.model.training import learn, replay, retrace, retrained, train, verify
 from unlearning.types import Examples, Learned, Trajectory
 
 
@@ -192,6 +192,27 @@ def test_a_converged_training_without_some_has_the_denominator_of_its_reference(
         w = train(problem, examples, omit=omit, reference=reference).weights
         gradient = share * problem.gradient(w, kept.inputs, kept.targets) + 1e-2 * w
         assert float(gradient.norm()) <= 1e-10
+
+
+@pytest.mark.parametrize("reference", ["renormalised", "fixed-denominator"])
+def test_a_retraining_begins_at_a_minimiser_and_ends_where_one_from_the_start_does(
+    reference: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = Problem(softmax())
+    examples, omit = problem.recipe.samples.examples(), tuple(range(0, 60, 5))
+    everyone = train(problem, examples).weights
+    from_the_start = train(problem, examples, omit=omit, reference=reference).weights
+    monkeypatch.setattr(Problem, "initial", lambda _: pytest.fail("it begins at the start"))
+    found = retrained(problem, examples, everyone, omit, reference=reference)
+    assert float((found - from_the_start).norm()) <= 2 * 1e-10 / 1e-2  # each gradient over weight_decay
+    assert float((found - everyone).norm()) > 1e-3
+
+
+def test_a_retraining_that_ends_in_no_minimiser_is_the_whole_training() -> None:
+    problem = Problem(network())
+    examples, omit = problem.recipe.samples.examples(), (1, 2, 7)
+    everyone = train(problem, examples).weights
+    assert torch.equal(retrained(problem, examples, everyone, omit), train(problem, examples, omit=omit).weights)
 
 
 def test_progress_rises_to_one() -> None:

@@ -84,7 +84,7 @@ def test_samples_are_found_again_in_any_order_and_counted_where_they_are_not() -
     given = samples()
     then = manifest.entries(PEPPER, TENANT, given, Granularity.SUBJECT)
     turned = ul.Samples(given.ids[::-1], PEOPLE[::-1], given.tensors()[0].flip(0), given.tensors()[1].flip(0))
-    now = manifest.entries(PEPPER, TENANT, turned, Granularity.SUBJECT)
+    now = manifest.given(PEPPER, TENANT, turned)
     found = manifest.found_again(turned, now, then, frozenset({0, 5}), torch.device("cpu"))
     staying = [row for row in range(COUNT) if row not in {0, 5}]
     assert found.examples.positions.tolist() == staying

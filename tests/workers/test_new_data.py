@@ -54,7 +54,7 @@ def digests(*rows: tuple[str, str, str]) -> manifest.Digests:
         for column in (0, 1)
     )
     people = Column.of(tuple(row[2].split()) for row in rows)
-    return manifest.Digests(torch.arange(len(rows)), names, contents, people, people.map("+".join))
+    return manifest.Digests(names, contents, torch.arange(len(rows)), people, people.map("+".join))
 
 
 def test_changes_are_counted_by_sample_and_by_person() -> None:

@@ -112,11 +112,9 @@ def _usual_displacement(problem: Problem, w: Tensor, examples: Examples) -> floa
     if len(names) < 2:
         return math.inf
     order = torch.randperm(len(names), generator=torch.Generator().manual_seed(problem.training.seed))
-    moved = []
-    for place in order[:PROBED].tolist():
-        hers = examples.people.where(names[place].__eq__)
-        moved.append(convex.displacement(problem, w, examples.without(examples.positions[hers])))
-    return statistics.median(moved)
+    drawn = [examples.people.where(names[place].__eq__) for place in order[:PROBED].tolist()]
+    leaving = [examples.positions[hers.to(examples.positions.device)] for hers in drawn]
+    return statistics.median(convex.displacements(problem, w, examples, leaving))
 
 
 def _read(retain: Examples | None) -> Examples:

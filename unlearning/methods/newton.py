@@ -52,7 +52,7 @@ from unlearning.model.linear_head import head_of
 from unlearning.model.method import Bound, Method, require_followed
 from unlearning.model.objective import Objective, Point, Product
 from unlearning.model.problem import Problem
-from unlearning.model.training import train
+from unlearning.model.training import retrained
 from unlearning.quality.distance_left import calibration_sets, measure, require_effective
 from unlearning.types import (
     Examples,
@@ -212,7 +212,7 @@ class Newton(Method):
         sets = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
 
         def again(omit: tuple[int, ...]) -> Tensor:
-            return train(problem, examples, omit=omit).weights
+            return retrained(problem, examples, state.weights, omit)
 
         return measure(self, problem, examples, state, retrained=again, sets=sets)
 

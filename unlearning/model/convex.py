@@ -143,14 +143,29 @@ def rounding_floor(problem: Problem, w: Tensor, examples: Examples) -> float:
     return SLACK * objective.trusted(w)[1] / problem.training.weight_decay
 
 
-def displacement(problem: Problem, w: Tensor, kept: Examples) -> float:
-    """Return about how far the minimiser over ``kept`` lies from these float64 weights (d,): one Newton step's length.
+def displacements(problem: Problem, w: Tensor, examples: Examples, leaving: Iterable[Tensor]) -> list[float]:
+    """Return about how far the minimiser without some samples lies from these float64 weights (d,), near that of all.
+
+    ``leaving`` gives the positions (k,) of the samples, for each answer. An answer is the length of a Newton step with
+    the Hessian of all samples: without a few of them it is nearly the same, and all are read once instead of each time.
 
     Raises:
-        Refused: not strongly convex, or nobody is kept.
+        Refused: not strongly convex, or nobody would be left.
     """
-    objective = _Objective(require_strongly_convex(problem), kept, len(kept))
-    return float(conjugate_gradients(objective.products(w), objective.at(w)[1], 0.1).x.norm())
+    model = require_strongly_convex(problem)
+    whole = _Objective(model, examples, len(examples))
+    product, gradient = whole.products(w), whole.at(w)[1]
+    found = []
+    for positions in leaving:
+        gone = examples.only(positions)
+        if len(gone) == len(examples):
+            raise Refused("No sample is left.", "Retire the model instead.")
+        # (N grad F - k grad F_gone) / (N - k) is the gradient of the objective of those who stay
+        share = len(gone) / (len(examples) - len(gone))
+        theirs = _Objective(model, gone, len(gone)).at(w)[1]
+        step = conjugate_gradients(product, gradient + share * (gradient - theirs), 0.1)
+        found.append(float(step.x.norm()))
+    return found
 
 
 class _Objective:

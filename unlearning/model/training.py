@@ -148,14 +148,29 @@ def train(
     learned = _descend(problem, everyone, kept, reference, progress)
     if problem.training.converge is None:
         return learned
-    weights = converge(
-        problem.double(),
-        learned.weights.double(),
-        kept,
-        problem.training.converge,
-        denominator_of(reference, len(everyone), len(kept)),
-    )
-    return Learned(weights, learned.trajectory)
+    minimiser = _minimiser(problem, learned.weights, kept, denominator_of(reference, len(everyone), len(kept)))
+    return Learned(minimiser, learned.trajectory)
+
+
+def retrained(
+    problem: Problem, examples: Examples, w: Tensor, omit: Sequence[int], *, reference: str = "renormalised"
+) -> Tensor:
+    """Return the weights of a training without ``omit``, given those of the training with them, w (d,).
+
+    Where a training ends in the minimiser, which is unique, w is near it, and Newton's method begins there. Any other
+    training begins as ``train`` does.
+
+    Raises:
+        RecipeError, Refused: as ``train``.
+    """
+    if problem.training.converge is None or problem.recipe.train is not None or problem.ingredients:
+        return train(problem, examples, omit=omit, reference=reference).weights
+    kept = examples.without(torch.tensor(omit, dtype=torch.int64))
+    return _minimiser(problem, w, kept, denominator_of(reference, len(examples), len(kept)))
+
+
+def _minimiser(problem: Problem, w: Tensor, kept: Examples, denominator: int) -> Tensor:
+    return converge(problem.double(), w.double(), kept, problem.training.converge or 0.0, denominator)
 
 
 def learn(recipe: Recipe, problem: Problem, examples: Examples, progress: Progress = silent) -> Learned:

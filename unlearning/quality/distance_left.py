@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
-from unlearning.model.training import train
+from unlearning.model.training import retrained
 from unlearning.quality.simulate import forget_set, left_by
 from unlearning.types import Examples, ForgetSet, Ineffective, RecipeError, Refused, State, Vectors
 
@@ -73,11 +73,11 @@ def mean_distance_left(
         return None
     work = problem.cast(state.weights.dtype)
 
-    def retrained(omit: tuple[int, ...]) -> Tensor:
-        return train(work, examples, omit=omit, reference=reference).weights
+    def again(omit: tuple[int, ...]) -> Tensor:
+        return retrained(work, examples, state.weights, omit, reference=reference)
 
     sets = calibration_sets(examples, share, count, problem.training.seed)
-    measured = measure(method, problem, examples, state, retrained=retrained, sets=sets)
+    measured = measure(method, problem, examples, state, retrained=again, sets=sets)
     mean = sum(measured) / len(measured)
     return mean if math.isfinite(mean) else None
 

@@ -10,7 +10,6 @@ import platform
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cache
 from importlib.metadata import version
 from itertools import groupby
 from operator import itemgetter
@@ -54,16 +53,22 @@ class Hex(Sequence[str]):
 
 
 @dataclass(frozen=True)
-class Digests:
-    """Samples in digests, as columns of n rows.
+class Given:
+    """What a recipe gives, in digests of n rows: ``samples`` and ``contents`` are (n, 32) uint8."""
 
-    ``at`` is (n,) int64: the sample's row in the recipe, or its position in the manifest. ``samples`` and ``contents``
-    are (n, 32) uint8. ``subjects`` holds each sample's people in order, ``holders`` whose vector it is part of.
+    samples: np.ndarray[Any, Any]
+    contents: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Digests(Given):
+    """Samples in digests with whose they are, as columns of n rows.
+
+    ``at`` is (n,) int64: the sample's row in the recipe, or its position in the manifest. ``subjects`` holds each
+    sample's people in order, ``holders`` whose vector it is part of.
     """
 
     at: Tensor
-    samples: np.ndarray[Any, Any]
-    contents: np.ndarray[Any, Any]
     subjects: Column[tuple[str, ...]]
     holders: Column[str]
 
@@ -75,7 +80,7 @@ class Digests:
         places = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
         here = places.numpy()
         subjects, holders = self.subjects.take(places), self.holders.take(places)
-        return Digests(self.at[places], self.samples[here], self.contents[here], subjects, holders)
+        return Digests(self.samples[here], self.contents[here], self.at[places], subjects, holders)
 
     def people(self) -> frozenset[str]:
         """Return the people whose samples these are."""
@@ -128,24 +133,38 @@ class Changed(RuntimeError):
         self.changed = changed
 
 
-def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granularity) -> Digests:
+def given(pepper: Pepper, tenant_id: str, samples: Samples) -> Given:
     """Return the digests of every sample of the recipe, in its order. All data are read once, by blocks."""
-    digest_of = cache(lambda name: subject_digest(pepper, tenant_id, name))
-    subjects = samples.people.map(lambda people: tuple(sorted(map(digest_of, people))))
     starts = range(0, len(samples), BLOCK)
     ids = (samples.names.encoded(start, start + BLOCK) for start in starts)
-    named = _rows(digests(pepper, "sample", tenant_id, block) for block in ids)
-    contents = _rows(digests(pepper, "content", tenant_id, _messages(*block)) for block in samples.blocks())
-    everyone = torch.arange(len(samples))
+    named = (digests(pepper, "sample", tenant_id, block) for block in ids)
+    contents = (digests(pepper, "content", tenant_id, _messages(*block)) for block in samples.blocks())
+    return Given(_rows(named, len(samples)), _rows(contents, len(samples)))
+
+
+def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granularity) -> Digests:
+    """Return the digests of every sample of the recipe and of its people. All data are read once, by blocks."""
+
+    def digests_of(people: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(sorted(subject_digest(pepper, tenant_id, name) for name in people))
+
+    read, everyone = given(pepper, tenant_id, samples), torch.arange(len(samples))
+    subjects = samples.people.map(digests_of)
     if granularity is Granularity.SAMPLE:
-        holders = Column(everyone, Hex(named))
+        holders = Column(everyone, Hex(read.samples))
     else:
         holders = subjects.map(lambda people: _holder(pepper, people))
-    return Digests(everyone, named, contents, subjects, holders)
+    return Digests(read.samples, read.contents, everyone, subjects, holders)
 
 
-def _rows(blocks: Iterable[bytes]) -> np.ndarray[Any, Any]:
-    return np.frombuffer(b"".join(blocks), dtype=np.uint8).reshape(-1, LONG)
+def _rows(blocks: Iterable[bytes | bytearray], count: int) -> np.ndarray[Any, Any]:
+    """Return the digests of so many samples, (count, 32), from blocks of them one after the other."""
+    found, start = np.empty((count, LONG), dtype=np.uint8), 0
+    for block in blocks:
+        rows = np.frombuffer(block, dtype=np.uint8).reshape(-1, LONG)
+        found[start : start + len(rows)] = rows
+        start += len(rows)
+    return found
 
 
 def _messages(inputs: Tensor, targets: Tensor) -> Iterator[memoryview]:
@@ -239,11 +258,11 @@ def places(session: Session, generation_id: int) -> Digests:
         subjects = tuple(row[4] for row in rows)
         codes.append((people.setdefault(subjects, len(people)), holders.setdefault(holder, len(holders))))
     of_people, of_holders = torch.tensor(codes, dtype=torch.int64).reshape(-1, 2).unbind(dim=1)
-    samples, contents = (_rows([bytes(text)]) for text in texts)
+    samples, contents = (_rows([text], len(at)) for text in texts)
     return Digests(
-        torch.tensor(at, dtype=torch.int64),
         samples,
         contents,
+        torch.tensor(at, dtype=torch.int64),
         Column(of_people.contiguous(), tuple(people)),
         Column(of_holders.contiguous(), tuple(holders)),
     )
@@ -264,7 +283,7 @@ class Compared:
     changed: int
 
 
-def compared(now: Digests, then: Digests) -> Compared:
+def compared(now: Given, then: Given) -> Compared:
     """Find samples again by their digests, and count those that are missing or have other content."""
     here = _places(now.samples, then.samples)
     there = here >= 0
@@ -273,18 +292,18 @@ def compared(now: Digests, then: Digests) -> Compared:
 
 
 def found_again(
-    samples: Samples, now: Digests, manifest: Digests, gone: Set[int], device: torch.device, *, most: int = HELD_BYTES
+    samples: Samples, now: Given, manifest: Digests, gone: Set[int], device: torch.device, *, most: int = HELD_BYTES
 ) -> Located:
     """Return the manifest's samples as the recipe has them now, without the positions ``gone``.
 
-    Samples that take more than ``most`` bytes are read by blocks. Raises Changed if one of the others is missing or has
-    other content.
+    ``now`` holds the digests of ``samples``. Samples that take more than ``most`` bytes are read by blocks. Raises
+    Changed if one of the others is missing or has other content.
     """
     wanted = manifest.take(~torch.isin(manifest.at, torch.tensor(sorted(gone), dtype=torch.int64)))
     found = compared(now, wanted)
     if found.missing or found.changed:
         raise Changed(found.missing, found.changed)
-    rows, index = samples.held(most, device), now.at[found.here]
+    rows, index = samples.held(most, device), found.here
     examples = Examples(wanted.at.to(device), rows, wanted.holders, wanted.subjects, index).compact()
     return Located(samples.names.take(index), examples, time.monotonic())
 

@@ -164,7 +164,7 @@ def admit(
     if bench.recipe.weights is not None:
         return everyone, {}
     out = everyone.named(_names(entries)) & ~under_hold
-    kept = everyone.take(~out)
+    kept = everyone.take(~out) if bool(out.any()) else everyone
     if not len(kept):
         shown = ", ".join(sorted({each.request_id for each in entries})[:3])
         what = f"Everyone in the recipe asked to be forgotten (request {shown}, ...)."
@@ -274,7 +274,7 @@ def require_readable(
     if not (needs_retained(bench.method, guarantee) or needs_forgotten(bench.method)):
         return
     samples = recipes.load(recipes_of(process.settings.recipes, job.tenant_id), job.recipe).recipe.samples
-    again = manifest.entries(process.storage.pepper, job.tenant_id, samples, job.policy.granularity)
+    again = manifest.given(process.storage.pepper, job.tenant_id, samples)
     found = manifest.compared(again, everyone)
     if found.missing or found.changed:
         raise Refused(

@@ -106,9 +106,9 @@ class Units(ABC):
             samples = recipes.load(recipes_of(process.settings.recipes, generation.tenant_id), recipe).recipe.samples
             with storage.database.read() as session:
                 places = manifest.places(session, generation.id)
-            entries = manifest.entries(storage.pepper, generation.tenant_id, samples, policy.granularity)
+            now = manifest.given(storage.pepper, generation.tenant_id, samples)
             most = process.settings.sample_bytes
-            examples = manifest.found_again(samples, entries, places, frozenset(), device, most=most).examples
+            examples = manifest.found_again(samples, now, places, frozenset(), device, most=most).examples
         except (Damaged, Malformed, manifest.Changed):
             return None
         return cls(process, generation.id, generation.model_id, bench, examples, made, note["state"])

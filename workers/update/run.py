@@ -308,7 +308,7 @@ def _found_again(
         places = manifest.places(session, job.generation_id)
         gone = forgotten(session, job.generation_id)
     samples = _recipe_samples(errand, bench)
-    present = manifest.entries(storage.pepper, job.tenant_id, samples, job.policy.granularity)
+    present = manifest.given(storage.pepper, job.tenant_id, samples)
     found = partial(manifest.found_again, samples, present, places, most=errand.process.settings.sample_bytes)
     staying = frozenset(places.at.tolist()).difference(going)
     theirs = found(staying, device).examples if wants_forgotten else None
