@@ -19,6 +19,7 @@ scaled up, since all of it would take minutes.
 from __future__ import annotations
 
 import gzip
+import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ from unlearning.methods.recollection import Recollection
 from unlearning.model.training import replay, train
 from unlearning.types import Examples, ForgetSet, Learned, State, Vectors
 
-FOLDER = Path(__file__).parents[2] / "shared" / "data" / "mnist10k"
+FOLDER = Path(os.environ.get("EXPUNGE_MNIST", Path(__file__).parents[2] / "shared" / "data" / "mnist10k"))
 COUNT = 1000
 DRAWS = 10
 NETWORK_DRAWS = 3

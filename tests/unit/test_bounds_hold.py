@@ -4,8 +4,8 @@ A trial draws data, a model (fixed features of images with a softmax head, or th
 who is forgotten; refines the old weights as the service does; and retrains without the project's formulas
 (``tests/contract/retraining.py``: plain modules, plain autograd, a dense Hessian).
 
-``pytest -m drill tests/unit/test_bounds_hold.py`` makes 1,000 trials of scattering, 1,000 of tangents, and 10 at full size.
-``python -m benchmarks bounds_hold`` makes the small ones and keeps the ratios.
+``pytest -m drill tests/unit/test_bounds_hold.py`` makes 1,000 trials of scattering, 1,000 of tangents, and 10 of
+full size. ``python -m benchmarks bounds_hold`` makes the small ones and keeps the ratios.
 """
 
 from __future__ import annotations

@@ -102,6 +102,28 @@ GOOD = {
 }
 
 
+SETS = {
+    "the default dtype": "torch.set_default_dtype(torch.float64)",
+    "the default device": "torch.set_default_device('meta')",
+    "no gradients": "torch.set_grad_enabled(False)",
+    "the threads": "torch.set_num_threads(3)",
+    "flushed denormal numbers": "torch.set_flush_denormal(True)",
+    "deterministic algorithms": "torch.use_deterministic_algorithms(True)",
+    "the precision of products": "torch.set_float32_matmul_precision('medium')",
+    "anomaly detection": "torch.autograd.set_detect_anomaly(True)",
+}
+DRAWS = {
+    "torch": "torch.rand(1)",
+    "numpy": "float(numpy.random.rand())",
+    "Python": "random.random()",
+}
+STATES = {
+    "parts that lie apart in memory": "{'a': run.inputs.T, 'b': run.inputs[:, ::2], 'c': run.inputs[:1].expand(3, 4)}",
+    "one memory under several names": "{'a': run.model.weight, 'b': run.model.weight.data, 'c': run.model.weight[0]}",
+    "small and unusual numbers": "{'a': run.inputs.bfloat16(), 'b': run.inputs.bool(), 'c': [float('nan'), 10**30]}",
+}
+
+
 @pytest.fixture
 def tried_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Fork the runs from this process, which has loaded torch already; the rest is as in the service.
@@ -156,6 +178,59 @@ def test_a_training_that_uses_its_arguments_alone_is_tried_in_full(written: Call
     assert shown["not_tried"] == []
     assert {trial.CONFINED, trial.OVERWRITTEN, trial.CALLED_AGAIN, trial.OTHERS} <= set(shown["tried"])
     assert shown["seconds"] > 0
+
+
+def settings_of_torch() -> tuple[object, ...]:
+    return (
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.is_grad_enabled(),
+        torch.get_num_threads(),
+        float(torch.tensor(5e-324, dtype=torch.float64) * 1.0) == 0.0,
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
+        torch.is_anomaly_enabled(),
+    )
+
+
+@pytest.mark.usefixtures("tried_here")
+@pytest.mark.parametrize("name", SETS)
+def test_what_a_training_sets_of_torch_ends_with_it_and_a_deletion_finds_the_same_samples(
+    written: Callable[..., World], name: str
+) -> None:
+    before = settings_of_torch()
+    world = written(f"descend(run)\n{SETS[name]}")
+    model_id = world.live("bad", "retrain")
+    assert settings_of_torch() == before
+    request = world.delete("p3")
+    world.work(model_id)
+    assert world.request(request).status == "completed"
+
+
+@pytest.mark.usefixtures("tried_here")
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_training_may_draw_by_torch_numpy_or_python(written: Callable[..., World], name: str) -> None:
+    """All three are seeded before each call: a training that draws by them is tried in full, and repeats in bytes."""
+    world = written(f"import numpy, random\ndescend(run, run.inputs * {DRAWS[name]})")
+    model_id = world.live("bad", "retrain")
+    assert world.report(model_id)["trial"]["not_tried"] == []
+
+
+@pytest.mark.usefixtures("tried_here")
+@pytest.mark.parametrize("name", STATES)
+def test_a_state_of_any_dense_tensors_goes_on_in_the_next_phase(written: Callable[..., World], name: str) -> None:
+    world = written(f"descend(run)\nreturn {STATES[name]}")
+    model_id = world.live("bad", "late")
+    requests = [world.delete(f"p{person}") for person in (3, 5, 8, 13)]
+    world.work(model_id)
+    assert {world.request(each).status for each in requests} == {"completed"}
+
+
+@pytest.mark.usefixtures("tried_here")
+@pytest.mark.parametrize("value", ["run.inputs.to_sparse()", "run.inputs.to('meta')"])
+def test_a_state_without_plain_numbers_is_refused_at_its_place(written: Callable[..., World], value: str) -> None:
+    reason = refused(written(f"descend(run)\nreturn {{'kept': {value}}}"))
+    assert "train returned a Tensor at the state['kept']" in reason and "dense tensors" in reason
 
 
 @pytest.mark.usefixtures("tried_here")

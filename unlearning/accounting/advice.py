@@ -26,7 +26,7 @@ class Offer:
 
     Args:
         accuracy: expected on the holdout, of what is published.
-        preparation: what comes before the first version, a training included.
+        preparation: what comes before the first version, a training and reading the samples included.
         update: one update that forgets one person, on average; reading the samples included.
         state_bytes: what is kept between updates, vectors included.
         share: the share of the people that was measured; below 1 the durations are scaled up.

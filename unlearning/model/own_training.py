@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from unlearning.model.problem import Problem, build
+from unlearning.model.global_state import draws_from, settings_kept
 from unlearning.recipe import Run
 from unlearning.types import Examples, Json, Progress, RecipeError, silent
 
@@ -39,8 +40,8 @@ def train_by_recipe(
 ) -> Fitted:
     """Call ``recipe.train`` on ``examples``, from ``start`` or else from the model's constructor.
 
-    The result depends on the arguments alone: torch's random state is set before the call, from the recipe's seed and
-    the phase's name, and put back afterwards.
+    The result depends on the arguments alone: the random states of torch, numpy and Python are set before the call,
+    from the recipe's seed and the phase's name, and put back afterwards; so are torch's settings.
 
     Raises:
         RecipeError: no sample is given, the weights are not finite or of another model, or the function returns
@@ -58,9 +59,7 @@ def train_by_recipe(
     before = None if start is None or start.facts is None else unpacked(start.tensors, start.facts)
     seed = seed_of(problem, phase)
     run = Run(module.train(), inputs.clone(), examples.targets.clone(), phase, share, seed, before, progress, last)
-    devices = [problem.device] if problem.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+    with settings_kept(), draws_from(seed, problem.device):
         left = recipe.train(run)
     progress(1.0)
     trained = module.state_dict()
@@ -89,7 +88,7 @@ def packed(value: object) -> tuple[dict[str, Tensor], Json]:
 
     def pack(value: object, path: str) -> Json:
         match value:
-            case Tensor():
+            case Tensor() if value.layout is torch.strided and not (value.is_meta or value.is_quantized):
                 name = str(len(tensors))
                 tensors[name] = value.detach().cpu().clone()
                 return {"tensor": name}
@@ -104,7 +103,7 @@ def packed(value: object) -> tuple[dict[str, Tensor], Json]:
                 return {"float": value.hex()}
         raise RecipeError(
             f"train returned a {type(value).__name__} at {path}.",
-            "Return dicts, lists, tuples, tensors, numbers and text: an optimizer's state_dict() for example.",
+            "Return dicts, lists, tuples, dense tensors, numbers and text: an optimizer's state_dict() for example.",
         )
 
     return tensors, pack(value, "the state")

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from unlearning.model.descent.ingredients import ACTING, ingredients_of
 from unlearning.model.imports import load_constants
+from unlearning.model.global_state import settings_kept
 from unlearning.recipe import Recipe, SampleLoss
 from unlearning.types import RecipeError
 
@@ -200,7 +201,7 @@ def build(recipe: Recipe, seed: int) -> nn.Module:
     """
     # A module's constructor draws from torch's global generator and from nothing else that we could hand it:
     # the state is set for this call and put back afterwards.
-    with torch.random.fork_rng(devices=[]):
+    with settings_kept(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = recipe.model()
     if not isinstance(module, nn.Module):

@@ -276,7 +276,7 @@ def _scaled_up(trainings: _Trainings, bench: Bench, guarantee: Guarantee, steps:
         method.name,
         guarantee,
         accuracy=last.accuracy,
-        preparation=made if method.trains else training + made,
+        preparation=scene.reading + (made if method.trains else training + made),
         update=update,
         state_bytes=round(last.fixed_bytes + everyone * last.bytes_per_person),
         share=last.people / everyone,

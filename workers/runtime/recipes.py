@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from service.models.recipe_files import locate
+from unlearning.model.global_state import settings_kept
 from unlearning.recipe import Recipe
 from unlearning.types import RecipeError, Refused
 from workers.runtime.failures import refusal
@@ -57,7 +58,7 @@ def names(root: Path) -> list[str]:
 def check(root: Path, name: str) -> None:
     """Import the recipe without running it. Raises Refused as ``load`` does."""
     path = find(root, name)
-    with _plainly(path), _importable(path.parent):
+    with _plainly(path), _importable(path.parent), settings_kept():
         _run(path, digest_of(path))
 
 
@@ -68,7 +69,7 @@ def load(root: Path, name: str) -> Loaded:
     """
     path = find(root, name)
     digest = digest_of(path)
-    with _plainly(path), _importable(path.parent):
+    with _plainly(path), _importable(path.parent), settings_kept():
         recipe = _run(path, digest).recipe()
     if not isinstance(recipe, Recipe):
         raise Refused(f"recipe() returned a {type(recipe).__name__}.", "Return an unlearning.Recipe.")

@@ -1,0 +1,62 @@
+"""What a recipe's code reads and changes of its whole process: random states, and torch's settings.
+
+A worker serves many models. A default dtype, a number of threads or flushed denormal numbers that one recipe sets would
+change the weights of another, and the rounding that ``proved`` counts with. So both are put back after it has run.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+DENORMAL = 5e-324
+"""the smallest positive float64: 0 where denormal numbers are flushed"""
+
+
+@contextmanager
+def draws_from(seed: int, device: torch.device) -> Iterator[None]:
+    """Set the random states of torch, numpy and Python by ``seed``, and put them back, also where the block raises."""
+    plain, arrays = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            np.random.seed(seed % 2**32)
+            random.seed(seed)
+            yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(arrays)
+
+
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """Put torch's settings back as they were, also where the block raises."""
+    dtype, device, threads = torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads()
+    precision, flushed, anomalies = (
+        torch.get_float32_matmul_precision(),
+        _flushes_denormal(),
+        torch.is_anomaly_enabled(),
+    )
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        with torch.set_grad_enabled(torch.is_grad_enabled()):
+            yield
+    finally:
+        if torch.get_default_device() != device:
+            torch.set_default_device(None)  # the service sets none itself
+        torch.set_default_dtype(dtype)
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warns)
+        torch.autograd.set_detect_anomaly(anomalies)
+        torch.set_flush_denormal(flushed)
+
+
+def _flushes_denormal() -> bool:
+    """Return whether this thread takes denormal numbers for 0. Torch tells it by its arithmetic alone."""
+    return float(torch.tensor(DENORMAL, dtype=torch.float64, device="cpu") * 1.0) == 0.0
