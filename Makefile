@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 # temporary files of the tests lie in memory where 8 GB are free there: on a disk they wait for fsync a third of the time
 TEMPORARY := $(shell [ -w /dev/shm ] && [ "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1)" -ge 8000000 ] && echo /dev/shm)
+# with bytecode, which the processes of the tests would otherwise compile again, each of them, some hundred times
+TESTS := $(if $(TEMPORARY),TMPDIR=$(TEMPORARY)) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -25,12 +27,12 @@ up: $(VENV)/.runtime | recipes
 
 test: $(VENV)/.dev
 	@$(BIN)/python -m tests.harness.servers
-	$(if $(TEMPORARY),TMPDIR=$(TEMPORARY)) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+	$(TESTS) -n $(JOBS) --dist loadgroup
 
-# everything on SQLite and on PostgreSQL; `make drills` adds the long fault drills
+# every test, those marked `drill` too, on SQLite and on PostgreSQL: hours; `make drills` adds the long fault drills
 test-all: $(VENV)/.dev
 	@$(BIN)/python -m tests.harness.servers
-	$(if $(TEMPORARY),TMPDIR=$(TEMPORARY)) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --engines=all
+	$(TESTS) -n $(JOBS) --dist loadgroup --engines=all -m ""
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

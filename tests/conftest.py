@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=["sqlite", "all"],
         default="sqlite",
         help="sqlite: tests that do not depend on the database's dialect, locks or isolation run on SQLite alone; "
-        "all: every test runs on PostgreSQL too (make test-all)",
+        "all: every test runs on PostgreSQL too (make test-all, which runs the drills as well)",
     )
 
 

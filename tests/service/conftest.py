@@ -14,8 +14,10 @@ from service.api.dependencies import Service
 from service.infra.db import Database
 from service.infra.settings import Settings
 from tests.harness import databases
+from tests.harness.built_routes import share_built_routes
 from tests.harness.servers import Postgres
 
+share_built_routes()
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Login = Callable[..., TestClient]
 

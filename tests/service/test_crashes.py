@@ -45,7 +45,11 @@ ON_BOTH = ("api-inside-commit", "api-after-commit")
 
 @pytest.mark.parametrize(
     ("database_url", "point"),
-    [*(("sqlite", point) for point in POINTS), *(("postgresql", point) for point in ON_BOTH)],
+    [
+        *(("sqlite", point) for point in POINTS),
+        *(("postgresql", point) for point in ON_BOTH),
+        *(pytest.param("postgresql", point, marks=pytest.mark.drill) for point in POINTS if point not in ON_BOTH),
+    ],
     indirect=["database_url"],
 )
 def test_a_death_loses_nothing_and_doubles_nothing(client: TestClient, service: Service, point: str) -> None:

@@ -13,9 +13,8 @@ from sqlalchemy import func, select
 from service.infra.tables import BudgetEntry, Membership, Model, Removal, Version
 from tests.harness.stack import Stack
 
-pytestmark = pytest.mark.both_engines
 
-
+@pytest.mark.both_engines
 def test_a_worker_killed_in_the_middle_of_a_deletion_completes_it_once_after_a_restart(stack: Stack) -> None:
     name = stack.live("tiny", min_guarantee="proved")
     stack.restart("worker", EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT="worker-after-compute")
@@ -82,6 +81,7 @@ def test_an_api_process_that_dies_after_commit_has_kept_the_request(stack: Stack
     assert len(list(stack.client.pages("/v1/deletion-requests", model=name))) == 1
 
 
+@pytest.mark.both_engines
 def test_a_broker_that_forgot_everything_delays_a_deletion_and_loses_none(stack: Stack) -> None:
     name = stack.live("tiny")
     stack.stop("worker")

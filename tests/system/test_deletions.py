@@ -100,7 +100,6 @@ def test_one_request_reaches_every_model_that_knew_the_person(stack: Stack) -> N
     assert {stack.head(name)["number"] for name in names} == {2}
 
 
-@pytest.mark.both_engines
 def test_waiting_requests_are_released_together(stack: Stack) -> None:
     name = stack.live("tiny")
     stack.stop("worker")
@@ -162,7 +161,6 @@ def test_the_audit_log_tells_the_whole_life_and_verifies_with_the_public_key(sta
     assert verify(log(stack.client), head, Verifier.load(stack.home / "log.vkey")).size > 0
 
 
-@pytest.mark.both_engines
 @pytest.mark.parametrize("arguments", [["audit", "verify"], ["doctor"], ["models", "list"]], ids=" ".join)
 def test_the_command_line_agrees(stack: Stack, arguments: list[str]) -> None:
     stack.live("tiny")

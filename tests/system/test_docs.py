@@ -67,6 +67,7 @@ def part(first: str, last: str) -> str:
     return page[page.index(first) : page.index(last)]
 
 
+@pytest.mark.drill
 @pytest.mark.timeout(900)
 def test_your_own_model_in_ten_minutes_word_for_word(stack: Stack, clone: Path) -> None:
     said = dict(followed(part("# Your own model", "## A frozen backbone"), clone, stack))

