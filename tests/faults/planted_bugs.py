@@ -1,4 +1,4 @@
-"""Each known bug is put into a copy of the source of its own; the suite must fail under each, and pass without.
+"""Each known bug is put into a separate copy of the source; the suite must fail under each, and pass without.
 
 ``python -m tests.faults planted_bugs`` ends with a list: bug, caught by which test.
 """
@@ -57,7 +57,7 @@ def run(seed: int, scale: float) -> Result:
 
 
 def verdict(clean: Path, target: Path, bug: Bug) -> Verdict:
-    """Plant the bug in a copy of its own, and return how its tests ended there."""
+    """Plant the bug in a separate copy, and return how its tests ended there."""
     shutil.copytree(clean, target, symlinks=True)
     bug.plant(target)
     done = suite(target, bug.suite)
