@@ -50,7 +50,7 @@ class Caller:
     actor_id: str
     """who holds the key, or whom a proxy named"""
     origin: str
-    """the actor with whom the making of the key began; the key's own if it was made in a shell. Whoever makes a key
+    """the actor with whom the making of the key began; the key's own if it was made in a shell. Who makes a key
     over HTTP sees it, so two keys of one origin may be in one hand.
     """
     vouched: bool = False

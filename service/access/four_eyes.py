@@ -1,7 +1,7 @@
 """Four eyes: an act is carried out when a second person asks for what a first one asked for.
 
-A person is an actor: two keys of one actor are one pair of eyes. So are two keys of one origin: whoever makes a key
-over HTTP sees it, and may use it. The first one's consent is a row that counts for a week, and an entry of the audit
+A person is an actor: two keys of one actor are one pair of eyes. So are two keys of one origin: who makes a key over
+HTTP sees it, and may use it. The first one's consent is a row that counts for a week, and an entry of the audit
 log.
 """
 

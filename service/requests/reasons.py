@@ -196,8 +196,8 @@ class Reason(StrEnum):
         "partial_subject",
         "The request names some of a person's samples, and this model forgets whole people only.",
         Remedy(
-            "Send a new request that names the person (subject_id), and retry this one when that one is completed. Or let "
-            "the ML engineer train the model again.",
+            "Send a new request that names the person (subject_id), and retry this one when that one is completed. "
+            "Or let the ML engineer train the model again.",
             Role.PRIVACY_OFFICER,
             (NAME_THE_PERSON, RETRY, RETRAIN, FALL_BACK),
         ),

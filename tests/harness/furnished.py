@@ -14,7 +14,8 @@ BUDGET = {"epsilon": 8, "delta": 1e-5, "noise_std": 3e-5}
 def furnish(stack: Stack, recipe: str = "tiny", people: str = "tiny-person-{}") -> dict[str, str]:
     """Make requests of every kind; return each page's name and address. Takes some seconds of a worker's time."""
     name = stack.live(recipe, **BUDGET)
-    done = [stack.forgotten(name, subject_id=people.format(number), regulation="gdpr") for number in (11, 12, 13)]
+    order = {"regulation": "gdpr", "case_id": "DSR-2026/113"}
+    done = [stack.forgotten(name, subject_id=people.format(number), **order) for number in (11, 12, 13)]
     unverified = [
         stack.delete(name, subject_id=people.format(14), verified=False, regulation="gdpr", received_at=received)
         for received in (ago(10), ago(27), ago(60))

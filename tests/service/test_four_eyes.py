@@ -129,6 +129,10 @@ def test_who_makes_keys_does_not_make_a_second_person(office: Office) -> None:
     for key in (carol, puppet, as_bob, further, rotated):
         assert office.do("POST", path, key) == (409, "awaits_another_person")
     assert office.do("POST", path, office.bob)[0] == 200, "a key that carol has never seen"
+    path = f"{REQUESTS}/{unverified(office)}/verify"
+    for key in (as_bob, office.bob):
+        assert office.do("POST", path, key) == (409, "awaits_another_person"), "one actor, whoever made the key"
+    assert office.do("POST", path, office.ada)[0] == 200
 
 
 def test_a_consent_stands_for_a_week(office: Office) -> None:

@@ -20,6 +20,7 @@ HAPPENINGS = {
     "request.retried": "Retried",
     "request.verified": "Verified",
     "update.blocked": "Update blocked",
+    "version.published": "Version published",
     "certificate.issued": "Certificate issued",
 }
 

@@ -64,7 +64,7 @@ def _facts(session: Session, rows: list[DeletionRequest], at: int) -> dict[str, 
     return {
         "total": len(rows),
         "statuses": Counter(row.status for row in rows),
-        "laws": Counter(row.regulation or "none named" for row in rows),
+        "laws": Counter(row.regulation.upper() if row.regulation else "none named" for row in rows),
         "due": len(due),
         "late": len(late),
         "extended": sum(row.extended_at is not None for row in rows),
