@@ -24,6 +24,7 @@ from benchmarks.papers.images import Images, digits, mnist
 from benchmarks.papers.row import Paper, Row, Verdict, at_least, at_most, not_run
 from benchmarks.papers.scene import Scene, drawn, linear
 from unlearning import Training
+from unlearning.evaluation.comparators.deltagrad import DeltaGrad
 from unlearning.methods.mini import Mini
 from unlearning.model.training import train
 from unlearning.quality.distance_left import distance_left
@@ -57,6 +58,8 @@ ATTACKED = {
 """table 2, MNIST: share forgotten -> the attack's precision and recall on mini's model"""
 DEPTHS = {2: 0.80, 4: 0.81, 6: 0.81, 8: 0.82, 10: 0.82}
 """table 3, MNIST, 5 % forgotten: k -> mini's accuracy"""
+DELTAGRAD = {0.05: 0.78, 0.10: 0.73, 0.15: 0.67}
+"""table 1, MNIST: share forgotten -> accuracy of DeltaGrad"""
 SHARES = tuple(PUBLISHED)
 K = 10
 TRAINING = Training(epochs=20, batch_size=64, learning_rate=0.01, weight_decay=0.005)
@@ -106,6 +109,7 @@ def rows(size: Size) -> Iterator[Row]:
     yield from table_1(trials, (time.process_time() - start) / (4 * len(SHARES)))
     yield from table_2(size, images, trials)
     yield from table_3(trials)
+    yield from deltagrad_rows(trials)
     yield from waiting()
 
 
@@ -270,16 +274,43 @@ def at_depth(found: Trial, k: int) -> tuple[float, float]:
     return scene.problem.accuracy(weights, *scene.problem.recipe.holdout), distance
 
 
+def deltagrad_rows(trials: Sequence[Trial]) -> Iterator[Row]:
+    """Yield DeltaGrad's row of table 1: every fifth gradient is computed after the first ten, as the paper sets it."""
+    method = DeltaGrad(burn_in=10, period=5)
+    for at, (share, number) in enumerate(DELTAGRAD.items()):
+        start = time.process_time()
+        found = [corrected(method, each, at) for each in trials]
+        ours, left = zip(*found, strict=True)
+        untouched = statistics.mean(each.accuracy(at, UNTOUCHED) for each in trials)
+        seconds = (time.process_time() - start) / 2
+        place, why = f"table 1, MNIST, {share:.0%} forgotten, DeltaGrad", f"doing nothing: {untouched:.3f}"
+        yield Row(place, "accuracy", f"{number:.2f}", ours, DIFFERS, at_least(ours, number), why, seconds)
+        yield Row(
+            place,
+            "distance to retraining over doing nothing's",
+            "",
+            left,
+            DIFFERS,
+            Verdict.NO_NUMBER,
+            "0 is perfect, 1 is doing nothing; four of five gradients came from the cache",
+            seconds,
+        )
+
+
+def corrected(method: DeltaGrad, found: Trial, at: int) -> tuple[float, float]:
+    """Return the accuracy after DeltaGrad, and the distance left."""
+    scene, gone, known = found.scene, found.gone[at], found.weights[at]
+    state = method.prepare(scene.problem, scene.examples, scene.learned)
+    left = left_by(scene.examples, gone)
+    weights = method.forget(scene.problem, state, gone, left, torch.Generator()).state.weights
+    distance = distance_left(known[UNTOUCHED], weights, known[RETRAINED])
+    return scene.problem.accuracy(weights, *scene.problem.recipe.holdout), distance
+
+
 def waiting() -> Iterator[Row]:
     """Yield what is not here."""
     for name, numbers in (("Covtype", ".70, .67, .66"), ("HIGGS", ".64, .58, .56")):
         yield not_run(f"tables 1 to 3, {name}", "accuracy of mini at 5, 10 and 15 %", numbers, "Needs the data set.")
-    yield not_run(
-        "table 1, MNIST, DeltaGrad",
-        "accuracy at 5, 10 and 15 %",
-        ".78, .73, .67",
-        "DeltaGrad is not a method of this service.",
-    )
     yield not_run(
         "table 1, MNIST, certified data removal and Amnesiac",
         "accuracy at 5, 10 and 15 %",

@@ -167,7 +167,7 @@ def related(session: Session, request: DeletionRequest, limit: int = 50) -> list
 
 
 def names_with_requests(session: Session, tenant_id: str) -> frozenset[str]:
-    """Return the digests of the subjects and samples that the tenant's requests name, whatever model they cover.
+    """Return the digests of the subjects and samples that the tenant's requests name, in whichever models.
 
     Entries that were lifted count while their request has not ended: nobody has verified it yet.
     """

@@ -7,7 +7,7 @@ in the batch, R those to forget among them and w the weights of the repeated tra
     w <- w - (eta_t/(B - |R|)) (B (G_t + H_t (w - w_t)) - sum_{i in R} grad l(w; z_i)) - eta_t lambda w.
 
 In the authors' code the decay is part of G_t and of the pairs, and so is approximated with the rest; it is known, and
-stands apart here. H_t is the BFGS matrix of the last ``pairs`` differences. In the first ``burn_in`` steps and in
+is kept apart here. H_t is the BFGS matrix of the last ``pairs`` differences. In the first ``burn_in`` steps and in
 every ``period``-th step after them, B (G_t + H_t (w - w_t)) is the true batch gradient, which gives a new pair. A
 step where no pair shows positive curvature is a true one as well. After an update the cache holds the repeated
 training, as in their online algorithm.

@@ -7,7 +7,7 @@ Jia, Liu, Ram, Yao, Liu, Liu, Sharma and Liu, "Model Sparsity Can Simplify Machi
 
 They find a weight that falls along the training best. Here it falls in a straight line from gamma to 0, step by step;
 their code (github.com/OPTML-Group/Unlearn-Sparse, ``FT_l1``) does the same epoch by epoch. They prune the network
-first, which is a training of its own and is left out here. A step follows the penalty's subgradient, sign(w), with 0
+first, which is another training and is left out here. A step follows the penalty's subgradient, sign(w), with 0
 at 0.
 """
 
