@@ -28,6 +28,8 @@ DOCS = HERE.parent / "docs"
 ONLY_WHEN_NAMED = {"not_built", "paper_cnn"}
 """minutes to an hour, and no target"""
 SECONDS = 3600
+NO_SPREAD = 1e-9
+"""a count that is the same in every run has no interval"""
 RUN = """
 import importlib, json, os, sys
 for row in importlib.import_module(sys.argv[1]).rows():
@@ -90,7 +92,8 @@ def page(rows: list[dict[str, Any]]) -> str:
         "",
         "The table is no single run. Each row was put here at its time `at`; some came from runners of one "
         "question that called the functions of the file in `by`, not from this command. `python -m benchmarks NAME`, "
-        "with the name in `by`, measures a file's rows again, and `make bench` all of them.",
+        "with the name in `by`, measures a file's rows again, and `make bench` all of them. ± is half of the 95 % "
+        "interval by Student's t, over the seeds in the row's `sides`.",
         "",
         "| measured | value | target | unit | met | load | at | by |",
         "|---|---|---|---|---|---|---|---|",
@@ -118,8 +121,11 @@ def table(rows: list[dict[str, Any]]) -> Table:
 
 
 def value_of(row: dict[str, Any]) -> str:
-    """The row's figure as the tables show it."""
-    return "not run" if was_not_run(row) else number(row["value"])
+    """The row's figure as the tables show it, with half its 95 % interval where there is one."""
+    if was_not_run(row):
+        return "not run"
+    half = row["sides"].get("+-") if isinstance(row.get("sides"), dict) else None
+    return number(row["value"]) + (f" ± {half:.2g}" if half and half > NO_SPREAD else "")
 
 
 def number(value: object) -> str:

@@ -1,7 +1,7 @@
 """How far the bound of ``proved`` lies above the true distance to retraining, in small trials.
 
-A trial is that of ``tests/unit/test_bounds_hold.py``: three classes and 8 people, with 24 images of 4 x 4 to scatter, or
-16 rows for a tangent. Decay, loss, ``max_distance`` and who is forgotten are drawn by its seed. The true distance is that
+A trial is that of ``tests/unit/test_bounds_hold.py``: three classes, 8 people, and 24 images of 4 x 4 to scatter or 16
+rows for a tangent. Decay, loss, ``max_distance`` and who is forgotten are drawn by its seed. The true distance is that
 to a float64 retraining by plain autograd, less what this may itself be off. Below 1 a bound is broken.
 
 ``python -m benchmarks bounds_hold`` makes 1,000 trials of each kind; ``python -m benchmarks.bounds_hold 50`` makes 50.

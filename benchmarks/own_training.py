@@ -8,8 +8,8 @@ chosen inside the training part: trained on its first 320 people and compared on
 the first that were tried.
 
 A cost is counted: how many times a sample is visited when one person is forgotten, over those of a retraining, as the
-mean over everyone (``late``: also over those who joined last). ``sides`` holds the CPU seconds of one such update and
-of the retraining, measured in one thread.
+mean over everyone (``late``: also over those who joined last). ``sides`` holds every run of the method and of
+``retrain`` with the same seeds, the CPU seconds of one such update and of the retraining in one thread among them.
 
 ``python -m benchmarks.own_training [seed ...]`` prints the rows; without seeds, five for the first three methods and
 three for the others.
@@ -271,7 +271,8 @@ def summed(runs: Iterable[Row]) -> Iterator[Row]:
             continue
         lost = [whole[run["seed"]]["accuracy"] - run["accuracy"] for run in mine]
         points, cost = TARGETS.get(name, (None, None)) if mine[0]["data"] == "MNIST" else (None, None)
-        sides = {"runs": mine, "accuracy": interval([run["accuracy"] for run in mine])}
+        others = [whole[run["seed"]] for run in mine]
+        sides = {"runs": mine, "retrain": others, "accuracy": interval([run["accuracy"] for run in mine])}
         label = f"{mine[0]['data']}, {name}"
         if name != "retrain":
             yield row(f"{label}: accuracy lost", interval(lost), points, "points", sides)

@@ -227,7 +227,8 @@ class Samples:
 class Run:
     """What a recipe's own training function is given. It trains ``model`` in place.
 
-    It must depend on these fields alone, and on torch's random state, which is set before the call.
+    It must depend on these fields alone, and on the random states of torch, numpy and Python, which are set before the
+    call.
 
     Args:
         model: the module, in training mode; after a first phase with the weights and buffers that it ended with.

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -295,3 +296,25 @@ def test_a_training_that_ends_in_a_minimiser_has_no_phases(method: Method) -> No
 def test_options_outside_their_range_are_refused(make: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make()
+
+
+@pytest.mark.parametrize("draw", [lambda: float(np.random.rand()), random.random, lambda: float(torch.rand(()))])
+def test_what_a_training_draws_follows_from_its_seed_and_leaves_the_process_as_it_was(draw: Any) -> None:
+    def fit(run: ul.Run) -> None:
+        run.model.state_dict()[next(iter(run.model.state_dict()))].mul_(draw())
+
+    recipe = own(train=fit)
+    problem, examples = Problem(recipe), recipe.samples.examples()
+    trained, after = [], []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        expected = draw()
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        trained.append(train_by_recipe(problem, examples).weights)
+        after.append(draw() == expected)
+    assert torch.equal(*trained)
+    assert after == [True, True]
