@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from service.access.api_keys import check_pepper
 from service.access.installation import check_places
 from service.access.proxy import NamedPeople
 from service.api import health, problems
 from service.api.console import pages, reference
-from service.api.dependencies import Service
+from service.api.dependencies import Service, look_for_unread
 from service.api.http.bodies import Bodies
 from service.api.http.limits import Limiter, Quotas
 from service.api.openapi import document, operation_id
@@ -86,7 +86,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         health,
         reference,
     ):
-        app.include_router(room.router)
+        app.include_router(room.router, dependencies=[Depends(look_for_unread)])
     for router in pages.ROUTERS:
         app.include_router(router)
     processor = Processor.of(settings)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from fastapi import Depends, Request, Security
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.access.api_keys import Caller, Scope, authenticate, caller_of
@@ -95,6 +96,7 @@ def holding(*scopes: Scope) -> Callable[..., Caller]:
         found = _identified(service, request, credentials)
         _within_limits(service, request, found)
         permitted = _permitted(found, scopes)
+        _require_read(request)
         if request.method not in _READING:
             require_writable(service)
         return permitted
@@ -244,6 +246,28 @@ def awaits_another(act: Act) -> ApiProblem:
         "A key that was made over HTTP counts as its maker's."
     )
     return ApiProblem(409, "awaits_another_person", detail)
+
+
+async def look_for_unread(request: Request) -> None:
+    """Note where a call has a body and its route reads none: what it says would be passed over in silence.
+
+    An empty object says nothing. ``holding`` refuses the call once it knows the caller.
+    """
+    route = request.scope["route"]
+    reads = request.method in _READING or not isinstance(route, APIRoute) or route.body_field is not None
+    if not reads and (await request.body()).strip() not in (b"", b"{}"):
+        request.state.unread = [each.alias for each in route.dependant.query_params]
+
+
+def _require_read(request: Request) -> None:
+    """Raise ApiProblem (422) where the call has a body that nobody reads."""
+    options: list[str] | None = getattr(request.state, "unread", None)
+    if options is None:
+        return
+    known = (
+        f"Options of its address, after the question mark: {', '.join(options)}." if options else "It has no options."
+    )
+    raise ApiProblem(422, "body_not_read", f"This call takes no body. {known}", [{"pointer": "", "detail": "not read"}])
 
 
 def require_writable(service: Service) -> None:

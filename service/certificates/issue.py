@@ -16,6 +16,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -42,7 +43,7 @@ from service.infra.tables import (
     Version,
 )
 from service.models.consumers import standing
-from service.models.publications import PUBLISHING, require_published
+from service.models.publications import PUBLISHING, body_of, require_published
 from service.requests.intake import opening
 from service.requests.reasons import Reason
 from service.requests.webhooks import News, announce
@@ -96,11 +97,24 @@ def _signed(signer: Signer, pepper: Pepper, completion: Completion, audit: Mappi
     """Return the envelope, of what the audit log says; or why it is not authentic."""
     said = statement(opening(pepper, completion.request.salt), completion, audit)
     try:
+        _require_said(completion.request, completion.entries)
         envelope = sign(signer, canonical(said).encode())
         verify(envelope, signer.verifier)
     except NotAuthentic as error:
         return error
     return json.dumps(envelope)
+
+
+def _require_said(request: DeletionRequest, entries: Iterable[AuditEntry]) -> None:
+    """Check that the log says of the request's law and moments what the database says. Raises NotAuthentic."""
+    moments: dict[str, Any] = {"at": request.completed_at, "received_at": request.received_at, "due_at": request.due_at}
+    wanted = {"request.accepted": {"regulation": request.regulation}, "request.completed": moments}
+    said = {entry.kind: body_of(entry) for entry in entries if entry.kind in wanted}  # of several the last
+    wrong = sorted(
+        fact for kind, body in said.items() for fact, value in wanted[kind].items() if body.get(fact, value) != value
+    )
+    if wrong:
+        raise NotAuthentic(f"The audit log and the database differ on the request: {', '.join(wrong)}.")
 
 
 def _keep(session: Session, outcomes: Mapping[tuple[str, int | None], Outcome]) -> int:

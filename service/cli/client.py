@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ _HINTS = {
     401: "Set EXPUNGE_API_KEY to a valid key; `expunge keys create` makes one.",
     403: "Use a key with that scope: `expunge keys create --scope ...`.",
     404: "See what there is with `expunge models list` or `expunge requests list`.",
-    409: "Look at its present state first.",
     503: "`expunge doctor` says what is missing.",
 }
 
@@ -171,6 +171,10 @@ class Client:
         """Return the one id in a list that begins with ``prefix``. Raises CommandError for none, and for several."""
         if len(prefix) == ID_DIGITS:
             return prefix
+        if not re.fullmatch("[0-9a-f]+", prefix):
+            raise CommandError(
+                f"{prefix!r} is no id.", "An id has the digits 0 to 9 and a to f; its first few do.", USAGE
+            )
         query = {"id_prefix": prefix} if path == REQUESTS else {}
         found = [row for row in self.pages(path, **query) if str(row["id"]).startswith(prefix)]
         if len(found) == 1:

@@ -47,7 +47,7 @@ def facts_of(version: Version, parent: Version | None, budget_cost: int) -> dict
 def require_published(session: Session, version: Version, entries: Iterable[AuditEntry]) -> None:
     """Check that the entry that publishes the version says what the database says. Raises NotAuthentic."""
     name = f"version {version.number} of generation {version.generation_id}"
-    bodies = [_body(entry) for entry in entries if entry.kind in PUBLISHING]
+    bodies = [body_of(entry) for entry in entries if entry.kind in PUBLISHING]
     body = next((each for each in bodies if each.get("version") == version.id), None)
     if body is None:
         raise NotAuthentic(f"The audit log has no entry that publishes {name}.")
@@ -93,7 +93,7 @@ def _said(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[int, int], dict[st
     return {(body["generation"], body["number"]): body for body in bodies}
 
 
-def _body(entry: AuditEntry) -> dict[str, Any]:
+def body_of(entry: AuditEntry) -> dict[str, Any]:
     """Return what the entry says. Raises NotAuthentic where its text does not have the hash that is in the log."""
     if tree.leaf_hash(entry.body.encode()).hex() != entry.leaf_hash:
         raise NotAuthentic(f"The text of audit entry {entry.log_index} does not have the hash that is in the log.")

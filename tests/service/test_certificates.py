@@ -34,6 +34,7 @@ from service.infra.tables import (
     Task,
     Version,
 )
+from service.infra.time import SECOND
 from service.models.publications import claim_digest, facts_of
 from service.requests.intake import Order, commitment
 from service.requests.status import settle
@@ -280,6 +281,25 @@ def test_an_edited_version_is_not_signed_and_everybody_is_told(client: TestClien
     assert client.get(f"{PATH}/{made['id']}/certificate").status_code == 200
     assert b"expunge_certificates_refused 0.0" in render(service.database, service.settings, service.traffic)
     assert other["status"] == "queued"
+
+
+@pytest.mark.parametrize("fact", ["received_at", "due_at", "regulation"])
+def test_an_edited_request_is_not_signed(client: TestClient, service: Service, fact: str) -> None:
+    model = live_model(service)
+    order = {"subject_id": "ada", "regulation": "gdpr"}
+    made = client.post(PATH, json=order, headers={"Idempotency-Key": "ada"}).json()
+    carry_out(service, model, made["id"])
+    with service.database.write() as session:
+        row = session.get_one(DeletionRequest, made["id"])
+        before = getattr(row, fact)
+        setattr(row, fact, "ccpa" if fact == "regulation" else before + 30 * 24 * 3600 * SECOND)
+    assert tick(service) == 0
+    answer = client.get(f"{PATH}/{made['id']}/certificate")
+    assert (answer.status_code, answer.json()["code"]) == (409, "certificate_refused")
+    assert f"differ on the request: {fact}" in answer.json()["detail"]
+    with service.database.write() as session:
+        setattr(session.get_one(DeletionRequest, made["id"]), fact, before)
+    assert tick(service) == 1, "what was put right is signed"
 
 
 def test_an_edited_entry_of_a_publication_is_not_signed_either(client: TestClient, service: Service) -> None:

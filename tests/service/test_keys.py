@@ -227,6 +227,9 @@ def test_a_key_is_rotated_with_an_overlap_and_grants_no_more(api: TestClient, se
     poor = key_of("keys:admin")
     assert api.post(path, headers=poor).json()["code"] == "scope_exceeded", "no way to a scope that one lacks"
     assert api.post(path, headers=key_of("keys:admin", tenant_id="other")).status_code == 404
+    unread = api.post(path, headers=admin, json={"overlap_seconds": 0})
+    assert (unread.status_code, unread.json()["code"]) == (422, "body_not_read"), "not an overlap of a day, in silence"
+    assert "overlap_seconds" in unread.json()["detail"]
     made = api.post(path, headers=admin, params={"overlap_seconds": 60})
     assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
     new = made.json()

@@ -24,7 +24,7 @@ _ROWS = (list, tuple, set, frozenset)
 
 
 def numbers_in(name: str, value: object, seen: dict[int, object]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the name and the value of every tensor, and of every array and row of real numbers as a tensor, below ``value``.
+    """Yield the names and values of all tensors below ``value``; arrays and rows of real numbers as tensors.
 
     A single number of Python's is a setting, as ``eps`` is; whole numbers are too. ``seen`` holds by id what was
     looked at before, and is added to.

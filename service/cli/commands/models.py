@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import Annotated, Any
 
@@ -174,6 +175,8 @@ def retrain(
         if not as_json or not dry_run:
             _show_changes(found["changes"])
         if not dry_run:
+            if not (yes or sys.stdin.isatty()):
+                raise CommandError("Nothing was trained: nobody is at a terminal to be asked.", "Say --yes.", USAGE)
             if not (yes or typer.confirm("Train on these data?", err=True)):
                 raise CommandError("Nothing was trained.", "")
             found = client.post(path, {})
