@@ -49,6 +49,7 @@ _VERBS = {
     "others": "related",
     "prolong": "extend",
     "lift_hold": "lift",
+    "approve_large": "approve",
     "retry_request": "retry",
     "send_again": "replay",
 }

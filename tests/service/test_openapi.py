@@ -24,7 +24,7 @@ VERBS = {
     "cancel", "checkpoint", "checkpoint_head", "consistency", "create", "create_batch", "deliveries", "estimate",
     "budget", "extend", "follow", "healthz", "index", "lift", "metrics", "preparation", "proof", "put", "readyz",
     "reject", "related", "remove", "replay", "restore", "retrain", "retry", "revoke", "rotate", "search", "show",
-    "show_retrain", "test", "verify", "policy", "retire", "rename",
+    "show_retrain", "test", "verify", "policy", "retire", "rename", "approve",
 }  # fmt: skip
 
 
