@@ -12,8 +12,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from unlearning.model.descent.ingredients import ACTING, ingredients_of
-from unlearning.model.imports import load_constants
 from unlearning.model.global_state import settings_kept
+from unlearning.model.imports import load_constants
 from unlearning.recipe import Recipe, SampleLoss
 from unlearning.types import RecipeError
 
