@@ -32,9 +32,8 @@ PAPER = Paper(
     "retraining in a tenth of the time, and a bound on what is left makes it a guarantee.",
     measured="Accuracies stay high, and on the forgotten they are those of doing nothing, three points above a "
     "retraining's. The distance to the retrained weights is the same before the step and after it, three quarters of "
-    "the ball's radius; a retraining draws other batches and masks. An attacker who has both models finds as much after "
-    "the step as after a retraining. Each bound of table 3 says less than the ball "
-    "alone.",
+    "the ball's radius; a retraining draws other batches and masks. An attacker who has both models finds as much "
+    "after the step as after a retraining. Each bound of table 3 says less than the ball alone.",
     seconds=60,
 )
 RADIUS, NOISE, DECAY = 10.0, 0.01, 5e-4

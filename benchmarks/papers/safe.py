@@ -26,8 +26,8 @@ PAPER = Paper(
     "After 20 rounds the accuracy on the forgotten is that of a retrained model, at a small loss for everyone else.",
     measured="With the paper's step, mode and lambda the forgotten end near to where a retraining has them. Everyone "
     "else loses two points, four times the paper's loss, and a longer step loses more on both sides alike. From lambda "
-    "1,000 on, the gradient of the training data no longer counts. On a logistic regression the paper's step is far too "
-    "long: 7 to 9 points are lost, and 1 to 3 with a quarter of it.",
+    "1,000 on, the gradient of the training data no longer counts. On a logistic regression the paper's step is too "
+    "long: it ends 6 to 9 points below a retraining; a quarter of it ends between 3 below and 1 above.",
     seconds=120,
 )
 PUBLISHED = Safe(mode="keep", step="published", strength=1000.0, calibration_count=0)
