@@ -59,7 +59,15 @@ def test_the_last_run_is_written_between_the_marks(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     values = vars(Result("x", cases=3, planted=2, caught=1, notes=("seen",)))
-    run = {"at": "2026-11-21", "seed": 7, "scale": 1.0, "commit": "abc", "python": "3.12", "failed": [], "results": [values]}
+    run = {
+        "at": "2026-11-21",
+        "seed": 7,
+        "scale": 1.0,
+        "commit": "abc",
+        "python": "3.12",
+        "failed": [],
+        "results": [values],
+    }
     write_into(page, run)
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
