@@ -46,6 +46,7 @@ from service.models.consumers import standing
 from service.models.publications import PUBLISHING, body_of, require_published
 from service.requests.intake import opening
 from service.requests.reasons import Reason
+from service.requests.status import outcomes_of
 from service.requests.webhooks import News, announce
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.composition import Allowance
@@ -97,7 +98,7 @@ def _signed(signer: Signer, pepper: Pepper, completion: Completion, audit: Mappi
     """Return the envelope, of what the audit log says; or why it is not authentic."""
     said = statement(opening(pepper, completion.request.salt), completion, audit)
     try:
-        _require_said(completion.request, completion.entries)
+        _require_said(completion)
         envelope = sign(signer, canonical(said).encode())
         verify(envelope, signer.verifier)
     except NotAuthentic as error:
@@ -105,11 +106,13 @@ def _signed(signer: Signer, pepper: Pepper, completion: Completion, audit: Mappi
     return json.dumps(envelope)
 
 
-def _require_said(request: DeletionRequest, entries: Iterable[AuditEntry]) -> None:
-    """Check that the log says of the request's law and moments what the database says. Raises NotAuthentic."""
-    moments: dict[str, Any] = {"at": request.completed_at, "received_at": request.received_at, "due_at": request.due_at}
-    wanted = {"request.accepted": {"regulation": request.regulation}, "request.completed": moments}
-    said = {entry.kind: body_of(entry) for entry in entries if entry.kind in wanted}  # of several the last
+def _require_said(completion: Completion) -> None:
+    """Check that the log says of the request's law, moments and tasks what the database says. Raises NotAuthentic."""
+    request = completion.request
+    ended: dict[str, Any] = {name: getattr(request, name) for name in ("completed_at", "received_at", "due_at")}
+    ended["outcome"] = completion.outcome
+    wanted = {"request.accepted": {"regulation": request.regulation}, "request.completed": ended}
+    said = {entry.kind: body_of(entry) for entry in completion.entries if entry.kind in wanted}  # of several the last
     wrong = sorted(
         fact for kind, body in said.items() for fact, value in wanted[kind].items() if body.get(fact, value) != value
     )
@@ -177,12 +180,13 @@ def _completions(session: Session, requests: Sequence[str]) -> tuple[list[Comple
     )
     asked = {request: at for request, at in session.execute(last_asked)}
     samples = _samples(session, requests, [release.version for release in releases.values()])
+    outcomes = outcomes_of(session, completed)
     found = []
     for request in completed:
         done = [(task, releases[version.id]) for task, version in carried[request.id]]
         entries = {entry.id: entry for entry in chain(own[request.id], *(release.publications for _, release in done))}
         in_order = [entries[each] for each in sorted(entries)]
-        known = asked.get(request.id), samples[request.id]
+        known = asked.get(request.id), samples[request.id], outcomes[request.id]
         found.append(Completion(request, done, ended[request.id], in_order, *known))
     return found, faults
 

@@ -60,6 +60,7 @@ class Completion:
         without_version: the names of the models that ended before they carried it out, and the reason of each.
         asked: when the last of its suppression entries was made.
         samples: the keyed digests of the samples that each version (by id) forgot for it.
+        outcome: the digest of its tasks, to be compared with that in the entry of its completion.
     """
 
     request: DeletionRequest
@@ -68,6 +69,7 @@ class Completion:
     entries: Sequence[AuditEntry]
     asked: int | None
     samples: Mapping[str, Sequence[str]]
+    outcome: str
 
 
 def statement(key: bytes, completion: Completion, audit: Mapping[str, Any]) -> dict[str, Any]:

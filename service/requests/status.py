@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
-from service.audit.log import entry, recorded_at
+from service.audit.log import canonical, entry, recorded_at
 from service.infra.db import batches, log_after_commit
 from service.infra.tables import AuditEntry, Certificate, DeletionRequest, Model, Task
 from service.infra.time import SECOND, rfc_3339
@@ -142,7 +143,8 @@ def _store(session: Session, settled: list[_Settled]) -> None:
 
 def record_status(session: Session, *requests: DeletionRequest) -> None:
     """Write the audit entries of the statuses that requests have just taken, and the news for the webhooks."""
-    entries = [_entry(session, request) for request in requests]
+    outcomes = outcomes_of(session, [request for request in requests if request.status == Status.COMPLETED])
+    entries = [_entry(session, request, outcomes.get(request.id)) for request in requests]
     if entries:
         session.execute(insert(AuditEntry), entries)
     kinds = [(_NEWS.get(Status(request.status)), request) for request in requests]
@@ -183,7 +185,25 @@ def _places(session: Session, requests: Sequence[DeletionRequest]) -> dict[str, 
     return places
 
 
-def _entry(session: Session, request: DeletionRequest) -> dict[str, Any]:
+def outcomes_of(session: Session, requests: Sequence[DeletionRequest]) -> dict[str, str]:
+    """Return by request what its tasks came to, as HMAC-SHA-256 under the request's salt: 64 hex digits.
+
+    The entry of its completion holds it, so that a task which is edited afterwards is seen. Without the salt it tells
+    nothing of the models that the person was in.
+    """
+    tasks: dict[str, list[dict[str, Any]]] = {request.id: [] for request in requests}
+    columns = select(Task.request_id, Task.model_id, Task.version_id, Task.samples, Task.method, Task.reason)
+    for batch in batches(tasks):
+        for row in session.execute(columns.where(Task.request_id.in_(batch)).order_by(Task.model_id)).mappings():
+            tasks[row["request_id"]].append(dict(row))
+    return {
+        each.id: hmac.new(each.salt, canonical({"tasks": tasks[each.id]}).encode(), "sha256").hexdigest()
+        for each in requests
+    }
+
+
+def _entry(session: Session, request: DeletionRequest, outcome: str | None) -> dict[str, Any]:
+    completion = {} if outcome is None else {"completed_at": request.completed_at, "outcome": outcome}
     return entry(
         session,
         request.tenant_id,
@@ -192,6 +212,7 @@ def _entry(session: Session, request: DeletionRequest) -> dict[str, Any]:
         reason=request.reason,
         received_at=request.received_at,
         due_at=request.due_at,
+        **completion,
     )
 
 

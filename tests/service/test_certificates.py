@@ -302,6 +302,28 @@ def test_an_edited_request_is_not_signed(client: TestClient, service: Service, f
     assert tick(service) == 1, "what was put right is signed"
 
 
+@pytest.mark.parametrize("edit", ["samples", "method", "version", "deleted"])
+def test_an_edited_task_is_not_signed(client: TestClient, service: Service, edit: str) -> None:
+    model = live_model(service)
+    made = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": "ada"}).json()
+    carry_out(service, model, made["id"])
+    with service.database.write() as session:
+        task = session.scalars(select(Task).where(Task.request_id == made["id"])).one()
+        match edit:
+            case "samples":
+                task.samples += 97
+            case "method":
+                task.method = "retrain"
+            case "version":
+                task.version_id = None
+            case _:
+                session.delete(task)
+    assert tick(service) == 0
+    answer = client.get(f"{PATH}/{made['id']}/certificate")
+    assert (answer.status_code, answer.json()["code"]) == (409, "certificate_refused")
+    assert "differ on the request: outcome" in answer.json()["detail"]
+
+
 def test_an_edited_entry_of_a_publication_is_not_signed_either(client: TestClient, service: Service) -> None:
     """Whoever edits the claim and the entry alike meets the head that was signed before."""
     model = live_model(service)

@@ -46,7 +46,7 @@ from service.requests import legal_holds as holds
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from service.requests.states import Status, awaits_decision, derive
-from service.requests.status import end_open_tasks, record_status, settle
+from service.requests.status import end_open_tasks, outcomes_of, record_status, settle
 from workers.runtime.lease import give_back
 from workers.scheduler.replay import RestoreReport, follow, to_do
 from workers.storage.private_state import drop_vectors
@@ -269,14 +269,16 @@ def _finish_request(session: Session, request: DeletionRequest, at: int) -> None
 def _certify_again(session: Session, new: Iterable[JournalEntry]) -> None:
     """Let the scheduler certify what is completed and was not so in the backup: the certificates are lost with it.
 
-    A completion that is missing in the log is recorded now, and the webhooks are sent.
+    A completion that is missing in the log, or came to something else there, is recorded now, and the webhooks are
+    sent.
     """
     session.flush()
     for request_id in sorted({each["request"]["id"] for entry in new for each in entry.requests}):
         request = session.get(DeletionRequest, request_id)
         if request is None or request.status != Status.COMPLETED:
             continue
-        if not _logged(session, request_id, "request.completed"):
+        outcome = outcomes_of(session, [request])[request_id]
+        if not _logged(session, request_id, "request.completed", outcome):
             record_status(session, request)
         key = {"request_id": request_id, "completed_at": request.completed_at}
         changed = select(Task.id).where(Task.request_id == request_id, Task.version_id.is_not(None)).limit(1)
@@ -284,9 +286,13 @@ def _certify_again(session: Session, new: Iterable[JournalEntry]) -> None:
             session.add(Certificate(**key, tenant_id=request.tenant_id))
 
 
-def _logged(session: Session, request_id: str, kind: str) -> bool:
-    """Return whether the log tells this of the request: the backup's own entries, and those of an export."""
+def _logged(session: Session, request_id: str, kind: str, fact: str = "") -> bool:
+    """Return whether the log tells this of the request: the backup's own entries, and those of an export.
+
+    ``fact``: text that the entry must contain.
+    """
     told = select(AuditEntry.id).where(AuditEntry.request_id == request_id, AuditEntry.kind == kind)
+    told = told.where(AuditEntry.body.contains(fact, autoescape=True))
     return session.scalar(told.limit(1)) is not None
 
 
