@@ -38,9 +38,9 @@ def rows() -> Iterator[dict[str, Any]]:
         storm(world)
         sides = issue(world)
         world.storage.close()
-    each = 1000 * sides["seconds"] / sides["certificates"]
+    each = 1000 * sides["cpu"] / sides["certificates"]
     name = f"certificates after {REQUESTS:,} requests, PostgreSQL"
-    yield {"name": name, "value": each, "target": None, "unit": "ms", "met": None, "sides": sides}
+    yield {"name": name, "value": each, "target": "<= 1", "unit": "CPU ms each", "met": each <= 1.0, "sides": sides}
 
 
 def storm(world: World) -> None:

@@ -97,6 +97,7 @@ def forgotten_by(method: str) -> Row:
         start = time.process_time()
         timed_update(process, Benches(process.settings), model_id)
         updated = time.process_time() - start
+        parameters = sum(value.numel() for value in residual_network().parameters())
         process.storage.close()
     return {
         "name": f"ResNet-18 without batch normalisation, {method} through the service: an update / the registration",
@@ -104,7 +105,7 @@ def forgotten_by(method: str) -> Row:
         "target": "reported",
         "unit": "CPU ratio",
         "met": None,
-        "sides": {"registered": registered, "updated": updated, "images": SERVED},
+        "sides": {"registered": registered, "updated": updated, "images": SERVED, "parameters": parameters},
     }
 
 

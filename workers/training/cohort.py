@@ -60,8 +60,8 @@ HELD_TIMES, CONVERGED_TIMES = 3, 8
 features in float64 and copies of those too"""
 READ_BYTES = 3 * 2**30
 """of a row group and of the blocks that are in work where samples are read"""
-READINGS = 80
-"""of all samples, in a preparation of newton: a solve is about 16, and it solves once and for its calibration sets"""
+READINGS = 60
+"""of all samples, in a preparation of newton: a solve is about 11, and it solves once and for its calibration sets"""
 
 
 def require_room(database: Database, everyone: manifest.Digests) -> None:
