@@ -203,7 +203,7 @@ def outcomes_of(session: Session, requests: Sequence[DeletionRequest]) -> dict[s
 
 
 def _entry(session: Session, request: DeletionRequest, outcome: str | None) -> dict[str, Any]:
-    completion = {} if outcome is None else {"completed_at": request.completed_at, "outcome": outcome}
+    completion: dict[str, Any] = {} if outcome is None else {"completed_at": request.completed_at, "outcome": outcome}
     return entry(
         session,
         request.tenant_id,

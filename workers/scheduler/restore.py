@@ -7,7 +7,9 @@ is retired, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import func, or_, select
@@ -260,10 +262,10 @@ def _finish_task(session: Session, row: dict[str, Any]) -> None:
 
 
 def _finish_request(session: Session, request: DeletionRequest, at: int) -> None:
-    """Complete the request at its old moment."""
+    """Complete the request at its old moment, which is that of the last update that carried it out."""
     request.status = derive(session.scalars(select(Task.status).where(Task.request_id == request.id)))
     if request.status == Status.COMPLETED:
-        request.reason, request.completed_at = None, request.completed_at or at
+        request.reason, request.completed_at = None, max(request.completed_at or 0, at)
 
 
 def _certify_again(session: Session, new: Iterable[JournalEntry]) -> None:
@@ -277,8 +279,8 @@ def _certify_again(session: Session, new: Iterable[JournalEntry]) -> None:
         request = session.get(DeletionRequest, request_id)
         if request is None or request.status != Status.COMPLETED:
             continue
-        outcome = outcomes_of(session, [request])[request_id]
-        if not _logged(session, request_id, "request.completed", outcome):
+        ended = {"completed_at": request.completed_at, "outcome": outcomes_of(session, [request])[request_id]}
+        if not _logged(session, request_id, "request.completed", ended):
             record_status(session, request)
         key = {"request_id": request_id, "completed_at": request.completed_at}
         changed = select(Task.id).where(Task.request_id == request_id, Task.version_id.is_not(None)).limit(1)
@@ -286,14 +288,10 @@ def _certify_again(session: Session, new: Iterable[JournalEntry]) -> None:
             session.add(Certificate(**key, tenant_id=request.tenant_id))
 
 
-def _logged(session: Session, request_id: str, kind: str, fact: str = "") -> bool:
-    """Return whether the log tells this of the request: the backup's own entries, and those of an export.
-
-    ``fact``: text that the entry must contain.
-    """
-    told = select(AuditEntry.id).where(AuditEntry.request_id == request_id, AuditEntry.kind == kind)
-    told = told.where(AuditEntry.body.contains(fact, autoescape=True))
-    return session.scalar(told.limit(1)) is not None
+def _logged(session: Session, request_id: str, kind: str, facts: Mapping[str, object] = MappingProxyType({})) -> bool:
+    """Return whether the log tells this of the request, with these facts: the backup's own entries, and an export's."""
+    told = select(AuditEntry.body).where(AuditEntry.request_id == request_id, AuditEntry.kind == kind)
+    return any(facts.items() <= json.loads(body).items() for body in session.scalars(told))
 
 
 def _spend_greatest(session: Session, report: RestoreReport, entries: Iterable[JournalEntry]) -> None:
