@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from typing import Annotated, Any
 
@@ -175,9 +174,12 @@ def retrain(
         if not as_json or not dry_run:
             _show_changes(found["changes"])
         if not dry_run:
-            if not (yes or sys.stdin.isatty()):
-                raise CommandError("Nothing was trained: nobody is at a terminal to be asked.", "Say --yes.", USAGE)
-            if not (yes or typer.confirm("Train on these data?", err=True)):
+            try:
+                agreed = yes or typer.confirm("Train on these data?", err=True)
+            except typer.Abort:
+                hint = "Say --yes where nobody is at a terminal."
+                raise CommandError("Nothing was trained: the question was not answered.", hint, USAGE) from None
+            if not agreed:
                 raise CommandError("Nothing was trained.", "")
             found = client.post(path, {})
             if wait:
