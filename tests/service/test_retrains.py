@@ -115,9 +115,11 @@ def test_the_command_shows_the_dry_run_and_asks(command: Callable[..., Any], ser
     assert "6 samples (2 people) are left out" in result.output
     assert planned(service) == [("ended", True)]
     assert "Train on these data?" in result.output
+    result = command("--new-data")
+    assert result.exit_code != 0 and "the question was not answered" in str(result.exception)
     result = command("--new-data", input="y\n")
     assert result.exit_code == 0, result.output
-    assert planned(service) == [("ended", True), ("ended", True), ("live", False)]
+    assert planned(service) == [("ended", True), ("ended", True), ("ended", True), ("live", False)]
     assert "is live" in result.output
 
 
