@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -15,13 +17,23 @@ from service.requests.reasons import Reason
 from tests.faults.invariants import broken
 from tests.workers import meanwhile
 from tests.workers.test_crashes import die_at
-from tests.workers.test_resolved import api_of, client, shown
+from tests.workers.test_resolved import api_of
 from tests.workers.worlds import World, end_schedulers_lease
 from workers.scheduler.run import open_scheduler
 from workers.storage.key_store import HolderKey
 
-__all__ = ["client"]
 MODEL = "/v1/models/m"
+
+
+@pytest.fixture
+def client(world: World) -> Iterator[TestClient]:
+    with api_of(world) as api:
+        yield api
+
+
+def shown(client: TestClient, request: str) -> dict[str, Any]:
+    found: dict[str, Any] = client.get(f"/v1/deletion-requests/{request}").json()
+    return found
 
 
 def keys_left(world: World) -> int:
