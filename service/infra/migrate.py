@@ -39,18 +39,19 @@ def migrate(database: Database) -> None:
     Raises:
         RuntimeError: the database was migrated by a newer release.
     """
-    if schema_state(database) is SchemaState.CURRENT:
-        return
-    from alembic import command  # noqa: PLC0415 (alembic costs 0.2 s, and only a migration needs it)
+    with _alone(database):
+        if schema_state(database) is SchemaState.CURRENT:
+            return
+        from alembic import command  # noqa: PLC0415 (alembic costs 0.2 s, and only a migration needs it)
 
-    with _locked(database) as configuration:
-        command.upgrade(configuration, "head")
+        with _locked(database) as configuration:
+            command.upgrade(configuration, "head")
 
 
 @contextmanager
 def _locked(database: Database) -> Iterator[Config]:
     """Take the migration lock; yield Alembic's configuration for its connection. Raises RuntimeError: schema ahead."""
-    with _alone(database), database.engine.connect() as connection:
+    with database.engine.connect() as connection:
         _lock(connection)
         try:
             if _state(connection) is SchemaState.AHEAD:
@@ -94,7 +95,9 @@ def _configuration() -> Config:
 def _alone(database: Database) -> Iterator[None]:
     """Lock a file next to an SQLite database, so that one process migrates at a time. The lock ends with the process.
 
-    SQLite's own write lock comes too late: a migration reads the version first, and may not write afterwards.
+    SQLite's own write lock comes too late: a migration reads the version first, and may not write afterwards. The look
+    before it needs the lock as well: while another process turns a new file to its write-ahead log, SQLite refuses to
+    open it without waiting.
     """
     path = database.engine.url.database
     if database.dialect != "sqlite" or not path:

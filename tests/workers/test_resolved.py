@@ -133,7 +133,8 @@ def budget_exhausted(scene: Scene) -> Story:
 
 def beyond_calibration(scene: Scene) -> Story:
     """a third person asked, and the calibration covers two"""
-    model_id = scene.world.live("convex", "newton", **ASKED)
+    # the orders are drawn: the bound of a retrain without these people was between 0.007 and 0.05
+    model_id = scene.world.live("convex", "newton", **{**ASKED, "max_distance": 0.1})
     for person in ("p1", "p2", "p3"):
         request = scene.ask(subject_id=person)
         scene.world.work(model_id)
