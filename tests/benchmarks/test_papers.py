@@ -69,7 +69,10 @@ def test_a_paper_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[st
     assert "unknown: nobody" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", command.present())
+PRESENT = command.present()
+
+
+@pytest.mark.parametrize("name", [PRESENT[0], *(pytest.param(each, marks=pytest.mark.drill) for each in PRESENT[1:])])
 def test_each_paper_runs_small(name: str) -> None:
     module: Any = importlib.import_module(f"benchmarks.papers.{name}")
     rows = list(module.rows(module.SMALL))

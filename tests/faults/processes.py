@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import select
 
 from service.cli.output import CommandError
-from service.infra.db import Database
+from service.infra.db import SILENT_SECONDS, Database
 from service.infra.migrate import SchemaState, schema_state
 from service.infra.tables import Certificate, DeletionRequest, Model, Version
 from service.infra.time import SECOND
@@ -72,7 +72,8 @@ def zombies(kind: str, rounds: int) -> Told:
             pid = where.stack.processes["worker"].process.pid  # type: ignore[union-attr]
             os.kill(pid, signal.SIGSTOP)
             where.stack.start("worker-2")
-            done = eventually(lambda number=number: where.stack.head(name)["number"] == number + 2, 60)  # type: ignore[misc]
+            # one that is stopped inside a transaction keeps its locks until PostgreSQL ends the transaction
+            done = eventually(lambda number=number: where.stack.head(name)["number"] == number + 2, SILENT_SECONDS + 60)  # type: ignore[misc]
             os.kill(pid, signal.SIGCONT)
             if not done:
                 return [Broken("lost", "no other worker took over")], ""

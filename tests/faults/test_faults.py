@@ -56,7 +56,9 @@ def test_a_commit_whose_outcome_nobody_learned_takes_effect_once(
     assert on_postgres.proxy.cuts == before + 1
 
 
-@pytest.mark.parametrize("table", faults.HARMED)
+@pytest.mark.parametrize(
+    "table", [*faults.HARMED[:2], *(pytest.param(each, marks=pytest.mark.drill) for each in faults.HARMED[2:])]
+)
 def test_a_backend_killed_in_the_middle_of_a_transaction_loses_and_doubles_nothing(
     on_postgres: faults.Scene, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

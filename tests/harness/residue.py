@@ -52,7 +52,7 @@ def ear() -> Iterator[Ear]:
         def log_message(self, format: str, *args: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield Ear(f"http://127.0.0.1:{server.server_port}/hook", heard)
     server.shutdown()
     server.server_close()

@@ -147,7 +147,7 @@ def bridge(expunge: Expunge, service: Service, tmp_path: Path) -> Iterator[tuple
         _, secret = add_endpoint(session, service.session_key, "default", "https://bridge.example/expunge", [*News])
     with httpx.Client(base_url="https://fides", transport=httpx.MockTransport(fake)) as fides:
         server = adapter.serve(adapter.Bridge(expunge, fides, "shared", secret, folder), 0)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield fake, f"http://127.0.0.1:{server.server_port}", folder
         server.shutdown()
         server.server_close()

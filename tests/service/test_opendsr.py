@@ -366,7 +366,6 @@ with TestClient(create_app()) as client:
 """
 
 
-@pytest.mark.both_engines
 @pytest.mark.parametrize("point", ["api-after-audit", "api-inside-commit", "api-after-commit"])
 def test_a_death_loses_nothing_and_doubles_nothing(
     controller: Controller, service: Service, settings: Settings, point: str

@@ -14,7 +14,6 @@ from service.infra.tables import BudgetEntry, Membership, Model, Removal, Versio
 from tests.harness.stack import Stack
 
 
-@pytest.mark.both_engines
 def test_a_worker_killed_in_the_middle_of_a_deletion_completes_it_once_after_a_restart(stack: Stack) -> None:
     name = stack.live("tiny", min_guarantee="proved")
     stack.restart("worker", EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT="worker-after-compute")
@@ -38,6 +37,7 @@ def test_a_worker_killed_in_the_middle_of_a_deletion_completes_it_once_after_a_r
     assert (versions, forgotten, charges) == (2, 3, 1)
 
 
+@pytest.mark.drill
 def test_a_person_deleted_before_training_starts_is_never_in_the_model(stack: Stack) -> None:
     stack.stop("worker")
     name = stack.register("tiny", min_guarantee="proved")
@@ -48,6 +48,7 @@ def test_a_person_deleted_before_training_starts_is_never_in_the_model(stack: St
     assert positions_of_all_but_forgotten(stack, name) == 57
 
 
+@pytest.mark.drill
 def test_a_person_deleted_while_the_model_trains_is_out_of_its_first_version(stack: Stack) -> None:
     name = stack.register("slow")
     path = f"/v1/models/{name}/preparation"
@@ -81,7 +82,14 @@ def test_an_api_process_that_dies_after_commit_has_kept_the_request(stack: Stack
     assert len(list(stack.client.pages("/v1/deletion-requests", model=name))) == 1
 
 
-@pytest.mark.both_engines
+@pytest.mark.parametrize(
+    "stack",
+    [
+        pytest.param("sqlite", marks=[pytest.mark.xdist_group("sqlite"), pytest.mark.drill]),
+        pytest.param("postgres", marks=pytest.mark.xdist_group("postgres")),
+    ],
+    indirect=True,
+)
 def test_a_broker_that_forgot_everything_delays_a_deletion_and_loses_none(stack: Stack) -> None:
     name = stack.live("tiny")
     stack.stop("worker")

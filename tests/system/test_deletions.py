@@ -19,7 +19,6 @@ from tests.harness.stack import Stack
 PROVED = {"min_guarantee": "proved", "noise_std": 0.01, "max_distance": 1e-5, "epsilon": 1.0, "delta": 1e-5}
 
 
-@pytest.mark.both_engines
 def test_a_person_is_forgotten_in_the_convex_digits_with_a_proof(stack: Stack) -> None:
     name = stack.live("digits", **PROVED)
     before = stack.head(name)
@@ -51,6 +50,7 @@ def test_each_release_costs_the_same_and_the_ledger_adds_up(stack: Stack) -> Non
     assert spent["updates_left"] == fresh["updates_left"] - 2
 
 
+@pytest.mark.drill
 def test_the_convolutional_digits_forget_without_a_claim(stack: Stack) -> None:
     name = stack.live("digits/convolutional")
     request = stack.forgotten(name, subject_id="person-007")

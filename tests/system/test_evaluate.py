@@ -6,9 +6,12 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.harness.stack import Stack
 
 
+@pytest.mark.drill
 def test_a_registered_model_is_evaluated_with_its_recipe_and_policy(stack: Stack) -> None:
     name = stack.live("tiny", noise_std=0.02, max_distance=1e-4, epsilon=2.0)
     arguments = ["--methods", "recollection", "--seeds", "1", "--shadows", "0", "--trials", "0", "--no-plot", "--json"]

@@ -68,6 +68,7 @@ def test_no_host_keeps_anything_but_secrets_and_logs(town: Hosts) -> None:
     assert kept == {"secrets", "tmp", "logs"}
 
 
+@pytest.mark.drill
 def test_a_host_with_a_folder_of_its_own_does_not_start_and_says_why(town: Hosts, tmp_path: Path) -> None:
     environment = {**town.processes["scheduler"].environment, "EXPUNGE_KEY_FOLDER": str(tmp_path)}
     command = [sys.executable, "-m", "workers.main", "scheduler"]

@@ -129,6 +129,7 @@ def two_of_each(stack: Stack) -> Iterator[list[str]]:
             child.await_stop(20)
 
 
+@pytest.mark.drill
 def test_two_apis_and_two_workers_are_counted_once(stack: Stack, two_of_each: list[str], tmp_path: Path) -> None:
     with scraping(stack, two_of_each, tmp_path) as http:
         stack.eventually(lambda: found(http, 'max(expunge_processes{kind="worker"})'), lambda seen: seen == [2])
@@ -157,6 +158,7 @@ def test_two_apis_and_two_workers_are_counted_once(stack: Stack, two_of_each: li
     assert names == set(models)
 
 
+@pytest.mark.drill
 def test_a_worker_that_was_stopped_is_not_missed_and_one_that_was_killed_is_seen(stack: Stack) -> None:
     def beating() -> set[str]:
         text = httpx.get(f"{stack.account.url}/metrics", trust_env=False).text

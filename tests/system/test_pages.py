@@ -30,6 +30,7 @@ def pages(stack: Stack) -> dict[str, str]:
     return furnish(stack)
 
 
+@pytest.mark.drill
 def test_no_page_scrolls_sideways_on_a_phone(browser: Browser, stack: Stack, pages: dict[str, str]) -> None:
     browser.frame(*PHONE)
     log_in(browser, stack)
@@ -43,6 +44,7 @@ def test_no_page_scrolls_sideways_on_a_phone(browser: Browser, stack: Stack, pag
     assert not found, json.dumps(found, indent=1)
 
 
+@pytest.mark.drill
 def test_axe_core_finds_nothing_serious_on_any_page(browser: Browser, stack: Stack, pages: dict[str, str]) -> None:
     """The dark scheme changes colours and nothing else, so contrast alone is looked at again."""
     source = axe()

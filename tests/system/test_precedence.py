@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.harness.stack import Stack
 from tests.system.test_deletions import expunge, run
 
@@ -45,6 +47,7 @@ def test_the_command_line_deletes_from_every_model_and_says_where_else_a_person_
     assert set(names) <= {part["model"] for part in everywhere["models"]} and everywhere["remains_in"] == []
 
 
+@pytest.mark.drill
 def test_an_updater_publishes_while_the_only_worker_is_in_a_training_that_never_yields(stack: Stack) -> None:
     """The training ends when the test says so, and that is after the deletions have ended."""
     small = stack.live("tiny")

@@ -243,7 +243,6 @@ def axe() -> str:
         return member.read().decode()
 
 
-@pytest.mark.drill
 def test_axe_core_finds_nothing_serious(browser: Browser, stack: Stack, name: str) -> None:
     source = axe()
     request = stack.forgotten(name, subject_id="tiny-person-6")

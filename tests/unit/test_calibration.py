@@ -90,6 +90,7 @@ def test_over_many_calibrations_with_nineteen_orders_coverage_is_what_alpha_says
     assert 0.95 - 0.012 <= held / 4000 <= 0.95 + 0.012
 
 
+@pytest.mark.drill
 def test_one_quantile_for_each_release_would_fail_more_streams_than_alpha(streams) -> None:
     table = torch.tensor(streams, dtype=torch.float64)
     each = table[:CALIBRATION].sort(dim=0).values[DESIGN.rank - 1]

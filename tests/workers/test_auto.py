@@ -35,6 +35,7 @@ def test_a_short_training_is_retrained_and_the_report_says_why(world: World) -> 
     assert world.report(model_id)["chosen"]["method"] == "retrain"
 
 
+@pytest.mark.drill
 def test_many_requests_choose_what_costs_less_and_later_retrains_keep_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from sqlalchemy import select
 
 from service.audit.log import integrate
@@ -72,7 +71,6 @@ def grow(table: Table, week: int) -> list[str]:
     return newcomers
 
 
-@pytest.mark.both_engines
 def test_ten_weeks_of_growth_and_deletions_under_one_name(world: World, tmp_path: Path) -> None:
     world, table = table_of(world, tmp_path / "tables", PEOPLE)
     model_id = world.live("people", min_guarantee="proved", complete_when="served", retrain_every_seconds=WEEK_SECONDS)

@@ -89,6 +89,11 @@ BAD: dict[str, tuple[str, str]] = {
     "an exit": ("sys.exit(3)", "raised SystemExit at line 23 of bad.py"),
     "its own end": ("os._exit(3)", "ended its process (status 3)"),
 }
+VARIANTS = {
+    *("the network", "shared memory", "a checkpoint, from C++", "removes a file", "the mean of a copy"),
+    *("the classes of everyone", "the samples of the last call", "other parts", "what is no state", "an exit"),
+}
+"""of ``BAD``, those that are like another one: drills"""
 GOOD = {
     "plain": "descend(run)",
     "with files in the temporary folder": "torch.save(run.inputs, 'x.pt')\nPath('y').write_text('y')\ndescend(run)",
@@ -161,7 +166,9 @@ def refused(world: World) -> str:
 
 
 @pytest.mark.usefixtures("tried_here")
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.drill if each in VARIANTS else ()) for each in BAD]
+)
 def test_a_training_that_uses_more_than_its_arguments_is_refused(written: Callable[..., World], name: str) -> None:
     train, said = BAD[name]
     reason = refused(written(train))

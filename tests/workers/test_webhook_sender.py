@@ -83,7 +83,7 @@ def serve(tls: ssl.SSLContext | None) -> Iterator[Receiver]:
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     state.port = server.server_port
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield state
     server.shutdown()
     server.server_close()
