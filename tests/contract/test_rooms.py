@@ -30,6 +30,16 @@ def test_torch_is_not_loaded(statement: str) -> None:
     assert "torch" not in loaded_by(statement)
 
 
+def test_a_recipe_that_changes_no_setting_loads_no_compiler() -> None:
+    """Torch's own setter loads it: over a second and 70 MB in every worker and in every trial."""
+    code = (
+        "from unlearning.model.global_state import settings_kept\nwith settings_kept(): pass\n"
+        "import sys\nprint('torch' in sys.modules, 'torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
+
+
 def test_a_command_that_asks_the_service_loads_no_database() -> None:
     modules = loaded_by("from service.cli.main import Commands; Commands().get_command(None, 'models')")
     assert "httpx" in modules

@@ -269,7 +269,7 @@ def sqlite_scene(chance: random.Random) -> Iterator[Scene]:
 def tmpfs_scene(chance: random.Random) -> Iterator[Scene]:
     """Open a scene on a small separate filesystem. Needs root."""
     with tempfile.TemporaryDirectory(prefix="expunge-drill-") as folder:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={8 * TMPFS_BYTES}", "tmpfs", folder], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={16 * TMPFS_BYTES}", "tmpfs", folder], check=True)
         try:
             with _in_folder(Path(folder), chance) as scene:
                 yield scene

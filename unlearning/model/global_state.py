@@ -41,8 +41,7 @@ def settings_kept() -> Iterator[None]:
         _flushes_denormal(),
         torch.is_anomaly_enabled(),
     )
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    deterministic = _deterministic()
     try:
         with torch.set_grad_enabled(torch.is_grad_enabled()):
             yield
@@ -52,9 +51,15 @@ def settings_kept() -> Iterator[None]:
         torch.set_default_dtype(dtype)
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
-        torch.use_deterministic_algorithms(deterministic, warn_only=warns)
+        if _deterministic() != deterministic:  # torch loads its whole compiler to set it: over a second, 70 MB
+            torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
         torch.autograd.set_detect_anomaly(anomalies)
         torch.set_flush_denormal(flushed)
+
+
+def _deterministic() -> tuple[bool, bool]:
+    """Return whether algorithms have to be deterministic, and whether others only raise a warning."""
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def _flushes_denormal() -> bool:
