@@ -38,7 +38,7 @@ from workers.runtime.stopwatch import Stopwatch
 from workers.scheduler.replay import RestoreReport
 from workers.scheduler.restore import restore
 from workers.scheduler.run import Scheduler, extend_log, open_scheduler
-from workers.storage.key_files import ERASED, SHARE_BYTES, KeyFileMissing, KeyFiles
+from workers.storage.key_files import ERASED, SHARE_BYTES, KeyFiles, KeysMissing
 from workers.storage.key_store import KeyRecord, KeyStore
 from workers.training.run import prepare
 from workers.update.run import Errand, update
@@ -87,7 +87,7 @@ class MemoryKeyFiles(KeyFiles):
 
     def _content(self, name: str) -> bytes:
         if name not in self.held:
-            raise KeyFileMissing(self.folder, name)
+            raise KeysMissing(f"There is no key file {name}.")
         return self.held[name]
 
 

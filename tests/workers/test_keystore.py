@@ -13,7 +13,7 @@ from tests.harness.powercut import Operation, Recorded, states_after_power_cut
 from tests.harness.residue import share_in_file
 from tests.harness.servers import Postgres
 from workers.storage import key_store as keystore
-from workers.storage.key_files import ERASED, SHARE_BYTES, KeyFileMissing, KeyFiles
+from workers.storage.key_files import ERASED, SHARE_BYTES, KeyFiles, KeysMissing
 from workers.storage.key_store import HolderKey, KeyStore
 
 Everything = Callable[[], bytes]
@@ -113,7 +113,7 @@ def test_a_process_without_the_key_folder_neither_reads_nor_destroys(url: str, k
     made = dict(keys.create(1, 2))
     elsewhere = KeyStore(url, KeyFiles(DiskFolder(tmp_path / "not-mounted")))
     for act in (elsewhere.fetch, elsewhere.destroy):
-        with pytest.raises(KeyFileMissing, match="EXPUNGE_KEY_FOLDER"):
+        with pytest.raises(KeysMissing, match="EXPUNGE_KEY_FOLDER"):
             act(made)
     assert keys.fetch(made) == made
     elsewhere.close()

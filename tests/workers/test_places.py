@@ -20,8 +20,8 @@ from tests.harness.s3 import S3
 from tests.workers.worlds import World, end_schedulers_lease, fork, open_world
 from workers.scheduler.run import open_scheduler
 from workers.storage.crypto_erase import destroy_keys
-from workers.storage.key_files import KeyFileMissing, KeyFiles
-from workers.storage.key_store import KeysMissing, KeyStore
+from workers.storage.key_files import KeyFiles, KeysMissing
+from workers.storage.key_store import KeyStore
 
 PLACES = ["store", "private_store", "key_folder"]
 
@@ -117,7 +117,7 @@ def test_keys_in_a_bucket_are_destroyed_for_every_host(s3_server: S3, bucket: st
     assert one.sweep(-5) == 1 and not one.folder.holds(orphan) and one.folder.mark()
     one.folder.delete([each.name for each in one.folder.entries()])
     for act in (one.fetch, two.destroy):
-        with pytest.raises(KeyFileMissing, match="EXPUNGE_KEY_FOLDER"):
+        with pytest.raises(KeysMissing, match="EXPUNGE_KEY_FOLDER"):
             act([kept])
     one.close()
     two.close()

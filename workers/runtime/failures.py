@@ -13,8 +13,7 @@ import unlearning
 from service.infra.db import Busy
 from unlearning.types import Refused
 from workers.runtime.recipe_messages import hint_of
-from workers.storage.key_files import KeyFileMissing
-from workers.storage.key_store import KeysMissing
+from workers.storage.key_files import KeysMissing
 
 MACHINE = {
     errno.EDQUOT,
@@ -33,7 +32,7 @@ MATHS = Path(unlearning.__file__).resolve().parent
 
 def of_the_machine(error: Exception) -> bool:
     """Return whether a database, a disk or the key folder failed. No request is the cause of that."""
-    away = isinstance(error, Busy | OperationalError | KeyFileMissing | KeysMissing)
+    away = isinstance(error, Busy | OperationalError | KeysMissing)
     return away or (isinstance(error, OSError) and error.errno in MACHINE)
 
 

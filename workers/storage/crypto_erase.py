@@ -31,7 +31,7 @@ def destroy_keys(database: Database, keys: KeyStore, updates: Folder, tenants: C
 
     ``updates`` is the journal's folder: its entries are confirmed first. ``tenants`` are those whose keys are in this
     key store, None means all: a key store that never held a key must not report it as destroyed. An erasure is marked
-    as done only after the key's share was overwritten in its file. Raises Busy, KeyFileMissing, KeysMissing, OSError.
+    as done only after the key's share was overwritten in its file. Raises Busy, KeysMissing, OSError.
     """
     with database.read() as session:
         due = session.execute(
@@ -80,7 +80,7 @@ def erase_ended(database: Database, private: Store, keys: KeyStore, tenants: Col
 
     Of a retired model: the sealed state of the version that was served last. Of a generation without a version: every
     key, and the state that its work units start from. ``tenants`` as in ``destroy_keys``.
-    Raises Busy, KeyFileMissing, OSError.
+    Raises Busy, KeysMissing, OSError.
     """
     with database.read() as session:
         since = now(session) - int(ERASED_AGAIN_SECONDS * SECOND)

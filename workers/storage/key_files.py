@@ -20,14 +20,8 @@ SHARE_BYTES = 32
 ERASED = bytes(SHARE_BYTES)
 
 
-class KeyFileMissing(RuntimeError):
-    """The key store knows keys of a file that is not in this process's key folder."""
-
-    def __init__(self, folder: Folder, name: str) -> None:
-        super().__init__(
-            f"There is no key file {name} in {folder}, though its keys were not destroyed. Let EXPUNGE_KEY_FOLDER "
-            "name the one folder that all workers and schedulers share."
-        )
+class KeysMissing(RuntimeError):
+    """Keys that were not destroyed are not where this process looks for them."""
 
 
 class KeyFiles:
@@ -43,17 +37,17 @@ class KeyFiles:
         return name
 
     def read(self, name: str, slots: Iterable[int]) -> dict[int, bytes]:
-        """Return the shares at these places, without those that were erased. Raises KeyFileMissing."""
+        """Return the shares at these places, without those that were erased. Raises KeysMissing."""
         content = self._content(name)
         shares = {slot: content[slot * SHARE_BYTES : (slot + 1) * SHARE_BYTES] for slot in slots}
         return {slot: share for slot, share in shares.items() if share != ERASED}
 
     def erase(self, name: str, slots: Iterable[int]) -> None:
-        """Overwrite these shares with zeros, durably. Raises KeyFileMissing, OSError."""
+        """Overwrite these shares with zeros, durably. Raises KeysMissing, OSError."""
         self._overwrite(name, dict.fromkeys((slot * SHARE_BYTES for slot in slots), ERASED))
 
     def erase_all(self, name: str) -> None:
-        """Overwrite every share of a file. Raises KeyFileMissing, OSError."""
+        """Overwrite every share of a file. Raises KeysMissing, OSError."""
         self._overwrite(name, {0: bytes(len(self._content(name)))})
 
     def unlink(self, names: Iterable[str]) -> None:
@@ -71,10 +65,17 @@ class KeyFiles:
         try:
             return self.folder.read(name)
         except FileNotFoundError:
-            raise KeyFileMissing(self.folder, name) from None
+            raise _no_file(self.folder, name) from None
 
     def _overwrite(self, name: str, pieces: Mapping[int, bytes]) -> None:
         try:
             self.folder.overwrite(name, pieces)
         except FileNotFoundError:
-            raise KeyFileMissing(self.folder, name) from None
+            raise _no_file(self.folder, name) from None
+
+
+def _no_file(folder: Folder, name: str) -> KeysMissing:
+    return KeysMissing(
+        f"There is no key file {name} in {folder}, though its keys were not destroyed. Let EXPUNGE_KEY_FOLDER "
+        "name the one folder that all workers and schedulers share."
+    )

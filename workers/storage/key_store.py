@@ -22,7 +22,7 @@ from service.infra.pseudonyms import new_id
 from service.infra.settings import Settings
 from service.infra.tables import Serial
 from workers.storage.encryption import new_key
-from workers.storage.key_files import KeyFileMissing, KeyFiles
+from workers.storage.key_files import KeyFiles, KeysMissing
 
 T = TypeVar("T")
 
@@ -47,17 +47,6 @@ class KeyStoreMark(KeyRecord):
 
     __tablename__ = "installation"
     mark: Mapped[str] = mapped_column(String(200), primary_key=True)
-
-
-class KeysMissing(RuntimeError):
-    """Keys are to be destroyed, and this key store neither holds them nor has destroyed them."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(
-            f"{count} keys that must be destroyed are not in this key store, which has not destroyed them either: it "
-            "is not the one that they were made in, or it was restored from a backup. Let EXPUNGE_KEY_STORE_URL name "
-            "that one. Certificates wait until the keys are destroyed."
-        )
 
 
 class KeyStore:
@@ -97,15 +86,15 @@ class KeyStore:
         return keys
 
     def fetch(self, ids: Iterable[str]) -> dict[str, bytes]:
-        """Return the keys that were not destroyed, by id. Raises Busy, KeyFileMissing."""
+        """Return the keys that were not destroyed, by id. Raises Busy, KeysMissing."""
         wanted = list(ids)
         try:
             return self._fetch(wanted)
-        except KeyFileMissing:  # its last key may have been destroyed since its row was read
+        except KeysMissing:  # its last key may have been destroyed since its row was read
             return self._fetch(wanted)
 
     def destroy(self, ids: Iterable[str]) -> None:
-        """Destroy these keys, where they still exist. Raises Busy, KeyFileMissing, KeysMissing, OSError.
+        """Destroy these keys, where they still exist. Raises Busy, KeysMissing, OSError.
 
         The share in the key file is erased first: a row that remains opens nothing, and says where the share was.
         Where some of the keys were never in this store, the others are destroyed, and then KeysMissing is raised.
@@ -114,10 +103,14 @@ class KeyStore:
         for batch in batches(ids):
             try:
                 missing += self._destroy(batch)
-            except KeyFileMissing:  # as in fetch
+            except KeysMissing:  # as in fetch
                 missing += self._destroy(batch)
         if missing:
-            raise KeysMissing(missing)
+            raise KeysMissing(
+                f"{missing} keys that must be destroyed are not in this key store, which has not destroyed them "
+                "either: it is not the one that they were made in, or it was restored from a backup. Let "
+                "EXPUNGE_KEY_STORE_URL name that one. Certificates wait until the keys are destroyed."
+            )
 
     def destroy_generation(self, generation_id: int) -> None:
         """Destroy every key of a generation, as ``destroy`` does."""
@@ -141,7 +134,7 @@ class KeyStore:
         for names in batches(self._files.older_than(older_than)):
             unused = self._unused(names)
             for name in unused:
-                with suppress(KeyFileMissing):  # another scheduler was first
+                with suppress(KeysMissing):  # another scheduler was first
                     self._files.erase_all(name)
             self._files.unlink(unused)
             swept += len(unused)
