@@ -90,6 +90,7 @@ def test_an_api_process_that_dies_after_commit_has_kept_the_request(stack: Stack
     ],
     indirect=True,
 )
+@pytest.mark.both_engines
 def test_a_broker_that_forgot_everything_delays_a_deletion_and_loses_none(stack: Stack) -> None:
     name = stack.live("tiny")
     stack.stop("worker")
