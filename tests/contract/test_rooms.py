@@ -46,8 +46,8 @@ def test_a_command_that_asks_the_service_loads_no_database() -> None:
     assert not modules & {"sqlalchemy", "redis", "alembic", "fastapi"}
 
 
-def test_the_api_process_loads_no_worker() -> None:
-    assert "workers" not in loaded_by("import service.api.app")
+def test_the_api_process_loads_no_worker_and_no_maths() -> None:
+    assert not loaded_by("import service.api.app") & {"workers", "numpy", "safetensors", "sklearn"}
 
 
 def test_the_maths_load_no_service_and_no_server() -> None:
