@@ -102,5 +102,5 @@ def test_what_completes_again_while_it_is_read_is_not_issued_from_half_of_it(
     assert issue_due(service.database, signer, service.pepper) == 0
     with service.database.read() as session:
         (left,) = session.scalars(select(Certificate)).all()
-        assert left.envelope is None
+        assert left.envelope is None and left.refused is None
         assert left.completed_at == session.get_one(DeletionRequest, request).completed_at
