@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults.bugs import Bug, every_bug
+from tests.faults.bugs import Bug, DoesNotApply, every_bug
 from tests.faults.result import Result
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +25,7 @@ FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 AT_ONCE = 2
 TESTS_FAILED = 1
 """pytest's exit status; others mean that the tests could not be run"""
+NOT_PLANTED = -1
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,14 @@ def run(seed: int, scale: float) -> Result:
 def verdict(clean: Path, target: Path, bug: Bug) -> Verdict:
     """Plant the bug in a separate copy, and return how its tests ended there."""
     shutil.copytree(clean, target, symlinks=True)
-    bug.plant(target)
-    done = suite(target, bug.suite)
-    shutil.rmtree(target)
+    try:
+        bug.plant(target)
+        done = suite(target, bug.suite)
+    except DoesNotApply as error:  # the others have taken half an hour
+        print(f"  {bug.name}: NOT PLANTED. {error}", flush=True)
+        return Verdict(bug, NOT_PLANTED, "")
+    finally:
+        shutil.rmtree(target)
     failed = FAILED.search(done.stdout)
     found = Verdict(bug, done.returncode, failed[1].rpartition("/")[2] if failed else "")
     print(f"  {bug.name}: {found.caught_by or f'NOT CAUGHT (pytest ended with {done.returncode})'}", flush=True)
