@@ -105,10 +105,17 @@ def page(rows: list[dict[str, Any]]) -> str:
     missed = [row for row in rows if row.get("met") is False]
     lines += ["", "## What is missed, and what it would need", ""]
     lines += [f"- {row['name']}: {row['sides']['reason']}" for row in missed]
-    lines += ["", "## Not measured yet", ""]
-    lines += [f"- {target.says}: `python -m benchmarks {target.benchmark}`" for target in unanswered(rows)] or [
-        "Nothing."
+    lines += [
+        "",
+        "## Without a row yet",
+        "",
+        "What each of these asks, the command that measures it, and what other runs gave.",
+        "",
     ]
+    lines += [
+        f"- {target.says}: `python -m benchmarks {target.benchmark}`. {target.seen}".rstrip()
+        for target in unanswered(rows)
+    ] or ["Nothing."]
     return "\n".join(lines) + "\n"
 
 

@@ -270,7 +270,7 @@ def summed(runs: Iterable[Row]) -> Iterator[Row]:
         if not mine:
             continue
         lost = [whole[run["seed"]]["accuracy"] - run["accuracy"] for run in mine]
-        points, cost = TARGETS.get(name, (None, None)) if mine[0]["data"] == "MNIST" else (None, None)
+        points, cost = TARGETS.get(name, (None, None))
         others = [whole[run["seed"]] for run in mine]
         sides = {"runs": mine, "retrain": others, "accuracy": interval([run["accuracy"] for run in mine])}
         label = f"{mine[0]['data']}, {name}"

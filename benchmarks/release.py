@@ -59,7 +59,7 @@ def recipe():
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    yield floor("d = 21,840", people=40, features=2184, updates=30, target=3.0)
+    yield floor("d = 21,840", people=40, features=2184, updates=30, target=6.0)
     yield floor("d = 11.2 million", people=10, features=1_120_000, updates=7, target=4.0)
     yield from backlog_rows()
 

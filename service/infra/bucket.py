@@ -80,6 +80,15 @@ class Bucket(Folder):
         for each in found:
             yield Entry(each["path"].rpartition("/")[2], each["last_modified"].timestamp())
 
+    def blank(self) -> bool:
+        """Return whether nothing is there. Raises ValueError where there is no such bucket."""
+        try:
+            return super().blank()
+        except OSError as error:
+            if "NoSuchBucket" in str(error):
+                raise ValueError(f"{self._url}: there is no such bucket. Correct its name, or make it first.") from None
+            raise
+
     def holds(self, name: str) -> bool:
         try:
             with self._told():

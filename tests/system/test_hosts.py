@@ -19,7 +19,9 @@ from service.certificates.envelope import verify
 from service.certificates.statement import REPLACED
 from service.cli.client import Client
 from service.cli.output import CommandError
+from service.infra.db import Database
 from service.infra.files import Store
+from service.infra.migrate import migrate
 from tests.faults.invariants import broken, left_behind, uncertified, unfinished, unreadable
 from tests.harness.hosts import ROLES, Hosts, hosts
 from tests.harness.residue import found, head_weights, load_recipe, personal, secret_of, windows
@@ -69,12 +71,25 @@ def test_no_host_keeps_anything_but_secrets_and_logs(town: Hosts) -> None:
 
 
 @pytest.mark.drill
-def test_a_host_with_a_folder_of_its_own_does_not_start_and_says_why(town: Hosts, tmp_path: Path) -> None:
-    environment = {**town.processes["scheduler"].environment, "EXPUNGE_KEY_FOLDER": str(tmp_path)}
-    command = [sys.executable, "-m", "workers.main", "scheduler"]
-    refused = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert refused.returncode == 1 and "Traceback" not in refused.stderr, refused.stderr
-    assert "EXPUNGE_KEY_FOLDER" in refused.stderr and "carries no mark" in refused.stderr
+@pytest.mark.parametrize("role", ["worker", "scheduler"])
+def test_a_host_with_a_place_of_its_own_does_not_start_and_says_why(
+    town: Hosts, postgres_server: Postgres, tmp_path: Path, role: str
+) -> None:
+    """A folder, another bucket, another key store, another database."""
+    with postgres_server.database() as keys, postgres_server.database() as database:
+        migrate(Database(database))
+        wrong = {
+            "EXPUNGE_KEY_FOLDER": (str(tmp_path), "EXPUNGE_KEY_FOLDER", "carries no mark"),
+            "EXPUNGE_STORE": ("s3://of-another-host/store", "EXPUNGE_STORE", "carries no mark"),
+            "EXPUNGE_KEY_STORE_URL": (keys, "EXPUNGE_KEY_STORE_URL", "carries no mark"),
+            "EXPUNGE_DATABASE_URL": (database, "EXPUNGE_STORE", "EXPUNGE_DATABASE_URL"),
+        }
+        for setting, (value, named, said) in wrong.items():
+            environment = {**town.processes["scheduler"].environment, setting: value}
+            command = [sys.executable, "-m", "workers.main", role]
+            refused = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+            assert refused.returncode == 1 and "Traceback" not in refused.stderr, refused.stderr
+            assert named in refused.stderr and said in refused.stderr, refused.stderr
 
 
 @pytest.mark.drill

@@ -66,6 +66,10 @@ def test_the_readme_names_the_two_commands_first() -> None:
     assert [line.split("#")[0].strip() for line in first] == ["make demo", "make test"]
 
 
+def test_the_readmes_first_link_leads_to_what_you_can_have() -> None:
+    assert re.findall(r"(?<!!)\[[^]]*\]\(([^)]+)\)", README)[0] == "docs/what-you-can-have.md"
+
+
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)#:]+)\)", README))
 def test_what_the_readme_links_to_exists(target: str) -> None:
     assert (Path(__file__).parents[2] / target).exists()

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import unlearning as ul
 from tests.contract.cases import everything, jitter, network, scheduled
-from tests.unit.test_own_training import prepared, without
+from tests.unit.test_own_training import HISTORIES, prepared, without
 from unlearning.methods.late import Late
 from unlearning.methods.retrain import Retrain
 from unlearning.methods.shards import Shards
@@ -24,7 +24,6 @@ from unlearning.model.problem import Problem
 from unlearning.model.training import replay, schedule, train
 from unlearning.types import Examples, RecipeError
 
-HISTORIES = 20
 OPTIMIZERS = [ul.SGD(0.9), ul.SGD(0.9, nesterov=True), ul.AdamW(), ul.AdamW((0.8, 0.95), 1e-4)]
 
 
@@ -268,18 +267,20 @@ METHODS = [
     pytest.param(Late(), id="late"),
     pytest.param(Late(core=(0.4, 0.7), passes=(0.6, 0.2, 0.2)), id="late in three phases"),
     pytest.param(Shards(shards=2, slices=3), id="shards in slices"),
+    pytest.param(Shards(shards=2, core=(0.4,), passes=(0.8, 0.2)), id="shards with a core"),
 ]
 
 
+@pytest.mark.parametrize("histories", HISTORIES)
 @pytest.mark.parametrize("method", METHODS)
-def test_what_is_used_again_equals_a_cold_training_in_bytes(method: Method) -> None:
+def test_what_is_used_again_equals_a_cold_training_in_bytes(method: Method, histories: int) -> None:
     """Random histories of deletions under AdamW, dropout, augmentation, batch normalisation and a schedule."""
     recipe = everything(epochs=2, batch_size=15)
     everyone = recipe.samples.examples()
     problem, first = prepared(method, recipe, everyone)
     draw = random.Random(7)
     reused = 0
-    for _ in range(HISTORIES):
+    for _ in range(histories):
         state, kept = first, everyone
         for _ in range(draw.randint(1, 2)):
             forget, kept = without(kept, set(draw.sample(sorted(set(kept.people)), draw.randint(1, 2))))

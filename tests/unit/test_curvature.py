@@ -23,6 +23,18 @@ def regression() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.GELU(), nn.LayerNorm(4), nn.Linear(4, 1))
 
 
+class Attention(nn.Module):
+    """Six rows of an image look at each other; torch takes a fused kernel, which has no second derivative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(6, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.into(x)
+        return self.out(nn.functional.scaled_dot_product_attention(rows, rows, rows).mean(dim=(1, 2)))
+
+
 def softmax_head() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
 
@@ -30,6 +42,7 @@ def softmax_head() -> nn.Module:
 CASES = {
     "convolution": (convolution, "cross_entropy", LABELS),
     "regression": (regression, "squared_error", draw(10, 1, seed=3)),
+    "attention": (Attention, "cross_entropy", LABELS),
     "head": (softmax_head, "cross_entropy", LABELS),
     "callable": (regression, lambda out, y: (out[:, 0] - y[:, 0]).pow(4), draw(10, 1, seed=3)),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from sqlalchemy import func, select
 
@@ -9,8 +11,10 @@ from service.infra.pseudonyms import new_id
 from service.infra.tables import AuditEntry, DeletionRequest, Generation, Model, Task, WebhookDelivery, WebhookEndpoint
 from service.models.retrain_plan import plan_of
 from service.requests import intake
+from tests.workers.test_retrain import entries
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee
+from workers.runtime.jobs import Deletions
 
 CROWDS = (pytest.param(1_000, id="1000"), pytest.param(5_000, id="5000", marks=pytest.mark.drill))
 
@@ -48,6 +52,18 @@ def test_a_crowd_at_an_exhausted_budget_is_one_plan_one_alert_and_one_retrain(wo
     assert kinds == {"retrain.planned": 1, "retrain.claimed": 1, "budget.exhausted": 1}
     assert [row.kind for row in world.rows_of(WebhookDelivery)] == ["budget.exhausted"]
     assert world.count(Generation) == 2
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_entry_of_the_log_names_at_most_500_requests(world: World) -> None:
+    """Who proves one entry is sent all of it."""
+    model_id = world.live("crowd", "newton")
+    orders = [intake.Order(subject_id=f"p{index}") for index in range(501)]
+    with world.database.write() as session:
+        intake.accept_all(session, world.storage.pepper, TENANT, orders)
+    job = world.claim(model_id)
+    assert isinstance(job, Deletions) and len(job.tasks) == 501
+    assert sorted(len(cast("list[str]", each["requests"])) for each in entries(world, "update.claimed")) == [1, 500]
 
 
 def listen(world: World) -> None:

@@ -15,13 +15,17 @@ from service.infra.files import DiskFolder, folder_at
 from service.infra.settings import SettingsError
 from service.infra.tables import Certificate, Erasure
 from tests.faults.invariants import uncertified
+from tests.harness.databases import sqlite_databases
 from tests.harness.residue import share_in_file
 from tests.harness.s3 import S3
-from tests.workers.worlds import World, end_schedulers_lease, fork, open_world
+from tests.workers.test_bucket_deaths import world as in_a_bucket
+from tests.workers.worlds import World, end_schedulers_lease, fork, open_world, settings_of
 from workers.scheduler.run import open_scheduler
 from workers.storage.crypto_erase import destroy_keys
 from workers.storage.key_files import KeyFiles, KeysMissing
 from workers.storage.key_store import KeyStore
+
+__all__ = ["in_a_bucket"]
 
 PLACES = ["store", "private_store", "key_folder"]
 
@@ -38,6 +42,37 @@ def test_no_process_starts_on_another_key_store(world: World, tmp_path: Path) ->
     settings = world.settings.model_copy(update={"key_store_url": f"sqlite:///{tmp_path / 'other.db'}"})
     with pytest.raises(SettingsError, match=r"EXPUNGE_KEY_STORE_URL.*carries no mark"):
         open_world(settings)
+
+
+@pytest.mark.parametrize("start", [open_world, open_scheduler])
+def test_no_process_starts_on_another_bucket_or_on_ours_with_another_database(
+    in_a_bucket: World, tmp_path: Path, start: object
+) -> None:
+    ours = in_a_bucket.settings
+    for place in PLACES:
+        elsewhere = ours.model_copy(update={place: f"{ours.store}-elsewhere"})
+        with pytest.raises(SettingsError, match=f"EXPUNGE_{place.upper()}.*carries no mark"):
+            start(elsewhere)  # type: ignore[operator]
+    other = sqlite_databases(tmp_path / "template" / "template.db")(tmp_path / "other")
+    with pytest.raises(SettingsError, match=r"EXPUNGE_STORE.*is marked.*EXPUNGE_DATABASE_URL"):
+        start(ours.model_copy(update={"database_url": other}))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("start", [open_world, open_scheduler])
+def test_no_process_starts_on_a_bucket_that_is_not_there_or_keeps_versions_by_now(
+    in_a_bucket: World, s3_server: S3, tmp_path: Path, start: object, request: pytest.FixtureRequest
+) -> None:
+    bucket = f"versions-{request.node.callspec.id.replace('_', '-')}"
+    places = {name: f"s3://{bucket}/{name}" for name in PLACES}
+    url = sqlite_databases(tmp_path / "template" / "template.db")(tmp_path / "ours")
+    settings = settings_of(tmp_path / "ours", url, **places)
+    with pytest.raises(SettingsError, match="there is no such bucket"):
+        start(settings)  # type: ignore[operator]
+    folder_at(f"s3://{bucket}/elsewhere").write("ready", [b"yes"])  # the server makes the bucket
+    open_world(settings).storage.close()
+    s3_server.keep_versions(bucket)
+    with pytest.raises(SettingsError, match="keeps old versions"):
+        start(settings)  # type: ignore[operator]
 
 
 def test_readiness_says_what_is_wrong_with_the_store(world: World) -> None:

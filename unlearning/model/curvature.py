@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor
 from torch.func import grad, jvp, vjp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unlearning.model.linear_head import head_of
 from unlearning.model.problem import Problem
@@ -254,7 +255,8 @@ def spectral_norm(product: Callable[[Tensor], Tensor], start: Tensor, iterations
 
 def _gauss_newton_product(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
     def forward(u: Tensor) -> Tensor:
-        return problem.outputs(u, x)
+        with sdpa_kernel(SDPBackend.MATH):  # the other kernels of attention have no forward derivative
+            return problem.outputs(u, x)
 
     def output_gradient(outputs: Tensor) -> Tensor:
         slope: Tensor = grad(lambda z: problem.losses(z, y).mean())(outputs)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unlearning.model.descent.ingredients import ACTING, ingredients_of
 from unlearning.model.global_state import settings_kept
@@ -88,8 +89,9 @@ class Problem:
         return result
 
     def sample_losses(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Return the data loss of each sample, (n,); without weight decay."""
-        return self.losses(self.outputs(w, x), y)
+        """Return the data loss of each sample, (n,); without weight decay. It can be differentiated twice."""
+        with sdpa_kernel(SDPBackend.MATH):  # the other kernels of attention have no second derivative
+            return self.losses(self.outputs(w, x), y)
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the data loss of each sample, (n,), from the model's outputs (n, ...)."""
