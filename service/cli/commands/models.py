@@ -192,7 +192,7 @@ def retrain(
 
 @commands.command("policy")
 def policy(
-    name: Name,
+    name: ModelArgument,
     on_exhausted: OnExhausted = None,
     fallback: Annotated[str | None, typer.Option(help="retrain, or none.")] = None,
     cadence: Cadence = None,
@@ -226,7 +226,7 @@ def policy(
 
 
 @commands.command("cancel")
-def cancel(name: Name, as_json: AsJson = False) -> None:
+def cancel(name: ModelArgument, as_json: AsJson = False) -> None:
     """Cancel the preparation of a model: what was built is destroyed, and its name is free."""
     with connect() as client:
         record = client.post(f"/v1/models/{name}/cancel", {})
@@ -235,7 +235,7 @@ def cancel(name: Name, as_json: AsJson = False) -> None:
 
 @commands.command("retire")
 def retire(
-    name: Name,
+    name: ModelArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
