@@ -10,7 +10,7 @@ import pytest
 
 from service.access.api_keys import Scope
 from tests.harness.browser import Browser, chromium
-from tests.harness.furnished import furnish
+from tests.harness.furnished import PRESSED, furnish, show
 from tests.harness.stack import Stack
 from tests.system.test_status_page import OVERFLOWING, axe, faults, log_in
 
@@ -18,6 +18,7 @@ pytestmark = pytest.mark.parametrize(
     "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True
 )
 PHONE = (390, 844)
+UNFOLD = "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
 
 
 @pytest.fixture
@@ -36,9 +37,9 @@ def test_no_page_scrolls_sideways_on_a_phone(browser: Browser, stack: Stack, pag
     browser.frame(*PHONE)
     log_in(browser, stack)
     found = {}
-    for name, path in pages.items():
-        browser.go("about:blank")
-        browser.go(stack.account.url + path)
+    for name in (*pages, *PRESSED):
+        show(browser, stack, pages, name)
+        browser.script(UNFOLD)
         assert browser.text("h1"), f"{name} shows nothing"
         if wide := browser.script(OVERFLOWING):
             found[name] = wide[:3]
@@ -52,9 +53,9 @@ def test_axe_core_finds_nothing_serious_on_any_page(browser: Browser, stack: Sta
     browser.go(stack.account.url + "/")
     found = [{"page": "log in"} | each for each in faults(browser, source)]
     log_in(browser, stack)
-    for name, path in pages.items():
-        browser.go("about:blank")
-        browser.go(stack.account.url + path)
+    for name in (*pages, *PRESSED):
+        show(browser, stack, pages, name)
+        browser.script(UNFOLD)
         for scheme, rules in {"light": (), "dark": ("color-contrast",)}.items():
             browser.prefers(scheme)
             found += [{"page": name, "scheme": scheme} | each for each in faults(browser, source, *rules)]
