@@ -219,3 +219,14 @@ def test_a_remote_command_imports_neither_torch_nor_sqlalchemy(arguments: list[s
     loaded = set(done.stdout.partition("MODULES ")[2].split())
     assert {"typer", "httpx"} <= loaded
     assert not loaded & {"torch", "numpy", "sqlalchemy", "fastapi", "celery", "redis", "alembic", "pydantic_settings"}
+
+
+def test_the_page_is_opened_in_the_browser(tmp_path: Path) -> None:
+    shown = tmp_path / "shown"
+    program = tmp_path / "browser"
+    program.write_text(f'#!/bin/sh\necho "$1" > {shown}\n')
+    program.chmod(0o755)
+    account = {"EXPUNGE_URL": "http://127.0.0.1:1", "EXPUNGE_API_KEY": "k"}
+    done = expunge("open", home=tmp_path, BROWSER=f"{program} %s", **account)
+    assert done.returncode == 0, done.stderr
+    assert shown.read_text() == "http://127.0.0.1:1\n"
