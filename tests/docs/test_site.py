@@ -80,6 +80,16 @@ def test_every_command_in_running_text_names_commands_and_options_that_exist(pag
         require(shlex.split(words.replace("...", "")))
 
 
+def test_every_command_in_an_indented_block_and_on_the_page_exists() -> None:
+    """Blocks without a fence are not typed by a test; what they name is checked here."""
+    templates = (ROOT / "service" / "api" / "console" / "templates").glob("*.html")
+    lines = [line for page in PAGES for line in re.findall(r"^ {4,}expunge (.+)$", page.read_text(), re.MULTILINE)]
+    lines += [line for page in templates for line in re.findall(r"<code>expunge ([^<]+)</code>", page.read_text())]
+    assert len(lines) > 12
+    for line in lines:
+        require(shlex.split(re.sub(r"\{\{.*?\}\}", "NAME", line), comments=True))
+
+
 def require(words: list[str]) -> None:
     """Fail where a word that should be a command, or an option, is not one."""
     command = COMMAND
