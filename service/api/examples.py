@@ -49,6 +49,8 @@ KNOWN: Node = {
     "generation": 1,
 }
 """values by the name of their field, where the schema admits them"""
+PARAMETERS: Node = {"number": "2", "leaf": "41"}
+"""those whose field in a body is of another type"""
 BODIES: Node = {
     "DeletionOrder": {"subject_id": "person-7", "regulation": "gdpr", "received_at": "2026-11-01T09:00:00Z"},
     "BatchOrder": {"requests": [{"subject_id": "person-7"}, {"subject_id": "person-8", "models": ["digits"]}]},
@@ -68,10 +70,17 @@ BODIES: Node = {
     },
 }
 """whole bodies, where values by name would not fit together"""
+TEXTS: Node = {
+    "text/plain": "expunge.example/log\n42\nm3THw3vMIpcc6v5dQ0mGZTbcQ8cwbGW8Zx2L3Qv4l1k=\n\n"
+    "\u2014 expunge.example/log c2lnbmVkIGJ5IHRoZSBsb2cgYW5kIG5vdCBieSB0aGlzIHBhZ2U=\n",
+    "text/event-stream": {"id": "41", "event": "request.completed", "data": f'{{"request": "{_ID}"}}', "retry": 3000},
+}
+"""answers that are no JSON, by their media type: a signed head of the log, an event"""
+FILE = "application/octet-stream"
 
 
 def exemplify(made: Node) -> None:
-    """Put an example into each JSON body, answer and required parameter of the document, webhooks included."""
+    """Put an example into each body, answer and required parameter of the document, webhooks included; into no file."""
     schemas = made["components"]["schemas"]
     described = [*made["paths"].values(), *made["webhooks"].values()]
     kinds = {path: each["post"] for path, each in made["webhooks"].items()}
@@ -79,11 +88,12 @@ def exemplify(made: Node) -> None:
         bodies = [operation.get("requestBody", {}), *operation["responses"].values()]
         for body in bodies:
             for kind, content in body.get("content", {}).items():
-                if "json" in kind and "schema" in content:
-                    content["example"] = example(schemas, content["schema"])
+                if "schema" in content and kind != FILE:
+                    content["example"] = TEXTS.get(kind) or example(schemas, content["schema"])
         for parameter in operation.get("parameters", []):
             if parameter.get("required"):
-                parameter["example"] = example(schemas, parameter["schema"], parameter["name"])
+                name = parameter["name"]
+                parameter["example"] = PARAMETERS.get(name) or example(schemas, parameter["schema"], name)
     for kind, operation in kinds.items():
         operation["requestBody"]["content"]["application/json"]["example"]["type"] = kind
 

@@ -41,7 +41,7 @@ from service.infra.tables import (
 from service.infra.time import BUCKETS, SECOND
 from service.models.consumers import standing
 from service.models.tallies import ENTRIES, INTAKE, LATENCY, LATENCY_BUCKETS, PHASE, PUBLISHED, SAMPLES, Key, counts
-from service.requests.reasons import Reason
+from service.requests.reasons import Reason, Role, reason_of
 from service.requests.webhooks import MAX_ATTEMPTS
 from unlearning.accounting.budget import epsilon_of, updates_left
 
@@ -162,7 +162,27 @@ def _requests(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
         held.add_metric(_of(model), int(stands or 0))
         if due_at is not None:
             due.add_metric(_of(model), due_at / SECOND)
-    yield from (pending, oldest, queued, held, due, *_deadlines(session, at), *_unverified(session))
+    yield from (pending, oldest, queued, held, due)
+    yield from (_reasons(session), *_deadlines(session, at), *_unverified(session))
+
+
+def _reasons(session: Session) -> Metric:
+    """Show why tasks are blocked and who can do something about it, as the table of reasons says."""
+    blocked = GaugeMetricFamily(
+        "expunge_requests_blocked_by_reason",
+        "Tasks of a model that wait for somebody, by reason and by who can act",
+        labels=["tenant", "model", "reason", "by"],
+    )
+    counts: Counter[tuple[str, ...]] = Counter()
+    rows = select(_LABEL, Task.reason, func.count()).join(Model, Model.id == Task.model_id)
+    for model, code, count in session.execute(rows.where(Task.status == "blocked").group_by(_LABEL, Task.reason)):
+        reason = reason_of(code or "")
+        remedy = None if reason is None else reason.remedy
+        told = str(code).partition(":")[0], Role.OPERATOR if remedy is None else remedy.by
+        counts[*_of(model), *told] += count
+    for labels, count in sorted(counts.items()):
+        blocked.add_metric(labels, count)
+    return blocked
 
 
 def _deadlines(session: Session, at: int) -> Iterator[Metric]:

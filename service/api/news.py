@@ -13,12 +13,22 @@ from service.requests.webhooks import News
 SCHEMAS = APIRouter()
 
 
+class PartFacts(BaseModel):
+    """What one model does about a request. ``version``: the one that was published for it; null: none yet."""
+
+    model: str
+    status: str
+    reason: str | None
+    version: int | None
+
+
 class RequestFacts(BaseModel):
     """A deletion request as news tells of it. It names nobody."""
 
     id: str
     case_id: str | None
     status: str
+    models: list[PartFacts]
     reason: str | None
     title: str | None
     remedy: RemedyView | None
@@ -73,6 +83,7 @@ class BudgetFacts(BaseModel):
     generation: int
     spent: int
     limit: int
+    actions: list[ActionView]
 
 
 class BudgetNews(BaseModel):

@@ -20,6 +20,8 @@ ATTEMPTS = 4
 ID_DIGITS = 32
 MOST_CHOICES = 5
 REQUESTS = "/v1/deletion-requests"
+LOG = "/v1/audit-log"
+LOG_PAGE = 200
 _LISTS = {REQUESTS: "requests list", "/v1/holds": "holds list", "/v1/webhooks": "webhooks list"}
 _HINTS = {
     400: "Check the command's options: expunge COMMAND --help.",
@@ -217,6 +219,15 @@ class Client:
 def connect() -> Client:
     """Return a client of the configured service. Raises CommandError where none is configured."""
     return Client(Account.find(os.environ))
+
+
+def signed_log(client: Client) -> tuple[str, list[dict[str, Any]]]:
+    """Return the audit log's signed head and its entries.
+
+    The head is read first: entries that come meanwhile only make the log longer than it.
+    """
+    head = client.text(f"{LOG}/checkpoint")
+    return head, list(client.pages(LOG, limit=LOG_PAGE))
 
 
 def _told_apart(row: dict[str, Any]) -> str:

@@ -42,6 +42,7 @@ def accept_unverified(session: Session, pepper: Pepper, tenant_id: str, order: O
     row = new_row(session, tenant_id, order, named)
     row |= {"status": Status.BLOCKED.value, "reason": Reason.UNVERIFIED}
     (request,) = write(session, pepper, [NewRequest(order, named, row)])
+    announce_requests(session, (News.REQUEST_ACCEPTED, request))
     record_status(session, request)
     session.flush()
     crash_point("api-after-audit")

@@ -160,6 +160,7 @@ def accept_all(
     ]
     if tasks:
         session.execute(insert(Task), tasks)
+    announce_requests(session, *((News.REQUEST_ACCEPTED, request) for request in requests))
     record_status(session, *(request for request, each in written if not each.found.places or each.found.large))
     session.flush()
     crash_point("api-after-audit")
@@ -194,9 +195,7 @@ def write(session: Session, pepper: Pepper, new: Sequence[NewRequest]) -> list[D
     crash_point("api-after-request")
     session.execute(insert(SuppressionEntry), [row for each in new for row in _suppressions(each)])
     session.execute(insert(AuditEntry), [_accepted(session, pepper, each) for each in new])
-    requests = [DeletionRequest(**each.row) for each in new]
-    announce_requests(session, *((News.REQUEST_ACCEPTED, request) for request in requests))
-    return requests
+    return [DeletionRequest(**each.row) for each in new]
 
 
 def _accepted(session: Session, pepper: Pepper, each: NewRequest) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from sqlalchemy.orm.attributes import set_committed_value
 
 from service.audit.log import canonical, entry, recorded_at
 from service.infra.db import batches, log_after_commit
-from service.infra.tables import AuditEntry, Certificate, DeletionRequest, Model, Task
+from service.infra.tables import AuditEntry, Certificate, DeletionRequest, Model, Task, Version
 from service.infra.time import SECOND, rfc_3339
 from service.requests.reasons import Reason, explain
 from service.requests.states import Status, derive, stands_alone, step
 from service.requests.suppression import holds_on
-from service.requests.webhooks import News, announce
+from service.requests.webhooks import News, announce, is_wanted
 
 
 class _Columns(NamedTuple):
@@ -28,6 +28,14 @@ class _Columns(NamedTuple):
     status: Status
     reason: str | None
     completed_at: int | None
+
+
+class _Parts(NamedTuple):
+    """What the models do about a request: ``models`` as news tells it, and the names and ids behind its reason."""
+
+    models: list[dict[str, Any]]
+    blocking: list[str]
+    holds: list[str]
 
 
 @dataclass(frozen=True)
@@ -152,37 +160,43 @@ def record_status(session: Session, *requests: DeletionRequest) -> None:
 
 
 def announce_requests(session: Session, *happened: tuple[News, DeletionRequest]) -> None:
-    """Announce what happened to requests: id, status, reason and moments, and nothing of the person. Log it as well.
+    """Announce what happened to requests: what each model does, why, when, and nothing of the person. Log it as well.
 
-    ``seconds`` of a line are those since the request was received.
+    ``seconds`` of a line are those since the request was received. Call it after the tasks were written.
     """
     at = recorded_at(session)
-    places = _places(session, [request for _, request in happened])
+    parts = _parts(session, [each for news, each in happened if is_wanted(session, each.tenant_id, news)])
     for news, request in happened:
         known = {"request_id": request.id, "status": request.status, "reason": request.reason}
         line = news.value.replace("deletion_request.", "request ")
         log_after_commit(session, log, line, **known, seconds=round((at - request.received_at) / SECOND, 3))
-        models, holds = places.get(request.id, ([], []))
-        facts = {"id": request.id, "case_id": request.case_id, "status": request.status}
-        facts |= explain(request.reason, request.id, models, holds)
-        announce(session, request.tenant_id, news, facts | _times(request))
+        if request.id in parts:
+            models, blocking, holds = parts[request.id]
+            facts = {"id": request.id, "case_id": request.case_id, "status": request.status, "models": models}
+            facts |= explain(request.reason, request.id, blocking, holds)
+            announce(session, request.tenant_id, news, facts | _times(request))
 
 
-def _places(session: Session, requests: Sequence[DeletionRequest]) -> dict[str, tuple[list[str], list[str]]]:
-    """Return, for each request that a model blocks, the names of those models, and the ids of the legal holds."""
+def _parts(session: Session, requests: Sequence[DeletionRequest]) -> dict[str, _Parts]:
+    """Return each request's parts: what every model does, the models that block it, and the legal holds."""
     reasons = {request.id: request.reason for request in requests if request.status == Status.BLOCKED}
-    rows: list[tuple[Task, Model]] = []
-    for batch in batches(reasons):
-        query = select(Task, Model).join(Model, Model.id == Task.model_id).order_by(Model.name)
-        found = session.execute(query.where(Task.request_id.in_(batch), Task.status == Status.BLOCKED))
-        rows += [(task, model) for task, model in found if task.reason == reasons[task.request_id]]
-    held = holds_on(session, [(task.request_id, model) for task, model in rows if task.reason == Reason.LEGAL_HOLD])
-    places: dict[str, tuple[list[str], list[str]]] = {}
-    for task, model in rows:
-        models, holds = places.setdefault(task.request_id, ([], []))
-        models.append(model.name)
-        holds += [hold for hold in held.get((task.request_id, model.id), []) if hold not in holds]
-    return places
+    parts = {request.id: _Parts([], [], []) for request in requests}
+    blocked: list[tuple[str, Model]] = []
+    columns = select(Task.request_id, Task.status, Task.reason, Model, Version.number).join(
+        Model, Model.id == Task.model_id
+    )
+    columns = columns.outerjoin(Version, Version.id == Task.version_id).order_by(Model.name)
+    for batch in batches(parts):
+        for request_id, status, reason, model, number in session.execute(columns.where(Task.request_id.in_(batch))):
+            part = {"model": model.name, "status": status, "reason": reason, "version": number}
+            parts[request_id].models.append(part)
+            if status == Status.BLOCKED and request_id in reasons and reason == reasons[request_id]:
+                parts[request_id].blocking.append(model.name)
+                blocked.append((request_id, model))
+    on_hold = [(request_id, model) for request_id, model in blocked if reasons[request_id] == Reason.LEGAL_HOLD]
+    for (request_id, _), holds in holds_on(session, on_hold).items():
+        parts[request_id].holds.extend(hold for hold in holds if hold not in parts[request_id].holds)
+    return parts
 
 
 def outcomes_of(session: Session, requests: Sequence[DeletionRequest]) -> dict[str, str]:

@@ -67,6 +67,11 @@ SUBSCRIBED: tuple[News, ...] = tuple(kind for kind in News if kind is not News.T
 """what an endpoint gets that names no kinds; a test is sent to the one endpoint that it tests"""
 
 
+def is_wanted(session: Session, tenant_id: str, news: News) -> bool:
+    """Return whether an endpoint of the tenant asked for this kind of news."""
+    return any(news in kinds for _, kinds in _endpoints(session, tenant_id))
+
+
 def announce(session: Session, tenant_id: str, news: News, data: dict[str, Any]) -> None:
     """Put the news into the outbox of every endpoint of the tenant that wants it. ``data`` names no person."""
     at = recorded_at(session)

@@ -12,7 +12,7 @@ _HEAD = """\
 # Reasons
 
 A deletion request that waits or has ended says why, and what to do. The API answers with these fields, and the page,
-the terminal (`hint:`) and webhooks repeat them:
+the terminal (`hint:`) and webhooks repeat them; an alert names the reason and who can act:
 
 ```json
 {

@@ -13,7 +13,7 @@ from pathlib import Path
 from service.access.api_keys import Scope
 from tests.docs.commands import ROOT
 from tests.harness.browser import ENTER, Browser, chromium
-from tests.harness.furnished import furnish
+from tests.harness.furnished import PRESSED, furnish, show
 from tests.harness.stack import Stack, running
 
 PLACE = ROOT / "docs" / "screens"
@@ -32,17 +32,16 @@ def main() -> None:
         shutil.copytree(ROOT / "examples" / "digits", recipes / "digits")
         with running(home, recipes, SWEEP_SECONDS="0.3", GRACE_SECONDS="0.5", WEBHOOK_LOOPBACK="true") as stack:
             pages = {"login": "/", **furnish(stack, "digits", "person-{:03d}")}
-            if arguments.only:
-                pages = {name: path for name, path in pages.items() if name in arguments.only}
+            names = [name for name in (*pages, *PRESSED) if not arguments.only or name in arguments.only]
             with chromium(Path(folder) / "profile") as browser:
-                take(stack, browser, pages, arguments.keep)
+                take(stack, browser, pages, names, arguments.keep)
 
 
-def take(stack: Stack, browser: Browser, pages: dict[str, str], keep: Path | None) -> None:
+def take(stack: Stack, browser: Browser, pages: dict[str, str], names: list[str], keep: Path | None) -> None:
     """Write a picture of each page, in each frame and scheme; that of the log-in comes first."""
     PLACE.mkdir(exist_ok=True)
     entered = False
-    for name, path in pages.items():
+    for name in names:
         if name != "login" and not entered:
             log_in(stack, browser)
             entered = True
@@ -50,15 +49,14 @@ def take(stack: Stack, browser: Browser, pages: dict[str, str], keep: Path | Non
             for scheme in SCHEMES:
                 browser.prefers(scheme)
                 browser.frame(width, height)
-                browser.go("about:blank")
-                browser.go(stack.account.url + path)
+                show(browser, stack, pages, name)
                 full = browser.script("return document.documentElement.scrollHeight")
                 file = f"{name}-{frame}-{scheme}"
                 browser.picture(PLACE / f"{file}.webp", width, min(full, 3 * height // 2))
                 if keep is not None:
                     browser.frame(width, min(full, 3 * height))
                     browser.screenshot(keep / f"{file}.png")
-        print(name, path)
+        print(name)
 
 
 def log_in(stack: Stack, browser: Browser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from fastapi.testclient import TestClient
 
 from service.api.app import create_app
 from service.infra.settings import Settings
-from tests.docs.commands import ROOT
+from service.requests.webhooks import News
+from tests.docs.commands import PAGES, ROOT
 
 
 def classes(package: str) -> list[tuple[str, str]]:
@@ -37,3 +39,13 @@ def test_no_module_path_is_in_the_openapi_document(tmp_path: Path) -> None:
         names = client.get("/openapi.json").json()["components"]["schemas"]
     assert len(names) > 30
     assert [name for name in names if "__" in name or "service" in name] == []
+
+
+def test_a_kind_of_webhook_that_a_page_names_is_one() -> None:
+    texts = {page: page.read_text() for page in PAGES}
+    named = {(page.name, kind) for page in PAGES for kind in re.findall(r"webhook of the kind `([^`]+)`", texts[page])}
+    assert named and {kind for _, kind in named} <= set(News), named
+    (listed,) = re.findall(r"^Kinds: (.+)$", texts[ROOT / "docs" / "operations" / "monitor.md"], re.MULTILINE)
+    told = re.findall(r"`([^`]+)`", listed)
+    missing = [kind for kind in News if kind not in told and kind.rpartition(".")[2] not in told]
+    assert not missing

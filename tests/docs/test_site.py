@@ -16,6 +16,7 @@ import typer
 
 from service.cli.main import app
 from tests.docs.commands import BLOCKS, PAGES, ROOT, Block
+from tests.docs.screenshots import FRAMES, PLACE, SCHEMES
 
 NAMED_ELSEWHERE = {
     "make demo": "tests/system/test_up.py",
@@ -79,6 +80,16 @@ def test_every_command_in_running_text_names_commands_and_options_that_exist(pag
         require(shlex.split(words.replace("...", "")))
 
 
+def test_every_command_in_an_indented_block_and_on_the_page_exists() -> None:
+    """Blocks without a fence are not typed by a test; what they name is checked here."""
+    templates = (ROOT / "service" / "api" / "console" / "templates").glob("*.html")
+    lines = [line for page in PAGES for line in re.findall(r"^ {4,}expunge (.+)$", page.read_text(), re.MULTILINE)]
+    lines += [line for page in templates for line in re.findall(r"<code>expunge ([^<]+)</code>", page.read_text())]
+    assert len(lines) > 12
+    for line in lines:
+        require(shlex.split(re.sub(r"\{\{.*?\}\}", "NAME", line), comments=True))
+
+
 def require(words: list[str]) -> None:
     """Fail where a word that should be a command, or an option, is not one."""
     command = COMMAND
@@ -99,6 +110,16 @@ def require(words: list[str]) -> None:
 def test_a_command_that_does_not_exist_would_be_found(words: str) -> None:
     with pytest.raises(AssertionError):
         require(words.split())
+
+
+def test_every_page_has_its_pictures() -> None:
+    """Each template is a page, but for the two that others are made of, and the list of what was decided at once."""
+    templates = {path.stem for path in (ROOT / "service" / "api" / "console" / "templates").glob("*.html")}
+    pages = {name.replace("_", "-") for name in templates - {"base", "parts", "bulk"}}
+    wanted = {f"{page}-{frame}-{scheme}.webp" for page in pages for frame in FRAMES for scheme in SCHEMES}
+    taken = {path.name: path.read_bytes()[8:12] for path in PLACE.iterdir()}
+    assert wanted <= taken.keys(), wanted - taken.keys()
+    assert set(taken.values()) == {b"WEBP"}
 
 
 SURFACE = (

@@ -5,10 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tests.harness.browser import Browser
 from tests.harness.stack import Stack
 
 BUDGET = {"epsilon": 8, "delta": 1e-5, "noise_std": 3e-5}
 """about twenty updates, so that the chart shows them"""
+PRESSED = {
+    "confirm": ("model", ["#do-retire"], "Retire the model?"),
+    "secret": ("keys", ["main [name=scope]", "main form.fields button"], "New API key"),
+}
+"""pages that answer a form: the page that has it, what is pressed there, and the heading of the answer"""
 
 
 def furnish(stack: Stack, recipe: str = "tiny", people: str = "tiny-person-{}") -> dict[str, str]:
@@ -49,6 +55,16 @@ def furnish(stack: Stack, recipe: str = "tiny", people: str = "tiny-person-{}") 
         "error": "/console/requests/none",
         "reference": "/docs",
     }
+
+
+def show(browser: Browser, stack: Stack, pages: dict[str, str], name: str) -> None:
+    """Open a page: by its address, or by the form that it answers."""
+    origin, pressed, heading = PRESSED.get(name, (name, [], ""))
+    browser.go("about:blank")
+    browser.go(stack.account.url + pages[origin])
+    for each in pressed:
+        browser.click(each)
+    browser.shows(heading, "h1")
 
 
 def ago(days: int) -> str:

@@ -131,6 +131,7 @@ def test_the_log_says_who_did_it_and_an_export_holds_no_name(
         integrate(session, Signer.of(service.settings))
     assert [each["actor_name"] for each in run("audit", "list", "--json")] == [None, "test"]
     assert "test" in run("audit", "list")
+    assert run("audit", "list", "--csv").splitlines()[0] == "index,at,kind,who,request_id"
     run("audit", "export", str(tmp_path / "log.jsonl"))
     exported = (tmp_path / "log.jsonl").read_text()
     assert actor["id"] in exported and "actor_name" not in exported and "Grace" not in exported

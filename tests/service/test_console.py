@@ -67,6 +67,7 @@ def test_without_a_session_every_page_is_the_login(api: TestClient) -> None:
             answer = api.request(method, filled)
             assert answer.status_code == 401, path
             assert 'action="/console/login"' in answer.text
+            assert "see who asked to be deleted, by when it must be done" in answer.text, "the log-in says what this is"
     assert len(routes) > 25
 
 

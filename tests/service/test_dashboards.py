@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
+from typing import Any
 
 import pytest
 import yaml
@@ -21,6 +23,7 @@ from service.infra.pseudonyms import new_id
 from service.infra.tables import DeletionRequest, FeedItem, Heartbeat, Model, PhaseSeconds, Task, Version
 from service.infra.time import SECOND
 from service.models.consumers import report
+from service.requests.reasons import Reason
 from service.requests.status import settle
 from tests.harness.dashboards import FOLDER, dashboard, metrics_in, program, queries, rules
 from tests.service.worlds import live_model, publish
@@ -167,6 +170,30 @@ def test_deadlines_holds_failures_and_consumers_are_metrics(busy: TestClient, se
     after = exported(busy)
     assert ours not in after.get("expunge_deletion_next_due_timestamp_seconds", {})
     assert after["expunge_consumers"][ours[0], ("standing", "current"), ours[1]] == 1
+
+
+@SQLITE
+@pytest.mark.parametrize("reason", [each for each in Reason if each.remedy and each is not Reason.UNVERIFIED])
+def test_what_is_blocked_says_its_reason_and_who_can_act(client: TestClient, service: Service, reason: Reason) -> None:
+    """Unverified requests belong to no model, and have a metric of their own."""
+    live_model(service)
+    for subject in ("ada", "bob"):
+        client.post("/v1/deletion-requests", json={"subject_id": subject}, headers={"Idempotency-Key": subject})
+    codes = (reason, f"{reason}:KeyError at digits.py:41")
+    with service.database.write() as session:
+        for task, code in zip(session.scalars(select(Task)).all(), codes, strict=True):
+            task.status, task.reason = "blocked", code
+    assert reason.remedy is not None
+    labels = {"tenant": "default", "model": "digits", "reason": reason.value, "by": reason.remedy.by.value}
+    assert exported(client)["expunge_requests_blocked_by_reason"] == {tuple(sorted(labels.items())): 2}
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
+def test_the_commands_in_an_alert_are_commands(rule: dict[str, Any]) -> None:
+    from tests.docs.test_site import require  # noqa: PLC0415  (loads every command)
+
+    for words in re.findall(r"`expunge ([^`]+)`", rule["annotations"]["summary"]):
+        require(shlex.split(re.sub(r"\{\{.*?\}\}", "MODEL", words)))
 
 
 @SQLITE

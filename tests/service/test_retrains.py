@@ -108,17 +108,22 @@ def planned(service: Service) -> list[tuple[str, bool]]:
         return [(each.status, bool((each.report or {}).get("dry_run"))) for each in rows][1:]
 
 
-def test_the_command_shows_the_dry_run_and_asks(command: Callable[..., Any], service: Service) -> None:
-    live_model(service)
+def test_the_command_shows_the_dry_run_what_it_costs_and_asks(command: Callable[..., Any], service: Service) -> None:
+    model = live_model(service)
     result = command("--new-data", input="n\n")
     assert "594 of 2,391 samples are missing" in result.output
     assert "6 samples (2 people) are left out" in result.output
+    assert "Nobody has timed a training of this model." in result.output
     assert planned(service) == [("ended", True)]
     assert "Train on these data?" in result.output
     result = command("--new-data")
     assert result.exit_code != 0 and "the question was not answered" in str(result.exception)
+    with service.database.write() as session:
+        served = session.get_one(Generation, model.generation_id)
+        served.report = (served.report or {}) | {"seconds": 41.7}
     result = command("--new-data", input="y\n")
     assert result.exit_code == 0, result.output
+    assert "The last training took 41.7 s." in result.output
     assert planned(service) == [("ended", True), ("ended", True), ("ended", True), ("live", False)]
     assert "is live" in result.output
 

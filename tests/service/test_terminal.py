@@ -55,6 +55,14 @@ def test_a_short_id_is_enough_where_one_request_has_it(site: Site, tmp_path: Pat
     assert paths == ["/v1/deletion-requests?id_prefix=ab1", f"/v1/deletion-requests/{FIRST}"]
 
 
+def test_a_certificate_is_fetched_by_a_short_id(site: Site, tmp_path: Path) -> None:
+    site.answers = [page(row(FIRST)), (200, {"payload": "signed"})]
+    done = expunge("certificate", "fetch", "ab1", str(tmp_path / "certificate.json"), home=tmp_path, **keys(site))
+    assert done.returncode == 0, done.stderr
+    assert site.calls[-1][1] == f"/v1/deletion-requests/{FIRST}/certificate"
+    assert json.loads((tmp_path / "certificate.json").read_text()) == {"payload": "signed"}
+
+
 def test_a_whole_id_is_not_looked_up(site: Site, tmp_path: Path) -> None:
     site.answers = [(200, row(FIRST))]
     expunge("requests", "show", FIRST, home=tmp_path, **keys(site))
@@ -165,6 +173,8 @@ def test_names_of_models_and_requests_are_completed(site: Site, tmp_path: Path, 
     site.answers = [page({"name": "digits", "status": "live"}, {"name": "faces", "status": "live"})]
     found = complete("expunge models show d", shell, tmp_path, **keys(site))
     assert "digits" in found and "faces" not in found
+    for verb in ("cancel", "policy", "retire"):
+        assert "digits" in complete(f"expunge models {verb} d", shell, tmp_path, **keys(site))
     site.answers = [page(row(FIRST))]
     assert FIRST in complete("expunge requests show ab", shell, tmp_path, **keys(site))
     assert site.calls[-1][1] == "/v1/deletion-requests?limit=50&id_prefix=ab"
@@ -192,7 +202,9 @@ REMOTE = (
     ["status"], ["versions", "m"], ["budget", "m"], ["models", "list"], ["models", "show", "m"],
     ["delete", "--subject", "a"], ["requests", "list"], ["requests", "show", FIRST], ["holds", "list"],
     ["suppressions", "lift", FIRST, "--reason", "r"], ["webhooks", "list"], ["consumers", "list", "m"],
-    ["servers", "list"],
+    ["servers", "list"], ["requests", "find", "--subject", "a"], ["requests", "approve", FIRST],
+    ["models", "policy", "m"], ["audit", "list"], ["audit", "export", "f"], ["certificate", "fetch", FIRST, "f"],
+    ["registry", "bundle", "m", "f"],
 )  # fmt: skip
 
 
@@ -207,3 +219,14 @@ def test_a_remote_command_imports_neither_torch_nor_sqlalchemy(arguments: list[s
     loaded = set(done.stdout.partition("MODULES ")[2].split())
     assert {"typer", "httpx"} <= loaded
     assert not loaded & {"torch", "numpy", "sqlalchemy", "fastapi", "celery", "redis", "alembic", "pydantic_settings"}
+
+
+def test_the_page_is_opened_in_the_browser(tmp_path: Path) -> None:
+    shown = tmp_path / "shown"
+    program = tmp_path / "browser"
+    program.write_text(f'#!/bin/sh\necho "$1" > {shown}\n')
+    program.chmod(0o755)
+    account = {"EXPUNGE_URL": "http://127.0.0.1:1", "EXPUNGE_API_KEY": "k"}
+    done = expunge("open", home=tmp_path, BROWSER=f"{program} %s", **account)
+    assert done.returncode == 0, done.stderr
+    assert shown.read_text() == "http://127.0.0.1:1\n"

@@ -112,6 +112,7 @@ def test_every_alert_leads_to_its_section_of_the_runbooks() -> None:
     from tests.docs.commands import ROOT  # noqa: PLC0415 (the tests of the docs load every command)
 
     page = (ROOT / "docs" / "operations" / "runbooks.md").read_text()
+    assert "`docs/operations/runbooks.md#`" in page, "the page says where the alerts lead"
     for rule in rules():
         assert rule["annotations"]["runbook_url"] == f"docs/operations/runbooks.md#{rule['alert'].lower()}"
         assert f"\n### {rule['alert']}\n" in page

@@ -205,11 +205,18 @@ def test_every_step_of_a_request_is_news_and_fits_its_schema(client: TestClient,
         News.VERSION_PUBLISHED: 0,
         News.BUDGET_EXHAUSTED: 0,
     }
+    parts = {each["type"]: each["data"].get("models") for each in sent if each["data"]["id"] == first}
+    queued = {"model": "digits", "status": "queued", "reason": None, "version": None}
+    assert parts[News.REQUEST_ACCEPTED] == [], "nobody is looked for before the request is verified"
+    assert parts[News.REQUEST_VERIFIED] == [queued]
+    assert parts[News.REQUEST_COMPLETED] == [queued | {"status": "completed", "version": 2}]
     document = client.get("/openapi.json").json()
     for each in sent:
         body = document["webhooks"][each["type"]]["post"]["requestBody"]["content"]["application/json"]
         schema = body["schema"] | {"components": document["components"]}
         Draft202012Validator(schema).validate(each)
+        facts = document["components"]["schemas"]["RequestFacts"]["properties"]
+        assert each["type"] == News.CERTIFICATE_ISSUED or each["data"].keys() == facts.keys()
         assert "somebody else" not in json.dumps(each) and "ada" not in json.dumps(each)
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from service.access.api_keys import Scope
 from tests.harness.browser import Browser, chromium
-from tests.harness.furnished import furnish
+from tests.harness.furnished import PRESSED, furnish, show
 from tests.harness.stack import Stack
 from tests.system.test_status_page import OVERFLOWING, axe, faults, log_in
 
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.parametrize(
     "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True
 )
 PHONE = (390, 844)
+UNFOLD = "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
 
 
 @pytest.fixture
@@ -35,9 +37,9 @@ def test_no_page_scrolls_sideways_on_a_phone(browser: Browser, stack: Stack, pag
     browser.frame(*PHONE)
     log_in(browser, stack)
     found = {}
-    for name, path in pages.items():
-        browser.go("about:blank")
-        browser.go(stack.account.url + path)
+    for name in (*pages, *PRESSED):
+        show(browser, stack, pages, name)
+        browser.script(UNFOLD)
         assert browser.text("h1"), f"{name} shows nothing"
         if wide := browser.script(OVERFLOWING):
             found[name] = wide[:3]
@@ -51,9 +53,9 @@ def test_axe_core_finds_nothing_serious_on_any_page(browser: Browser, stack: Sta
     browser.go(stack.account.url + "/")
     found = [{"page": "log in"} | each for each in faults(browser, source)]
     log_in(browser, stack)
-    for name, path in pages.items():
-        browser.go("about:blank")
-        browser.go(stack.account.url + path)
+    for name in (*pages, *PRESSED):
+        show(browser, stack, pages, name)
+        browser.script(UNFOLD)
         for scheme, rules in {"light": (), "dark": ("color-contrast",)}.items():
             browser.prefers(scheme)
             found += [{"page": name, "scheme": scheme} | each for each in faults(browser, source, *rules)]
@@ -77,3 +79,20 @@ def test_a_person_is_found_and_a_request_verified_without_scripts(
     browser.shows("cannot be undone")
     browser.click("#sure")
     assert "Verified." in browser.shows("completed", "main")
+
+
+def test_a_call_is_tried_from_the_reference(browser: Browser, stack: Stack) -> None:
+    """With the key that somebody types there, and without one; whoever is logged in lends the page nothing."""
+    log_in(browser, stack)
+    browser.go(f"{stack.account.url}/docs")
+    call = "#deletion_requests_create"
+    browser.click(f"{call} summary")
+    browser.click(f"{call} button")
+    browser.shows("401", f"{call} output")
+    browser.click("#trial-key")
+    browser.type(stack.key(Scope.DELETIONS_WRITE))
+    browser.script(f"document.querySelector('{call} [name=body]').value = '{{\"subject_id\": \"nobody-at-all\"}}'")
+    browser.click(f"{call} button")
+    answer = browser.shows("202", f"{call} output")
+    assert '"opening"' in answer, "the whole answer is shown"
+    assert not [line for line in browser.complaints() if "401" not in line]

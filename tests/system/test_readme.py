@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import httpx
 import pytest
@@ -68,6 +69,31 @@ def test_the_readme_names_the_two_commands_first() -> None:
 
 def test_the_readmes_first_link_leads_to_what_you_can_have() -> None:
     assert re.findall(r"(?<!!)\[[^]]*\]\(([^)]+)\)", README)[0] == "docs/what-you-can-have.md"
+
+
+def test_the_first_screens_say_what_it_is_for_what_the_commands_show_and_when_not_to_use_it() -> None:
+    parts = [
+        "your model remembers",
+        "(docs/idea.svg)",
+        "make demo",
+        "| asked for | came out |",
+        "(docs/screens/overview-laptop-light.webp)",
+        "## When to use it, and when not",
+        "a plain retrain is better",
+        "## Your own model",
+    ]
+    places = [README.find(part) for part in parts]
+    assert -1 not in places and places == sorted(places)
+    assert len(README[: places[5]].split()) < 400, "what comes before it is read in two minutes at most"
+
+
+@pytest.mark.parametrize("name", ["idea", "architecture", "request"])
+def test_each_drawn_picture_is_shown_and_says_in_words_what_it_shows(name: str) -> None:
+    folder = Path(__file__).parents[2] / "docs"
+    drawn = ElementTree.parse(folder / f"{name}.svg").getroot()
+    assert len(drawn.get("aria-label", "")) > 50
+    shown = [page for page in folder.glob("*.md") if re.search(rf"!\[[^]]{{50,}}\]\({name}\.svg\)", page.read_text())]
+    assert shown
 
 
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)#:]+)\)", README))

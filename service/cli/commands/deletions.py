@@ -34,7 +34,7 @@ from service.cli.people import read_people
 
 commands = typer.Typer(
     no_args_is_help=True,
-    help="Deletion requests: list, find, show, cancel, verify, reject, retry, extend, certificate.",
+    help="Deletion requests: list, find, show, cancel, verify, reject, approve, retry, extend, certificate.",
 )
 POLL_SECONDS = 0.3
 BATCH = 500

@@ -134,12 +134,12 @@ def revoke(
 
 
 @commands.command("actors")
-def actors(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
+def actors(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """List all actors, who hold the keys: the ids that the audit log names, and their names."""
     with _database(Settings()) as database, database.read() as session:
         found = list_actors(session, tenant)
     rows = [{"id": each.id, "name": each.name, "created_at": _iso(each.created_at)} for each in found]
-    show_list(rows, ("id", "name", "created_at"), as_json, as_csv=False)
+    show_list(rows, ("id", "name", "created_at"), as_json, as_csv)
 
 
 @commands.command("rename")

@@ -173,6 +173,7 @@ def retrain(
         found = _await_retrain(client, name, client.post(path, {"dry_run": True})["generation"])
         if not as_json or not dry_run:
             _show_changes(found["changes"])
+            _show_cost(found["expected_seconds"])
         if not dry_run:
             try:
                 agreed = yes or typer.confirm("Train on these data?", err=True)
@@ -192,7 +193,7 @@ def retrain(
 
 @commands.command("policy")
 def policy(
-    name: Name,
+    name: ModelArgument,
     on_exhausted: OnExhausted = None,
     fallback: Annotated[str | None, typer.Option(help="retrain, or none.")] = None,
     cadence: Cadence = None,
@@ -226,7 +227,7 @@ def policy(
 
 
 @commands.command("cancel")
-def cancel(name: Name, as_json: AsJson = False) -> None:
+def cancel(name: ModelArgument, as_json: AsJson = False) -> None:
     """Cancel the preparation of a model: what was built is destroyed, and its name is free."""
     with connect() as client:
         record = client.post(f"/v1/models/{name}/cancel", {})
@@ -235,7 +236,7 @@ def cancel(name: Name, as_json: AsJson = False) -> None:
 
 @commands.command("retire")
 def retire(
-    name: Name,
+    name: ModelArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -269,6 +270,12 @@ def _show_changes(found: dict[str, int]) -> None:
     people = f"{found['people_left_out']:,} people"
     errors.print(f"{found['left_out']:,} samples ({people}) are left out: those people asked to be forgotten.")
     errors.print(f"A retrain trains on {found['samples']:,} samples.")
+
+
+def _show_cost(seconds: float | None) -> None:
+    """Print what a retrain will take, by the last one, on standard error."""
+    told = "Nobody has timed a training of this model" if seconds is None else f"The last training took {seconds:.3g} s"
+    errors.print(f"{told}. The current version is served until the new one is ready.")
 
 
 def versions(name: ModelArgument, as_json: AsJson = False, as_csv: AsCsv = False) -> None:

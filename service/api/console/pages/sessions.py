@@ -16,7 +16,12 @@ from service.api.dependencies import Running, known
 from service.api.problems import not_found
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
-_STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_STATIC = {
+    "console.css": "text/css",
+    "console.js": "text/javascript",
+    "reference.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
 _FOLDER = Path(__file__).parents[1] / "static"
 
 
@@ -85,7 +90,7 @@ def logout(request: Request, visit: Visitor, fields: Form) -> Response:
 
 @router.get("/console/static/{name}")
 def static(name: str) -> Response:
-    """Send the stylesheet, the script or the icon. There are no other files."""
+    """Send the stylesheet, a script or the icon. There are no other files."""
     if name not in _STATIC:
         raise not_found("page")
     headers = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}

@@ -59,6 +59,7 @@ class RetrainView(BaseModel):
     dry_run: bool = Field(description="it ends once the changes are counted")
     phase: str | None
     progress: float = Field(description="0 to 1")
+    expected_seconds: float | None = Field(description="what the last training took; null: it was never timed")
     changes: ChangesView | None = Field(description="null: not yet counted")
     refused: RefusalView | None
     planned_at: Moment
@@ -115,6 +116,7 @@ def _view(model: Model, generation: Generation) -> RetrainView:
         dry_run=is_dry_run(generation),
         phase=generation.phase if generation.status == "candidate" else None,
         progress=generation.progress,
+        expected_seconds=report.get("eta_seconds"),
         changes=report.get("changes"),
         refused=report.get("refused"),
         planned_at=generation.created_at,

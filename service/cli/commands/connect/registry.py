@@ -12,20 +12,20 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.client import Client, connect
+from service.cli.completion import ModelArgument
 from service.cli.output import AsJson, CommandError, show_facts, show_json
 from service.connect.registry.bundle import write_bundle
 from service.connect.registry.mlflow_registry import push as push_to_mlflow
 from service.infra.files import Damaged
 
 commands = typer.Typer(no_args_is_help=True, help="Give versions to other systems: bundle, push.")
-Model = Annotated[str, typer.Argument(help="The model's name.")]
 Key = Annotated[Path | None, typer.Option("--sign", help="A private key (PEM, EC) for OpenSSF model signing.")]
 Number = Annotated[int | None, typer.Option("--version", help="Which version; the current one otherwise.")]
 
 
 @commands.command("bundle")
 def bundle(
-    model: Model,
+    model: ModelArgument,
     folder: Annotated[Path, typer.Argument(help="Where to write it; it is created.")],
     version: Number = None,
     key: Key = None,
@@ -44,14 +44,15 @@ def bundle(
 
 @commands.command("push")
 def push(
-    model: Model,
+    model: ModelArgument,
     mlflow: Annotated[str, typer.Option(help="Address of an MLflow server, for example http://mlflow:5000.")],
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
     """Register the current version in MLflow under the alias `current`, and delete there what it replaces.
 
-    Run it after each update, for example from a webhook of the kind version.published. Repeated, it changes nothing.
+    Run it after each update, for example from a webhook of the kind model_version.published. Repeated, it changes
+    nothing.
     """
     with connect() as client, _plainly(), tempfile.TemporaryDirectory(prefix="expunge-registry-") as name:
         found = _version(client, model, None)

@@ -1,0 +1,141 @@
+"""``expunge certificate verify``: check a certificate of erasure offline, with the log's public key alone."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from service.audit.import_export import read_export
+from service.audit.signed_note import NotAuthentic, Verifier
+from service.audit.verify import retired_keys
+from service.audit.verify import verify as verify_log
+from service.certificates.envelope import accepted_commitment, verify
+from service.cli.output import USAGE, CommandError
+from service.requests.intake import Order, commitment
+
+_BLOCK = 1 << 20
+
+
+def check(
+    file: Path,
+    key: Path,
+    *,
+    log: Path | None,
+    checkpoints: Sequence[Path],
+    opening: str | None,
+    subjects: Sequence[str],
+    samples: Sequence[str],
+    case: str | None,
+) -> dict[str, Any]:
+    """Return what the certificate says. Raises CommandError where anything that was given does not fit it.
+
+    Args:
+        file: the certificate.
+        key: the log's public key.
+        log: an exported log, whose retired keys are believed too.
+        checkpoints: files that the certificate is to be about.
+        opening: opens whom the request named: ``subjects`` or ``samples``, and its ``case``.
+    """
+    order = _order(opening, subjects, samples, case)
+    verifier = _key(key)
+    verifiers = [verifier, *(_retired(log, verifier) if log else [])]
+    try:
+        statement = verify(_read(file), *verifiers)
+    except NotAuthentic as error:
+        hint = "Signed before the key was rotated? Give the exported log with --log." if log is None else ""
+        raise CommandError(f"The certificate does not verify. {error}", hint) from None
+    files = [_check_file(statement, path) for path in checkpoints]
+    if order is not None and opening is not None:
+        _check_opening(statement, opening, order)
+    return _facts(statement) | {"files": files, "opening": "fits" if order else "not given"}
+
+
+def _order(opening: str | None, subjects: Sequence[str], samples: Sequence[str], case: str | None) -> Order | None:
+    """Return whom the opening must fit; None: no opening was given."""
+    named = bool(subjects) + bool(samples)
+    if named != (opening is not None):
+        raise CommandError("An opening opens one name.", "Give --opening with --subject, or with --sample.", USAGE)
+    if opening is None:
+        return None
+    return Order(subject_ids=tuple(subjects), sample_ids=tuple(samples) if samples else None, case_id=case)
+
+
+def _key(path: Path) -> Verifier:
+    try:
+        return Verifier.load(path)
+    except (NotAuthentic, OSError, UnicodeDecodeError) as error:
+        hint = "`expunge up` writes it to log.vkey in its home; every certificate names it under audit.key."
+        raise CommandError(f"The public key cannot be read. {error}", hint, USAGE) from None
+
+
+def _retired(log: Path, verifier: Verifier) -> list[Verifier]:
+    """Return the earlier keys, from a log that verifies under the key in use."""
+    try:
+        head, entries = read_export(log)
+    except NotAuthentic as error:
+        raise CommandError(str(error), "`expunge audit export FILE` writes it.", USAGE) from None
+    try:
+        verify_log(entries, head, verifier)
+        return retired_keys(entries)
+    except NotAuthentic as error:
+        raise CommandError(f"The audit log does not verify. {error}", "Its retired keys are not believed.") from None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        envelope = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{file} is not a certificate. {type(error).__name__}", "", USAGE) from None
+    if not isinstance(envelope, dict):
+        raise CommandError(f"{file} is not a certificate.", "It is a JSON object: a DSSE envelope.", USAGE)
+    return envelope
+
+
+def _check_file(statement: dict[str, Any], path: Path) -> str:
+    """Return the name under which the certificate knows the file."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read. {error.strerror}", "", USAGE) from None
+    for each in statement["subject"]:
+        if each["digest"].get("sha256") == digest.hexdigest():
+            return str(each["name"])
+    raise CommandError(f"{path} is none of the files that the certificate is about.", "Another version, or damaged?")
+
+
+def _check_opening(statement: dict[str, Any], opening: str, order: Order) -> None:
+    try:
+        expected = commitment(bytes.fromhex(opening), order)
+    except ValueError:
+        raise CommandError("The opening is not hexadecimal.", "It has 64 digits.", USAGE) from None
+    if not hmac.compare_digest(accepted_commitment(statement), expected):
+        raise CommandError(
+            "The certificate is not about whom you named, or the opening is another request's.",
+            "Name every id that the request named, and its case with --case where it had one.",
+        )
+
+
+def _facts(statement: dict[str, Any]) -> dict[str, Any]:
+    predicate = statement["predicate"]
+    together = predicate["together"] or {}
+    limit = together.get("from_these_versions_on")
+    return {
+        "verified": True,
+        "request": predicate["request"],
+        "received_at": predicate["received_at"],
+        "completed_at": predicate["completed_at"],
+        "subjects": [each["name"] for each in statement["subject"]],
+        "claims": [f"{part['model']}: {part['claim']['guarantee']}" for part in predicate["models"]],
+        "no claim about": [f"{each['model']}: {each['reason']}" for each in predicate["without_version"]],
+        "together": f"epsilon {together['epsilon']:.4g} at delta {together['delta']:g}" if together else "no claim",
+        "from_these_versions_on": limit["statement"] if limit else "no bound",
+        "in_plain_words": limit["in_plain_words"] if limit else None,
+        "entries_in_log": len(predicate["audit"]["entries"]),
+    }

@@ -1,0 +1,95 @@
+"""``expunge audit verify``: check a log with its public key, and what the service shows against the log."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from service.audit.import_export import read_export
+from service.audit.signed_note import NotAuthentic, Signer, Verifier
+from service.audit.verify import verify
+from service.cli.client import connect, signed_log
+from service.cli.output import CommandError
+from service.infra.settings import Settings, SettingsError
+from service.models.publications import compare_shown, unlogged
+
+PATIENCE_SECONDS = 10
+"""how long to wait for the entries of versions that were published a moment ago"""
+_KEEP = "Keep a copy of what you see; see SECURITY.md."
+
+
+def check(file: Path | None, key: Path | None) -> dict[str, Any]:
+    """Return what was found. Raises CommandError where the log or the database is not what was signed.
+
+    Args:
+        file: an exported log; None: the running service's.
+        key: the log's public key; None: that of this installation.
+    """
+    settings = Settings()
+    seen = settings.home / "audit-heads.jsonl"
+    versions = [] if file else _versions()  # before the log: what they show was published before it was read
+    head, entries = _exported(file) if file else _served(versions)
+    try:
+        checkpoint = verify(entries, head, _verifier(settings, key), _seen(seen))
+    except NotAuthentic as error:
+        raise CommandError(f"The audit log does not verify. {error}", _KEEP) from None
+    try:
+        compared = None if file else compare_shown(entries, versions)
+    except NotAuthentic as error:
+        raise CommandError(f"The log verifies, and the database does not agree with it. {error}", _KEEP) from None
+    if file is None:
+        _remember(seen, head)
+    facts = {"verified": True, "entries": checkpoint.size, "root": checkpoint.root.hex(), "log": checkpoint.origin}
+    return facts | {"versions_compared": compared}
+
+
+def _served(versions: Sequence[Mapping[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """Return the signed head and the entries, with those that publish ``versions``: the scheduler adds them within a
+    second.
+    """
+    ends = time.monotonic() + PATIENCE_SECONDS
+    with connect() as client:
+        while True:
+            head, entries = signed_log(client)
+            if not unlogged(entries, versions) or time.monotonic() > ends:
+                return head, entries
+            time.sleep(1)
+
+
+def _versions() -> list[dict[str, Any]]:
+    """Return every version of every model, as the service shows them. The key needs models:read."""
+    with connect() as client:
+        names = [model["name"] for model in client.pages("/v1/models")]
+        return [version for name in names for version in client.pages(f"/v1/models/{name}/versions")]
+
+
+def _exported(file: Path) -> tuple[str, list[dict[str, Any]]]:
+    try:
+        head, lines = read_export(file)
+    except NotAuthentic as error:
+        raise CommandError(str(error), "") from None
+    return head, list(lines)
+
+
+def _verifier(settings: Settings, key: Path | None) -> Verifier:
+    try:
+        return Verifier.load(key) if key else Signer.of(settings).verifier
+    except (NotAuthentic, SettingsError, OSError) as error:
+        hint = "Give the log's public key with --key; `expunge up` writes it to log.vkey in its home."
+        raise CommandError(f"The log's public key cannot be read. {error}", hint) from None
+
+
+def _seen(path: Path) -> list[str]:
+    return [str(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _remember(path: Path, head: str) -> None:
+    """Keep the head with the client's key: a log that is cut back later contradicts it."""
+    if head in _seen(path):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with path.open("a") as out:
+        out.write(json.dumps(head) + "\n")
