@@ -68,10 +68,12 @@ def _forget(where: Site, method: str, death: str | None, heard: list[bytes]) -> 
     transient = [*weights, *shares]
     left = residue.found(stack, never, heard)
     if death is not None:
+        stack.stop("scheduler")  # it destroys keys too, and the worker would not come to where it is to die
         stack.restart("worker", EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT=death)
     request = stack.delete(name, subject_id=canary.PERSON)
     if death is not None:
         stack.eventually(lambda: stack.processes["worker"].exit_code, lambda code: code is not None)
+        stack.start("scheduler")
         stack.start("worker")
     if stack.ended(request)["status"] != "completed":
         left.append("the deletion was not completed")
