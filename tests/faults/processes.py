@@ -78,7 +78,9 @@ def zombies(kind: str, rounds: int) -> Told:
             if not done:
                 return [Broken("lost", "no other worker took over")], ""
             time.sleep(2.5)
-        late = where.stack.processes["worker"].log.read_text().count("is over")
+        late = where.stack.processes["worker"].log.read_text().count("Another worker took over")
+        if late == 0:
+            return [Broken("lost", "no worker was fenced out: nothing is shown")], ""
         return judge(where.stack.settings, journal), f"{rounds} workers stopped past their lease, {late} fenced out"
 
 
