@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def test_a_file_of_people_is_deleted_one_request_each(
     assert [each["request"]["case_id"] for each in first] == ["C-1", "C-0", "C-3"]
     assert [len(each["request"]["models"]) for each in first] == [1, 1, 0]
     assert run(*file, "--json") == first, "repeated under one key it is the same requests"
-    assert "ada" not in run(*file), "ids stay in the file"
+    assert not re.search(r"\bada\b", run(*file)), "ids stay in the file"
     (tmp_path / "people.csv").write_text("subject_id,received_at\nada,\nbob,2999-01-01T00:00:00Z\n")
     refused = CliRunner().invoke(app, ["delete", "--file", str(tmp_path / "people.csv")])
     assert isinstance(refused.exception, CommandError)
