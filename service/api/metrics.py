@@ -65,7 +65,7 @@ def render(database: Database, settings: Settings, traffic: Traffic) -> bytes:
     with database.snapshot() as session:
         counted = counts(session)
         metrics = [*_requests(session, counted), *_updates(session, counted)]
-        for part in (_certificates, _preparations, _budgets, _consumers, _webhooks, _keys, _feeds, processes):
+        for part in (_reasons, _certificates, _preparations, _budgets, _consumers, _webhooks, _keys, _feeds, processes):
             metrics += part(session)
     registry = CollectorRegistry()
     registry.register(_Scrape([_build(), *traffic.metrics(), *disks(settings), *metrics]))
@@ -162,12 +162,11 @@ def _requests(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
         held.add_metric(_of(model), int(stands or 0))
         if due_at is not None:
             due.add_metric(_of(model), due_at / SECOND)
-    yield from (pending, oldest, queued, held, due)
-    yield from (_reasons(session), *_deadlines(session, at), *_unverified(session))
+    yield from (pending, oldest, queued, held, due, *_deadlines(session, at), *_unverified(session))
 
 
-def _reasons(session: Session) -> Metric:
-    """Show why tasks are blocked and who can do something about it, as the table of reasons says."""
+def _reasons(session: Session) -> Iterator[Metric]:
+    """Yield why tasks are blocked and who can do something about it, as the table of reasons says."""
     blocked = GaugeMetricFamily(
         "expunge_requests_blocked_by_reason",
         "Tasks of a model that wait for somebody, by reason and by who can act",
@@ -182,7 +181,7 @@ def _reasons(session: Session) -> Metric:
         counts[*_of(model), *told] += count
     for labels, count in sorted(counts.items()):
         blocked.add_metric(labels, count)
-    return blocked
+    yield blocked
 
 
 def _deadlines(session: Session, at: int) -> Iterator[Metric]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from fastapi.testclient import TestClient
 from service.api.app import create_app
 from service.cli.checks import examine
 from service.infra.files import DiskFolder, folder_at
-from service.infra.settings import SettingsError
+from service.infra.settings import Settings, SettingsError
 from service.infra.tables import Certificate, Erasure
 from tests.faults.invariants import uncertified
 from tests.harness.databases import sqlite_databases
@@ -32,10 +33,12 @@ PLACES = ["store", "private_store", "key_folder"]
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("start", [open_world, open_scheduler])
-def test_no_process_starts_on_another_hosts_folder(world: World, tmp_path: Path, place: str, start: object) -> None:
+def test_no_process_starts_on_another_hosts_folder(
+    world: World, tmp_path: Path, place: str, start: Callable[[Settings], object]
+) -> None:
     settings = world.settings.model_copy(update={place: tmp_path / "local"})
     with pytest.raises(SettingsError, match=f"EXPUNGE_{place.upper()}.*carries no mark"):
-        start(settings)  # type: ignore[operator]
+        start(settings)
 
 
 def test_no_process_starts_on_another_key_store(world: World, tmp_path: Path) -> None:
@@ -46,33 +49,37 @@ def test_no_process_starts_on_another_key_store(world: World, tmp_path: Path) ->
 
 @pytest.mark.parametrize("start", [open_world, open_scheduler])
 def test_no_process_starts_on_another_bucket_or_on_ours_with_another_database(
-    in_a_bucket: World, tmp_path: Path, start: object
+    in_a_bucket: World, tmp_path: Path, start: Callable[[Settings], object]
 ) -> None:
     ours = in_a_bucket.settings
     for place in PLACES:
         elsewhere = ours.model_copy(update={place: f"{ours.store}-elsewhere"})
         with pytest.raises(SettingsError, match=f"EXPUNGE_{place.upper()}.*carries no mark"):
-            start(elsewhere)  # type: ignore[operator]
+            start(elsewhere)
     other = sqlite_databases(tmp_path / "template" / "template.db")(tmp_path / "other")
     with pytest.raises(SettingsError, match=r"EXPUNGE_STORE.*is marked.*EXPUNGE_DATABASE_URL"):
-        start(ours.model_copy(update={"database_url": other}))  # type: ignore[operator]
+        start(ours.model_copy(update={"database_url": other}))
 
 
 @pytest.mark.parametrize("start", [open_world, open_scheduler])
 def test_no_process_starts_on_a_bucket_that_is_not_there_or_keeps_versions_by_now(
-    in_a_bucket: World, s3_server: S3, tmp_path: Path, start: object, request: pytest.FixtureRequest
+    in_a_bucket: World,
+    s3_server: S3,
+    tmp_path: Path,
+    start: Callable[[Settings], object],
+    request: pytest.FixtureRequest,
 ) -> None:
     bucket = f"versions-{request.node.callspec.id.replace('_', '-')}"
     places = {name: f"s3://{bucket}/{name}" for name in PLACES}
     url = sqlite_databases(tmp_path / "template" / "template.db")(tmp_path / "ours")
     settings = settings_of(tmp_path / "ours", url, **places)
     with pytest.raises(SettingsError, match="there is no such bucket"):
-        start(settings)  # type: ignore[operator]
+        start(settings)
     folder_at(f"s3://{bucket}/elsewhere").write("ready", [b"yes"])  # the server makes the bucket
     open_world(settings).storage.close()
     s3_server.keep_versions(bucket)
     with pytest.raises(SettingsError, match="keeps old versions"):
-        start(settings)  # type: ignore[operator]
+        start(settings)
 
 
 def test_readiness_says_what_is_wrong_with_the_store(world: World) -> None:
