@@ -82,6 +82,8 @@ def here(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     """Do as ``expunge``, in this process: another one takes a second or two."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        for name in [each for each in os.environ if each.startswith("EXPUNGE_")]:
+            patch.delenv(name)
         patch.setenv("EXPUNGE_HOME", str(home))
         patch.setattr(sys, "argv", ["expunge", *arguments])
         try:
