@@ -14,6 +14,7 @@ from service.infra.tables import BudgetEntry, Membership, Model, Removal, Versio
 from tests.harness.stack import Stack
 
 
+@pytest.mark.drill  # at each point: tests/workers/test_crashes.py
 def test_a_worker_killed_in_the_middle_of_a_deletion_completes_it_once_after_a_restart(stack: Stack) -> None:
     name = stack.live("tiny", min_guarantee="proved")
     stack.restart("worker", EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT="worker-after-compute")
@@ -62,6 +63,7 @@ def test_a_person_deleted_while_the_model_trains_is_out_of_its_first_version(sta
     assert positions_of_all_but_forgotten(stack, name) == 57
 
 
+@pytest.mark.drill  # at each point, with and without a broker: tests/service/test_crashes.py
 def test_an_api_process_that_dies_after_commit_has_kept_the_request(stack: Stack) -> None:
     name = stack.live("tiny")
     stack.restart("api", EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT="api-after-commit")
@@ -82,15 +84,7 @@ def test_an_api_process_that_dies_after_commit_has_kept_the_request(stack: Stack
     assert len(list(stack.client.pages("/v1/deletion-requests", model=name))) == 1
 
 
-@pytest.mark.parametrize(
-    "stack",
-    [
-        pytest.param("sqlite", marks=[pytest.mark.xdist_group("sqlite"), pytest.mark.drill]),
-        pytest.param("postgres", marks=pytest.mark.xdist_group("postgres")),
-    ],
-    indirect=True,
-)
-@pytest.mark.both_engines
+@pytest.mark.drill  # what repairs it: tests/workers/test_scheduler.py
 def test_a_broker_that_forgot_everything_delays_a_deletion_and_loses_none(stack: Stack) -> None:
     name = stack.live("tiny")
     stack.stop("worker")

@@ -100,6 +100,7 @@ def test_one_request_reaches_every_model_that_knew_the_person(stack: Stack) -> N
     assert {stack.head(name)["number"] for name in names} == {2}
 
 
+@pytest.mark.drill  # tests/workers/test_update.py shows it too
 def test_waiting_requests_are_released_together(stack: Stack) -> None:
     name = stack.live("tiny")
     stack.stop("worker")
@@ -143,7 +144,6 @@ def test_several_ids_of_a_person_are_forgotten_in_one_version_under_one_certific
     assert "DSR-1" not in answer.text and "DSR-1" not in json.dumps(log(stack.client))
 
 
-@pytest.mark.both_engines
 def test_the_audit_log_tells_the_whole_life_and_verifies_with_the_public_key(stack: Stack) -> None:
     name = stack.live("tiny")
     request = stack.forgotten(name, subject_id="tiny-person-1")
@@ -161,7 +161,11 @@ def test_the_audit_log_tells_the_whole_life_and_verifies_with_the_public_key(sta
     assert verify(log(stack.client), head, Verifier.load(stack.home / "log.vkey")).size > 0
 
 
-@pytest.mark.parametrize("arguments", [["audit", "verify"], ["doctor"], ["models", "list"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [["audit", "verify"], pytest.param(["doctor"], marks=pytest.mark.drill), ["models", "list"]],
+    ids=" ".join,
+)
 def test_the_command_line_agrees(stack: Stack, arguments: list[str]) -> None:
     stack.live("tiny")
     assert expunge(stack, *arguments)

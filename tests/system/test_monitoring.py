@@ -77,6 +77,7 @@ def found(http: httpx.Client, query: str) -> list[float]:
     return [value for value in values if not math.isnan(value)]
 
 
+@pytest.mark.drill
 def test_prometheus_finds_data_for_every_query_of_the_dashboard(prometheus: httpx.Client, stack: Stack) -> None:
     model = stack.live("tiny", epsilon=8, delta=1e-5, noise_std=1e-4)
     stack.client._http.put(f"/v1/models/{model}/consumers/web", json={"version": 1}).raise_for_status()
@@ -104,6 +105,7 @@ def alerts(http: httpx.Client) -> dict[str, Any]:
     return {row["labels"]["alertname"]: row["labels"].get("model") for row in rows if row["state"] == "firing"}
 
 
+@pytest.mark.drill  # promtool reads the rules in tests/service/test_dashboards.py
 def test_prometheus_loads_every_rule_and_none_fails(prometheus: httpx.Client, stack: Stack) -> None:
     def loaded() -> list[dict[str, Any]]:
         return [rule for group in prometheus.get("/rules").json()["data"]["groups"] for rule in group["rules"]]

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.parametrize(
 
 
 @pytest.mark.usefixtures("suppressed_for_this_test")
+@pytest.mark.drill  # tests/service/test_opendsr.py has each step
 def test_a_person_leaves_the_model_and_the_caller_is_called_back(stack: Stack) -> None:
     name = stack.live("tiny", epsilon=8, delta=1e-5, noise_std=1e-4)
     controller = Controller(f"{stack.account.url}/opendsr", stack.key(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ))

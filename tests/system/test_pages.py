@@ -81,6 +81,7 @@ def test_a_person_is_found_and_a_request_verified_without_scripts(
     assert "Verified." in browser.shows("completed", "main")
 
 
+@pytest.mark.drill
 def test_a_call_is_tried_from_the_reference(browser: Browser, stack: Stack) -> None:
     """With the key that somebody types there, and without one; whoever is logged in lends the page nothing."""
     log_in(browser, stack)

@@ -13,6 +13,7 @@ from tests.system.test_deletions import expunge, run
 WORK_UNITS = 4
 
 
+@pytest.mark.drill  # with a worker of this process: tests/workers/test_precedence.py
 def test_a_deletion_is_published_while_the_only_worker_prepares_another_model(stack: Stack) -> None:
     small = stack.live("tiny")
     big = stack.register("shared_out")

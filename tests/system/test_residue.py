@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.harness.residue import (
     complain,
     ear,
@@ -17,8 +15,6 @@ from tests.harness.residue import (
     windows,
 )
 from tests.harness.stack import Stack
-
-pytestmark = pytest.mark.both_engines
 
 
 def test_nothing_of_a_forgotten_person_is_left_in_any_byte(stack: Stack) -> None:

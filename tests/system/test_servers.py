@@ -12,7 +12,9 @@ from sqlalchemy import create_engine, text
 from tests.harness import servers
 
 
-@pytest.mark.parametrize("path", [None, ""], ids=["as-installed", "nothing-on-path"])
+@pytest.mark.parametrize(
+    "path", [pytest.param(None, id="as-installed"), pytest.param("", id="nothing-on-path", marks=pytest.mark.drill)]
+)
 def test_postgres_runs_and_keeps_databases_apart(path: str | None) -> None:
     with servers.postgres(path) as server:
         assert server.version >= 140000
@@ -25,7 +27,9 @@ def test_postgres_runs_and_keeps_databases_apart(path: str | None) -> None:
             psycopg.connect(first.replace("+psycopg", ""), connect_timeout=2)
 
 
-@pytest.mark.parametrize("path", [None, ""], ids=["as-installed", "nothing-on-path"])
+@pytest.mark.parametrize(
+    "path", [pytest.param(None, id="as-installed"), pytest.param("", id="nothing-on-path", marks=pytest.mark.drill)]
+)
 def test_redis_runs_and_is_gone_afterwards(path: str | None) -> None:
     with servers.redis_server(path) as server:
         client = redis.Redis.from_url(server.url)

@@ -66,6 +66,7 @@ def ask(url: str, ended: threading.Event) -> Counter[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("count", [8, pytest.param(20, marks=pytest.mark.drill)])
+@pytest.mark.drill  # the client library alone: test_light_client.py
 def test_every_request_is_served_while_versions_are_published(serving: Serving, stack: Stack, count: int) -> None:
     ended = threading.Event()
     with ThreadPoolExecutor(4) as pool:
@@ -96,6 +97,7 @@ def await_version(serving: Serving, stack: Stack, wanted: int) -> None:
     stack.eventually(lambda: serving.http.get("/healthz").json()["version"], lambda served: served == wanted)
 
 
+@pytest.mark.drill
 def test_it_goes_on_serving_while_expunge_is_away(serving: Serving, stack: Stack) -> None:
     stack.kill("api")
     try:
@@ -109,14 +111,13 @@ def test_it_goes_on_serving_while_expunge_is_away(serving: Serving, stack: Stack
     stack.eventually(lambda: serving.http.get("/healthz").json()["version"], lambda served: served == 2)
 
 
-def test_it_tells_which_answers_did_not_depend_on_the_forgotten(serving: Serving, stack: Stack) -> None:
+def test_it_tells_which_answers_did_not_depend_on_the_forgotten_and_refuses_what_makes_no_sense(
+    serving: Serving, stack: Stack
+) -> None:
     inputs = [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]
     answer = serving.http.post("/predict", json={"inputs": inputs}).json()
     assert stack.head(serving.model)["claim"]["guarantee"] == "proved"
     assert answer["independent"] == [True, False], "a margin of zero decides nothing"
-
-
-def test_a_call_that_makes_no_sense_is_refused(serving: Serving) -> None:
     for body in (b"", b"{}", b'{"inputs": [[1]]}', b'{"inputs": "x"}', b"[]"):
         assert serving.http.post("/predict", content=body).status_code == 400, body
     assert serving.http.post("/other", json={}).status_code == 404

@@ -90,6 +90,7 @@ def test_a_deletion_is_watched_from_the_queue_to_its_certificate_without_reloadi
     assert not [line for line in browser.complaints() if "401" not in line]
 
 
+@pytest.mark.drill
 def test_everything_is_reached_by_keyboard_alone(browser: Browser, stack: Stack, name: str) -> None:
     request = stack.forgotten(name, subject_id="tiny-person-4")
     browser.go(stack.account.url + "/")
@@ -119,6 +120,7 @@ def test_everything_is_reached_by_keyboard_alone(browser: Browser, stack: Stack,
     browser.shows("API key")
 
 
+@pytest.mark.drill
 def test_the_focus_survives_what_the_page_refreshes(browser: Browser, stack: Stack, name: str) -> None:
     enter(browser, stack)
     browser.tab_to(lambda focus: focus["href"] == f"/console/models/{name}")
@@ -128,6 +130,7 @@ def test_the_focus_survives_what_the_page_refreshes(browser: Browser, stack: Sta
     browser.eventually(browser.focus, lambda focus: focus["href"] == f"/console/models/{name}")
 
 
+@pytest.mark.drill
 def test_an_unverified_request_is_rejected_while_the_page_refreshes(browser: Browser, stack: Stack, name: str) -> None:
     waiting, verified = (stack.delete(name, subject_id="tiny-person-8", verified=False) for _ in range(2))
     enter(browser, stack)
@@ -183,6 +186,7 @@ return [...document.querySelectorAll("body *")].filter((e) => e.getBoundingClien
 """
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_readable_in_both_schemes_and_nothing_overflows(
     browser: Browser, stack: Stack, name: str, scheme: str
@@ -210,7 +214,10 @@ return [...document.querySelectorAll("#queue tbody tr")].map((row) => row.cells[
 """
 
 
-@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)], ids=["laptop", "phone"])
+@pytest.mark.parametrize(
+    ("width", "height"),
+    [pytest.param(1440, 900, id="laptop", marks=pytest.mark.drill), pytest.param(390, 844, id="phone")],
+)
 def test_the_queues_deadlines_are_seen_without_scrolling_sideways(
     browser: Browser, stack: Stack, name: str, width: int, height: int
 ) -> None:
@@ -243,6 +250,7 @@ def axe() -> str:
         return member.read().decode()
 
 
+@pytest.mark.drill
 def test_axe_core_finds_nothing_serious(browser: Browser, stack: Stack, name: str) -> None:
     source = axe()
     request = stack.forgotten(name, subject_id="tiny-person-6")
@@ -298,6 +306,7 @@ def answers(http: httpx.Client, url: str) -> bool:
         return False
 
 
+@pytest.mark.drill
 def test_in_production_the_session_stays_on_tls_and_the_page_is_live(
     browser: Browser, stack: Stack, production: str, name: str
 ) -> None:

@@ -81,6 +81,7 @@ def test_the_demo_ends_with_the_facts_as_one_json_object(environment: dict[str, 
     assert "%" in done.stderr, "progress is to be seen"
 
 
+@pytest.mark.drill
 def test_up_runs_everything_restarts_what_dies_and_stops_with_ctrl_c(
     up: subprocess.Popen[bytes], environment: dict[str, str], tmp_path: Path
 ) -> None:

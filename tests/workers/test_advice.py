@@ -126,8 +126,9 @@ def misses(name: str, times: int = 1) -> dict[str, float]:
     return missed
 
 
+@pytest.mark.drill
 def test_the_estimates_are_within_a_factor_of_two() -> None:
-    """The quick one of the six; the drill has all of them."""
+    """The quick one of the six."""
     assert max(misses("ridge").values()) <= 2.0
 
 
@@ -169,6 +170,7 @@ def test_times_of_parts_are_scaled_by_the_law_that_they_follow(growth: int) -> N
     assert scaled(falling, 1.0) == pytest.approx(0.95, abs=0.06)
 
 
+@pytest.mark.drill
 def test_the_table_names_every_method_or_why_it_cannot_be_had(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--recipe", str(RECIPES / "convex.py"), "--seconds", "120", "--json", "--device", "cpu"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -224,6 +226,7 @@ def test_a_slow_recipe_ends_in_time_and_its_retraining_is_scaled_up(
     assert all(row["refused"] is None and row["share"] < 1.0 for row in found["methods"])
 
 
+@pytest.mark.drill
 def test_a_training_that_is_too_slow_for_the_time_is_no_fault_of_the_recipe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

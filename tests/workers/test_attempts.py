@@ -33,8 +33,11 @@ class Sick(Files):
 
 @pytest.mark.parametrize(
     "error",
-    [OSError(errno.ENOSPC, "full"), OSError(errno.EIO, "failing"), Busy("away")],
-    ids=["full", "failing", "away"],
+    [
+        pytest.param(OSError(errno.ENOSPC, "full"), id="full"),
+        pytest.param(OSError(errno.EIO, "failing"), id="failing", marks=pytest.mark.drill),
+        pytest.param(Busy("away"), id="away"),
+    ],
 )
 def test_nobody_is_held_because_the_machine_failed_often(world: World, error: Exception) -> None:
     model_id = world.live()

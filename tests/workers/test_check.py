@@ -237,6 +237,7 @@ def test_the_order_of_a_set_is_seen_by_a_process_of_its_own(write: Callable[[str
     assert not found["repeatable"].well and "samples are missing" in found["repeatable"].what, found
 
 
+@pytest.mark.drill  # what a page is told of good and bad recipes is shown above
 def test_the_command_says_what_each_method_costs_and_what_is_guaranteed(
     write: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -121,10 +121,10 @@ def test_a_preparation_survives_the_death_of_its_worker(world: World, point: str
 
 
 RETRAINS = [
-    ("sqlite", "prepare-after-rows"),
+    pytest.param("sqlite", "prepare-after-rows", marks=pytest.mark.drill),
     pytest.param("sqlite", "worker-before-publish", marks=pytest.mark.drill),
     pytest.param("sqlite", "publish-after-version", marks=pytest.mark.drill),
-    ("sqlite", "switch-after-version"),
+    pytest.param("sqlite", "switch-after-version", marks=pytest.mark.drill),
     ("sqlite", "worker-after-commit"),
     pytest.param("postgresql", "switch-after-tasks", marks=pytest.mark.drill),
     ("postgresql", "publish-inside-commit"),

@@ -78,7 +78,6 @@ def answered(folder: Path, name: str) -> dict[str, int]:
         return {row["Id"].rstrip("0"): int(row["Status"]) for row in csv.DictReader(file)}
 
 
-@pytest.mark.both_engines
 def test_from_the_download_to_the_answer(world: World, expunge: Expunge, tmp_path: Path) -> None:
     """p1 is deleted, p2 under a hold, p3 and p4 share an address, nobody knows the stranger."""
     model_id = world.live(min_guarantee="proved")

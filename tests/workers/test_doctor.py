@@ -259,8 +259,6 @@ def test_the_command_asks_a_worker_process_and_its_exit_code_tells(sound: World)
         words = [sys.executable, "-m", "service.cli.main", "doctor", *arguments]
         return subprocess.run(words, env=os.environ | ours | environment, capture_output=True, text=True, check=False)
 
-    well = command()
-    assert (well.returncode, "FAIL" in well.stdout) == (0, False), well.stdout + well.stderr
     (sound.settings.recipes / "bad.py").write_text("print('noise')\nraise OSError('person-3')\ndef recipe(): ...\n")
     ill = command("--json", EXPUNGE_DEVICE="cuda:99")
     told = {each["name"]: each for each in json.loads(ill.stdout)}

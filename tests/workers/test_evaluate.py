@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -57,14 +55,12 @@ def recipe(tmp_path: Path) -> Path:
     ids=["five", "all"],
 )
 def test_methods_get_a_row_for_each_seed_as_json_and_a_plot_as_png(
-    recipe: Path, tmp_path: Path, names: set[str]
+    recipe: Path, tmp_path: Path, names: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     plot = tmp_path / "plots" / "small.png"
     chosen = ["--methods", ",".join(sorted(names - {"untouched"})), "--forget", "10%,20%"]
-    command = [sys.executable, "-m", "workers.evaluate", "--recipe", str(recipe), *QUICK, *chosen, "--json"]
-    done = subprocess.run([*command, "--plot", str(plot)], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
+    assert main(["--recipe", str(recipe), *QUICK, *chosen, "--json", "--plot", str(plot)]) == 0
+    rows = json.loads(capsys.readouterr().out)
     assert {(row["method"], row["seed"], row["forget_fraction"]) for row in rows} == {
         (name, seed, share) for name in names for seed in (0, 1) for share in (0.1, 0.2)
     }

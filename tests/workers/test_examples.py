@@ -60,9 +60,8 @@ def test_a_convex_example_is_proved_and_forgets(examples: World, name: str) -> N
     assert (examples.head(model_id).holdout_accuracy or 0) >= LEAST[name]
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "recommender" else pytest.param(name, marks=pytest.mark.drill) for name in EXACT]
-)
+@pytest.mark.drill  # of smaller networks it is shown in test_own_training.py
+@pytest.mark.parametrize("name", EXACT)
 def test_an_example_with_its_own_training_equals_one_that_never_saw_the_person(examples: World, name: str) -> None:
     deleted = examples.live(name, METHODS[name], name="deleted")
     person = somebody(examples, name)

@@ -1,10 +1,11 @@
-"""A table that grows by 5 % a week for ten weeks under one name, with deletions between and consumers that follow."""
+"""A table that grows by 5 % a week for weeks under one name, with deletions between and consumers that follow."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pytest
 from sqlalchemy import select
 
 from service.audit.log import integrate
@@ -23,7 +24,6 @@ from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.holdout import held_out
 from workers.scheduler import run as scheduler
 
-WEEKS = 10
 PEOPLE = 60
 WEEK_SECONDS = 7 * 86_400
 
@@ -71,12 +71,13 @@ def grow(table: Table, week: int) -> list[str]:
     return newcomers
 
 
-def test_ten_weeks_of_growth_and_deletions_under_one_name(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("weeks", [4, pytest.param(10, marks=pytest.mark.drill)])
+def test_weeks_of_growth_and_deletions_under_one_name(world: World, tmp_path: Path, weeks: int) -> None:
     world, table = table_of(world, tmp_path / "tables", PEOPLE)
     model_id = world.live("people", min_guarantee="proved", complete_when="served", retrain_every_seconds=WEEK_SECONDS)
     serve(world, model_id)
     asked: dict[str, str] = {}
-    for week in range(WEEKS):
+    for week in range(weeks):
         newcomers = grow(table, week)
         there = [name for name in dict.fromkeys(person for _, person in table.rows) if not held_out(name)]
         old = [name for name in there if name not in asked and name not in newcomers]
@@ -104,17 +105,17 @@ def test_ten_weeks_of_growth_and_deletions_under_one_name(world: World, tmp_path
         staying = {name for _, name in table.rows if name not in asked and not held_out(name)}
         assert members(world, served.id) == {subject_digest(world.storage.pepper, TENANT, name) for name in staying}
         assert (served.status, served.spent, served.budget_cost > 0) == ("live", 0, True)
-    _require_the_record(world, model_id, asked)
+    _require_the_record(world, model_id, asked, weeks)
 
 
-def _require_the_record(world: World, model_id: str, asked: dict[str, str]) -> None:
-    """Check versions, budgets and certificates at the end: one name, eleven generations, no gap."""
+def _require_the_record(world: World, model_id: str, asked: dict[str, str], weeks: int) -> None:
+    """Check versions, budgets and certificates at the end: one name, a generation more than weeks, no gap."""
     versions = world.versions(model_id)
     assert [each.number for each in versions] == list(range(1, 1 + len(versions)))
-    assert len(versions) == 1 + WEEKS * 3  # two updates and a switch a week
+    assert len(versions) == 1 + weeks * 3  # two updates and a switch a week
     assert world.claims_logged(model_id) == len(versions)
     every = generations(world, model_id)
-    assert [each.status for each in every] == ["ended"] * WEEKS + ["live"]
+    assert [each.status for each in every] == ["ended"] * weeks + ["live"]
     with world.database.read() as session:
         charges = session.execute(select(BudgetEntry.generation_id, BudgetEntry.budget_cost)).all()
     for generation in every[:-1]:
@@ -126,7 +127,7 @@ def _require_the_record(world: World, model_id: str, asked: dict[str, str]) -> N
     assert all(Claim.from_json(each.claim).spent <= every[0].budget for each in versions)
     found = certificates(world)
     forgotten = {request for request in asked.values() if world.request(request).reason is None}
-    assert len(forgotten) == 2 * WEEKS
+    assert len(forgotten) == 2 * weeks
     assert set(found) == forgotten, "who was in no model has nothing to be certified"
     with world.database.read() as session:
         assert session.scalars(select(Generation.id).where(Generation.status == "refused")).all() == []

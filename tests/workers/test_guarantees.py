@@ -24,8 +24,6 @@ from unlearning.types import ForgetSet, State
 from workers.runtime.recipes import load
 from workers.storage import private_state as state
 
-"""what a guarantee needs does not depend on the database"""
-
 LOOSE = {"noise_std": 10.0, "max_distance": 1.0}
 FLOATING = {"feature_norm": 4.0, "precision": "float64", "fraction": 0.9}
 BALL = {"radius": 5.0, "threshold": None}
@@ -52,9 +50,16 @@ SERVED: dict[str, tuple[str, str, dict[str, Any], Guarantee]] = {
     "newton, estimated": ("ridge", "newton", {"guarantee": "estimated", "options": BALL, **LOOSE}, Guarantee.ESTIMATED),
     "a proof that is not wanted": ("convex", "newton", {"guarantee": "none"}, Guarantee.NONE),
 }
+AGAIN = {
+    *("recollection, converged", "mini of a trajectory", "newton", "safe, converged", "rewind"),
+    "a proof that is not wanted",
+}
+"""of these, a second one of the same method; a model in which it is proved is updated in many other tests"""
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.drill if each in AGAIN else ()) for each in SERVED]
+)
 def test_every_method_is_registered_and_carries_out_a_deletion_with_its_honest_guarantee(
     world: World, name: str
 ) -> None:
@@ -157,7 +162,9 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.drill if each == "safe on numbers" else ()) for each in REFUSED]
+)
 def test_a_wrong_choice_is_refused_at_preparation_with_what_would_work(world: World, name: str) -> None:
     recipe, method, policy, words = REFUSED[name]
     model_id = world.register(recipe, method, **policy)

@@ -52,7 +52,7 @@ def work_of(template: Path, folder: Path, finished: int) -> dict[str, Work]:
 
 @pytest.fixture(scope="module")
 def both(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Work], dict[str, Work]]:
-    short, long = (work_of(sqlite_template, tmp_path_factory.mktemp("history"), count) for count in (100, 4_000))
+    short, long = (work_of(sqlite_template, tmp_path_factory.mktemp("history"), count) for count in (50, 2_000))
     return short, long
 
 

@@ -63,7 +63,15 @@ def test_own_training_is_published_whole_and_forgets_exactly(world: World, name:
     assert accuracy == pytest.approx(world.head(model_id).holdout_accuracy)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            each, marks=() if each in ("late in three phases", "shards with a core and a head") else pytest.mark.drill
+        )
+        for each in METHODS
+    ],
+)
 def test_the_published_weights_are_those_of_a_training_that_never_saw_the_person(world: World, name: str) -> None:
     method, options = METHODS[name]
     deleted = world.live("own_training", method, name="deleted", options=options)

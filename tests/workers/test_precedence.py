@@ -38,7 +38,6 @@ def asked_after_the_first_work_unit(world: World, monkeypatch: pytest.MonkeyPatc
     return asked
 
 
-@pytest.mark.both_engines
 def test_a_preparation_is_interrupted_between_two_work_units_and_taken_up_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,6 @@ def keys_in(world: World) -> int:
         return len(session.scalars(select(HolderKey.id)).all())
 
 
-@pytest.mark.both_engines
 def test_a_model_goes_live_with_its_manifest_and_one_sealed_vector_a_person(world: World) -> None:
     model_id = world.live()
     generation, head = world.generation(model_id), world.head(model_id)
@@ -187,7 +186,6 @@ def test_a_model_that_cannot_be_served_is_refused_with_its_reason(
     assert world.kinds()[-1] == "preparation.refused"
 
 
-@pytest.mark.both_engines
 def test_an_attempt_that_died_is_started_clean(world: World) -> None:
     model_id = world.register()
     job = world.claim(model_id)
@@ -259,6 +257,7 @@ def test_samples_added_to_the_recipe_later_are_ignored(world: World) -> None:
     assert world.request(added).reason == "no_match"
 
 
+@pytest.mark.drill  # test_probe.py shows it of a smaller network
 def test_recollection_is_refused_where_it_does_harm_with_the_measurement_and_what_works(world: World) -> None:
     model_id = world.register("unstable", "recollection")
     world.work(model_id)
@@ -271,6 +270,7 @@ def test_recollection_is_refused_where_it_does_harm_with_the_measurement_and_wha
     assert (world.count(Membership), world.count(StoredVector), keys_in(world)) == (0, 0, 0)
 
 
+@pytest.mark.drill
 def test_recollection_is_accepted_at_a_stable_learning_rate_on_the_same_network(world: World) -> None:
     assert world.report(world.live("stable", "recollection"))["distance_left"] < 0.7
 

@@ -356,7 +356,16 @@ def test_vectors_of_weights_that_a_repair_has_left_behind_are_never_used(world: 
 
 
 @pytest.mark.both_engines
-@pytest.mark.parametrize("method", ["recollection", "newton"])
+@pytest.mark.parametrize(
+    ("database_url", "method"),
+    [
+        ("sqlite", "newton"),
+        ("postgresql", "recollection"),
+        pytest.param("sqlite", "recollection", marks=pytest.mark.drill),
+        pytest.param("postgresql", "newton", marks=pytest.mark.drill),
+    ],
+    indirect=["database_url"],
+)
 def test_a_release_whose_worker_died_at_its_commit_is_known_before_anything_of_it_is_final(
     world: World, snapshot: Snapshot, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

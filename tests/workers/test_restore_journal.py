@@ -20,8 +20,18 @@ __all__ = ["snapshot"]
 
 
 @pytest.mark.both_engines
-@pytest.mark.parametrize("with_log", [True, False])
-@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize(
+    ("database_url", "finished", "with_log"),
+    [
+        *(("sqlite", finished, with_log) for finished in (True, False) for with_log in (True, False)),
+        ("postgresql", False, True),
+        *(
+            pytest.param("postgresql", *rest, marks=pytest.mark.drill)
+            for rest in ((True, True), (True, False), (False, False))
+        ),
+    ],
+    indirect=["database_url"],
+)
 def test_who_is_known_from_the_journal_alone_gets_a_certificate(
     world: World, snapshot: Snapshot, with_log: bool, finished: bool
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from sqlalchemy import func, select
 
 from service.infra.tables import Erasure, Model, StoredVector
@@ -23,7 +22,6 @@ def restored(old: World, log: World) -> RestoreReport:
     return report
 
 
-@pytest.mark.both_engines
 def test_a_model_that_was_retired_after_the_backup_is_retired_again(world: World, snapshot: Snapshot) -> None:
     """Its keys are destroyed, although the backup still has the rows of its vectors."""
     kept, gone = world.live(name="kept"), world.live(name="gone")

@@ -166,7 +166,21 @@ def test_a_model_that_is_served_is_not_cancelled_and_one_that_is_prepared_not_re
         assert refused.status_code == 409 and [each["verb"] for each in refused.json()["actions"]] == [verb]
 
 
-POINTS = ("retire-after-audit", "retire-inside-commit", "erase-after-state", "keys-erased")
+DEATHS = [
+    ("sqlite", "retire-after-audit"),
+    ("sqlite", "erase-after-state"),
+    ("sqlite", "keys-erased"),
+    ("postgresql", "retire-inside-commit"),
+    *(
+        pytest.param(*case, marks=pytest.mark.drill)
+        for case in (
+            ("sqlite", "retire-inside-commit"),
+            ("postgresql", "retire-after-audit"),
+            ("postgresql", "erase-after-state"),
+            ("postgresql", "keys-erased"),
+        )
+    ),
+]
 
 
 def call(world: World, path: str, method: str = "POST", body: dict[str, str] | None = None) -> None:
@@ -175,7 +189,7 @@ def call(world: World, path: str, method: str = "POST", body: dict[str, str] | N
 
 
 @pytest.mark.both_engines
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(("database_url", "point"), DEATHS, indirect=["database_url"])
 def test_retiring_survives_a_death_at_each_point(world: World, point: str) -> None:
     model_id = world.live(min_guarantee="proved")
     request = world.delete("p3")

@@ -222,7 +222,6 @@ def test_part_of_a_person_is_forgotten_by_the_fallback(world: World) -> None:
     assert len(entries(world, "retrain.planned")) == 1
 
 
-@pytest.mark.both_engines
 def test_only_one_worker_builds_the_candidate_and_a_dead_one_is_replaced(world: World) -> None:
     model_id = exhausted(world)
     first = world.claim(model_id)

@@ -20,12 +20,11 @@ from unlearning.methods.recollection.vectors import sum_of
 from unlearning.types import VectorsMissing
 from workers.storage import private_state as state
 
-pytestmark = pytest.mark.both_engines
-
 CPU = torch.device("cpu")
 MEBIBYTE = 2**20
 
 
+@pytest.mark.both_engines
 def test_the_rows_of_an_update_are_one_query_and_add_up(world: World) -> None:
     generation_id = world.generation(world.live("convex")).id
     holders = written(world, generation_id, rows=600, numbers=40)

@@ -50,7 +50,6 @@ def test_a_lost_notification_is_repaired_once_its_time_is_over(world: World) -> 
     assert scheduler.sweep(world.database, world.process.notifier) == 0, "nothing waits"
 
 
-@pytest.mark.both_engines
 def test_a_model_under_a_live_lease_is_left_alone_and_a_dead_workers_is_rung(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
@@ -76,7 +75,6 @@ def test_a_paused_model_is_rung_when_its_pause_is_over(world: World) -> None:
     assert scheduler.sweep(world.database, world.process.notifier) == 1
 
 
-@pytest.mark.both_engines
 def test_ten_requests_ring_once(world: World) -> None:
     model_id = world.live()
     for index in range(10):
@@ -128,7 +126,6 @@ def test_a_heads_secret_state_is_never_dropped(world: World) -> None:
     assert world.storage.private.read(head.state)
 
 
-@pytest.mark.both_engines
 def test_an_erasure_that_a_dead_worker_left_is_carried_out_once(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
@@ -173,7 +170,6 @@ def test_a_database_that_is_busy_postpones_the_rest() -> None:
     assert not done
 
 
-@pytest.mark.both_engines
 def test_expired_answers_are_forgotten(world: World) -> None:
     with world.database.write() as session:
         for key, expires_at in (("old", 1), ("new", now(session) + seconds(60))):

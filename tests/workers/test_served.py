@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from sqlalchemy import delete
 
 from service.infra.tables import AuditEntry, Certificate, Consumer, Model, Task, Version
@@ -25,7 +24,6 @@ def stands(world: World, request: str) -> tuple[str, str | None, int | None]:
     return task.status, task.reason, task.samples
 
 
-@pytest.mark.both_engines
 def test_a_request_waits_until_every_known_consumer_has_moved_on(world: World) -> None:
     model_id = world.live(min_guarantee="proved", complete_when="served")
     for name in ("web", "batch"):

@@ -85,7 +85,6 @@ def in_generation(world: World, generation_id: int, sample: str) -> bool:
         return session.scalar(found) is not None
 
 
-@pytest.mark.both_engines
 def test_a_request_that_comes_after_the_draft_waits_for_the_new_generation(world: World) -> None:
     """Requiring it in the switch would draft again as long as requests stream in."""
     model_id = exhausted(world)
@@ -324,7 +323,6 @@ def test_a_candidate_is_rung_for_whatever_the_models_own_lease_and_cadence_say(w
     assert scheduler.sweep(world.database, world.process.notifier) == 0
 
 
-@pytest.mark.both_engines
 def test_a_deadline_opens_the_cadence_two_measured_retrains_ahead(world: World) -> None:
     model_id = world.live(cadence_seconds=36_000)
     for person in ("p1", "p2"):

@@ -105,7 +105,6 @@ def test_a_proved_release_lies_within_its_cap_of_the_retained_minimiser(world: W
     assert float((secret - w.detach().reshape(-1)).norm()) <= 1e-6
 
 
-@pytest.mark.both_engines
 def test_everything_that_waits_goes_into_one_release(world: World) -> None:
     model_id = world.live()
     requests = [world.delete(f"p{index}") for index in range(6)] + [world.delete("p2")]
@@ -200,7 +199,6 @@ def test_a_cancelled_request_is_never_carried_out(world: World) -> None:
     assert broken(world.database) == []
 
 
-@pytest.mark.both_engines
 def test_a_live_lease_is_not_claimed(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
@@ -386,7 +384,6 @@ def test_a_legal_hold_that_appears_while_computing_is_respected(world: World) ->
     assert world.generation(model_id).spent == world.generation(model_id).budget_cost
 
 
-@pytest.mark.both_engines
 def test_a_request_that_arrives_while_computing_waits_for_the_next_release(world: World) -> None:
     model_id = world.live(min_guarantee="proved")
     first = world.delete("p1")
@@ -473,7 +470,6 @@ def test_keys_are_destroyed_after_the_commit_and_only_theirs(world: World) -> No
     assert world.count(StoredVector) == 11
 
 
-@pytest.mark.both_engines
 def test_the_secret_state_of_a_superseded_version_is_gone(world: World) -> None:
     model_id = world.live()
     world.delete("p3")

@@ -35,8 +35,6 @@ from workers.scheduler.ssrf_guard import Outbound
 from workers.scheduler.webhook_sender import WebhookSender
 from workers.update.run import update
 
-pytestmark = pytest.mark.both_engines
-
 __all__ = ["receiver", "snapshot"]
 PATH = "/v1/deletion-requests"
 
@@ -75,6 +73,7 @@ def kept(world: World) -> None:
     scheduler.keys.close()
 
 
+@pytest.mark.both_engines
 def test_one_request_through_every_state_and_each_step_is_on_record(world: World, receiver: Receiver) -> None:
     """It ends completed; beside it one is cancelled, and one that nobody could verify is rejected."""
     model_id = world.live(min_guarantee="proved")

@@ -56,7 +56,18 @@ def test_work_units_give_the_vectors_that_one_piece_gives(world: World) -> None:
     assert world.report(model_id)["distance_left"] == pytest.approx(report["distance_left"], rel=1e-3)
 
 
-@pytest.mark.parametrize("point", ["work-unit-inside", "work-unit-inside-rows", "work-unit-after"])
+@pytest.mark.parametrize(
+    ("database_url", "point"),
+    [
+        ("sqlite", "work-unit-inside"),
+        ("postgresql", "work-unit-inside-rows"),
+        ("sqlite", "work-unit-after"),
+        pytest.param("postgresql", "work-unit-inside", marks=pytest.mark.drill),
+        pytest.param("sqlite", "work-unit-inside-rows", marks=pytest.mark.drill),
+        pytest.param("postgresql", "work-unit-after", marks=pytest.mark.drill),
+    ],
+    indirect=["database_url"],
+)
 def test_a_killed_worker_loses_at_most_its_own_work_unit(
     world: World, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
