@@ -20,8 +20,6 @@ from unlearning.types import Forgotten, Need, Refused, State
 SIZES = (1, 2, 4, 6, 9, 12)
 CALIBRATION, FRESH = 99, 200
 DESIGN = Design(SIZES, alpha=0.05, orders=CALIBRATION, power=0.0)
-pytestmark = pytest.mark.xdist_group("calibration")
-"""its streams take a minute, and each process of the suite would make its own"""
 
 
 def cheap(people: int = 40, each: int = 2, width: int = 6) -> Recipe:
