@@ -30,7 +30,9 @@ def test_drills_are_left_out_of_the_default_suite_and_one_command_runs_them_too(
     )
 
 
-def test_a_file_or_a_running_service_is_one_group_for_the_processes_of_the_suite(request: pytest.FixtureRequest) -> None:
+def test_a_file_or_a_running_service_is_one_group_for_the_processes_of_the_suite(
+    request: pytest.FixtureRequest,
+) -> None:
     (made,) = request.config.hook.pytest_xdist_make_scheduler.get_hookimpls()[-1:]
     assert made.plugin_name.endswith("tests/conftest.py")
     assert all("--dist loadgroup" in recipe(target) for target in ("test", "test-all"))

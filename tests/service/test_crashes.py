@@ -15,6 +15,8 @@ from tests.service.worlds import live_model
 
 pytestmark = pytest.mark.both_engines
 POINTS = ("api-before-transaction", "api-after-request", "api-after-audit", "api-inside-commit", "api-after-commit")
+
+
 def rows(service: Service) -> list[int]:
     tables = (DeletionRequest, SuppressionEntry, Task, IdempotencyKey)
     with service.database.read() as session:
