@@ -34,7 +34,7 @@ def _shared(*, original_route: APIRoute, include_context: _RouterIncludeContext)
 
 
 def _shared_document(app: FastAPI, kept_seconds: float) -> dict[str, Any]:
-    """Return the document of the first application that has these routes. A test may add a route of its own."""
+    """Return the document of the first application that has these routes. A test may add its own route."""
     routes = (getattr(each, "path", None) or id(getattr(each, "original_router", each)) for each in app.routes)
     key = (kept_seconds, *routes)
     if key not in _DOCUMENTS:

@@ -1,4 +1,4 @@
-"""Processes that die where they are told. They are forked from one that has imported the API, which takes a second."""
+"""Processes that die at a named point. They are forked from one that has imported the API, which takes a second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FORKS.set_forkserver_preload(["pytest", __name__])
 
 
 def crash(point: str, target: Callable[..., object], *arguments: object, **environment: str) -> int | None:
-    """Run a module's function in a process of its own that dies at ``point``; return how the process ended."""
+    """Run a module's function in a separate process that dies at ``point``; return how the process ended."""
     variables = environment | {"EXPUNGE_TEST_BUILD": "1", "EXPUNGE_CRASH_AT": point}
     process = _FORKS.Process(target=_run, args=(variables, target, arguments))
     process.start()

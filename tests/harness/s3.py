@@ -88,7 +88,7 @@ def s3_server() -> Iterator[S3]:
             "AWS_REGION": "us-east-1",
             "AWS_ALLOW_HTTP": "true",
         }
-        # its data are thrown away; told to stop, it waits ten seconds for connections
+        # its data are thrown away; after a signal to stop it waits ten seconds for connections
         with serving(command, folder, writes(environment), signal.SIGKILL) as process:
             yield S3(environment, folder, programs / "weed", ports, process)
 
