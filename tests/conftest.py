@@ -6,11 +6,13 @@ import secrets
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
 from tests.harness import rabbit, s3, servers
+from tests.harness.groups import Groups, group_of
 from tests.harness.statements import share_compiled_statements
 
 share_compiled_statements()
@@ -22,6 +24,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let xdist give out groups in the order below, and not by how many tests a group has."""
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups | None:
+    return Groups(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave PostgreSQL out where it makes no difference, and keep the tests of one file in one pytest process."""
+    """Leave PostgreSQL out where it makes no difference, and begin with what takes long."""
     if config.getoption("--engines") == "sqlite":
         again = {(item.path, _name(item)) for item in items if _engine(item) == "sqlite"}
         left_out = [
@@ -48,16 +55,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
     if hasattr(config, "workerinput"):  # in a process of xdist
         _long_groups_first(items)
 
 
 def _long_groups_first(items: list[pytest.Item]) -> None:
     """Order the tests by room, then by the size of their group; within a group the order stays."""
-    names = {item: item.get_closest_marker("xdist_group").args[0] for item in items}
+    names = {item: group_of(item.nodeid) for item in items}
     sizes = Counter(names.values())
     rooms: dict[str, int] = {}
     for item in items:

@@ -158,16 +158,15 @@ def require_sound(tally: Tally) -> None:
 
 
 def test_no_claim_of_a_few_dozen_drawn_recipes_is_beaten() -> None:
-    tally = run(60, seed=12)
+    tally = run(40, seed=12)
     require_sound(tally)
-    assert tally.claims["proved"] >= 20 and tally.claims["exact"] >= 2, tally
+    assert tally.claims["proved"] >= 12 and tally.claims["exact"] >= 2, tally
 
 
 @pytest.mark.parametrize("trap", TRAPS)
 def test_every_trap_is_refused(trap: str) -> None:
     generator, tally = random.Random(trap), Tally()
-    for _ in range(2):
-        judge(draw(generator, trap), tally)
+    judge(draw(generator, trap), tally)
     require_sound(tally)
 
 

@@ -25,7 +25,7 @@ from tests.faults.simulation import Simulation, simulate
 from tests.workers.worlds import TENANT
 from workers.scheduler import replay
 
-RUNS = 6
+RUNS = 3
 VISIBLE = ["no_fence", "hold_not_seen_by_publish", "cancelled_suppression_stays", "cancelled_still_executed"]
 """planted bugs that histories of one process at a time can show"""
 

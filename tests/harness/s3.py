@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -87,7 +88,8 @@ def s3_server() -> Iterator[S3]:
             "AWS_REGION": "us-east-1",
             "AWS_ALLOW_HTTP": "true",
         }
-        with serving(command, folder, writes(environment)) as process:
+        # its data are thrown away; after a signal to stop it waits ten seconds for connections
+        with serving(command, folder, writes(environment), signal.SIGKILL) as process:
             yield S3(environment, folder, programs / "weed", ports, process)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -78,14 +79,18 @@ def expunge(*arguments: str, home: Path, **environment: str) -> subprocess.Compl
     return subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def here(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
-    """Do as ``expunge``, in this process: another one takes a second or two."""
+def here(*arguments: str, home: Path, typed: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Do as ``expunge``, in this process: another one takes half a second. ``typed`` is what is read from the input."""
     out, err, code = io.StringIO(), io.StringIO(), 0
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        for name in [each for each in os.environ if each.startswith("EXPUNGE_")]:
-            patch.delenv(name)
-        patch.setenv("EXPUNGE_HOME", str(home))
-        patch.setattr(sys, "argv", ["expunge", *arguments])
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
+    variables = kept | {"EXPUNGE_HOME": str(home)} | environment
+    with (
+        patch.dict(os.environ, variables, clear=True),
+        patch.object(sys, "argv", ["expunge", *arguments]),
+        patch.object(sys, "stdin", io.StringIO(typed)),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
         try:
             main()
         except SystemExit as ended:
@@ -122,7 +127,7 @@ def test_every_field_of_a_policy_can_be_said_on_the_command_line(site: Site, tmp
     flags += ["--option", "damping=0.1"]
     flags += ["--calibration", "alpha=0.2", "--calibration", "orders=4", "--calibration", "sizes=1,4"]
     keys = {"EXPUNGE_URL": site.url, "EXPUNGE_API_KEY": "k"}
-    done = expunge("models", "add", "m", *flags, "--no-wait", home=tmp_path, **keys)
+    done = here("models", "add", "m", *flags, "--no-wait", home=tmp_path, **keys)
     assert done.returncode == 0, done.stderr
     sent = site.bodies[0]
     assert set(sent) == set(Registration.model_fields)
@@ -137,7 +142,7 @@ def test_a_registration_ends_with_the_dry_run(site: Site, tmp_path: Path) -> Non
     ready = {"status": "live", "progress": 1.0, "phase": None, "report": {"distance_left": 0.25, "dry_run": rows}}
     site.answers = [(202, {"name": "m"}), (200, ready), (200, {"name": "m", "status": "live"})]
     keys = {"EXPUNGE_URL": site.url, "EXPUNGE_API_KEY": "k"}
-    done = expunge("models", "add", "m", "--recipe", "r", home=tmp_path, **keys)
+    done = here("models", "add", "m", "--recipe", "r", home=tmp_path, **keys)
     assert done.returncode == 0, done.stderr
     assert "dry run" in done.stdout and "accuracy" in done.stdout
     assert ["0.1", "1e-05", "0.9375", "70000"] in [line.split() for line in done.stdout.splitlines()]
@@ -145,14 +150,14 @@ def test_a_registration_ends_with_the_dry_run(site: Site, tmp_path: Path) -> Non
 
 def test_a_service_that_does_not_answer_is_exit_3(tmp_path: Path) -> None:
     nowhere = {"EXPUNGE_URL": f"http://127.0.0.1:{free_port()}", "EXPUNGE_API_KEY": "k"}
-    done = expunge("models", "list", home=tmp_path, **nowhere)
+    done = here("models", "list", home=tmp_path, **nowhere)
     assert done.returncode == 3
     assert "does not answer" in done.stderr
     assert "hint: " in done.stderr
 
 
 def test_without_a_service_or_key_the_hint_says_what_to_do(tmp_path: Path) -> None:
-    done = expunge("models", "list", home=tmp_path)
+    done = here("models", "list", home=tmp_path)
     assert done.returncode == 3
     assert "expunge up" in done.stderr
 
@@ -161,17 +166,24 @@ def test_without_a_service_or_key_the_hint_says_what_to_do(tmp_path: Path) -> No
     "arguments", [["delete"], ["delete", "--subject", "a", "--sample", "b"], ["nonsense"], ["models", "show"]]
 )
 def test_wrong_usage_is_exit_2(arguments: list[str], tmp_path: Path) -> None:
-    assert expunge(*arguments, home=tmp_path).returncode == 2
+    assert here(*arguments, home=tmp_path).returncode == 2
 
 
 def test_a_setting_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    done = expunge("doctor", home=tmp_path, EXPUNGE_PORT="eighty")
+    done = here("doctor", home=tmp_path, EXPUNGE_PORT="eighty")
     assert done.returncode == 2
     assert "EXPUNGE_PORT" in done.stderr
 
 
+@pytest.fixture
+def no_worker_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the process that loads torch: ``tests/workers/test_doctor.py`` asks it."""
+    monkeypatch.setattr("service.cli.commands.doctor.ask_worker", tuple)
+
+
+@pytest.mark.usefixtures("no_worker_is_asked")
 def test_doctor_says_what_is_missing_and_fails(tmp_path: Path) -> None:
-    done = expunge("doctor", "--json", home=tmp_path / "new")
+    done = here("doctor", "--json", home=tmp_path / "new")
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}
     assert done.returncode == 1
     assert not found["pepper_file"]["well"]
@@ -179,10 +191,11 @@ def test_doctor_says_what_is_missing_and_fails(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists(), "looking changes nothing"
 
 
+@pytest.mark.usefixtures("no_worker_is_asked")
 def test_doctor_sees_a_secret_that_others_can_read(tmp_path: Path) -> None:
-    assert expunge("migrate", home=tmp_path).returncode == 0
+    assert here("migrate", home=tmp_path).returncode == 0
     (tmp_path / "secrets" / "pepper").chmod(0o644)
-    found = {each["name"]: each for each in json.loads(expunge("doctor", "--json", home=tmp_path).stdout)}
+    found = {each["name"]: each for each in json.loads(here("doctor", "--json", home=tmp_path).stdout)}
     assert "chmod 600" in found["pepper_file"]["hint"]
     assert found["sealing_key_file"]["well"]
     assert found["schema"]["well"]
@@ -221,7 +234,7 @@ def test_a_list_is_followed_to_its_end(site: Site) -> None:
 @pytest.mark.parametrize("command", [["migrate"], ["up"]], ids=" ".join)
 def test_a_home_that_cannot_be_written_is_one_line_and_a_hint(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "file").write_text("")
-    done = expunge(*command, home=tmp_path / "file" / "home")
+    done = here(*command, home=tmp_path / "file" / "home")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert f"error: {tmp_path / 'file' / 'home'} cannot be used: Not a directory." in done.stderr
     assert "hint: " in done.stderr and "EXPUNGE_HOME" in done.stderr

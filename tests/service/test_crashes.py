@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -15,20 +10,11 @@ from sqlalchemy import func, select
 
 from service.api.dependencies import Service
 from service.infra.tables import AuditEntry, DeletionRequest, IdempotencyKey, SuppressionEntry, Task
+from tests.harness.deaths import crash, post, variables_of
 from tests.service.worlds import live_model
 
 pytestmark = pytest.mark.both_engines
-ROOT = Path(__file__).parents[2]
 POINTS = ("api-before-transaction", "api-after-request", "api-after-audit", "api-inside-commit", "api-after-commit")
-SCRIPT = """
-import sys
-from fastapi.testclient import TestClient
-from service.api.app import create_app
-
-with TestClient(create_app()) as client:
-    client.headers["Authorization"] = sys.argv[1]
-    client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": "once"})
-"""
 
 
 def rows(service: Service) -> list[int]:
@@ -54,17 +40,9 @@ ON_BOTH = ("api-inside-commit", "api-after-commit")
 )
 def test_a_death_loses_nothing_and_doubles_nothing(client: TestClient, service: Service, point: str) -> None:
     live_model(service)
-    key: Any = client.headers["Authorization"]
-    environment = {
-        "EXPUNGE_HOME": str(service.settings.home),
-        "EXPUNGE_DATABASE_URL": service.settings.database_url,
-        "EXPUNGE_TEST_BUILD": "1",
-        "EXPUNGE_CRASH_AT": point,
-        "PYTHONPATH": str(ROOT),
-        "PATH": os.environ["PATH"],
-    }
-    died = subprocess.run([sys.executable, "-c", SCRIPT, key], env=environment, check=False, capture_output=True)
-    assert died.returncode == -9, died.stderr
+    headers = {"Authorization": str(client.headers["Authorization"]), "Idempotency-Key": "once"}
+    sent = ("/v1/deletion-requests", {"subject_id": "ada"}, headers)
+    assert crash(point, post, *sent, **variables_of(service.settings)) == -9
     time.sleep(0.2)  # PostgreSQL may still be ending the dead client's transaction
     left = rows(service)
     assert left in ([0] * 5, [1] * 5)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +18,7 @@ from service.infra import files as storage
 from service.infra.db import Busy, Database, now
 from service.infra.migrate import SchemaState, migrate, schema_state
 from service.infra.tables import AuditEntry, Lease, Record
+from tests.harness.deaths import crash
 
 pytestmark = pytest.mark.both_engines
 
@@ -197,19 +196,17 @@ def test_an_errors_text_carries_no_values(database: Database) -> None:
     assert "canary-77" not in str(caught.value).replace(str(caught.value.orig), "")
 
 
-@pytest.mark.parametrize("attempt", range(3))
+def write_fifty(url: str) -> None:
+    """Write fifty rows, and die inside their commit."""
+    with Database(url).write(crash="api-inside-commit") as session:
+        session.add_all(Lease(name=str(n), token=1, owner="me", expires_at=0) for n in range(50))
+    time.sleep(1)
+
+
+@pytest.mark.parametrize("attempt", [0, *(pytest.param(each, marks=pytest.mark.drill) for each in (1, 2))])
 def test_a_death_inside_commit_leaves_all_or_nothing(database: Database, attempt: int) -> None:
     url = database.engine.url.render_as_string(hide_password=False)
-    script = f"""
-from service.infra.db import Database
-from service.infra.tables import Lease
-with Database({url!r}).write(crash="api-inside-commit") as session:
-    session.add_all(Lease(name=str(n), token=1, owner="me", expires_at=0) for n in range(50))
-import time; time.sleep(1)
-"""
-    environment = {"EXPUNGE_TEST_BUILD": "1", "EXPUNGE_CRASH_AT": "api-inside-commit", "PATH": "", "PYTHONPATH": "."}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, check=False, capture_output=True)
-    assert done.returncode == -9, done.stderr
+    assert crash("api-inside-commit", write_fifty, url) == -9
     deadline = time.monotonic() + 5
     while True:
         with database.read() as session:

@@ -57,6 +57,7 @@ def test_every_route_asks_for_a_key(api: TestClient, key_of: Keys) -> None:
     assert asked > 10
 
 
+@pytest.mark.drill  # tests/service/test_tenants.py shows it with bodies: the owner is let in by exactly the scope named
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_every_route_asks_for_exactly_one_scope(api: TestClient, key_of: Keys) -> None:
     keys: dict[object, dict[str, str]] = {scope: key_of(scope) for scope in Scope}

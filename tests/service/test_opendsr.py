@@ -5,9 +5,6 @@ from __future__ import annotations
 import base64
 import datetime
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -29,12 +26,12 @@ from service.connect.opendsr.requests import announce_statuses
 from service.infra.settings import Settings, SettingsError
 from service.infra.tables import DeletionRequest, OpendsrRequest, SuppressionEntry, Task, WebhookDelivery
 from tests.harness.certificates import self_signed
+from tests.harness.deaths import crash, post, variables_of
 from tests.service.conformity.opendsr_client import Controller
 from tests.service.worlds import live_model
 from workers.scheduler.ssrf_guard import Outbound
 from workers.scheduler.webhook_sender import WebhookSender
 
-ROOT = Path(__file__).parents[2]
 DOMAIN = "dsr.example.com"
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 Keys = Callable[..., dict[str, str]]
@@ -356,36 +353,19 @@ def test_a_certificate_that_is_not_the_keys_stops_the_start(settings: Settings, 
         create_app(wrong)
 
 
-SCRIPT = """
-import json, sys
-from fastapi.testclient import TestClient
-from service.api.app import create_app
-
-with TestClient(create_app()) as client:
-    client.post("/opendsr/requests", json=json.loads(sys.argv[2]), headers={"Authorization": sys.argv[1]})
-"""
-
-
 @pytest.mark.parametrize("point", ["api-after-audit", "api-inside-commit", "api-after-commit"])
 def test_a_death_loses_nothing_and_doubles_nothing(
     controller: Controller, service: Service, settings: Settings, point: str
 ) -> None:
     live_model(service)
     asked = request()
-    environment = {
-        "EXPUNGE_HOME": str(settings.home),
-        "EXPUNGE_DATABASE_URL": settings.database_url,
+    environment = variables_of(settings) | {
         "EXPUNGE_OPENDSR_URL": str(settings.opendsr_url),
         "EXPUNGE_OPENDSR_KEY_FILE": str(settings.opendsr_key_file),
         "EXPUNGE_OPENDSR_CERTIFICATE_FILE": str(settings.opendsr_certificate_file),
-        "EXPUNGE_TEST_BUILD": "1",
-        "EXPUNGE_CRASH_AT": point,
-        "PYTHONPATH": str(ROOT),
-        "PATH": os.environ["PATH"],
     }
-    command = [sys.executable, "-c", SCRIPT, f"Bearer {controller.key}", json.dumps(asked)]
-    died = subprocess.run(command, env=environment, check=False, capture_output=True)
-    assert died.returncode == -9, died.stderr
+    headers = {"Authorization": f"Bearer {controller.key}"}
+    assert crash(point, post, "/opendsr/requests", asked, headers, **environment) == -9
     time.sleep(0.2)  # PostgreSQL may still be ending the dead client's transaction
     tables = (DeletionRequest, OpendsrRequest, Task, SuppressionEntry)
     assert [count(service, table) for table in tables] in ([0] * 4, [1] * 4)

@@ -34,7 +34,7 @@ def received(app: Celery, count: int, seconds: float = 60) -> list[list[str]]:
 
 
 def test_no_message_is_read_half_written(tmp_path: Path) -> None:
-    url, each = f"filesystem://{tmp_path}", 300
+    url, each = f"filesystem://{tmp_path}", 100
 
     def publish() -> None:
         app = queue.publisher(url)

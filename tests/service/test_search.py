@@ -52,7 +52,15 @@ def test_only_the_scope_for_searches_estimates_and_each_use_is_recorded_without_
     assert written[0].keys() == names
 
 
-@pytest.mark.parametrize("who", ["ada", "nobody", "large", "forgotten"])
+@pytest.mark.parametrize(
+    ("database_url", "who"),
+    [
+        *(("sqlite", who) for who in ("ada", "nobody", "large", "forgotten")),
+        ("postgresql", "ada"),
+        *(pytest.param("postgresql", who, marks=pytest.mark.drill) for who in ("nobody", "large", "forgotten")),
+    ],
+    indirect=["database_url"],
+)
 def test_who_may_only_write_is_told_the_same_of_everybody(
     api: TestClient, service: Service, key_of: Keys, who: str
 ) -> None:

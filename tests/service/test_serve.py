@@ -21,7 +21,7 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 @pytest.fixture
 def speak(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[Speak]:
-    """Sends these bytes, one piece every 0.3 s, and returns what came back until the server closed."""
+    """Sends these bytes, one piece every 0.1 s, and returns what came back until the server closed."""
     monkeypatch.setattr(serve, "HEAD_SECONDS", 1.0)
     monkeypatch.setattr(bodies, "BODY_SECONDS", 1.0)
     config = uvicorn.Config(api.app, port=0, log_level="error", lifespan="off", http=serve.Patient)
@@ -39,7 +39,7 @@ def speak(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[Speak]:
             try:
                 for piece in pieces:
                     connection.sendall(piece)
-                    time.sleep(0.3)
+                    time.sleep(0.1)
                 while chunk := connection.recv(4096):
                     heard += chunk
             except (ConnectionResetError, BrokenPipeError):

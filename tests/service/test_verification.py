@@ -236,7 +236,13 @@ def test_only_its_tenants_deciders_decide(client: TestClient, service: Service, 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize(
     ("first", "second"),
-    [("verify", "verify"), ("verify", "reject"), ("verify", "cancel"), ("reject", "verify"), ("cancel", "verify")],
+    [
+        ("verify", "verify"),
+        ("verify", "reject"),
+        pytest.param("verify", "cancel", marks=pytest.mark.drill),
+        pytest.param("reject", "verify", marks=pytest.mark.drill),
+        ("cancel", "verify"),
+    ],
 )
 def test_of_two_decisions_at_once_the_first_has_its_effect_and_no_other(
     client: TestClient, service: Service, first: str, second: str

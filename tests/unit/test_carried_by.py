@@ -42,9 +42,16 @@ HEAD = softmax(epochs=3, batch_size=25, learning_rate=0.5, converge=None)
 
 
 @pytest.mark.parametrize(
-    "written", [network(epochs=2), network(epochs=2, clip=0.55), HEAD], ids=["net", "clip", "head"]
+    ("written", "limit"),
+    [
+        pytest.param(network(epochs=2), 2**22, marks=pytest.mark.drill, id="net"),
+        pytest.param(network(epochs=2), 300, id="net in parts"),
+        pytest.param(network(epochs=2, clip=0.55), 2**22, id="clip"),
+        pytest.param(network(epochs=2, clip=0.55), 300, marks=pytest.mark.drill, id="clip in parts"),
+        pytest.param(HEAD, 2**22, id="head"),
+        pytest.param(HEAD, 300, id="head in parts"),
+    ],
 )
-@pytest.mark.parametrize("limit", [2**22, 300])
 def test_vectors_carried_by_the_others_equal_the_per_person_loop(
     written: Recipe, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

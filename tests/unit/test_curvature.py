@@ -72,7 +72,7 @@ def dense_gauss_newton(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> Ten
     return total / len(x)
 
 
-@pytest.mark.parametrize("chunk", [1, 2, None])
+@pytest.mark.parametrize("chunk", [pytest.param(1, marks=pytest.mark.drill), 2, None])
 def test_hessian_products_equal_the_dense_hessian(setting: tuple[Problem, Tensor, Tensor], chunk: int | None) -> None:
     problem, w, y = setting
     vectors = draw(5, problem.dimension, seed=9)

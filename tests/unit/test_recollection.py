@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -34,6 +36,12 @@ def prepared(written: Recipe, method: Recollection = LAX) -> tuple[Problem, Exam
     return problem, examples, learned, method.prepare(problem, examples, learned)
 
 
+@cache
+def of_network(method: Recollection = LAX, **training: Any) -> tuple[Problem, Examples, Learned, State]:
+    """Prepare ``network`` once for all tests that look at it: none of them changes it."""
+    return prepared(network(**training), method)
+
+
 def forget_set(examples: Examples, *people: str) -> ForgetSet:
     chosen = [place for place, person in enumerate(examples.people) if person in people]
     return ForgetSet(frozenset(people), tuple(chosen))
@@ -59,7 +67,7 @@ def weighted_training(problem: Problem, examples: Examples, trajectory: Trajecto
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_recollection_is_the_derivative_of_the_training(setting: str) -> None:
-    problem, examples, learned, state = prepared(network(**SETTINGS[setting]), PUBLISHED)
+    problem, examples, learned, state = of_network(PUBLISHED, **SETTINGS[setting])
     assert learned.trajectory is not None
     clipped = sum(scale < 1.0 for scale in learned.trajectory.scales)
     assert {"plain": clipped == 0, "clipped": 0 < clipped < 12, "always clipped": clipped == 12}.get(setting, True)
@@ -71,7 +79,7 @@ def test_a_recollection_is_the_derivative_of_the_training(setting: str) -> None:
 
 def test_a_frozen_clipping_scale_would_be_measurably_wrong() -> None:
     """Why a clipped step carries the derivative of clipping and not just its factor."""
-    problem, examples, learned, state = prepared(network(clip=0.55), PUBLISHED)
+    problem, examples, learned, state = of_network(PUBLISHED, clip=0.55)
     assert learned.trajectory is not None
     frozen = per_sample_loop(problem, examples, learned.trajectory, lambda _gradient, scale, v: scale * v)
     exact = state.vectors["p3"]
@@ -102,7 +110,7 @@ def per_sample_loop(
 
 @pytest.mark.parametrize("setting", ["plain", "clipped"])
 def test_batched_recollections_equal_the_published_per_sample_loop(setting: str) -> None:
-    problem, examples, learned, state = prepared(network(epochs=2, **SETTINGS[setting]), PUBLISHED)
+    problem, examples, learned, state = of_network(PUBLISHED, epochs=2, **SETTINGS[setting])
     assert learned.trajectory is not None
     slow = per_sample_loop(problem, examples, learned.trajectory, clipped_map)
     for person, vector in state.vectors.items():
@@ -141,7 +149,7 @@ def test_updates_add_up_however_they_are_cut(written: Recipe) -> None:
 def test_people_beyond_the_memory_limit_take_further_passes_with_the_same_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    problem, examples, learned, state = prepared(network(clip=0.55))
+    problem, examples, learned, state = of_network(clip=0.55)
     monkeypatch.setattr(vectors, "GROUP_LIMIT", 3 * problem.dimension)
     parts = LAX.prepare(problem, examples, learned)
     assert all(torch.allclose(parts.vectors[person], vector, atol=1e-14) for person, vector in state.vectors.items())
@@ -219,7 +227,7 @@ def test_all_renormalised_vectors_sum_to_nothing() -> None:
 
 
 def test_the_report_says_what_was_measured() -> None:
-    _, _, _, state = prepared(network(clip=0.55))
+    _, _, _, state = of_network(clip=0.55)
     report = json.loads(json.dumps(state.facts["report"]))
     assert report["form"] == "trajectory"
     assert report["reference"] == "fixed-denominator"
@@ -229,7 +237,7 @@ def test_the_report_says_what_was_measured() -> None:
 
 
 def test_eta_lambda_max_is_that_of_the_dense_hessian() -> None:
-    problem, examples, _, state = prepared(network(epochs=1, batch_size=None, weight_decay=0.1))
+    problem, examples, _, state = of_network(epochs=1, batch_size=None, weight_decay=0.1)
     start = problem.initial()
     hessian = torch.autograd.functional.hessian(
         lambda u: problem.mean_loss(u, examples.inputs, examples.targets), start
@@ -240,7 +248,7 @@ def test_eta_lambda_max_is_that_of_the_dense_hessian() -> None:
 
 def test_the_measured_distance_left_is_that_of_a_real_retraining() -> None:
     method = replace(LAX, calibration_count=1)
-    problem, examples, learned, state = prepared(network(), method)
+    problem, examples, learned, state = of_network(method)
     (chosen,) = module.calibration_sets(examples, 0.05, 1, problem.training.seed)
     retrained = train(problem, examples, omit=list(chosen.positions), reference="fixed-denominator").weights
     unlearned = learned.weights + state.vectors[next(iter(chosen.people))]
@@ -249,7 +257,7 @@ def test_the_measured_distance_left_is_that_of_a_real_retraining() -> None:
 
 
 def test_a_model_trained_at_the_edge_of_stability_is_refused_with_the_measurement() -> None:
-    written = network(epochs=40, learning_rate=6.0, weight_decay=0.0)
+    written = network(epochs=20, learning_rate=6.0, weight_decay=0.0)
     with pytest.raises(Refused, match=r"distance_left, must be below 0\.7.*eta\*lambda_max is .*Use retrain"):
         prepared(written, Recollection())
 
@@ -257,11 +265,11 @@ def test_a_model_trained_at_the_edge_of_stability_is_refused_with_the_measuremen
 def test_the_threshold_decides() -> None:
     with pytest.raises(Refused, match=r"must be below 0\.01"):
         prepared(network(), Recollection(threshold=0.01))
-    assert prepared(network(), Recollection(threshold=0.7))[3].vectors
+    assert of_network(Recollection(threshold=0.7))[3].vectors
 
 
 def test_a_model_trained_elsewhere_without_a_record_is_refused_with_what_would_work() -> None:
-    problem, examples, learned, _ = prepared(network())
+    problem, examples, learned, _ = of_network()
     with pytest.raises(Refused, match=r"Recorder.*retrain"):
         Recollection().prepare(problem, examples, Learned(learned.weights))
 
@@ -273,7 +281,7 @@ def test_the_renormalised_reference_is_refused_along_a_trajectory() -> None:
 
 def test_clipped_samples_are_refused() -> None:
     with pytest.raises(Refused, match="sample_clip"):
-        prepared(network(sample_clip=1.0))
+        of_network(sample_clip=1.0)
 
 
 def test_a_converged_form_without_strong_convexity_is_refused() -> None:
@@ -284,7 +292,7 @@ def test_a_converged_form_without_strong_convexity_is_refused() -> None:
 
 
 def test_forgetting_someone_twice_is_refused() -> None:
-    problem, examples, _, state = prepared(network())
+    problem, examples, _, state = of_network()
     first = release(problem, state, examples, "p1")
     with pytest.raises(Refused, match="1 of 1 people have no vector"):
         release(problem, first, examples, "p1")

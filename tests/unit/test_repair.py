@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from tests.unit.recipes import draw, network, recipe, softmax
-from tests.unit.test_recollection import SETTINGS, forget_set, prepared, weighted_training
+from tests.unit.test_recollection import SETTINGS, forget_set, of_network, prepared, weighted_training
 from unlearning.methods.recollection import Recollection, repair, vectors
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
 from unlearning.quality.simulate import forget_set as whole
 from unlearning.quality.simulate import left_by, release
-from unlearning.recipe import Recipe
-from unlearning.types import Examples, ForgetSet, Forgotten, Need, Refused, State, Vectors
+from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Refused, State, Vectors
 
 REPAIRING = Recollection(threshold=10.0, repair_epochs=2, carried_by="everyone")
 GONE = ("p1", "p4")
@@ -27,8 +28,17 @@ def given(forget: ForgetSet, state: State) -> ForgetSet:
     return replace(forget, vectors=Vectors(state.vectors))
 
 
-def repaired(written: Recipe, *gone: str) -> tuple[Problem, Examples, State, State, Forgotten]:
-    problem, examples, _, state = prepared(written, REPAIRING)
+Updated = tuple[Problem, Examples, State, State, Forgotten]
+
+
+@cache
+def repaired(*gone: str, **training: Any) -> Updated:
+    """Update ``network`` once for all tests that look at it: none of them changes it."""
+    return updated(of_network(REPAIRING, **training), *gone)
+
+
+def updated(scene: tuple[Problem, Examples, Learned, State], *gone: str) -> Updated:
+    problem, examples, _, state = scene
     forget = forget_set(examples, *gone)
     retain = left_by(examples, forget)
     done = REPAIRING.forget(problem, state, given(forget, state), retain, torch.Generator())
@@ -60,8 +70,8 @@ def gone_on(problem: Problem, examples: Examples, w: Tensor, mass: Tensor, first
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_repaired_vector_is_the_derivative_of_the_training_gone_on(setting: str) -> None:
-    problem, examples, before, after, _ = repaired(network(**SETTINGS[setting]), *GONE)
-    learned = prepared(network(**SETTINGS[setting]), REPAIRING)[2]
+    problem, examples, before, after, _ = repaired(*GONE, **SETTINGS[setting])
+    learned = of_network(REPAIRING, **SETTINGS[setting])[2]
     assert learned.trajectory is not None
     forget = forget_set(examples, *GONE)
     retain = left_by(examples, forget)
@@ -83,7 +93,7 @@ def test_a_repaired_vector_is_the_derivative_of_the_training_gone_on(setting: st
 
 
 def test_a_second_repair_takes_the_steps_after_the_first() -> None:
-    problem, examples, _, first, _ = repaired(network(decay=0.9), "p1")
+    problem, examples, _, first, _ = repaired("p1", decay=0.9)
     assert first.facts["steps"] == 12 + 2 * 3
     forget = forget_set(examples, "p2")
     retain = left_by(examples, forget_set(examples, "p1", "p2"))
@@ -93,17 +103,17 @@ def test_a_second_repair_takes_the_steps_after_the_first() -> None:
 
 
 def test_groups_of_vectors_are_carried_like_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, _, _, together, _ = repaired(network(), *GONE)
+    _, _, _, together, _ = repaired(*GONE)
     monkeypatch.setattr(vectors, "GROUP_LIMIT", 2 * 39)
     monkeypatch.setattr(repair, "GROUP_LIMIT", 10**6)
-    _, _, _, apart, _ = repaired(network(), *GONE)
+    _, _, _, apart, _ = updated(prepared(network(), REPAIRING), *GONE)
     for person, vector in together.vectors.items():
         assert torch.allclose(vector, apart.vectors[person], atol=1e-14)
 
 
 def test_a_stream_in_memory_uses_the_carried_vectors() -> None:
-    problem, examples, _, _, done = repaired(network(), "p1")
-    state = prepared(network(), REPAIRING)[3]
+    problem, examples, _, _, done = repaired("p1")
+    state = of_network(REPAIRING)[3]
     chosen = whole(examples, ["p1"])
     streamed = release(REPAIRING, problem, state, chosen, left_by(examples, chosen), generator=torch.Generator()).state
     for person, vector in done.state.vectors.items():
@@ -113,11 +123,11 @@ def test_a_stream_in_memory_uses_the_carried_vectors() -> None:
 def test_repair_reads_the_retained_and_everyones_vectors_and_says_what_it_did() -> None:
     assert REPAIRING.needs == {Need.RETAINED, Need.VECTORS}
     assert Recollection().needs == frozenset()
-    _, _, before, after, done = repaired(network(), *GONE)
+    _, _, before, after, done = repaired(*GONE)
     report = before.facts["report"]
     assert isinstance(report, dict) and {"distance_left", "distance_left_unrepaired"} <= set(report)
     assert done.evidence["distance_repaired"] != done.evidence["distance_moved"]
-    assert after.facts["forgotten"] == len(forget_set(prepared(network())[1], *GONE).positions)
+    assert after.facts["forgotten"] == len(forget_set(of_network()[1], *GONE).positions)
 
 
 def test_what_repair_cannot_serve_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +137,7 @@ def test_what_repair_cannot_serve_is_refused_in_words(monkeypatch: pytest.Monkey
         Recollection(rank=3, repair_epochs=1)
     with pytest.raises(ValueError, match="repair_epochs must be 0 or more"):
         Recollection(repair_epochs=-1)
-    problem, examples, _, state = prepared(network(), REPAIRING)
+    problem, examples, _, state = of_network(REPAIRING)
     forget = forget_set(examples, "p1")
     with pytest.raises(Refused, match="retain set is not readable"):
         REPAIRING.forget(problem, state, given(forget, state), None, torch.Generator())
@@ -159,7 +169,7 @@ def test_vectors_carried_by_the_others_stay_exact_on_a_quadratic() -> None:
 def with_tolerance(tolerance: float, fell_by: float) -> tuple[State, Forgotten]:
     """The state that is prepared, and an update whose accuracy lies ``fell_by`` below what the state remembers."""
     method = replace(REPAIRING, repair_tolerance=tolerance)
-    problem, examples, _, state = prepared(network(), method)
+    problem, examples, _, state = of_network(method)
     forget = forget_set(examples, *GONE)
     added = state.weights + sum(state.vectors[name] for name in GONE)
     now = problem.accuracy(added, *problem.recipe.holdout)
@@ -178,14 +188,14 @@ def test_an_update_within_the_tolerance_is_the_addition_alone() -> None:
 
 def test_an_update_beyond_the_tolerance_is_repaired_as_any_other() -> None:
     _, done = with_tolerance(0.1, 0.15)
-    _, _, _, always, _ = repaired(network(), *GONE)
+    _, _, _, always, _ = repaired(*GONE)
     assert torch.equal(done.state.weights, always.weights)
     assert done.state.vectors.keys() == always.vectors.keys()
     assert all(torch.equal(done.state.vectors[name], always.vectors[name]) for name in always.vectors)
 
 
 def test_the_preparation_remembers_its_accuracy() -> None:
-    problem, _, learned, state = prepared(network(), REPAIRING)
+    problem, _, learned, state = of_network(REPAIRING)
     assert state.facts["accuracy"] == problem.accuracy(learned.weights, *problem.recipe.holdout)
 
 

@@ -172,11 +172,11 @@ def test_training_ends_in_the_minimiser_of_the_written_out_problem(loss: str) ->
 
 
 @pytest.mark.parametrize("loss", TARGETS)
-def test_the_bound_holds_at_five_weights_and_follows_the_distance(loss: str) -> None:
+def test_the_bound_holds_at_three_weights_and_follows_the_distance(loss: str) -> None:
     problem, examples = problem_of(loss)
     w = dense_minimiser(loss, torch.arange(COUNT), 1e-2)
     slack = convex.distance_bound(problem, w, examples)
-    for seed in range(0, 10, 2):
+    for seed in (0, 3, 8):
         size = 10.0**-seed
         there = w + size * draw(SIZE, seed=seed)
         distance, bound = float((there - w).norm()), convex.distance_bound(problem, there, examples)

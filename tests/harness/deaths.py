@@ -1,0 +1,41 @@
+"""Processes that die at a named point. They are forked from one that has imported the API, which takes a second."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from service.api.app import create_app
+from service.infra.settings import Settings
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["pytest", __name__])
+
+
+def crash(point: str, target: Callable[..., object], *arguments: object, **environment: str) -> int | None:
+    """Run a module's function in a separate process that dies at ``point``; return how the process ended."""
+    variables = environment | {"EXPUNGE_TEST_BUILD": "1", "EXPUNGE_CRASH_AT": point}
+    process = _FORKS.Process(target=_run, args=(variables, target, arguments))
+    process.start()
+    process.join(60)
+    return process.exitcode
+
+
+def _run(variables: Mapping[str, str], target: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    os.environ.update(variables)
+    target(*arguments)
+
+
+def post(path: str, body: dict[str, Any], headers: dict[str, str]) -> None:
+    """Make an API as the environment says, and send it one call."""
+    with TestClient(create_app()) as client:
+        client.post(path, json=body, headers=headers)
+
+
+def variables_of(settings: Settings) -> dict[str, str]:
+    """Return the environment of an API with the same home and database."""
+    return {"EXPUNGE_HOME": str(settings.home), "EXPUNGE_DATABASE_URL": settings.database_url}
