@@ -19,24 +19,31 @@ ACTIVATION_LIMIT = 2**24
 """elements of intermediate results that one chunk of vectors may take (64 MiB in float32)"""
 
 
-def hessian_products(
-    problem: Problem, w: Tensor, x: Tensor, y: Tensor, vectors: Tensor, *, chunk: int | None = None
-) -> Tensor:
-    """Return H v for every row v of ``vectors`` (k, d): H is the Hessian of the MEAN DATA loss at w, no decay.
+Products = Callable[[Tensor], Tensor]
+"""rows v (k, d) to a matrix times each, (k, d)"""
+
+
+def hessian_at(problem: Problem, w: Tensor, x: Tensor, y: Tensor, *, chunk: int | None = None) -> Products:
+    """Return v (k, d) -> H v (k, d): H is the Hessian of the MEAN DATA loss at w, no decay.
 
     Linear heads use closed forms. Others: one vectorised reverse pass over the gradient's graph for ``chunk`` vectors
-    at a time (H is symmetric, so v^T H = (H v)^T).
+    at a time (H is symmetric, so v^T H = (H v)^T). The graph is built once, and kept for the next vectors.
     """
-    if len(vectors) == 0:
-        return vectors
     head = head_of(problem)
     if head is not None:
         features = head.features(x)
         rows = chunk or max(1, ACTIVATION_LIMIT // max(1, len(x) * head.layer.out_features))
-        return torch.cat([head.products(w, features, y, part) for part in torch.split(vectors, rows)])
-    pull = _pullback(lambda u: grad(problem.mean_loss)(u, x, y), w)
-    products: Tensor = vmap(pull, chunk_size=chunk or chunk_for(problem, w, x))(vectors)
-    return products.detach()
+        return lambda vectors: torch.cat(
+            [vectors[:0], *(head.products(w, features, y, part) for part in torch.split(vectors, rows) if len(part))]
+        )
+    return _in_chunks(_pullback(lambda u: grad(problem.mean_loss)(u, x, y), w), chunk or chunk_for(problem, w, x))
+
+
+def hessian_products(
+    problem: Problem, w: Tensor, x: Tensor, y: Tensor, vectors: Tensor, *, chunk: int | None = None
+) -> Tensor:
+    """Return ``hessian_at`` times every row of ``vectors`` (k, d)."""
+    return hessian_at(problem, w, x, y, chunk=chunk)(vectors)
 
 
 def gradient_and_product(problem: Problem, w: Tensor, x: Tensor, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,19 +56,21 @@ def gradient_and_product(problem: Problem, w: Tensor, x: Tensor, y: Tensor, v: T
     return pulled[0].detach(), pulled[1](v)[0].detach()
 
 
-def gauss_newton_products(
-    problem: Problem, w: Tensor, x: Tensor, y: Tensor, vectors: Tensor, *, chunk: int | None = None
-) -> Tensor:
-    """Return G v for rows v of ``vectors`` (k, d): G = (1/n) sum J_i^T C_i J_i, the curvature without the model's.
+def gauss_newton_at(problem: Problem, w: Tensor, x: Tensor, y: Tensor, *, chunk: int | None = None) -> Products:
+    """Return v (k, d) -> G v (k, d): G = (1/n) sum J_i^T C_i J_i, the curvature without the model's.
 
     J_i is the Jacobian of sample i's outputs, C_i the Hessian of its loss in the outputs. For linear heads G = H.
     """
     if head_of(problem) is not None:
-        return hessian_products(problem, w, x, y, vectors, chunk=chunk)
+        return hessian_at(problem, w, x, y, chunk=chunk)
+    return _in_chunks(_gauss_newton_product(problem, w, x, y), chunk or chunk_for(problem, w, x))
 
-    product = _gauss_newton_product(problem, w, x, y)
-    products: Tensor = vmap(product, chunk_size=chunk or chunk_for(problem, w, x))(vectors)
-    return products.detach()
+
+def gauss_newton_products(
+    problem: Problem, w: Tensor, x: Tensor, y: Tensor, vectors: Tensor, *, chunk: int | None = None
+) -> Tensor:
+    """Return ``gauss_newton_at`` times every row of ``vectors`` (k, d)."""
+    return gauss_newton_at(problem, w, x, y, chunk=chunk)(vectors)
 
 
 def own_hessian_products(problem: Problem, w: Tensor, x: Tensor, y: Tensor, vectors: Tensor) -> Tensor:
@@ -251,6 +260,16 @@ def spectral_norm(product: Callable[[Tensor], Tensor], start: Tensor, iterations
     tridiagonal += torch.diag(sides, 1) + torch.diag(sides, -1)
     values = torch.linalg.eigvalsh(tridiagonal)
     return float(values[-1]), float(values[0])
+
+
+def _in_chunks(product: Callable[[Tensor], Tensor], size: int) -> Products:
+    """Return the product for rows (k, d), ``size`` of them at a time."""
+    together = vmap(product, chunk_size=size)
+
+    def products(vectors: Tensor) -> Tensor:
+        return together(vectors).detach() if len(vectors) else vectors
+
+    return products
 
 
 def _gauss_newton_product(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:

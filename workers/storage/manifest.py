@@ -10,6 +10,7 @@ import platform
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from itertools import groupby
 from operator import itemgetter
@@ -346,6 +347,7 @@ def replayable(frozen: Mapping[str, str], device: torch.device) -> bool:
     return minor[0] == minor[1] and frozen.get("device") == here["device"]
 
 
+@cache
 def _version(name: str) -> str:
     try:
         return version(name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias, cast
 
 import torch
@@ -15,8 +16,10 @@ from torch import Tensor
 from unlearning.methods.recollection.sketch import Sketch
 from unlearning.model.convex import converge, require_strongly_convex
 from unlearning.model.curvature import (
+    Products,
     clipped_map,
-    gauss_newton_products,
+    gauss_newton_at,
+    hessian_at,
     hessian_products,
     own_gauss_newton_products,
     own_hessian_products,
@@ -39,7 +42,7 @@ from unlearning.types import (
     silent,
 )
 
-CURVATURES = {"hessian": hessian_products, "gauss-newton": gauss_newton_products}
+CURVATURES = {"hessian": hessian_at, "gauss-newton": gauss_newton_at}
 OWN_CURVATURES = {"hessian": own_hessian_products, "gauss-newton": own_gauss_newton_products}
 CARRIED_BY = ("others", "everyone")
 OWN_LIMIT = 2**22
@@ -115,7 +118,7 @@ class Followed:
 
     def _step(self, vectors: Tensor, step: int, w: Tensor, batch: Batch, here: Tensor) -> Tensor:
         problem, scale = self.problem, self.trajectory.scales[step]
-        products = CURVATURES[self.curvature](problem, w, batch.inputs, batch.targets, vectors)
+        products = CURVATURES[self.curvature](problem, w, batch.inputs, batch.targets)(vectors)
         if self.carried_by == "others":
             self._leave_own_out(products, vectors, w, batch, here)
         change = products.add_(problem.decay * vectors)
@@ -151,13 +154,13 @@ class Followed:
         values: list[float] = []
         for point in points:
             step, w, batch = next(replay(self.problem, examples, self.trajectory, point))
-            largest, _ = spectral_norm(lambda v, w=w, batch=batch: self._product(w, batch, v), start)  # type: ignore[misc]
+            data = CURVATURES[self.curvature](self.problem, w, batch.inputs, batch.targets)
+            largest, _ = spectral_norm(partial(self._product, data), start)
             values.append(self.trajectory.rates[step] * self.trajectory.scales[step] * largest)
         return values
 
-    def _product(self, w: Tensor, batch: Batch, v: Tensor) -> Tensor:
-        data = CURVATURES[self.curvature](self.problem, w, batch.inputs, batch.targets, v.unsqueeze(0))[0]
-        return data + self.problem.decay * v
+    def _product(self, data: Products, v: Tensor) -> Tensor:
+        return data(v.unsqueeze(0))[0] + self.problem.decay * v
 
 
 @dataclass(frozen=True)
