@@ -24,6 +24,7 @@ sys.exit(" ".join(more & {name.partition(".")[0] for name in sys.modules}) or 0)
 """
 
 
+@pytest.mark.drill
 def test_it_runs_on_a_bare_machine_and_says_where(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "unlearning", tmp_path / "unlearning")
     (tmp_path / "benchmarks").mkdir()

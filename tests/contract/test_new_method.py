@@ -100,6 +100,7 @@ def test_a_method_in_one_file_passes_the_contract_suite(copy: Path) -> None:
     assert found.count("[toy-quadratic] PASSED") > 10 and "names_itself PASSED" in found
 
 
+@pytest.mark.drill
 def test_a_method_in_one_file_is_measured_by_advise(copy: Path) -> None:
     recipe = ROOT / "tests" / "workers" / "recipes" / "convex.py"
     arguments = ("--recipe", str(recipe), "--methods", "toy", "--seconds", "60", "--device", "cpu", "--json")

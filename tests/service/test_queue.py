@@ -63,6 +63,7 @@ def test_a_notification_over_redis_arrives(redis_url: str) -> None:
     assert received(queue.consumer(redis_url), 1) == [[MODEL]]
 
 
+@pytest.mark.drill  # the server takes ten seconds to start
 def test_a_notification_over_rabbitmq_arrives_in_a_quorum_queue(rabbit_url: str) -> None:
     app = queue.publisher(rabbit_url)
     assert any(queue.notify_one(app, MODEL) for _ in range(10)), "a busy broker answers late; the scheduler repeats too"

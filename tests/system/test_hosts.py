@@ -44,6 +44,7 @@ def town(
         yield running
 
 
+@pytest.mark.drill  # on one host: test_residue.py
 def test_a_person_is_forgotten_across_hosts_and_nothing_of_them_is_left(town: Hosts) -> None:
     canary = load_recipe("canary")
     name = town.live("canary", min_guarantee="proved")
@@ -65,6 +66,7 @@ def test_a_person_is_forgotten_across_hosts_and_nothing_of_them_is_left(town: Ho
     certified(town, request["id"])
 
 
+@pytest.mark.drill
 def test_no_host_keeps_anything_but_secrets_and_logs(town: Hosts) -> None:
     kept = {path.relative_to(town.base / name).parts[0] for name in ROLES for path in (town.base / name).rglob("*")}
     assert kept == {"secrets", "tmp", "logs"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.harness.residue import (
     complain,
     ear,
@@ -17,6 +19,7 @@ from tests.harness.residue import (
 from tests.harness.stack import Stack
 
 
+@pytest.mark.both_engines
 def test_nothing_of_a_forgotten_person_is_left_in_any_byte(stack: Stack) -> None:
     canary = load_recipe("canary")
     name = stack.live("canary", min_guarantee="proved")
