@@ -14,7 +14,7 @@ from tests.harness.certificates import self_signed
 from tests.harness.servers import Postgres, Redis
 
 ROOT = Path(__file__).parents[2]
-BACKENDS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("sqlite", "postgres")]
+BACKENDS = ["sqlite", "postgres"]
 SETTINGS = {"SWEEP_SECONDS": "0.3", "LEASE_SECONDS": "5", "GRACE_SECONDS": "0.5", "WEBHOOK_LOOPBACK": "true"}
 """short, so that a test need not wait for what the scheduler does by and by"""
 

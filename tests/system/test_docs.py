@@ -16,7 +16,7 @@ from tests.docs.commands import ROOT, Block
 from tests.harness.stack import Stack
 
 pytestmark = [
-    pytest.mark.parametrize("stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True),
+    pytest.mark.parametrize("stack", ["sqlite"], indirect=True),
     pytest.mark.usefixtures("suppressed_for_this_test"),
 ]
 PAGE = ROOT / "docs" / "your-own-model.md"

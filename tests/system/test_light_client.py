@@ -26,9 +26,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "client.md"
 PERSON = "tiny-person-3"
 VERSIONS = 6
-ON_STACK = pytest.mark.parametrize(
-    "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True
-)
+ON_STACK = pytest.mark.parametrize("stack", ["sqlite"], indirect=True)
 ALONE = """
 import sys
 class Nothing:

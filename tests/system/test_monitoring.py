@@ -19,9 +19,7 @@ from tests.harness.dashboards import FOLDER, program, queries, rules
 from tests.harness.servers import free_port
 from tests.harness.stack import Stack
 
-pytestmark = pytest.mark.parametrize(
-    "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True
-)
+pytestmark = pytest.mark.parametrize("stack", ["sqlite"], indirect=True)
 SCRAPE_SECONDS = 1
 
 

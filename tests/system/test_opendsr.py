@@ -11,9 +11,7 @@ from service.access.api_keys import Scope
 from tests.harness.stack import Stack
 from tests.service.conformity.opendsr_client import Controller
 
-pytestmark = pytest.mark.parametrize(
-    "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True
-)
+pytestmark = pytest.mark.parametrize("stack", ["sqlite"], indirect=True)
 
 
 @pytest.mark.usefixtures("suppressed_for_this_test")

@@ -18,9 +18,7 @@ from tests.harness.stack import Stack
 from tests.system.recipes import writers
 
 AT_ONCE = 20
-ON_STACK = pytest.mark.parametrize(
-    "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True
-)
+ON_STACK = pytest.mark.parametrize("stack", ["sqlite"], indirect=True)
 NOISE = 0.061
 """of the holdout's accuracy: over 20 seeds `late` is 1.5 points below `retrain`, and the difference has a standard
 deviation of 1.5"""

@@ -14,9 +14,7 @@ from tests.harness.furnished import PRESSED, furnish, show
 from tests.harness.stack import Stack
 from tests.system.test_status_page import OVERFLOWING, axe, faults, log_in
 
-pytestmark = pytest.mark.parametrize(
-    "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True
-)
+pytestmark = pytest.mark.parametrize("stack", ["sqlite"], indirect=True)
 PHONE = (390, 844)
 UNFOLD = "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
 

@@ -20,9 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.harness.stack import Stack
 
-pytestmark = pytest.mark.parametrize(
-    "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True
-)
+pytestmark = pytest.mark.parametrize("stack", ["sqlite"], indirect=True)
 
 
 def needs(*modules: str) -> pytest.MarkDecorator:

@@ -21,9 +21,7 @@ from tests.harness.stack import Stack
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "tests" / "system" / "recipes" / "tiny.py"
-pytestmark = pytest.mark.parametrize(
-    "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True
-)
+pytestmark = pytest.mark.parametrize("stack", ["sqlite"], indirect=True)
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,7 @@ from tests.harness.dashboards import UNVERIFIED
 from tests.harness.servers import WHEELS, free_port
 from tests.harness.stack import Stack
 
-pytestmark = pytest.mark.parametrize(
-    "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True
-)
+pytestmark = pytest.mark.parametrize("stack", ["sqlite"], indirect=True)
 BUDGET = {"epsilon": 8, "delta": 1e-5, "noise_std": 3e-5}
 """about twenty updates, so that one can be seen on the gauge"""
 AXE = "axe-core-4.14.1.tgz"

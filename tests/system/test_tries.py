@@ -19,7 +19,7 @@ from tests.harness.stack import Stack
 
 pytestmark = [
     pytest.mark.drill,
-    pytest.mark.parametrize("stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True),
+    pytest.mark.parametrize("stack", ["sqlite"], indirect=True),
 ]
 CASE = "DSR-2026/113"
 _CLICK = """

@@ -18,9 +18,7 @@ from tests.harness.stack import Stack
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "verify.py"
 PERSON = "tiny-person-7"
-pytestmark = pytest.mark.parametrize(
-    "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True
-)
+pytestmark = pytest.mark.parametrize("stack", ["sqlite"], indirect=True)
 Papers = dict[str, str]
 
 
