@@ -161,7 +161,7 @@ def of_the_end_of_a_model(place: Place, point: str, _: Random) -> list[Broken]:
 
     def call(client: TestClient) -> None:
         if verb == "policy":
-            client.patch(f"{path}/policy", json={"cadence_seconds": 1}, headers=headers)
+            client.patch(f"{path}/policy", json={"on_exhausted": "hold"}, headers=headers)
         else:
             client.post(f"{path}/{'retire' if live else 'cancel'}", headers=headers)
 
