@@ -47,6 +47,17 @@ def test_a_bug_still_applies_and_the_default_suite_has_its_tests(bug: Bug, tmp_p
         assert defined_in(ROOT / file) and (not name or name.partition("[")[0] in defined_in(ROOT / file))
 
 
+def test_this_run_has_the_variants_that_a_bug_names(request: pytest.FixtureRequest) -> None:
+    """As far as it collected their files; where -k or --deselect chose among them, nothing can be said."""
+    options = request.config.option
+    if options.keyword or options.deselect:
+        pytest.skip("this run chose among the tests of a file")
+    here = {item.nodeid for item in request.session.items}
+    files = {each.partition("::")[0] for each in here}
+    named = {test for bug in BUGS for test in bug.suite if "[" in test and test.partition("::")[0] in files}
+    assert named <= here
+
+
 def test_a_bug_whose_place_is_gone_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\nx = 1\n")
     with pytest.raises(DoesNotApply, match="2 times"):
