@@ -78,6 +78,7 @@ def test_the_client_loads_neither_the_service_nor_anything_heavy() -> None:
     assert not loaded & {"service", "workers", "unlearning", "torch", "numpy", "sqlalchemy", "pydantic", "fastapi"}
 
 
+@pytest.mark.drill
 def test_the_distribution_holds_the_package_and_its_types(tmp_path: Path) -> None:
     """What ``pip install ./client`` installs. Built without the network, by the setuptools that is here."""
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]

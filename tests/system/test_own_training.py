@@ -75,7 +75,8 @@ def claims_of(stack: Stack, request: str) -> list[dict[str, Any]]:
     return [model["claim"] for model in statement["predicate"]["models"]]
 
 
-@pytest.mark.parametrize("gone", [20, *(pytest.param(count, marks=pytest.mark.drill) for count in (40, 200))])
+@pytest.mark.drill  # without processes of its own: tests/workers/test_own_training.py
+@pytest.mark.parametrize("gone", [20, 200])
 @ON_STACK
 def test_people_leave_a_network_twenty_at_a_time_as_if_they_had_never_been_there(stack: Stack, gone: int) -> None:
     name = stack.live("writers", "late", complete_when="served", utility_tolerance=None)
