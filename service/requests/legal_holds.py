@@ -26,30 +26,16 @@ from service.requests.status import settle
 _SERVED = ("preparing", "live", "exhausted")
 
 
-class AlreadyForgotten(RuntimeError):
-    """Everything that the hold is to keep has been forgotten. ``updates`` name the models and versions."""
-
-    def __init__(self, updates: list[tuple[str, int]]) -> None:
-        super().__init__("already forgotten")
-        self.updates = updates
-
-
 def place(
     session: Session, pepper: Pepper, tenant_id: str, *, subject_id: str | None, sample_id: str | None, reason: str
 ) -> Hold:
     """Place a hold on a subject or a sample. It may precede any request.
 
-    Where everything that it would keep has been forgotten, it protects nothing: see ``require_something_left``.
+    Where everything that it would keep has been forgotten, it protects nothing: see ``forgotten_already``.
     """
     _lock_served(session, tenant_id)
-    hold = Hold(
-        id=new_id(),
-        tenant_id=tenant_id,
-        subject_digest=None if subject_id is None else subject_digest(pepper, tenant_id, subject_id),
-        sample_digest=None if sample_id is None else sample_digest(pepper, tenant_id, sample_id),
-        reason=reason,
-        created_at=now(session),
-    )
+    hold = _hold(pepper, tenant_id, subject_id, sample_id)
+    hold.id, hold.reason, hold.created_at = new_id(), reason, now(session)
     session.add(hold)
     record(session, tenant_id, "hold.placed", hold=hold.id, sealed=seal(pepper, hold))
     return hold
@@ -154,19 +140,17 @@ def _lock_served(session: Session, tenant_id: str) -> Sequence[Model]:
     return session.scalars(models.with_for_update(read=True)).all()
 
 
-def require_something_left(session: Session, hold: Hold) -> None:
-    """Check that the hold, placed in this transaction, keeps anything. Raises AlreadyForgotten.
+def forgotten_already(
+    session: Session, pepper: Pepper, tenant_id: str, *, subject_id: str | None, sample_id: str | None
+) -> list[tuple[str, int]]:
+    """Return the models and versions that forgot everything that such a hold would keep; empty if anything is left.
 
-    The error shows who was forgotten, so only a caller who may search for people may see it.
+    Only a caller who may search for people may see it. A hold placed in the same transaction finds the same.
     """
-    models = _lock_served(session, hold.tenant_id)
-    session.flush()
-    found, kept = _updates(session, models, hold)
-    if kept:
-        return
-    updates = {*found, *_earlier(session, models, hold)}
-    if updates:
-        raise AlreadyForgotten(sorted(updates))
+    models = _lock_served(session, tenant_id)
+    wanted = _hold(pepper, tenant_id, subject_id, sample_id)
+    found, kept = _updates(session, models, wanted)
+    return [] if kept else sorted({*found, *_earlier(session, models, wanted)})
 
 
 def protects_nothing(session: Session, hold: Hold) -> bool:
@@ -182,6 +166,14 @@ def protects_nothing(session: Session, hold: Hold) -> bool:
     if session.scalar(trained_on.limit(1)) is not None:
         return False
     return suppression.in_holdout(session, hold.tenant_id, subjects)
+
+
+def _hold(pepper: Pepper, tenant_id: str, subject_id: str | None, sample_id: str | None) -> Hold:
+    return Hold(
+        tenant_id=tenant_id,
+        subject_digest=None if subject_id is None else subject_digest(pepper, tenant_id, subject_id),
+        sample_digest=None if sample_id is None else sample_digest(pepper, tenant_id, sample_id),
+    )
 
 
 def _updates(session: Session, models: Iterable[Model], hold: Hold) -> tuple[list[tuple[str, int]], bool]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import path_of_an_update
-from tests.docs import figures
+from tests.docs import figures, plain_english
 
 
 def test_an_exception_is_found_through_its_parents() -> None:
@@ -33,3 +33,14 @@ def test_functions_are_counted_once_and_their_nesting_at_its_deepest(
     exec(compile(path.read_text(), str(path), "exec"), scope)
     monkeypatch.setattr(path_of_an_update, "ROOMS", (f"{tmp_path}/service/",))
     assert path_of_an_update.reached(scope["outer"]) == (1, 2, 2)  # type: ignore[arg-type]
+
+
+def test_the_house_keeps_the_bounds_that_were_set_for_it() -> None:
+    """Lines, classes and functions grow with every feature; these do not have to."""
+    found = figures.counted(plain_english.ROOT)
+    assert found["folders with more than 14 files"] == found["files over 400 lines"] == 0
+    assert found["reasons without a page"] == 0
+    assert int(str(found["exceptions"])) <= 30
+    assert int(str(found["terms in the glossary"])) <= 40
+    assert int(str(found["functions with a docstring"]).rstrip("%")) >= 59
+    assert int(str(found["docstrings that open with a verb"]).rstrip("%")) >= 90

@@ -198,7 +198,7 @@ class Simulation(Restores):
     def a_hold_is_placed(self, person: str) -> None:
         pepper = self.town.world.storage.pepper
         present = {(name, person) for name in MODELS} - self.town.absent(PEOPLE)
-        with suppress(holds.AlreadyForgotten), self.town.database.write() as session:
+        with self.town.database.write() as session:
             holds.place(session, pepper, TENANT, subject_id=person, sample_id=None, reason="drill")
             self.protected |= present
 

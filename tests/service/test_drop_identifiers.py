@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.connect.drop.identifiers import LISTS, hash_of, name
-from service.connect.drop.lists import ListEntry, ListError, identities, lists
+from service.connect.drop.lists import ListEntry, identities, lists
 
 DANIELLE = {"first_name": "Danielle", "last_name": "Johnson", "birth_date": "July 4, 1985", "zip": "91790"}
 EVE = {"first_name": "Eve", "last_name": "Genesis", "vin": "1HGCM82633A004352"}
@@ -122,7 +122,7 @@ def test_a_malformed_list_is_refused_with_its_line_and_no_value(
     tmp_path: Path, file: str, text: str, message: str
 ) -> None:
     (tmp_path / file).write_text(text)
-    with pytest.raises(ListError, match=message) as refused:
+    with pytest.raises(ValueError, match=message) as refused:
         for each in lists(tmp_path / file):
             list(each.entries)
     assert HASH not in str(refused.value)
@@ -133,5 +133,30 @@ def test_a_malformed_list_is_refused_with_its_line_and_no_value(
 )
 def test_a_file_of_identities_needs_a_person_and_known_columns(tmp_path: Path, text: str) -> None:
     (tmp_path / "people.csv").write_text(text)
-    with pytest.raises(ListError, match="person"), identities(tmp_path / "people.csv") as rows:
+    with pytest.raises(ValueError, match="person"), identities(tmp_path / "people.csv") as rows:
         list(rows)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("person,email\np1,josé@b.c\n".encode("latin-1"), "not UTF-8"),
+        (b'person,email\np1,"' + b"a@b.c\n" * 30_000, "cannot be read as CSV"),
+    ],
+    ids=["another encoding", "a quote that nobody closes"],
+)
+def test_a_file_that_is_no_csv_of_ours_is_refused_with_its_name(tmp_path: Path, content: bytes, message: str) -> None:
+    people, state = tmp_path / "people.csv", tmp_path / "20260812_4821_Email.csv"
+    people.write_bytes(content)
+    with pytest.raises(ValueError, match=f"people.*{message}"), identities(people) as rows:
+        list(rows)
+    state.write_bytes(content.replace(b"person,email", b"ID,Hash"))
+    with pytest.raises(ValueError, match=f"{state.name}.*{message}"):
+        for found in lists(state):
+            list(found.entries)
+
+
+def test_an_archive_that_is_none_is_refused_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "20260812_4821_DROP.zip").write_text("<html>Sign in</html>")
+    with pytest.raises(ValueError, match=r"DROP\.zip is no ZIP file"):
+        list(lists(tmp_path / "20260812_4821_DROP.zip"))

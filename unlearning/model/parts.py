@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from unlearning.accounting.certificate import Part
+from unlearning.model.own_code.reach import numbers_in
 from unlearning.model.problem import build
-from unlearning.model.reach import numbers_in
 from unlearning.recipe import Recipe
 from unlearning.types import RecipeError, Refused
 

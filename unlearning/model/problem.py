@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unlearning.model.descent.ingredients import ACTING, ingredients_of
-from unlearning.model.global_state import settings_kept
 from unlearning.model.imports import load_constants
+from unlearning.model.own_code.global_state import settings_kept
 from unlearning.recipe import Recipe, SampleLoss
 from unlearning.types import RecipeError
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from service.models.recipe_files import locate
-from unlearning.model.global_state import settings_kept
+from unlearning.model.own_code.global_state import settings_kept
 from unlearning.recipe import Recipe
 from unlearning.types import RecipeError, Refused
 from workers.runtime.failures import refusal

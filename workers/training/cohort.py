@@ -18,7 +18,7 @@ from torch import Tensor
 
 from service.audit.log import record
 from service.connect.drop.items import Feed, count_open, match
-from service.connect.drop.lists import ListError, identities
+from service.connect.drop.lists import identities
 from service.infra.db import Database
 from service.infra.queue import notify as queue
 from service.infra.tables import (
@@ -137,7 +137,7 @@ def require_compared(process: Process, job: Preparation, recipe: Recipe) -> None
     try:
         with identities(Path(recipe.identities)) as rows:
             found = match(Feed(storage.database, storage.pepper, job.tenant_id), rows)
-    except (OSError, ListError) as error:
+    except (OSError, ValueError) as error:
         raise Refused(
             f"The recipe's identities cannot be read. {error}", "Correct the file, and register again."
         ) from None

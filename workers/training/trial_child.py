@@ -24,7 +24,7 @@ from workers.training.confined import Confinement, die_with_parent, leave_networ
 if TYPE_CHECKING:
     import torch
 
-    from unlearning.model.own_training import Fitted
+    from unlearning.model.own_code.own_training import Fitted
     from unlearning.model.problem import Problem
     from unlearning.recipe import Recipe
     from unlearning.types import Examples
@@ -61,7 +61,7 @@ def main() -> None:
     # Loaded once, before the forks. torch.optim loads torch._dynamo at its first step, which takes two seconds.
     import torch._dynamo  # noqa: F401, PLC0415
 
-    import unlearning.model.own_training  # noqa: F401, PLC0415
+    import unlearning.model.own_code.own_training  # noqa: F401, PLC0415
     import workers.runtime.recipes  # noqa: F401, PLC0415
 
     os.write(answer, json.dumps(verdicts(experiment)).encode())
@@ -160,7 +160,7 @@ def _handed(recipe: Recipe, call: Sequence[int], device: torch.device) -> Exampl
 
 def _trained(problem: Problem, handed: Sequence[Examples], share: float, folder: Path) -> dict[str, Any]:
     """Call ``train`` on each of these samples, and return the digests of what it left; or why there are none."""
-    from unlearning.model.own_training import train_by_recipe  # noqa: PLC0415
+    from unlearning.model.own_code.own_training import train_by_recipe  # noqa: PLC0415
     from unlearning.types import RecipeError  # noqa: PLC0415
     from workers.runtime.failures import may_pass, refusal  # noqa: PLC0415
 

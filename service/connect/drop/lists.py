@@ -1,4 +1,8 @@
-"""Reading deletion lists as they are downloaded, and the file that says which person has which identifiers."""
+"""Reading deletion lists as they are downloaded, and the file that says which person has which identifiers.
+
+A file that is not what it should be raises ValueError: the text names the file, the line and what is wrong, never a
+value.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, NamedTuple
-from zipfile import ZipFile
+from zipfile import BadZipFile, ZipFile
 
 from service.connect.drop.identifiers import COLUMNS, LISTS, PERSON, Row
 
@@ -19,10 +23,6 @@ REMOVED = "Removed"
 _NAME = re.compile(rf"([0-9]{{8}}_[0-9]{{4}})_({'|'.join((*LISTS, REMOVED))})(?:_[A-Za-z0-9]{{1,10}})?\.csv")
 _ITEM = re.compile(r"[A-Za-z0-9]{12}")
 HASH_BYTES = 32
-
-
-class ListError(ValueError):
-    """A file is not what it should be. The text names the file, the line and what is wrong, never a value."""
 
 
 class ListEntry(NamedTuple):
@@ -42,20 +42,24 @@ class DeletionList(NamedTuple):
 
 
 def received_at(source: str) -> datetime:
-    """Return the day that the list was downloaded on, in UTC. Raises ListError where the name holds no date."""
+    """Return the day that the list was downloaded on, in UTC. Raises ValueError where the name holds no date."""
     try:
         return datetime.strptime(source[:8], "%Y%m%d").replace(tzinfo=UTC)
     except ValueError:
-        raise ListError(f"{source} begins with no date (YYYYMMDD).") from None
+        raise ValueError(f"{source} begins with no date (YYYYMMDD).") from None
 
 
 def lists(path: Path) -> Iterator[DeletionList]:
-    """Yield the lists of a downloaded CSV file, or of the whole ZIP file, as they are read. Raises ListError."""
+    """Yield the lists of a downloaded CSV file, or of the whole ZIP file, as they are read. Raises ValueError."""
     if path.suffix != ".zip":
         with path.open(newline="", encoding="utf-8-sig") as file:
             yield _list(path.name, file)
         return
-    with ZipFile(path) as archive:
+    try:
+        archive = ZipFile(path)
+    except BadZipFile:
+        raise ValueError(f"{path} is no ZIP file: download it again.") from None
+    with archive:
         for name in sorted(archive.namelist()):
             with archive.open(name) as file:
                 yield _list(Path(name).name, io.TextIOWrapper(file, "utf-8-sig", newline=""))
@@ -64,34 +68,45 @@ def lists(path: Path) -> Iterator[DeletionList]:
 def _list(name: str, file: IO[str]) -> DeletionList:
     match = _NAME.fullmatch(name)
     if match is None:
-        raise ListError(f"{name} is not named like a list of DROP, for example 20260812_4821_Email.csv.")
+        raise ValueError(f"{name} is not named like a list of DROP, for example 20260812_4821_Email.csv.")
     received_at(match[1])
     return DeletionList(match[1], match[2], _entries(name, match[2], file))
 
 
 def _entries(name: str, list_name: str, file: IO[str]) -> Iterator[ListEntry]:
-    reader = csv.reader(file)
     header = ["ID", "Hash", *(["ListType"] if list_name == REMOVED else [])]
-    if next(reader, None) != header:
-        raise ListError(f"{name} does not begin with the line {','.join(header)}.")
-    for line, row in enumerate(reader, 2):
-        try:
-            item, text, kind = row if list_name == REMOVED else (*row, list_name)
-            found = b64decode(text, validate=True)
-        except ValueError:
-            raise ListError(f"{name}, line {line}: not {len(header)} fields, or no Base64.") from None
-        if not _ITEM.fullmatch(item) or len(found) != HASH_BYTES or kind not in LISTS:
-            raise ListError(f"{name}, line {line}: not an id of 12 letters and digits with a SHA-256 hash.")
-        yield ListEntry(item, found, kind)
+    with _readable(name):
+        reader = csv.reader(file)
+        if next(reader, None) != header:
+            raise ValueError(f"{name} does not begin with the line {','.join(header)}.")
+        for line, row in enumerate(reader, 2):
+            try:
+                item, text, kind = row if list_name == REMOVED else (*row, list_name)
+                found = b64decode(text, validate=True)
+            except ValueError:
+                raise ValueError(f"{name}, line {line}: not {len(header)} fields, or no Base64.") from None
+            if not _ITEM.fullmatch(item) or len(found) != HASH_BYTES or kind not in LISTS:
+                raise ValueError(f"{name}, line {line}: not an id of 12 letters and digits with a SHA-256 hash.")
+            yield ListEntry(item, found, kind)
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise ValueError(f"{name} is not UTF-8 text. Save it as CSV in UTF-8.") from None
+    except csv.Error as error:
+        raise ValueError(f"{name} cannot be read as CSV: {error}.") from None
 
 
 @contextmanager
 def identities(path: Path) -> Iterator[Iterator[Row]]:
     """Open a CSV file with the column ``person`` and some of ``COLUMNS``; a person may have several lines.
 
-    Nothing of it is stored. Raises ListError.
+    Nothing of it is stored. Raises ValueError.
     """
-    with path.open(newline="", encoding="utf-8-sig") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file, _readable(str(path)):
         reader = csv.DictReader(file, restkey="")
         _require_columns(path, reader.fieldnames or ())
         yield _rows(path, reader)
@@ -101,11 +116,11 @@ def _require_columns(path: Path, columns: Sequence[str]) -> None:
     unknown = sorted(set(columns) - {PERSON, *COLUMNS})
     if PERSON not in columns or len(columns) < 2 or unknown:
         extra = f" It has unknown ones: {', '.join(unknown)}." if unknown else ""
-        raise ListError(f"{path} needs the column person and some of {', '.join(COLUMNS)}.{extra}")
+        raise ValueError(f"{path} needs the column person and some of {', '.join(COLUMNS)}.{extra}")
 
 
 def _rows(path: Path, reader: csv.DictReader[str]) -> Iterator[Row]:
     for row in reader:
         if not row[PERSON] or "" in row:
-            raise ListError(f"{path}, line {reader.line_num}: no person, or more fields than columns.")
+            raise ValueError(f"{path}, line {reader.line_num}: no person, or more fields than columns.")
         yield row

@@ -55,6 +55,9 @@ from unlearning.methods.recollection.vectors import (
     Followed,
     Form,
     Sketched,
+    added_along,
+    added_at_minimiser,
+    counts,
     holders,
     sum_of,
 )
@@ -270,11 +273,11 @@ class Recollection(Method):
         if self.rank is not None:
             return self._sketch(self.rank).forget(problem, state, forget)
         total = sum_of(forget.vectors, forget.people, state.weights)
-        samples, before = _counts(state)
+        samples, before = counts(state)
         gone = before + len(forget.positions)
         if gone >= samples:
             raise Refused(f"None of the {samples} samples would be left.", "Retire the model instead.")
-        update = _update_trajectory if problem.training.converge is None else _update_converged
+        update = added_along if problem.training.converge is None else added_at_minimiser
         fresh = update(state, total, gone)
         evidence: dict[str, Json] = {
             "recollection_norm": float(total.norm()),
@@ -383,25 +386,6 @@ class Recollection(Method):
         except RecipeError:  # the reference itself diverges: nothing to approximate
             return float("inf")
         return distance_left(state.weights, unlearned, retrained)
-
-
-def _update_trajectory(state: State, total: Tensor, gone: int) -> State:
-    return State(state.weights + total.to(state.weights), state.tensors, {**state.facts, "forgotten": gone})
-
-
-def _update_converged(state: State, total: Tensor, gone: int) -> State:
-    """Replace the correction inside the current weights, so that what a certificate polished since is kept."""
-    samples, before = _counts(state)
-    fixed = state.facts["reference"] == "fixed-denominator"
-    old, new = (1.0 if fixed else samples / (samples - m) for m in (before, gone))
-    correction = state.tensors["correction"] + total
-    weights = state.weights - old * state.tensors["correction"] + new * correction
-    return State(weights, {**state.tensors, "correction": correction}, {**state.facts, "forgotten": gone})
-
-
-def _counts(state: State) -> tuple[int, int]:
-    """Return how many samples the training had, and how many are forgotten."""
-    return int(cast(int, state.facts["samples"])), int(cast(int, state.facts["forgotten"]))
 
 
 def _harm(mean: float, threshold: float, report: Mapping[str, Json]) -> str:

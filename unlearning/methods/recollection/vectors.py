@@ -313,3 +313,26 @@ def sum_of(vectors: VectorSource, people: frozenset[str], weights: Tensor) -> Te
     if count < len(people):
         raise VectorsMissing(len(people) - count, len(people))
     return total
+
+
+def added_along(state: State, total: Tensor, gone: int) -> State:
+    """Add the sum of the vectors (d,) of a trajectory; ``gone`` counts everyone forgotten so far."""
+    return State(state.weights + total.to(state.weights), state.tensors, {**state.facts, "forgotten": gone})
+
+
+def added_at_minimiser(state: State, total: Tensor, gone: int) -> State:
+    """Add the sum of a converged model's vectors (d,); ``gone`` counts everyone forgotten so far.
+
+    The correction inside the current weights is replaced, so that what a certificate polished since is kept.
+    """
+    samples, before = counts(state)
+    fixed = state.facts["reference"] == "fixed-denominator"
+    old, new = (1.0 if fixed else samples / (samples - m) for m in (before, gone))
+    correction = state.tensors["correction"] + total
+    weights = state.weights - old * state.tensors["correction"] + new * correction
+    return State(weights, {**state.tensors, "correction": correction}, {**state.facts, "forgotten": gone})
+
+
+def counts(state: State) -> tuple[int, int]:
+    """Return how many samples the training had, and how many are forgotten."""
+    return int(cast(int, state.facts["samples"])), int(cast(int, state.facts["forgotten"]))

@@ -11,20 +11,14 @@ from sqlalchemy.orm import Session
 
 from service.access.api_keys import Caller, Scope, searched
 from service.access.four_eyes import Act
-from service.api.dependencies import Running, Service, agreed, awaits_another, holding, problems, reading
+from service.api.dependencies import Running, agreed, awaits_another, holding, problems, reading
 from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from service.api.http.pagination import Limit, MomentCursor, Page, after, link
 from service.api.openapi import answer
 from service.api.problems import ApiProblem, not_found
 from service.api.types import FreeText, Moment, PersonalId, RequestId, one_of
 from service.infra.tables import Hold
-from service.requests.legal_holds import (
-    AlreadyForgotten,
-    lift,
-    place,
-    protects_nothing,
-    require_something_left,
-)
+from service.requests.legal_holds import forgotten_already, lift, place, protects_nothing
 
 router = APIRouter(tags=["holds"])
 Decider = Annotated[Caller, Depends(holding(Scope.DELETIONS_DECIDE))]
@@ -69,39 +63,24 @@ class HoldView(BaseModel):
 )
 def create(body: HoldOrder, service: Running, caller: Decider, response: Response) -> HoldView:
     """Place a hold. Without `people:search` a hold on a person who was forgotten is accepted, and has no effect."""
-    try:
-        view, idle = _placed(body, service, caller)
-    except AlreadyForgotten as error:
-        with service.database.write() as session:
+    named = {"subject_id": body.subject_id, "sample_id": body.sample_id}
+    may_see = Scope.PEOPLE_SEARCH in caller.scopes
+    with service.database.write() as session:
+        updates = forgotten_already(session, service.pepper, caller.tenant_id, **named) if may_see else []
+        if updates:
             searched(session, caller)
-        where = ", ".join(f"version {number} of {name}" for name, number in error.updates)
-        raise ApiProblem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.") from None
+        else:
+            hold = place(session, service.pepper, caller.tenant_id, **named, reason=body.reason)
+            session.flush()
+            idle = may_see and protects_nothing(session, hold)
+            if idle:
+                searched(session, caller)
+            view = _view(hold)
+    if updates:
+        where = ", ".join(f"version {number} of {name}" for name, number in updates)
+        raise ApiProblem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.")
     response.headers["Location"] = f"{_PATH}/{view.id}"
     return changed(view, response).model_copy(update={"note": ONLY_HELD_OUT if idle else None})
-
-
-def _placed(body: HoldOrder, service: Service, caller: Caller) -> tuple[HoldView, bool]:
-    """Place the hold; return it, and whether it protects nothing.
-
-    Raises AlreadyForgotten. Only a caller who may search for people sees either.
-    """
-    with service.database.write() as session:
-        hold = place(
-            session,
-            service.pepper,
-            caller.tenant_id,
-            subject_id=body.subject_id,
-            sample_id=body.sample_id,
-            reason=body.reason,
-        )
-        session.flush()
-        if Scope.PEOPLE_SEARCH not in caller.scopes:
-            return _view(hold), False
-        require_something_left(session, hold)
-        idle = protects_nothing(session, hold)
-        if idle:
-            searched(session, caller)
-        return _view(hold), idle
 
 
 @router.get(_PATH, response_model=Page[HoldView], responses=problems(), summary="List holds, newest first")

@@ -24,7 +24,7 @@ from service.connect.drop.items import (
     store,
     withdraw,
 )
-from service.connect.drop.lists import REMOVED, ListError, identities, lists
+from service.connect.drop.lists import REMOVED, identities, lists
 from service.infra.db import Database
 from service.infra.pseudonyms import Pepper
 from service.infra.queue.notify import notify, publisher
@@ -135,10 +135,11 @@ def _matched(feed: Feed, people: Path) -> dict[str, Any]:
 def _feed(tenant: str) -> Iterator[Feed]:
     """Open the tenant's feed. A malformed file ends the command with what is wrong in it."""
     settings = Settings()
+    pepper = Pepper.load(settings.pepper_file)
     database = Database(settings.database_url)
     try:
-        yield Feed(database, Pepper.load(settings.pepper_file), tenant)
-    except ListError as error:
+        yield Feed(database, pepper, tenant)
+    except ValueError as error:
         raise CommandError(str(error), "Correct the file and run the command again: what was read is kept.") from None
     finally:
         database.close()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unlearning.model.global_state import draws_from, settings_kept
+from unlearning.model.own_code.global_state import draws_from, settings_kept
 from unlearning.model.problem import Problem, build
 from unlearning.recipe import Run
 from unlearning.types import Examples, Json, Progress, RecipeError, silent
