@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 
+from service.infra.fault_injection import crash_point
 from tests.faults import power_cut
 from tests.faults.__main__ import every_drill, main
 from tests.faults.deaths import DEATHS, OF_A_BUCKET
 from tests.faults.report import BEGIN, END, write_into
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template
+from tests.workers.worlds import fork
 
 ROOT = Path(__file__).parents[2]
 POINT = re.compile(r'(?:crash_point\(|crash=)"([a-z-]+)"')
@@ -23,6 +28,13 @@ def test_every_crash_point_of_the_source_is_died_at() -> None:
     named = {point for path in files for point in POINT.findall(path.read_text())}
     assert len(named) > 30
     assert {point for point, _ in DEATHS} | set(OF_A_BUCKET) == named
+
+
+def test_a_death_inside_a_commit_comes_also_where_the_commit_ends_first() -> None:
+    """On SQLite a thread kills; on a busy machine the call that it was to die in had ended before."""
+    late = threading.Timer(0.2, crash_point, ["inside"])
+    status = fork(late.start, EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT="inside")
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 
 def test_a_power_cut_that_a_missing_sync_makes_fatal_is_seen(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -240,6 +241,9 @@ def fork(act: Callable[[], object], **environment: str) -> int:
         code = 3
         try:
             act()
+            for each in threading.enumerate():  # a process that ends by itself waits for them too
+                if isinstance(each, threading.Timer):
+                    each.join()
             code = 0
         finally:
             os._exit(code)
