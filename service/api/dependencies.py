@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from fastapi import Depends, Request, Security
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
@@ -17,7 +18,7 @@ from service.access.proxy import named_by_proxy
 from service.access.session_cookie import COOKIE, open_session
 from service.api.http.limits import Limiter, client_of, wrong_keys
 from service.api.openapi import answer, problem
-from service.api.problems import ApiProblem
+from service.api.problems import ApiProblem, Error
 from service.api.traffic import Traffic
 from service.infra.actors import Actor, act_for
 from service.infra.db import Database
@@ -249,25 +250,37 @@ def awaits_another(act: Act) -> ApiProblem:
 
 
 async def look_for_unread(request: Request) -> None:
-    """Note where a call has a body and its route reads none: what it says would be passed over in silence.
+    """Note what a call says and its route does not read: it would be passed over in silence.
 
-    An empty object says nothing. ``holding`` refuses the call once it knows the caller.
+    That is a body where the route takes none (an empty object says nothing), or an option that it does not have: a
+    list whose filter is misspelt would be the whole list. ``holding`` refuses the call once it knows the caller.
     """
     route = request.scope["route"]
-    reads = request.method in _READING or not isinstance(route, APIRoute) or route.body_field is not None
+    if not isinstance(route, APIRoute):
+        return
+    options = options_of(route.dependant)
+    known = f"Options of its address, after the question mark: {', '.join(options)}." if options else "It has none."
+    if not request.query_params.keys() <= {*options}:
+        detail = f"The address has an option that this call does not know. {known}"
+        request.state.unread = ApiProblem(422, "unknown_option", detail)
+        return
+    reads = request.method in _READING or route.body_field is not None
     if not reads and (await request.body()).strip() not in (b"", b"{}"):
-        request.state.unread = [each.alias for each in route.dependant.query_params]
+        fault: Error = {"pointer": "", "detail": "not read"}
+        request.state.unread = ApiProblem(422, "body_not_read", f"This call takes no body. {known}", [fault])
+
+
+def options_of(dependant: Dependant) -> list[str]:
+    """Return the names of what a route reads of its address's query, its dependencies' included."""
+    own = [each.alias for each in dependant.query_params]
+    return [*own, *(name for each in dependant.dependencies for name in options_of(each))]
 
 
 def _require_read(request: Request) -> None:
-    """Raise ApiProblem (422) where the call has a body that nobody reads."""
-    options: list[str] | None = getattr(request.state, "unread", None)
-    if options is None:
-        return
-    known = (
-        f"Options of its address, after the question mark: {', '.join(options)}." if options else "It has no options."
-    )
-    raise ApiProblem(422, "body_not_read", f"This call takes no body. {known}", [{"pointer": "", "detail": "not read"}])
+    """Raise ApiProblem (422) where the call says what nobody reads."""
+    unread: ApiProblem | None = getattr(request.state, "unread", None)
+    if unread is not None:
+        raise unread
 
 
 def require_writable(service: Service) -> None:

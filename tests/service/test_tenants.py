@@ -61,6 +61,7 @@ class Route:
     method: str
     path: str
     bodied: bool
+    options: frozenset[str]
 
     @property
     def names_something(self) -> bool:
@@ -71,7 +72,12 @@ def routes(client: TestClient) -> list[Route]:
     """Every guarded route of the OpenAPI document."""
     paths = client.app.openapi()["paths"]  # type: ignore[attr-defined]
     return [
-        Route(method.upper(), path, "requestBody" in facts)
+        Route(
+            method.upper(),
+            path,
+            "requestBody" in facts,
+            frozenset(each["name"] for each in facts.get("parameters", []) if each["in"] == "query"),
+        )
         for path, methods in paths.items()
         for method, facts in methods.items()
         if path not in OPEN and method != "head"  # GET's route answers it, without a body
@@ -82,7 +88,8 @@ def call(client: TestClient, route: Route, key: dict[str, str], names: dict[str,
     """Call a route as it should be called. A new parameter or body that nobody wrote down here fails."""
     body = BODIES[route.method, route.path] if route.bodied else None
     headers = key | {"Idempotency-Key": new_id()}
-    return client.request(route.method, route.path.format(**names), json=body, headers=headers, params=QUERY)
+    params = {name: value for name, value in QUERY.items() if name in route.options}
+    return client.request(route.method, route.path.format(**names), json=body, headers=headers, params=params)
 
 
 def furnish(client: TestClient, service: Service, key: dict[str, str], tenant: str) -> dict[str, str]:
