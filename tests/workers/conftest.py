@@ -12,11 +12,18 @@ from service.infra.settings import Settings, ensure_secrets
 from tests.service.conftest import database_url, postgres_databases, sqlite_template
 from tests.workers import meanwhile
 from tests.workers.worlds import RECIPES, World, open_world
+from workers.runtime import stopwatch
 
 __all__ = ["database_url", "postgres_databases", "sqlite_template"]
 
 torch.set_num_threads(1)
 """tests fork workers that are to die: a pool of threads would not survive the fork, and its child would wait for it"""
+
+
+@pytest.fixture(autouse=True)
+def no_wait_for_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an update end when it is done, and not with its time bucket: ``test_stopwatch.py`` is about that."""
+    monkeypatch.setattr(stopwatch, "sleep", lambda _: None)
 
 
 @pytest.fixture

@@ -17,6 +17,11 @@ from workers.runtime.stopwatch import UNLEARN, Stopwatch
 from workers.update import run as unlearn
 
 
+@pytest.fixture(autouse=True)
+def no_wait_for_the_bucket() -> None:
+    """Wait here, in place of the fixture of this name that the other tests have."""
+
+
 class Phases:
     """A pulse that notes which phases were shown."""
 

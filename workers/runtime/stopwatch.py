@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import sleep
 
 from service.infra.time import bucket
 from workers.runtime.heartbeat import Pulse
@@ -43,5 +44,5 @@ class Stopwatch:
                 yield
         finally:
             took = time.perf_counter() - start
-            time.sleep(max(0.0, bucket(took) - took))
+            sleep(max(0.0, bucket(took) - took))
             self.seconds[UNLEARN] += bucket(took) - took
