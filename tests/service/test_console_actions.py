@@ -30,6 +30,7 @@ from tests.service.test_console import token_in
 from tests.service.worlds import live_model, publish
 
 KeyOf = Callable[..., dict[str, str]]
+INPUT = re.compile(r'<input [^>]*name="([^"]+)" value="([^"]*)"')
 ROUTES = [route for router in pages.ROUTERS for route in router.routes]
 
 
@@ -312,6 +313,30 @@ def test_what_is_done_on_the_page_names_the_sessions_key(login: Login, service: 
         body = json.loads(session.scalars(select(AuditEntry.body).where(AuditEntry.kind == "hold.placed")).one())
         key = session.scalars(select(ApiKey)).all()[-1]
     assert (body["actor"], body["actor_key"]) == (key.actor_id, key.id)
+
+
+def test_a_refused_form_comes_back_with_what_was_typed(login: Login, service: Service) -> None:
+    """And can be sent again from there. What was typed into the log-in form never comes back."""
+    page = login(Scope.DELETIONS_DECIDE, Scope.DELETIONS_READ)
+    typed = {
+        "token": token_in(page.get("/console/holds").text),
+        "subject_id": 'ada "<b>',
+        "sample_id": "s",
+        "reason": "x",
+    }
+    refused = page.post("/console/holds", data=typed)
+    assert refused.status_code == 422 and "What you sent" in refused.text
+    offered = {name: html.unescape(value) for name, value in INPUT.findall(refused.text)}
+    assert offered == typed
+    assert page.post("/console/holds", data=offered | {"sample_id": ""}, follow_redirects=False).status_code == 303
+    with service.database.read() as session:
+        assert len(session.scalars(select(Hold)).all()) == 1
+    forged = page.post("/console/holds", data=typed | {"token": "another", "sample_id": ""})
+    assert forged.status_code == 403 and "ada" not in forged.text
+    many = page.post("/console/holds", data=typed | {f"field{n}": "typed" for n in range(30)})
+    assert many.status_code == 422 and "typed" not in many.text
+    for key in ("no-key-of-ours", "x" * 5000):
+        assert key not in page.post("/console/login", data={"key": key}, headers={"Origin": "http://testserver"}).text
 
 
 def test_nothing_is_done_without_the_sessions_token(login: Login, service: Service) -> None:

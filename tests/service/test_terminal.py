@@ -176,6 +176,14 @@ def test_names_of_models_and_requests_are_completed(site: Site, tmp_path: Path, 
     site.answers = [page(row(FIRST))]
     assert FIRST in complete("expunge requests show ab", shell, tmp_path, **keys(site))
     assert site.calls[-1][1] == "/v1/deletion-requests?limit=50&id_prefix=ab"
+    site.answers = [page(row(FIRST, reason="a lawsuit", lifted_at=None), row(SECOND, reason="old", lifted_at=None))]
+    found = complete("expunge holds lift ab1", shell, tmp_path, **keys(site))
+    assert FIRST in found and SECOND not in found
+    site.answers = [page(row(FIRST, url="https://example.org/news"))]
+    assert FIRST in complete("expunge webhooks disable a", shell, tmp_path, **keys(site))
+    site.answers = [page({"name": "shop", "status": "behind"}, {"name": "app", "status": "current"})]
+    found = complete("expunge consumers remove digits s", shell, tmp_path, **keys(site))
+    assert "shop" in found and "app" not in found and site.calls[-1][1] == "/v1/models/digits/consumers"
     assert "requests" in complete("expunge req", shell, tmp_path)
     away = {"EXPUNGE_URL": "http://127.0.0.1:1", "EXPUNGE_API_KEY": "k"}
     assert complete("expunge models show d", shell, tmp_path, **away).strip() in ("", "_files")

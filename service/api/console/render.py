@@ -7,6 +7,7 @@ from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -29,6 +30,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+_MOST_TYPED = 20
 
 
 @cache
@@ -74,9 +76,11 @@ class PageRoute(APIRoute):
             try:
                 return await handle(request)
             except ApiProblem as problem:
-                return login_page(401) if problem.status == 401 else _error(problem.status, problem.detail)
+                if problem.status == HTTPStatus.UNAUTHORIZED:
+                    return login_page(401)
+                return _error(problem.status, problem.detail, **await _typed(request, problem.status))
             except RequestRefused as refused:
-                return _error(refused.status, str(refused))
+                return _error(refused.status, str(refused), **await _typed(request, refused.status))
             except Busy:
                 return _error(503, "The database is busy or unreachable. Try again in a moment.")
             except RequestValidationError:
@@ -85,5 +89,21 @@ class PageRoute(APIRoute):
         return answer
 
 
-def _error(status: int, detail: str) -> HTMLResponse:
-    return page("error.html", status, title=HTTPStatus(status).phrase, detail=detail)
+def _error(status: int, detail: str, **typed: Any) -> HTMLResponse:
+    return page("error.html", status, title=HTTPStatus(status).phrase, detail=detail, **{"typed": []} | typed)
+
+
+async def _typed(request: Request, status: int) -> dict[str, Any]:
+    """Return what was in a refused form, so that it need not be typed again: browsers keep nothing of our pages.
+
+    A form that was refused for who sent it (403) is not offered again, nor is a list of more than 20 fields. The log-in
+    form carries no token, and what was typed there is shown to nobody.
+    """
+    if request.method != "POST" or status == HTTPStatus.FORBIDDEN:
+        return {}
+    fields = parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True)
+    typed = [(name, value) for name, value in fields if name not in ("token", "sure")]
+    token = dict(fields).get("token")
+    if token is None or len(typed) > _MOST_TYPED:
+        return {}
+    return {"typed": typed, "token": token, "here": request.url.path}

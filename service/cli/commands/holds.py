@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from service.cli.client import connect
+from service.cli.completion import HoldArgument
 from service.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
 
 commands = typer.Typer(no_args_is_help=True, help="Legal holds: place, list, show, lift.")
@@ -41,15 +42,15 @@ def list_holds(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
 
 
 @commands.command("show")
-def show(hold: Annotated[str, typer.Argument(help="Id of a hold.")], as_json: AsJson = False) -> None:
+def show(hold: HoldArgument, as_json: AsJson = False) -> None:
     """Show one hold: why it was placed, and since when."""
     with connect() as client:
-        found = client.get(f"{_PATH}/{hold}")
+        found = client.get(f"{_PATH}/{client.whole_id(_PATH, hold)}")
     show_json(found) if as_json else show_facts(found)
 
 
 @commands.command("lift")
-def lift(hold: Annotated[str, typer.Argument(help="Id of a hold, or its first digits.")]) -> None:
+def lift(hold: HoldArgument) -> None:
     """Release a hold; the requests that waited for it go on."""
     with connect() as client:
         client.delete(f"{_PATH}/{client.whole_id(_PATH, hold)}")

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from service.cli.client import connect
-from service.cli.completion import ModelArgument
+from service.cli.completion import ModelArgument, consumer_names
 from service.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
 
+Consumer = Annotated[str, typer.Argument(help="Name of a consumer.", autocompletion=consumer_names)]
 commands = typer.Typer(no_args_is_help=True, help="Who serves which version: list, report, remove.")
 
 
@@ -35,7 +36,7 @@ def report(
 
 
 @commands.command("remove")
-def remove(model: ModelArgument, consumer: Annotated[str, typer.Argument(help="Name of a consumer.")]) -> None:
+def remove(model: ModelArgument, consumer: Consumer) -> None:
     """Remove a consumer that no longer serves the model. Nothing waits for it then."""
     with connect() as client:
         client.delete(f"/v1/models/{model}/consumers/{consumer}")
