@@ -45,11 +45,14 @@ def take(stack: Stack, browser: Browser, pages: dict[str, str], names: list[str]
         if name != "login" and not entered:
             log_in(stack, browser)
             entered = True
+        if name in PRESSED:  # once: what it does cannot be done again
+            show(browser, stack, pages, name)
         for frame, (width, height) in FRAMES.items():
             for scheme in SCHEMES:
                 browser.prefers(scheme)
                 browser.frame(width, height)
-                show(browser, stack, pages, name)
+                if name not in PRESSED:
+                    show(browser, stack, pages, name)
                 full = browser.script("return document.documentElement.scrollHeight")
                 file = f"{name}-{frame}-{scheme}"
                 browser.picture(PLACE / f"{file}.webp", width, min(full, 3 * height // 2))

@@ -13,8 +13,14 @@ BUDGET = {"epsilon": 8, "delta": 1e-5, "noise_std": 3e-5}
 PRESSED = {
     "confirm": ("model", ["#do-retire"], "Retire the model?"),
     "secret": ("keys", ["main [name=scope]", "main form.fields button"], "New API key"),
+    "refused": (
+        "holds",
+        ["#subject_id", "=ada", "#sample_id", "=image-7", "#reason", "=A lawsuit.", "main form.fields button"],
+        "Something is missing",
+    ),
+    "bulk": ("requests", ["main [name=id]", "button[value=verify]", "#sure"], "of 1 done"),
 }
-"""pages that answer a form: the page that has it, what is pressed there, and the heading of the answer"""
+"""pages that answer a form: the page that has it, what is pressed or typed (``=``) there, and the answer's heading"""
 
 
 def furnish(stack: Stack, recipe: str = "tiny", people: str = "tiny-person-{}") -> dict[str, str]:
@@ -63,7 +69,7 @@ def show(browser: Browser, stack: Stack, pages: dict[str, str], name: str) -> No
     browser.go("about:blank")
     browser.go(stack.account.url + pages[origin])
     for each in pressed:
-        browser.click(each)
+        browser.type(each[1:]) if each.startswith("=") else browser.click(each)
     browser.shows(heading, "h1")
 
 

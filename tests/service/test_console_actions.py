@@ -326,6 +326,7 @@ def test_a_refused_form_comes_back_with_what_was_typed(login: Login, service: Se
     }
     refused = page.post("/console/holds", data=typed)
     assert refused.status_code == 422 and "What you sent" in refused.text
+    assert '<a href="/console/holds">Back to the page of the form</a>' in refused.text
     offered = {name: html.unescape(value) for name, value in INPUT.findall(refused.text)}
     assert offered == typed
     assert page.post("/console/holds", data=offered | {"sample_id": ""}, follow_redirects=False).status_code == 303

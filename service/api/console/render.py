@@ -13,6 +13,7 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
+from starlette.routing import Match
 
 from service.api.console import words
 from service.api.problems import ApiProblem
@@ -31,6 +32,14 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 _MOST_TYPED = 20
+_TITLES: dict[int, str] = {
+    HTTPStatus.FORBIDDEN: "Not allowed",
+    HTTPStatus.NOT_FOUND: "Not found",
+    HTTPStatus.CONFLICT: "Not possible now",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "Something is missing or wrong",
+    HTTPStatus.TOO_MANY_REQUESTS: "Too often",
+    HTTPStatus.SERVICE_UNAVAILABLE: "Not possible now",
+}
 
 
 @cache
@@ -90,20 +99,29 @@ class PageRoute(APIRoute):
 
 
 def _error(status: int, detail: str, **typed: Any) -> HTMLResponse:
-    return page("error.html", status, title=HTTPStatus(status).phrase, detail=detail, **{"typed": []} | typed)
+    title = _TITLES.get(status, HTTPStatus(status).phrase)
+    return page("error.html", status, title=title, detail=detail, **{"typed": [], "back": ""} | typed)
 
 
 async def _typed(request: Request, status: int) -> dict[str, Any]:
-    """Return what was in a refused form, so that it need not be typed again: browsers keep nothing of our pages.
+    """Return the page of a refused form, and what was typed there: browsers keep nothing of our pages.
 
-    A form that was refused for who sent it (403) is not offered again, nor is a list of more than 20 fields. The log-in
-    form carries no token, and what was typed there is shown to nobody.
+    A form that was refused for who sent it (403) is not offered again, nor are requests that were ticked in a list, nor
+    more than 20 fields. The log-in form carries no token, and what was typed there is shown to nobody.
     """
-    if request.method != "POST" or status == HTTPStatus.FORBIDDEN:
+    if request.method != "POST":
         return {}
+    path = request.url.path
+    places = [place for place in (path, path.rpartition("/")[0]) if _is_page(request, place)]
+    facts: dict[str, Any] = {"back": next(iter(places), "")}
     fields = parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True)
     typed = [(name, value) for name, value in fields if name not in ("token", "sure")]
-    token = dict(fields).get("token")
-    if token is None or len(typed) > _MOST_TYPED:
-        return {}
-    return {"typed": typed, "token": token, "here": request.url.path}
+    names = {name for name, _ in fields}
+    if status == HTTPStatus.FORBIDDEN or "token" not in names or "action" in names or len(typed) > _MOST_TYPED:
+        return facts
+    return facts | {"typed": typed, "token": dict(fields)["token"], "here": path}
+
+
+def _is_page(request: Request, path: str) -> bool:
+    scope = request.scope | {"method": "GET", "path": path}
+    return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
