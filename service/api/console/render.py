@@ -123,5 +123,5 @@ async def _typed(request: Request, status: int) -> dict[str, Any]:
 
 
 def _is_page(request: Request, path: str) -> bool:
-    scope = request.scope | {"method": "GET", "path": path}
+    scope = {**request.scope, "method": "GET", "path": path}
     return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
