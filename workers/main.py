@@ -16,10 +16,9 @@ from service.infra.actors import OPERATOR
 from service.infra.db import Busy, Database
 from service.infra.files import folder_at
 from service.infra.logging import configure
-from service.infra.migrate import SchemaState, schema_state
 from service.infra.settings import API_SECRETS, Settings, SettingsError, ensure_secrets
 from service.infra.tracing import export_spans
-from service.models.restore_guard import updates_missing
+from service.models.restore_guard import check_age
 
 WORKERS_SECRETS = ("sealing_key_file", "pepper_file")
 NEEDED = {"worker": WORKERS_SECRETS, "updater": WORKERS_SECRETS, "scheduler": API_SECRETS}
@@ -40,26 +39,12 @@ def main(arguments: list[str]) -> int:
     export_spans("worker")
     if settings.mode == "production":  # elsewhere the commands that set up make them; a lost pepper is not replaced
         ensure_secrets(settings, NEEDED[arguments[0]])
-    if _older_than_store(settings):
-        sys.stderr.write("The database is older than the store: it was restored from a backup. Run expunge restore.\n")
-        return 1
     try:
+        check_age(Database(settings.database_url), folder_at(settings.store))
         return {"worker": _worker, "updater": _updater, "scheduler": _scheduler}[arguments[0]](settings)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-
-
-def _older_than_store(settings: Settings) -> bool:
-    """Return whether updates are missing from the database: a worker would publish others in their place."""
-    database = Database(settings.database_url)
-    try:
-        current = schema_state(database) is SchemaState.CURRENT
-        return current and updates_missing(database, folder_at(settings.store)) > 0
-    except (Busy, OSError):  # the database or the bucket answers later; readiness checks again
-        return False
-    finally:
-        database.close()
 
 
 def _worker(settings: Settings) -> int:

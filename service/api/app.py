@@ -29,10 +29,15 @@ from service.infra.logging import configure
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import API_SECRETS, Settings, ensure_secrets, session_key
 from service.infra.tracing import NO_TELEMETRY, Traced, export_spans
+from service.models.restore_guard import check_age
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """Make the application. Raises SettingsError where production lacks a secret."""
+    """Make the application.
+
+    Raises SettingsError where production lacks a secret, a place is another installation's, or the database is older
+    than the store.
+    """
     settings = settings or Settings()
     configure(settings.log_level)
     export_spans("api")
@@ -41,6 +46,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     with suppress(Busy):  # under another pepper no API key is valid, so nothing is accepted
         check_pepper(database, pepper)
         check_places(database, {"store": folder_at(settings.store)})
+    check_age(database, folder_at(settings.store))
     service = Service(
         settings=settings,
         database=database,

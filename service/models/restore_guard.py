@@ -13,8 +13,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.audit.log import record, recorded_at
-from service.infra.db import Database, batches
+from service.infra.db import Busy, Database, batches
 from service.infra.files import Folder
+from service.infra.migrate import SchemaState, schema_state
+from service.infra.settings import SettingsError
 from service.infra.tables import Restoration, Version
 
 UPDATES = "updates"
@@ -48,6 +50,23 @@ def updates_missing(database: Database, store: Folder) -> int:
     with database.read() as session:
         known = sum(len(_known(session, part)) for part in batches(versions))
     return len(versions) - known
+
+
+def check_age(database: Database, store: Folder) -> None:
+    """Check that no committed update is missing from the database. Raises SettingsError.
+
+    A worker would publish others in their place, and the API would accept keys that were revoked since. While the
+    database or the store does not answer, or the schema is not this release's, nothing is checked: readiness does.
+    """
+    try:
+        missing = updates_missing(database, store) if schema_state(database) is SchemaState.CURRENT else 0
+    except (Busy, OSError):
+        return
+    if missing:
+        raise SettingsError(
+            f"The database is older than the store: it was restored from a backup and lacks {missing} "
+            f"{'update' if missing == 1 else 'updates'}. Run `expunge restore`."
+        )
 
 
 def _known(session: Session, ids: list[str]) -> list[str]:

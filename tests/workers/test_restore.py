@@ -13,12 +13,14 @@ import pytest
 from sqlalchemy import select
 
 from service.access.api_keys import authenticate, create_key, revoke_key
+from service.api.app import create_app
 from service.audit.log import newest_head
 from service.audit.signed_note import NotAuthentic, Signer
 from service.audit.verify import verify
 from service.certificates.envelope import verify as verified
 from service.certificates.issue import issue_due
 from service.infra.files import Damaged, folder_at
+from service.infra.settings import SettingsError
 from service.infra.tables import (
     AuditEntry,
     BudgetEntry,
@@ -313,6 +315,18 @@ def test_a_worker_does_not_start_on_a_database_older_than_its_store(
         with older(old, monkeypatch):
             assert main.main([kind]) == 1
         assert "expunge restore" in capsys.readouterr().err
+
+
+def test_the_api_does_not_start_on_a_database_older_than_its_store(world: World, snapshot: Snapshot) -> None:
+    """Keys that were revoked since would open it. After the restore it starts."""
+    model_id = world.live(min_guarantee="proved")
+    old = snapshot(world)
+    create_app(old.settings)
+    released(world, model_id, "p1")
+    with pytest.raises(SettingsError, match="lacks 1 update"):
+        create_app(old.settings)
+    restore(old.storage, old.settings.lease_seconds, signer(old), [])
+    create_app(old.settings)
 
 
 @contextmanager
