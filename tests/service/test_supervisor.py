@@ -98,3 +98,11 @@ def _running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_an_api_that_may_not_start_says_why_in_one_line(tmp_path: Path) -> None:
+    environment = os.environ | {"EXPUNGE_HOME": str(tmp_path), "EXPUNGE_MODE": "production"}
+    command = [sys.executable, "-m", "service.api.http.serve", "--port", "0"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("EXPUNGE_PEPPER_FILE: there is no file") and done.stderr.count("\n") == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import sys
 
 import h11
 import uvicorn
@@ -18,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from service.access.proxy import Peer
 from service.api.app import create_app
+from service.infra.settings import SettingsError
 
 HEAD_SECONDS = 10.0
 """from the connection, or from the first byte of a later request, to the end of the request's head"""
@@ -92,7 +94,10 @@ def main() -> None:
     parser.add_argument("--ssl-keyfile", help="PEM; with --ssl-certfile: serve TLS without a proxy in front")
     parser.add_argument("--ssl-certfile", help="PEM")
     given = parser.parse_args()
-    uvicorn.Server(config(given.host, given.port, given.ssl_keyfile, given.ssl_certfile)).run()
+    try:
+        uvicorn.Server(config(given.host, given.port, given.ssl_keyfile, given.ssl_certfile)).run()
+    except SettingsError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
