@@ -111,9 +111,10 @@ def of_tangent() -> Iterator[Row]:
         problem = Problem(recipe, dtype=torch.float64)
         w = train(problem, recipe.samples.examples()).weights
         yield row(f"tangent: accuracy of {name}", problem.accuracy(w, *held), "reported", "ratio", None)
-    yield from proved(
-        "tangent, decay 1e-3", recipe_of(lambda: around(network), private, training, 375), cap, noise, 0.96
-    )
+    recipe = recipe_of(lambda: around(network), private, training, 375)
+    for each in proved("tangent, decay 1e-3", recipe, cap, noise, 0.96):
+        asked = "accuracy" in each["name"] or "answers" in each["name"]
+        yield each if asked else each | {"target": "reported", "met": None}
 
 
 def proved(name: str, recipe: ul.Recipe, cap: float, noise: float, asked: float) -> Iterator[Row]:

@@ -13,6 +13,7 @@ from tests.contract import retraining
 from tests.unit.recipes import draw, recipe
 from unlearning.accounting.independent import DOUBLE, is_independent, reach
 from unlearning.features import Tangent
+from unlearning.quality import independent
 from unlearning.quality.independent import Answering
 from unlearning.recipe import Recipe
 from unlearning.types import Refused
@@ -106,6 +107,23 @@ def test_a_head_behind_fixed_features_answers_on_the_features() -> None:
     head = nn.Sequential(nn.Flatten(), nn.Linear(4, 3, bias=False))
     found = Answering(head, 1e-6)(torch.randn(6, 2, 2))
     assert found.labels.shape == found.independent.shape == (6,)
+
+
+def test_a_tangent_answers_by_blocks_and_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Jacobian has as many numbers as outputs times weights: 2,000 inputs of a small network took 23 GB at once."""
+    module, sizes, rows = tangent(), [], Tangent.rows
+
+    def counted(self: Tangent, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        sizes.append(len(inputs))
+        return rows(self, inputs)
+
+    whole = Answering(module, 1e-3)(ASKED)
+    monkeypatch.setattr(Tangent, "rows", counted)
+    monkeypatch.setattr(independent, "ROWS", 7 * 3 * 39)
+    blocks = Answering(module, 1e-3)(ASKED)
+    assert sizes == [7] * 42 + [6]
+    assert torch.equal(whole.labels, blocks.labels) and torch.equal(whole.independent, blocks.independent)
+    assert 0 < int(whole.independent.sum()) < len(ASKED)
 
 
 def test_the_reach_holds_the_distance_and_the_rounding_of_both_sides() -> None:

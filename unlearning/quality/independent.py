@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from unlearning.accounting.independent import DOUBLE, SINGLE, SLACK, is_independent, reach
 from unlearning.features.tangent import Tangent
 from unlearning.model.linear_head import gamma, last_linear
-from unlearning.model.tangent import written_out
+from unlearning.model.tangent import ROWS, written_out
 from unlearning.types import Refused
 
 DIGITS = {torch.float32: SINGLE, torch.float64: DOUBLE}
@@ -95,6 +95,13 @@ def _of_head(before: nn.Module, layer: nn.Linear, norm: float, x: Tensor) -> Sco
 
 
 def _of_tangent(tangent: Tangent, x: Tensor) -> Scored:
+    size = tangent(x[:1]).shape[1] * len(tangent.displacement)
+    found = [_of_block(tangent, block) for block in torch.split(x, max(1, ROWS // size))]
+    scores, slopes, errors = (torch.cat(part) for part in zip(*found, strict=True))
+    return scores, slopes, errors
+
+
+def _of_block(tangent: Tangent, x: Tensor) -> Scored:
     values, rows = tangent.rows(x)
     scores, drift = written_out(values, rows, tangent.displacement.detach())
     ends = torch.zeros_like(rows) if scores.shape[1] == 1 else rows
