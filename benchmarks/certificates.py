@@ -16,6 +16,7 @@ from sqlalchemy import event, select
 
 from service.audit.signed_note import Signer
 from service.certificates.issue import issue_due
+from service.infra.db import Database
 from service.infra.migrate import migrate
 from service.infra.tables import Certificate, Task
 from tests.harness.servers import postgres
@@ -33,8 +34,8 @@ def rows() -> Iterator[dict[str, Any]]:
         postgres(fsync="on") as server,
         server.database() as url,
     ):
+        migrate(Database(url))
         world = open_world(settings_of(Path(folder) / "home", url, RECIPES))
-        migrate(world.database)
         storm(world)
         sides = issue(world)
         world.storage.close()
