@@ -76,7 +76,9 @@ def of_scattering() -> Iterator[Row]:
     start = time.process_time()
     phi = torch.cat([scatter(part) for part in torch.split(images.reshape(-1, 28, 28), 200)])
     spent = time.process_time() - start
-    yield row("scattering: one image", 1e3 * spent / len(phi), "reported", "CPU ms", None)
+    yield row(
+        "scattering: one image", 1e3 * spent / len(phi), "reported", "CPU ms", None, images=len(phi), seconds=spent
+    )
     for decay, cap, noise, asked in SETTINGS:
         training = ul.Training(epochs=0, weight_decay=decay, converge=decay * cap / 4)
         recipe = recipe_of(lambda: nn.Linear(phi.shape[1], 10, bias=False), (phi, labels), training, 400)
@@ -95,7 +97,7 @@ def of_tangent() -> Iterator[Row]:
     }.items():
         with torch.no_grad():
             accuracy = float((module(held[0].float()).argmax(dim=1) == held[1]).double().mean())
-        yield row(f"tangent: accuracy of {name}", accuracy, "reported", "ratio", None)
+        yield row(f"tangent: accuracy of {name}", accuracy, "reported", "ratio", None, measured_on=len(held[1]))
     decay, cap, noise = TANGENT
     training = ul.Training(epochs=0, weight_decay=decay, converge=decay * cap / 4)
 
@@ -110,7 +112,8 @@ def of_tangent() -> Iterator[Row]:
         recipe = recipe_of(build, private, training, 375)
         problem = Problem(recipe, dtype=torch.float64)
         w = train(problem, recipe.samples.examples()).weights
-        yield row(f"tangent: accuracy of {name}", problem.accuracy(w, *held), "reported", "ratio", None)
+        accuracy = problem.accuracy(w, *held)
+        yield row(f"tangent: accuracy of {name}", accuracy, "reported", "ratio", None, measured_on=len(held[1]))
     recipe = recipe_of(lambda: around(network), private, training, 375)
     for each in proved("tangent, decay 1e-3", recipe, cap, noise, 0.96):
         asked = "accuracy" in each["name"] or "answers" in each["name"]
@@ -135,7 +138,8 @@ def proved(name: str, recipe: ul.Recipe, cap: float, noise: float, asked: float)
     )
     updates = updates_left(0, limit_of(EPSILON, DELTA), charge_of(cap, noise))
     assert updates is not None
-    yield row(f"{name}: updates at epsilon 1, delta 1e-5", updates, ">= 50000", "count", updates >= 50_000)
+    asked = (">= 50000", "count", updates >= 50_000)
+    yield row(f"{name}: updates at epsilon 1, delta 1e-5", updates, *asked, max_distance=cap, noise_std=noise)
     hers = torch.tensor(forget_set(examples, [examples.people[0]]).positions)
     with counted() as one:
         (moved,) = convex.displacements(problem, w, examples, [hers])
