@@ -75,7 +75,7 @@ SOLVE = (
     "steps. Needed: a preconditioner that such heads profit from (decision 0079 found none)."
 )
 PUBLIC = (
-    "The network that it is linearised around has 85.3 % from 500 public images. Needed: better public weights, or a "
+    "The network that it is linearised around has 84.8 % from 500 public images. Needed: better public weights, or a "
     "convolutional network."
 )
 HEAD = (

@@ -133,12 +133,14 @@ def test_the_estimates_are_within_a_factor_of_two() -> None:
 
 
 @pytest.mark.drill
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", SIX)
 def test_the_estimates_of_six_recipes_are_within_a_factor_of_two(name: str) -> None:
     assert max(misses(name).values()) <= 2.0
 
 
 @pytest.mark.drill
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", SIX)
 def test_the_estimates_from_a_quarter_of_the_people_are_within_a_factor_of_two(
     name: str, monkeypatch: pytest.MonkeyPatch
