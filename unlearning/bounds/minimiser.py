@@ -85,17 +85,18 @@ class Minimiser(Bound):
     def refine(self, problem: Problem, weights: Tensor, retain: Examples | None, max_distance: float) -> Tensor:
         """Run Newton's method on the retained samples until the bound is at most ``max_distance``, or nothing moves.
 
-        Returns float64 weights (d,). Where the bound stays above, they are the last that were reached.
+        Returns float64 weights (d,). Where the bound stays above, they are the last that were reached. The gradient
+        decides whether to move at all: a tangent's bound costs as much as several solves.
         """
         work, samples = problem.double(), _read(retain)
         w = weights.to(device=work.device, dtype=torch.float64)
         for tighter in TIGHTEN:
-            if convex.distance_bound(work, w, samples, self.denominator) <= max_distance:
-                break
             goal = problem.training.weight_decay * max_distance / tighter
             try:
                 w = convex.converge(work, w, samples, goal, self.denominator)
             except Refused:
+                break
+            if convex.distance_bound(work, w, samples, self.denominator) <= max_distance:
                 break
         return w
 
