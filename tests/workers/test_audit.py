@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from service.cli.commands import audit as command
 from service.cli.main import app
 from unlearning.accounting import budget, certificate, composition, policy
+from unlearning.bounds import minimiser
 from unlearning.evaluation.lower_bound import Noise, detectable_by_guesses, detectable_by_noise, from_noise, least_mu
 from unlearning.evaluation.two_worlds import attack, side_by_side
 from unlearning.model import convex
@@ -117,8 +118,10 @@ def one_draw_for_two_versions(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_sensitivity_too_small(patch: pytest.MonkeyPatch) -> None:
+    """What refining stops at and what is claimed are both a millionth of what they should be."""
     true = convex.distance_bound
     patch.setattr(convex, "distance_bound", lambda *given: true(*given) / 1e6)
+    patch.setattr(minimiser, "TIGHTEN", tuple(each / 1e6 for each in minimiser.TIGHTEN))
 
 
 def a_budget_that_forgets_releases(patch: pytest.MonkeyPatch) -> None:
