@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from service.audit.import_export import read_export
@@ -40,7 +40,8 @@ def main(arguments: list[str]) -> int:
     if settings.mode == "production":  # elsewhere the commands that set up make them; a lost pepper is not replaced
         ensure_secrets(settings, NEEDED[arguments[0]])
     try:
-        check_age(Database(settings.database_url), folder_at(settings.store))
+        with closing(Database(settings.database_url)) as database:
+            check_age(database, folder_at(settings.store))
         return {"worker": _worker, "updater": _updater, "scheduler": _scheduler}[arguments[0]](settings)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
