@@ -336,6 +336,8 @@ def test_a_refused_form_comes_back_with_what_was_typed(login: Login, service: Se
     assert forged.status_code == 403 and "ada" not in forged.text
     many = page.post("/console/holds", data=typed | {f"field{n}": "typed" for n in range(30)})
     assert many.status_code == 422 and "typed" not in many.text
+    endless = page.post("/console/holds", data=typed | {f"field{n}": "typed" for n in range(400)})
+    assert endless.status_code == 422 and "at most 300 fields" in endless.text and "What you sent" not in endless.text
     for key in ("no-key-of-ours", "x" * 5000):
         assert key not in page.post("/console/login", data={"key": key}, headers={"Origin": "http://testserver"}).text
 

@@ -215,7 +215,8 @@ def test_passes_that_do_not_fit_are_made_again_and_give_the_same(monkeypatch: py
     assert torch.allclose(whole.pull(r), pieces.pull(r), atol=1e-12)
 
 
-def test_an_update_is_proved_and_lies_within_its_distance() -> None:
+def test_an_update_is_proved_and_lies_within_its_distance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound, which costs as much as several solves, is computed once for refining and once for the claim."""
     written = small()
     problem, examples = Problem(written), written.samples.examples()
     method = Newton(threshold=None)
@@ -232,8 +233,11 @@ def test_an_update_is_proved_and_lies_within_its_distance() -> None:
     forget = forget_set(examples, ["p3", "p5"])
     kept = left_by(examples, forget)
     done = method.forget(problem, state, forget, kept, torch.Generator())
+    computed, bounded = [], convex.distance_bound
+    monkeypatch.setattr(convex, "distance_bound", lambda *given: computed.append(1) or bounded(*given))
     weights = bound.refine(problem, done.state.weights, kept, cap)
     assert bound.distance(problem, type(done)(State(weights)), kept, {}) <= cap
+    assert len(computed) == 2
     assert float((weights - dense_minimiser("cross_entropy", kept.positions, 1e-2)).norm()) <= cap
 
 

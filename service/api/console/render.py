@@ -7,7 +7,6 @@ from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -16,6 +15,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import Match
 
 from service.api.console import words
+from service.api.console.forms import Fields, field, sent, typed
 from service.api.problems import ApiProblem
 from service.infra.db import Busy
 from service.requests.states import RequestRefused
@@ -87,41 +87,47 @@ class PageRoute(APIRoute):
             except ApiProblem as problem:
                 if problem.status == HTTPStatus.UNAUTHORIZED:
                     return login_page(401)
-                return _error(problem.status, problem.detail, **await _typed(request, problem.status))
+                return await _error(request, problem.status, problem.detail)
             except RequestRefused as refused:
-                return _error(refused.status, str(refused), **await _typed(request, refused.status))
+                return await _error(request, refused.status, str(refused))
             except Busy:
-                return _error(503, "The database is busy or unreachable. Try again in a moment.")
+                return await _error(request, 503, "The database is busy or unreachable. Try again in a moment.")
             except RequestValidationError:
-                return _error(404, "There is no such page.")
+                return await _error(request, 404, "There is no such page.")
 
         return answer
 
 
-def _error(status: int, detail: str, **typed: Any) -> HTMLResponse:
-    title = _TITLES.get(status, HTTPStatus(status).phrase)
-    return page("error.html", status, title=title, detail=detail, **{"typed": [], "back": ""} | typed)
+async def _error(request: Request, status: int, detail: str) -> HTMLResponse:
+    """Return a page that says what happened. After a form it leads back, and has what was typed: browsers keep nothing
+    of our pages.
+    """
+    form = await _offered(request, status)
+    facts = {"title": _TITLES.get(status, HTTPStatus(status).phrase), "detail": detail, "back": _page_of(request)}
+    return page("error.html", status, **facts, here=request.url.path, token=field(form, "token"), typed=typed(form))
 
 
-async def _typed(request: Request, status: int) -> dict[str, Any]:
-    """Return the page of a refused form, and what was typed there: browsers keep nothing of our pages.
+async def _offered(request: Request, status: int) -> Fields:
+    """Return the fields of a refused form that may be sent again; none where it may not.
 
     A form that was refused for who sent it (403) is not offered again, nor are requests that were ticked in a list, nor
     more than 20 fields. The log-in form carries no token, and what was typed there is shown to nobody.
     """
-    if request.method != "POST":
+    if request.method != "POST" or status == HTTPStatus.FORBIDDEN:
         return {}
+    try:
+        fields = await sent(request)
+    except ApiProblem:
+        return {}
+    wanted = "token" in fields and "action" not in fields and len(typed(fields)) <= _MOST_TYPED
+    return fields if wanted else {}
+
+
+def _page_of(request: Request) -> str:
+    """Return the address of the page that has the form which was sent; empty where there is none."""
     path = request.url.path
-    places = [place for place in (path, path.rpartition("/")[0]) if _is_page(request, place)]
-    facts: dict[str, Any] = {"back": next(iter(places), "")}
-    fields = parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True)
-    typed = [(name, value) for name, value in fields if name not in ("token", "sure")]
-    names = {name for name, _ in fields}
-    if status == HTTPStatus.FORBIDDEN or "token" not in names or "action" in names or len(typed) > _MOST_TYPED:
-        return facts
-    return facts | {"typed": typed, "token": dict(fields)["token"], "here": path}
-
-
-def _is_page(request: Request, path: str) -> bool:
-    scope = {**request.scope, "method": "GET", "path": path}
-    return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+    for place in (path, path.rpartition("/")[0]) if request.method == "POST" else ():
+        scope = {**request.scope, "method": "GET", "path": place}
+        if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes):
+            return place
+    return ""

@@ -10,14 +10,14 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
-from urllib.parse import parse_qs, quote, unquote
+from urllib.parse import quote, unquote
 
 from fastapi import Depends, Request, Response
 from fastapi.responses import RedirectResponse
-from pydantic import BaseModel, ValidationError
 
 from service.access.api_keys import Caller, Scope
 from service.access.session_cookie import COOKIE, form_token, renew, set_cookie
+from service.api.console.forms import Fields, field, typed
 from service.api.console.render import HEADERS
 from service.api.console.render import page as rendered
 from service.api.dependencies import Running, Service, allows, require_scopes_of, require_writable, session_of
@@ -27,8 +27,6 @@ from service.infra.db import now
 SAID = "expunge_said"
 """the cookie that carries what an action did to the page that is shown next"""
 _SAID_SECONDS = 60
-_MOST_FIELDS = 300
-Fields = dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -97,8 +95,7 @@ class Visit:
 
     def ask(self, label: str, warning: str, fields: Fields, back: str, names: Sequence[str] = ()) -> Response:
         """Show a page that asks whether to go on. Its form sends the same fields to the same address again."""
-        kept = [(name, value) for name, values in fields.items() if name not in ("token", "sure") for value in values]
-        return self.page("confirm.html", label=label, warning=warning, kept=kept, back=back, names=names)
+        return self.page("confirm.html", label=label, warning=warning, kept=typed(fields), back=back, names=names)
 
     def lead(self, back: str, said: str) -> Response:
         """Redirect to a page of ours, which says what happened."""
@@ -131,27 +128,4 @@ def visiting(request: Request, service: Running) -> Visit:
     return Visit(request, service, caller, form_token(service.session_key, request.cookies[COOKIE]))
 
 
-async def sent(request: Request) -> Fields:
-    """Return the fields of a form, each with its values. Raises ApiProblem (422) where there are too many."""
-    text = (await request.body()).decode("utf-8", "replace")
-    try:
-        return parse_qs(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
-    except ValueError:
-        raise ApiProblem(422, "too_many_fields", f"A form may have at most {_MOST_FIELDS} fields.") from None
-
-
-def field(fields: Fields, name: str) -> str:
-    """Return a field's first value without spaces around it; empty where it was not sent."""
-    return fields.get(name, [""])[0].strip()
-
-
-def filled(model: type[BaseModel], hint: str, **values: Any) -> Any:
-    """Return a body of the API from a form's fields; empty ones are left out. Raises ApiProblem (422) with ``hint``."""
-    try:
-        return model(**{name: value for name, value in values.items() if value not in ("", [], None)})
-    except ValidationError:
-        raise ApiProblem(422, "form_incomplete", f"{hint} Nothing was changed.") from None
-
-
 Visitor = Annotated[Visit, Depends(visiting)]
-Form = Annotated[Fields, Depends(sent)]

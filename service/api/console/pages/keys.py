@@ -6,8 +6,9 @@ from fastapi import APIRouter, Response
 
 from service.access.api_keys import Scope
 from service.access.roles import SCOPES
+from service.api.console.forms import Form, field, filled
 from service.api.console.render import PageRoute
-from service.api.console.visit import Form, PageAction, Visitor, field, filled
+from service.api.console.visit import PageAction, Visitor
 from service.api.routes import keys
 from service.api.types import RequestId
 

@@ -9,8 +9,9 @@ from sqlalchemy.orm import Session
 
 from service.access.api_keys import Scope
 from service.api.console import charts, views
+from service.api.console.forms import Form, field
 from service.api.console.render import HEADERS, PageRoute
-from service.api.console.visit import Form, PageAction, Visitor, field
+from service.api.console.visit import PageAction, Visitor
 from service.api.console.ways import ways
 from service.api.console.words import span
 from service.api.problems import ApiProblem, not_found

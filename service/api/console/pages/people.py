@@ -5,8 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from service.access.api_keys import Scope
+from service.api.console.forms import Form, field, filled
 from service.api.console.render import PageRoute
-from service.api.console.visit import Form, Visitor, field, filled
+from service.api.console.visit import Visitor
 from service.api.dependencies import seeking
 from service.api.routes.requests.search import SearchOrder, search
 

@@ -8,8 +8,9 @@ from sqlalchemy.orm import Session
 from service.access.api_keys import Scope
 from service.access.four_eyes import Act, consented
 from service.api.console import views
+from service.api.console.forms import Fields, Form, field, filled
 from service.api.console.render import PageRoute
-from service.api.console.visit import Fields, Form, PageAction, Visitor, field, filled
+from service.api.console.visit import PageAction, Visitor
 from service.api.console.ways import ways
 from service.api.problems import not_found
 from service.api.request_views import Justification

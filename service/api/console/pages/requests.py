@@ -14,10 +14,11 @@ from sqlalchemy import select
 
 from service.access.api_keys import Scope
 from service.api.console.actors import taken_in_by
+from service.api.console.forms import Form, field
 from service.api.console.pages.request import ACTIONS
 from service.api.console.render import HEADERS, PageRoute
 from service.api.console.selection import DUE, ROWS, SORTS, STATUSES, ListFilter, all_of, count, page_of
-from service.api.console.visit import Form, Visit, Visitor, field
+from service.api.console.visit import Visit, Visitor
 from service.api.problems import ApiProblem, not_found
 from service.api.request_views import DeletionRequestView, views
 from service.infra.db import now

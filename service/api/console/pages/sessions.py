@@ -10,8 +10,9 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, RedirectResponse
 
 from service.access.session_cookie import COOKIE, begin, end, set_cookie, use_link
+from service.api.console.forms import Form, field
 from service.api.console.render import HEADERS, PageRoute, login_page
-from service.api.console.visit import Form, Visitor, field
+from service.api.console.visit import Visitor
 from service.api.dependencies import Running, known
 from service.api.problems import not_found
 

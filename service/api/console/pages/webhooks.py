@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
+from service.api.console.forms import Form, field, filled
 from service.api.console.render import PageRoute
-from service.api.console.visit import Form, PageAction, Visitor, field, filled
+from service.api.console.visit import PageAction, Visitor
 from service.api.http.pagination import MomentCursor
 from service.api.routes import webhooks
 from service.api.types import RequestId
