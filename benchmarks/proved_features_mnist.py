@@ -5,7 +5,8 @@ The folder ``EXPUNGE_MNIST`` holds MNIST's test split in IDX format. The last 2,
 
 * ``scattering``: 8,000 images of 400 people, scattered in float64, at two settings of weight decay, ``max_distance``
   and ``noise_std``. An update forgets 4 people (1 %), as the service does it: a Newton step, refinement, the bound. Its
-  cost is set against a cold solve, in products with the Hessian and in CPU seconds of one thread.
+  cost is set against a cold solve, in products with the Hessian and in CPU seconds of one thread. A second row stops
+  the first solve at a residual of 0.1.
 * ``tangent``: a perceptron with 39,760 weights, trained on 500 images that count as public, linearised there and
   trained on the other 7,500 (375 people). Beside it: the network as it is, its last layer alone on the same data, the
   whole network trained further, and a tangent around random weights.
@@ -115,9 +116,7 @@ def of_tangent() -> Iterator[Row]:
         accuracy = problem.accuracy(w, *held)
         yield row(f"tangent: accuracy of {name}", accuracy, "reported", "ratio", None, measured_on=len(held[1]))
     recipe = recipe_of(lambda: around(network), private, training, 375)
-    for each in proved("tangent, decay 1e-3", recipe, cap, noise, 0.96):
-        asked = "accuracy" in each["name"] or "answers" in each["name"]
-        yield each if asked else each | {"target": "reported", "met": None}
+    yield from proved("tangent, decay 1e-3", recipe, cap, noise, 0.96)
 
 
 def proved(name: str, recipe: ul.Recipe, cap: float, noise: float, asked: float) -> Iterator[Row]:
@@ -147,23 +146,27 @@ def proved(name: str, recipe: ul.Recipe, cap: float, noise: float, asked: float)
     gone = sorted(examples.people.distinct())[: len(examples.people.distinct()) // 100 or 1]
     forget = forget_set(examples, gone)
     kept, bound = left_by(examples, forget), Minimiser()
-    with counted() as update:
-        done = Newton(threshold=None).forget(problem, State(w), forget, kept, torch.Generator())
-        weights = bound.refine(problem, done.state.weights, kept, cap)
-        reached = bound.distance(problem, replace(done, state=State(weights)), kept, {})
-    share = update["seconds"] / solve["seconds"]
-    yield row(
-        f"{name}: an update of {len(gone)} people / a cold solve",
-        share,
-        "<= 0.65",
-        "ratio of CPU seconds",
-        share <= 0.65,
-        update_seconds=update["seconds"],
-        solve_seconds=solve["seconds"],
-        update_products=update["products"],
-        solve_products=solve["products"],
-        bound_over_cap=reached / cap,
-    )
+    label = f"{name}: an update of {len(gone)} people"
+    for residual, said in ((0.1, f"{label}, first solve to a residual of 0.1"), (Newton.residual, label)):
+        with counted() as update:
+            method = Newton(threshold=None, residual=residual)
+            done = method.forget(problem, State(w), forget, kept, torch.Generator())
+            weights = bound.refine(problem, done.state.weights, kept, cap)
+            reached = bound.distance(problem, replace(done, state=State(weights)), kept, {})
+        share = update["seconds"] / solve["seconds"]
+        asked = residual == Newton.residual
+        yield row(
+            f"{said} / a cold solve",
+            share,
+            "<= 0.65" if asked else "reported",
+            "ratio of CPU seconds",
+            share <= 0.65 if asked else None,
+            update_seconds=update["seconds"],
+            solve_seconds=solve["seconds"],
+            update_products=update["products"],
+            solve_products=solve["products"],
+            bound_over_cap=reached / cap,
+        )
     yield independent(name, problem, weights, cap, noise)
 
 

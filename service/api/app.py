@@ -43,10 +43,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     export_spans("api")
     ensure_secrets(settings, API_SECRETS)
     database, pepper = Database(settings.database_url, actor="api"), Pepper.load(settings.pepper_file)
+    store = folder_at(settings.store)
     with suppress(Busy):  # under another pepper no API key is valid, so nothing is accepted
         check_pepper(database, pepper)
-        check_places(database, {"store": folder_at(settings.store)})
-    check_age(database, folder_at(settings.store))
+        check_places(database, {"store": store})
+    check_age(database, store)
     service = Service(
         settings=settings,
         database=database,

@@ -9,13 +9,12 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import inspect, select
 from sqlalchemy.orm import Session
 
 from service.audit.log import record, recorded_at
 from service.infra.db import Busy, Database, batches
 from service.infra.files import Folder
-from service.infra.migrate import SchemaState, schema_state
 from service.infra.settings import SettingsError
 from service.infra.tables import Restoration, Version
 
@@ -56,17 +55,22 @@ def check_age(database: Database, store: Folder) -> None:
     """Check that no committed update is missing from the database. Raises SettingsError.
 
     A worker would publish others in their place, and the API would accept keys that were revoked since. While the
-    database or the store does not answer, or the schema is not this release's, nothing is checked: readiness does.
+    database or the store does not answer, or the database has no tables yet, nothing is checked.
     """
     try:
-        missing = updates_missing(database, store) if schema_state(database) is SchemaState.CURRENT else 0
+        missing = updates_missing(database, store) if _has_versions(database) else 0
     except (Busy, OSError):
         return
     if missing:
         raise SettingsError(
             f"The database is older than the store: it was restored from a backup and lacks {missing} "
-            f"{'update' if missing == 1 else 'updates'}. Run `expunge restore`."
+            f"{'update' if missing == 1 else 'updates'}. Run `expunge migrate`, then `expunge restore`."
         )
+
+
+def _has_versions(database: Database) -> bool:
+    with database.read() as session:
+        return inspect(session.connection()).has_table(Version.__tablename__)
 
 
 def _known(session: Session, ids: list[str]) -> list[str]:

@@ -8,6 +8,9 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import typer
 from service.cli.main import app
 from tests.docs.commands import BLOCKS, PAGES, ROOT, Block
 from tests.docs.screenshots import FRAMES, PLACE, SCHEMES
+from tests.harness.browser import chromium
 
 NAMED_ELSEWHERE = {
     "make demo": "tests/system/test_up.py",
@@ -24,6 +28,8 @@ NAMED_ELSEWHERE = {
     "make up": "tests/system/test_up.py",
 }
 """commands of the fenced blocks that another test runs, because they build an environment or never end"""
+PHONE = 390
+"""CSS pixels"""
 COMMAND: Any = typer.main.get_command(app)
 FORWARDED = {"evaluate": "evaluate", "advise": "advise", "epsilon": "audit"}
 """commands whose options are those of a module of workers"""
@@ -58,6 +64,27 @@ def test_the_api_reference_has_every_call_and_every_schema_that_the_service_desc
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         assert re.findall(r'(?:src|href)="(?:https?:)?//[^"]+\.(?:js|css|woff2?)"', page.read_text()) == [], page
+
+
+@pytest.mark.drill
+def test_no_page_is_wider_than_a_phone(site: Path, tmp_path: Path) -> None:
+    class Silent(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    served = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(site)))
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    pages = sorted(page.relative_to(site) for page in site.rglob("index.html"))
+    assert len(pages) > 40
+    widths = {}
+    with chromium(tmp_path / "profile") as browser:
+        browser.frame(PHONE, 844)
+        for page in pages:
+            browser.go(f"http://127.0.0.1:{served.server_port}/{page.parent}/")
+            widths[str(page)] = browser.script("return document.documentElement.scrollWidth")
+    served.shutdown()
+    print(f"{len(pages)} pages at {PHONE} px, the widest {max(widths.values())}")
+    assert {page: width for page, width in widths.items() if width > PHONE} == {}
 
 
 def test_every_fenced_command_is_run_by_a_test(tmp_path: Path) -> None:

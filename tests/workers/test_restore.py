@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from service.access.api_keys import authenticate, create_key, revoke_key
 from service.api.app import create_app
@@ -327,6 +327,17 @@ def test_the_api_does_not_start_on_a_database_older_than_its_store(world: World,
         create_app(old.settings)
     restore(old.storage, old.settings.lease_seconds, signer(old), [])
     create_app(old.settings)
+
+
+def test_the_api_does_not_start_on_a_backup_of_an_older_release_either(world: World, snapshot: Snapshot) -> None:
+    model_id = world.live(min_guarantee="proved")
+    old = snapshot(world)
+    with old.database.write() as session:
+        session.execute(text("DELETE FROM alembic_version"))
+    create_app(old.settings)
+    released(world, model_id, "p1")
+    with pytest.raises(SettingsError, match="expunge migrate"):
+        create_app(old.settings)
 
 
 @contextmanager
