@@ -50,7 +50,7 @@ TRAIN, PUBLIC = 8_000, 500
 EPSILON, DELTA = 1.0, 1e-5
 SETTINGS = ((1e-6, 1e-4, 0.1, 0.990), (1e-5, 1e-5, 0.01, 0.987))
 """weight decay, max_distance, noise_std, the accuracy that is asked for"""
-TANGENT = (1e-3, 1e-4, 0.01)
+TANGENT = (1e-3, 1e-5, 0.01)
 """weight decay, max_distance, noise_std"""
 DRAWS = 5
 Row = dict[str, Any]
