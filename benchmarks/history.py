@@ -1,8 +1,7 @@
-"""What a long history costs on SQLite: an intake, an update, a tick of the scheduler, a scrape; and a person's models.
+"""What a long history costs on SQLite: an intake, an update, a tick of the scheduler, a scrape.
 
 ``python -m benchmarks history``. CPU seconds of this process after 1,000 and after 1,000,000 finished requests, which
-are written by plain SQL; the median of several. ``BENCH_FINISHED`` names other numbers. The last row asks a membership
-table of 100,000 people who is in it, by the service's own statement, without statistics.
+are written by plain SQL; the median of several. ``BENCH_FINISHED`` names other numbers.
 """
 
 from __future__ import annotations
@@ -15,22 +14,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import event, text
-
 from benchmarks.release import delete, live, worker
 from service.api.metrics import render
 from service.api.traffic import Traffic
-from service.infra.db import Database
-from service.infra.migrate import migrate
-from service.infra.pseudonyms import Pepper, subject_digest
-from service.requests.suppression import matches
 from tests.harness.history import fill
 from workers.scheduler.run import open_scheduler
 
 FINISHED = tuple(int(each) for each in os.environ.get("BENCH_FINISHED", "1000,1000000").split(","))
 TIMES = 9
-PEOPLE = 100_000
-LOOKS = 200
 
 
 def rows() -> Iterator[dict[str, Any]]:
@@ -44,14 +35,6 @@ def rows() -> Iterator[dict[str, Any]]:
             "unit": "CPU ratio",
             "sides": sides,
         }
-    looked = touched()
-    yield {
-        "name": f"who is touched by a request: one look-up among {PEOPLE:,} people, SQLite",
-        "value": 1000 * statistics.median(looked),
-        "target": "<= 0.05",
-        "unit": "ms",
-        "sides": {"seconds": looked},
-    }
 
 
 def costs(finished: int) -> dict[str, list[float]]:
@@ -77,32 +60,4 @@ def costs(finished: int) -> dict[str, list[float]]:
                     found.setdefault(question, []).append(time.process_time() - start)
         process.storage.close()
         scheduler.database.close()
-    return found
-
-
-def touched() -> list[float]:
-    """Wall-clock seconds that SQLite takes for one look-up of a person, in the service's words."""
-    with tempfile.TemporaryDirectory() as folder:
-        database = Database(f"sqlite:///{folder}/people.db")
-        migrate(database)
-        pepper = Pepper.of(b"benchmark" * 4)
-        people = [subject_digest(pepper, "default", f"p{index}") for index in range(PEOPLE)]
-        insert = text(
-            "INSERT INTO memberships (generation_id, subject_digest, position, sample_digest, content_digest, holder)"
-            " VALUES (1, :person, :place, :person, :person, :person)"
-        )
-        with database.write() as session:
-            session.execute(insert, [{"person": person, "place": place} for place, person in enumerate(people)])
-        said: list[tuple[str, Any]] = []
-        event.listen(database.engine, "before_cursor_execute", lambda *given: said.append((given[2], given[3])))
-        found = []
-        with database.read() as session:
-            for person in people[:: PEOPLE // LOOKS]:
-                matches(session, 1, person, ())
-                raw: Any = session.connection().connection.driver_connection
-                statement, parameters = said[-1]
-                start = time.perf_counter()
-                raw.execute(statement, parameters).fetchall()
-                found.append(time.perf_counter() - start)
-        database.close()
     return found

@@ -59,7 +59,7 @@ def rows() -> Iterator[dict[str, Any]]:
     yield from reported(sides, certificates)
 
 
-def reported(sides: dict[str, Any], certificates: dict[str, float]) -> Iterator[dict[str, Any]]:
+def reported(sides: dict[str, Any], certificates: dict[str, Any]) -> Iterator[dict[str, Any]]:
     label = f"{PEOPLE:,} people in each of {MODELS} models, PostgreSQL"
     few, many = (sides[f"{count} people"] for count in (PEOPLE // 10, PEOPLE))
     share = sides["bytes"]["bytes"] / sides["bytes"]["rows"]

@@ -149,7 +149,11 @@ TARGETS = (
         r"(an intake|an update|a tick|a scrape) after .* finished requests / after ",
         "history",
     ),
-    Target("who is touched: <= .05 ms at 100,000 people", r"who is touched by a request: ", "history"),
+    Target(
+        "who is touched: <= .05 ms at 100,000 people on SQLite and 1,000,000 on PostgreSQL",
+        r"who is touched by a request: ",
+        "who_is_touched",
+    ),
     Target(
         "a deletion list of 1,000,000 entries against 10,000,000 people: <= 600 s of CPU, no wrong answer",
         r"deletion list: .* entries against .* people: ",
@@ -180,11 +184,16 @@ TARGETS = (
     ),
     Target(
         "certificates after a backlog: <= 1 ms each",
-        r"certificates after .* requests, PostgreSQL",
+        r"certificates after .* requests, (PostgreSQL|SQLite)$",
         "certificates",
         SIGNED,
-        "2.9 ms of CPU each after 1,000 requests (22 November 2026, decision 0052). 10,000 in 15 s, and the longest "
-        f"hold of the writer's lock, were not measured. {SIGNED}",
+        "2.9 ms of CPU each after 1,000 requests (22 November 2026, decision 0052). 10,000 in 15 s were "
+        f"not measured. {SIGNED}",
+    ),
+    Target(
+        "certificates after a backlog: no writer waits longer than 50 ms",
+        r"certificates after .* requests, .*: longest transaction that writes",
+        "certificates",
     ),
     Target("a converged head of 1,000,000 weights converges", r"converged head, d = 1,000,000, ", "wide_heads"),
     Target(

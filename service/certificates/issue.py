@@ -6,7 +6,7 @@ stored then and its bytes never change. It names nobody: it commits to the subje
 (the opening) that the controller got with the acceptance and that is not stored.
 
 Many are issued together, and what they have in common is read once. Everything is read and signed before the writer's
-lock is taken.
+lock is taken, and the rows are stored in several short transactions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from service.audit.log import canonical, newest_head, proofs, record
 from service.audit.signed_note import NotAuthentic, Signer
 from service.certificates.envelope import sign, verify
 from service.certificates.statement import Completion, Release, audit_of, statement
-from service.infra.db import Database, now
+from service.infra.db import Database, batches, now
 from service.infra.pseudonyms import Pepper
 from service.infra.tables import (
     AuditEntry,
@@ -53,7 +53,9 @@ from unlearning.accounting.composition import Allowance
 
 log = logging.getLogger(__name__)
 AT_ONCE = 250
-"""certificates that are issued together; a writer waits for their rows alone, some milliseconds"""
+"""certificates that are issued together"""
+STORED_AT_ONCE = 50
+"""certificates of one transaction: everybody else who writes to SQLite waits for it"""
 Outcome = str | NotAuthentic | None
 """the envelope as JSON; why nothing was signed; None: what it attests has not all happened yet"""
 
@@ -71,8 +73,11 @@ def issue_due(database: Database, signer: Signer, pepper: Pepper, limit: int = A
         if not rows or head is None:
             return 0
         outcomes = _outcomes(session, signer, pepper, head, [row.request_id for row in rows])
-    with database.write() as session:
-        return _keep(session, outcomes)
+    issued = 0
+    for part in batches(outcomes.items(), STORED_AT_ONCE):
+        with database.write() as session:
+            issued += _keep(session, dict(part))
+    return issued
 
 
 def _outcomes(

@@ -43,6 +43,30 @@ def test_a_certificate_among_many_costs_a_few_statements(client: TestClient, ser
     assert len(statements) < 2 * issued, len(statements) / issued
 
 
+def test_who_writes_waits_for_a_few_certificates_and_not_for_all(
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = live_model(
+        service, "digits", {f"p{number}": [f"s{number}-{place}" for place in range(2)] for number in range(5)}
+    )
+    requests = [
+        client.post(PATH, json={"subject_id": f"p{number}"}, headers={"Idempotency-Key": f"{number}"}).json()["id"]
+        for number in range(5)
+    ]
+    for place, request in enumerate(requests):
+        carry_out(service, model, request, first=2 * place)
+    signer = Signer.of(service.settings)
+    with service.database.write() as session:
+        while integrate(session, signer):
+            pass
+    stored: list[int] = []
+    keep: Any = issue._keep
+    monkeypatch.setattr(issue, "STORED_AT_ONCE", 2)
+    monkeypatch.setattr(issue, "_keep", lambda session, part: stored.append(len(part)) or keep(session, part))
+    assert issue_due(service.database, signer, service.pepper) == 5
+    assert stored == [2, 2, 1]
+
+
 def test_certificates_that_are_issued_together_say_what_each_says_alone(client: TestClient, service: Service) -> None:
     """The slow twin: one at a time. Two models, requests by person and by sample, one with both models."""
     signer = Signer.of(service.settings)
