@@ -32,6 +32,7 @@ class ModelPart(TypedDict):
     version: int | None
     method: str | None
     scheduled_at: str | None
+    expected_at: str | None
     reason: str | None
     title: str | None
     remedy: Remedy | None

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from service.access.api_keys import Caller, Scope
 from service.api.types import FreeText, Moment
 from service.infra.tables import DeletionRequest, Model, Task, Version
+from service.models.expected import expected
 from service.requests.intake import Accepted
 from service.requests.reasons import Reason, Role, explain
 from service.requests.states import Status, Suppress, awaits_decision
@@ -57,6 +58,10 @@ class ModelPart(_Explained):
     method: str | None
     scheduled_at: Moment | None = Field(
         description="when a part that waits for others is carried out; null: it does not"
+    )
+    expected_at: Moment | None = Field(
+        description="about when an open part is carried out, by the time that the model's last updates or its training "
+        "took; null: not known, or later than that already"
     )
 
 
@@ -126,6 +131,7 @@ def views(session: Session, requests: Sequence[DeletionRequest]) -> list[Deletio
     holds = holds_on(
         session, [(task.request_id, model) for task, model, _ in found if task.reason == Reason.LEGAL_HOLD]
     )
+    moments = expected(session, [(task, model) for task, model, _ in found])
     for task, model, number in found:
         part = ModelPart(
             model=model.name,
@@ -134,6 +140,7 @@ def views(session: Session, requests: Sequence[DeletionRequest]) -> list[Deletio
             version=number,
             method=task.method,
             scheduled_at=task.not_before if _waits_for_others(task) else None,
+            expected_at=moments.get(task.id),
             **explain(task.reason, task.request_id, [model.name], holds.get((task.request_id, model.id), ())),
         )
         parts[task.request_id].append(part)
@@ -148,7 +155,7 @@ def accepted_view(accepted: Accepted) -> dict[str, Any]:
         large = name in accepted.large
         status, reason = ("blocked", Reason.LARGE) if large else ("queued", None)
         why = explain(reason, request.id, [name])
-        empty = dict.fromkeys(("samples", "version", "method", "scheduled_at"))
+        empty = dict.fromkeys(("samples", "version", "method", "scheduled_at", "expected_at"))
         parts.append(ModelPart(model=name, status=status, **empty, **why))
     return _view(request, parts).model_dump(mode="json") | {"remains_in": accepted.remains_in}
 

@@ -289,7 +289,7 @@ def _show(request: dict[str, Any], as_json: bool) -> None:
         return
     show_facts({name: value for name, value in request.items() if name not in ("models", "remedy", "actions")})
     if request.get("models"):
-        show_rows(request["models"], ("model", "status", "samples", "version", "method", "reason"))
+        show_rows(request["models"], ("model", "status", "samples", "version", "method", "reason", "expected_at"))
     if request.get("status") == "blocked":
         show_hint(_remedies(request))
 
