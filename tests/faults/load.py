@@ -47,7 +47,7 @@ def run(seed: int, scale: float) -> Result:
 
 def _under_attack(where: Site, people: int, chance: random.Random) -> tuple[Traffic, list[str]]:
     """Let everybody in the models ask to be forgotten, while one fault follows the other."""
-    models = register(where)
+    models = register(where, people)
     account = where.stack.account
     asking = orders(people - SILENT, chance, BATCH, BATCHED)
     traffic = Traffic(account.url, account.api_key, models, asking, seed=chance.getrandbits(32))
@@ -67,10 +67,15 @@ def _under_attack(where: Site, people: int, chance: random.Random) -> tuple[Traf
     return traffic, done
 
 
-def register(where: Site) -> tuple[str, str]:
-    """Register a model that knows everybody, and one with a vector for each of a few."""
+def register(where: Site, people: int) -> tuple[str, str]:
+    """Register a model that knows everybody, and one with a vector for each of a few.
+
+    What forgetting one of ``people`` changes falls with their number, and the bound must lie well below it.
+    """
+    distance = min(1e-5, 0.1 / people)
+    crowd = {"min_guarantee": "proved", "epsilon": 1.0, "noise_std": 1000 * distance, "max_distance": distance}
     return (
-        where.stack.live("crowd", "newton", min_guarantee="proved", epsilon=1.0, noise_std=0.01, max_distance=1e-5),
+        where.stack.live("crowd", "newton", **crowd),
         where.stack.live("few", "recollection", min_guarantee="proved"),
     )
 

@@ -102,7 +102,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 def _endure(where: Site, course: Course, seconds: float, per_second: float, people: int) -> Traffic:
     chance = random.Random(course.seed)
-    models = register(where)
+    models = register(where, people)
     account = where.stack.account
     waiting = orders(people - SILENT, chance, BATCH, BATCHED)
     traffic = Traffic(
