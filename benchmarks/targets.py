@@ -180,7 +180,6 @@ TARGETS = (
         "a deletion beside a built-in preparation: p99 <= 2x idle + 1 s",
         r"POST to version beside a built-in preparation: p99",
         "fairness",
-        seen="That a preparation gives way is tested (tests/workers/test_precedence.py); no p99 was measured.",
     ),
     Target(
         "certificates after a backlog: <= 1 ms each",

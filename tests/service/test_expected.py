@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
+from service.api.console.words import machine_time
 from service.api.dependencies import Service
 from service.infra.db import now
 from service.infra.tables import Generation, Model, PhaseSeconds, Task
@@ -16,6 +17,7 @@ from service.infra.time import SECOND, instant
 from service.models.generations import open_generation
 from service.requests.reasons import Reason
 from service.requests.status import settle
+from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
 
 PATH = "/v1/deletion-requests"
@@ -58,12 +60,14 @@ def took(service: Service, model: Model, *updates: tuple[float, ...]) -> None:
 
 @pytest.mark.both_engines
 def test_the_median_of_the_last_updates_is_added_to_when_the_part_is_ready(
-    client: TestClient, service: Service
+    client: TestClient, service: Service, login: Login
 ) -> None:
     model = live_model(service)
     took(service, model, *[(1000.0,)] * 9, (1.0, 1.0), (4.0, 2.0), (8.0,), (2.0, 2.0), (64.0, 64.0))
     request, ready = asked(client, service, 3600)
     assert shown(client, request) == instant(ready + 6 * SECOND)
+    page = login("deletions:read").get(f"/console/requests/{request}").text
+    assert f'expected <time datetime="{machine_time(ready + 6 * SECOND)}"' in page
     first, second = (client.get(f"{PATH}/{request}").headers["ETag"] for _ in range(2))
     assert first == second
 
