@@ -1,6 +1,6 @@
 """About when an open part of a request will be carried out, by the time that others took.
 
-Only what stays the same until something happens goes into it, so that a request's ETag does.
+It follows from what stays the same until something happens, so that a request's ETag stays the same.
 """
 
 from __future__ import annotations
