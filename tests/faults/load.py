@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 from statistics import quantiles
+from typing import Any
 
 from tests.faults.attacks import attacks_on
 from tests.faults.invariants import Broken
@@ -68,16 +69,17 @@ def _under_attack(where: Site, people: int, chance: random.Random) -> tuple[Traf
 
 
 def register(where: Site, people: int) -> tuple[str, str]:
-    """Register a model that knows everybody, and one with a vector for each of a few.
-
-    What forgetting one of ``people`` changes falls with their number, and the bound must lie well below it.
-    """
-    distance = min(1e-5, 0.1 / people)
-    crowd = {"min_guarantee": "proved", "epsilon": 1.0, "noise_std": 1000 * distance, "max_distance": distance}
+    """Register a model that knows everybody, and one with a vector for each of a few."""
     return (
-        where.stack.live("crowd", "newton", **crowd),
+        where.stack.live("crowd", "newton", **crowd(people)),
         where.stack.live("few", "recollection", min_guarantee="proved"),
     )
+
+
+def crowd(people: int) -> dict[str, Any]:
+    """Return a crowd's policy: the bound lies below what forgetting one changes, which falls with their number."""
+    distance = min(1e-5, 0.1 / people)
+    return {"min_guarantee": "proved", "epsilon": 1.0, "noise_std": 1000 * distance, "max_distance": distance}
 
 
 def orders(people: int, chance: random.Random, batch: int, batched: float) -> Iterator[list[str]]:

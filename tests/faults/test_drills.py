@@ -11,13 +11,18 @@ from pathlib import Path
 import pytest
 
 from service.infra.fault_injection import crash_point
-from tests.faults import power_cut
+from tests.faults import load, power_cut
 from tests.faults.__main__ import every_drill, main
 from tests.faults.deaths import DEATHS, OF_A_BUCKET
+from tests.faults.recipes import crowd
 from tests.faults.report import BEGIN, END, write_into
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template
 from tests.workers.worlds import fork
+from unlearning.bounds.minimiser import Minimiser
+from unlearning.model.problem import Problem
+from unlearning.model.training import train
+from unlearning.types import Refused, State
 
 ROOT = Path(__file__).parents[2]
 POINT = re.compile(r'(?:crash_point\(|crash=)"([a-z-]+)"')
@@ -38,6 +43,20 @@ def test_a_death_inside_a_commit_comes_also_where_the_commit_ends_first() -> Non
 
     status = fork(begin, EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT="inside")
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+@pytest.mark.parametrize("people", [200, 60_000])
+def test_a_crowd_of_any_size_is_registered_as_proved(people: int) -> None:
+    """A soak of two hours has so many that 1e-5 is more than a third of what forgetting one of them changes."""
+    recipe = crowd.people(people)
+    problem, examples = Problem(recipe).double(), recipe.samples.examples()
+    learned = train(problem, examples)
+    policy = load.crowd(people)
+    Minimiser().require_useful(problem, examples, State(learned.weights), policy["max_distance"], {})
+    assert policy["noise_std"] == 1000 * policy["max_distance"]
+    if people == 60_000:
+        with pytest.raises(Refused, match="forgot nobody"):
+            Minimiser().require_useful(problem, examples, State(learned.weights), 1e-5, {})
 
 
 def test_a_power_cut_that_a_missing_sync_makes_fatal_is_seen(tmp_path: Path) -> None:
