@@ -60,7 +60,7 @@ def measured(url: str, kind: str) -> Iterator[dict[str, Any]]:
         storm(world)
         sides = issue(world)
         world.storage.close()
-    each, longest = 1000 * sides["cpu"] / sides["certificates"], 1000 * max(sides["transactions"])
+    each, longest = 1000 * sides["cpu"] / sides["certificates"], 1000 * sides["longest_transaction"]
     name = f"certificates after {REQUESTS:,} requests, {kind}"
     yield {"name": name, "value": each, "target": "<= 1", "unit": "CPU ms each", "met": each <= 1.0, "sides": sides}
     hold = {"name": f"{name}: longest transaction that writes", "value": longest, "target": "<= 50", "unit": "ms"}
@@ -81,9 +81,10 @@ def storm(world: World) -> None:
 
 
 def issue(world: World) -> dict[str, Any]:
-    """Do the scheduler's duty until every certificate is issued; seconds, statements and calls of that duty alone.
+    """Do the scheduler's duty until every certificate is issued; return what that duty alone took.
 
-    ``transactions``: the seconds of each one that writes.
+    Seconds, statements and calls; of the transactions that write: how many, and seconds of the longest and the middle
+    one.
     """
     signer, statements, database = Signer.of(world.settings), [0], Timed(world.settings.database_url)
     while extend_log(world.database, signer):
@@ -98,4 +99,6 @@ def issue(world: World) -> dict[str, Any]:
         raise RuntimeError(f"{issued} of {world.count(Certificate)} certificates were issued")
     each = round((len(statements) - 1) / issued, 1)
     found = {"certificates": issued, "calls": calls, "seconds": seconds, "cpu": cpu, "statements_each": each}
-    return found | {"transactions": database.seconds}
+    wrote = sorted(database.seconds)
+    middle = wrote[len(wrote) // 2]
+    return found | {"transactions": len(wrote), "longest_transaction": wrote[-1], "middle_transaction": middle}

@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Any
 
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from service.audit.log import canonical, newest_head, proofs, record
 from service.audit.signed_note import NotAuthentic, Signer
@@ -54,7 +54,7 @@ from unlearning.accounting.composition import Allowance
 log = logging.getLogger(__name__)
 AT_ONCE = 250
 """certificates that are issued together"""
-STORED_AT_ONCE = 50
+STORED_AT_ONCE = 25
 """certificates of one transaction: everybody else who writes to SQLite waits for it"""
 Outcome = str | NotAuthentic | None
 """the envelope as JSON; why nothing was signed; None: what it attests has not all happened yet"""
@@ -262,29 +262,32 @@ def _publications(session: Session, version: Version) -> list[AuditEntry]:
 
 
 def _samples(session: Session, requests: Sequence[str], versions: Iterable[Version]) -> dict[str, dict[str, list[str]]]:
-    """Return the keyed digests of the samples that each version forgot for each request, by request and version."""
-    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    """Return the keyed digests of the samples that each version forgot for each request, by request and version.
+
+    The queries take lists of names. Without statistics SQLite answers a join with the suppression entries by reading
+    the whole generation for every call (measured: 640 ms at 4,000 people, as often as 250 certificates are issued).
+    """
+    named: dict[InstrumentedAttribute[str], dict[str, set[str]]] = {
+        Membership.subject_digest: defaultdict(set),
+        Membership.sample_digest: defaultdict(set),
+    }
+    entries = select(SuppressionEntry.request_id, SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
+    for request, subject, sample in session.execute(entries.where(SuppressionEntry.request_id.in_(requests))):
+        column = Membership.sample_digest if subject is None else Membership.subject_digest
+        named[column][subject or sample or ""].add(request)
     by_id = {version.id: version.generation_id for version in versions}
-    for same in (
-        Membership.subject_digest == SuppressionEntry.subject_digest,
-        Membership.sample_digest == SuppressionEntry.sample_digest,
-    ):
-        query = (
-            select(SuppressionEntry.request_id, Removal.version_id, Membership.sample_digest)
-            .distinct()
-            .join(Membership, same)
-            .join(
-                Removal,
-                (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position),
-            )
-            .where(
-                SuppressionEntry.request_id.in_(requests),
-                Membership.generation_id.in_(set(by_id.values())),
-                Removal.version_id.in_(by_id),
-            )
-        )
-        for request, version, sample in session.execute(query):
-            found[request][version].append(sample)
+    forgotten = (
+        select(Removal.version_id, Membership.sample_digest)
+        .distinct()
+        .join(Removal, (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position))
+        .where(Membership.generation_id.in_(set(by_id.values())), Removal.version_id.in_(by_id))
+    )
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for column, asked in named.items():
+        for part in batches(asked):
+            for version, sample, name in session.execute(forgotten.add_columns(column).where(column.in_(part))):
+                for request in asked[name]:
+                    found[request][version].append(sample)
     return found
 
 

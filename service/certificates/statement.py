@@ -6,6 +6,7 @@ import hmac
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from service.audit.log import canonical
@@ -50,6 +51,11 @@ class Release:
     consumers: list[dict[str, Any]]
     later: tuple[tuple[int, Allowance], ...]
     publications: tuple[AuditEntry, ...]
+
+    @cached_property
+    def claim(self) -> Claim:
+        """Return what the version claims; one object for all its certificates. Raises ValueError."""
+        return Claim.from_json(self.version.claim)
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ def _predicate(completion: Completion, parts: Sequence[_Part]) -> dict[str, Any]
             {"model": name, "reason": reason, "statement": f"{reason.sentence} {_NO_CLAIM}"}
             for name, reason in completion.without_version
         ],
-        "together": _together(parts, completion.without_version),
+        "together": _together(completion, [limit for _, limit in parts]),
         "commitments": "HMAC-SHA-256, keyed by the opening, over canonical JSON; see service/requests/intake.py",
     }
 
@@ -121,17 +127,16 @@ def summed(claims: list[Claim]) -> dict[str, Any] | None:
     return {"guarantee": weakest.value, "mu": total[0], "epsilon": total[1], "delta": delta}
 
 
-def _together(parts: Sequence[_Part], without_version: Sequence[tuple[str, Reason]]) -> dict[str, Any] | None:
+def _together(completion: Completion, limits: Sequence[Composition | None]) -> dict[str, Any] | None:
     """Return what all models together claim for this person, for these versions and at the limit of what may come.
 
     None where a model was retired with the person in it: its versions were published, and nothing is claimed of them.
+    ``limits``: the bound over each model's later versions.
     """
-    if any(reason is Reason.MODEL_RETIRED for _, reason in without_version):
+    if any(reason is Reason.MODEL_RETIRED for _, reason in completion.without_version):
         return None
-    total = summed([Claim.from_json(part["claim"]) for part, _ in parts])
-    return (
-        None if total is None else total | {"from_these_versions_on": _shown(over_models(limit for _, limit in parts))}
-    )
+    total = summed([release.claim for _, release in completion.done])
+    return None if total is None else total | {"from_these_versions_on": _shown(over_models(limits))}
 
 
 def _shown(limit: Composition | None) -> dict[str, Any] | None:
@@ -148,8 +153,10 @@ def _generations(completion: Completion, release: Release) -> list[Allowance]:
     A retrain that began before the person asked may hold them. It forgets them before it is published, at a cost. One
     whose terms are not fixed yet has no limit.
     """
-    version, claim = release.version, Claim.from_json(release.version.claim)
-    own = Allowance(version.generation_id, claim.guarantee, 0 if claim.guarantee is Guarantee.EXACT else claim.limit)
+    claim = release.claim
+    own = Allowance(
+        release.version.generation_id, claim.guarantee, 0 if claim.guarantee is Guarantee.EXACT else claim.limit
+    )
     asked = completion.asked
     return [own, *(each for at, each in release.later if asked is not None and at <= asked)]
 

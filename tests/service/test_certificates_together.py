@@ -23,6 +23,7 @@ from service.infra.tables import (
 )
 from service.requests.status import settle
 from tests.service.test_certificates import PATH, carry_out
+from tests.service.test_membership_plan import plans
 from tests.service.worlds import live_model
 
 
@@ -65,6 +66,24 @@ def test_who_writes_waits_for_a_few_certificates_and_not_for_all(
     monkeypatch.setattr(issue, "_keep", lambda session, part: stored.append(len(part)) or keep(session, part))
     assert issue_due(service.database, signer, service.pepper) == 5
     assert stored == [2, 2, 1]
+
+
+def test_sqlite_finds_what_was_forgotten_by_the_index(client: TestClient, service: Service) -> None:
+    """A plan that uses the generation alone reads all of its rows: 15 ms a certificate at 10,000 people."""
+    model = live_model(service, "digits", {name: [f"{name}-0", f"{name}-1"] for name in ("ada", "bob")})
+    named = {"subject_id": "ada"}, {"sample_ids": ["bob-0", "bob-1"]}
+    for place, each in enumerate(named):
+        made = client.post(PATH, json=each, headers={"Idempotency-Key": str(place)}).json()
+        carry_out(service, model, made["id"], first=2 * place)
+    signer = Signer.of(service.settings)
+    with service.database.write() as session:
+        while integrate(session, signer):
+            pass
+    found = plans(service.database)
+    assert issue_due(service.database, signer, service.pepper) == 2
+    searches = [plan for plan in found if plan.startswith(("SEARCH memberships", "SCAN memberships"))]
+    assert len(searches) == 2
+    assert all("(generation_id=? AND subject_digest=?" in each or "AND sample_digest=?" in each for each in searches)
 
 
 def test_certificates_that_are_issued_together_say_what_each_says_alone(client: TestClient, service: Service) -> None:
