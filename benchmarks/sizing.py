@@ -4,7 +4,8 @@
 ``BENCH_SIZING_MODELS`` how many models (30): ten million people in 3 models fit on a disk where 30 models do not.
 PostgreSQL is real and synced. Small models are registered and 200 people forgotten in each of them, by the service's
 own worker. Then synthetic memberships are added, one sample a person and model: a tenth of them first, so that
-selection and intake are measured at two sizes. ``server``: CPU seconds of PostgreSQL; the others are those of this process.
+selection and intake are measured at two sizes. ``server``: CPU seconds of PostgreSQL; the others are those of this
+process.
 """
 
 from __future__ import annotations

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import insert, literal, or_, select, text, tuple_, update
+from sqlalchemy import and_, false, insert, literal, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from service.audit import merkle as tree
-from service.infra.db import now
+from service.infra.db import batches, now
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import new_id
 from service.infra.settings import SettingsError
@@ -207,14 +208,18 @@ def proofs(session: Session, size: int, indexes: Iterable[int]) -> dict[int, lis
 
 
 def _nodes_at(session: Session, places: list[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
-    """Return the stored nodes at these (level, index)."""
+    """Return the stored nodes at these (level, index).
+
+    The query names each level by itself: SQLite finds pairs in a list of pairs by reading the whole tree.
+    """
     known: dict[tuple[int, int], bytes] = {}
-    for start in range(0, len(places), NODES_AT_ONCE):
-        part = places[start : start + NODES_AT_ONCE]
-        leaves = [index for level, index in part if level == 0]
-        inner = select(TreeNode.level, TreeNode.index, TreeNode.hash).where(
-            tuple_(TreeNode.level, TreeNode.index).in_([place for place in part if place[0]])
-        )
+    for part in batches(places, NODES_AT_ONCE):
+        levels: dict[int, list[int]] = defaultdict(list)
+        for level, index in part:
+            levels[level].append(index)
+        leaves = levels.pop(0, [])
+        here = (and_(TreeNode.level == level, TreeNode.index.in_(indexes)) for level, indexes in levels.items())
+        inner = select(TreeNode.level, TreeNode.index, TreeNode.hash).where(or_(false(), *here))
         leaf = select(literal(0), AuditEntry.log_index, AuditEntry.leaf_hash).where(AuditEntry.log_index.in_(leaves))
         for query in (inner, leaf):
             known |= {(level, index or 0): bytes.fromhex(found or "") for level, index, found in session.execute(query)}

@@ -69,7 +69,9 @@ def test_who_writes_waits_for_a_few_certificates_and_not_for_all(
 
 
 def test_sqlite_finds_what_was_forgotten_by_the_index(client: TestClient, service: Service) -> None:
-    """A plan that uses the generation alone reads all of its rows: 15 ms a certificate at 10,000 people."""
+    """A plan that uses the generation alone reads all of its rows: 15 ms a certificate at 10,000 people. So does one
+    that reads the whole tree for its proofs.
+    """
     model = live_model(service, "digits", {name: [f"{name}-0", f"{name}-1"] for name in ("ada", "bob")})
     named = {"subject_id": "ada"}, {"sample_ids": ["bob-0", "bob-1"]}
     for place, each in enumerate(named):
@@ -83,6 +85,8 @@ def test_sqlite_finds_what_was_forgotten_by_the_index(client: TestClient, servic
     assert issue_due(service.database, signer, service.pepper) == 2
     searches = [plan for plan in found if plan.startswith(("SEARCH memberships", "SCAN memberships"))]
     assert len(searches) == 2
+    assert any(plan.startswith("SEARCH tree_nodes") for plan in found)
+    assert not any(plan.startswith("SCAN tree_nodes") for plan in found)
     assert all("(generation_id=? AND subject_digest=?" in each or "AND sample_digest=?" in each for each in searches)
 
 
