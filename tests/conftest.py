@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import redis
 
-from tests.harness import rabbit, s3, servers
+from tests.harness import plans, rabbit, s3, servers
 from tests.harness.groups import Groups, group_of
 from tests.harness.statements import share_compiled_statements
 
 share_compiled_statements()
+READ_WHOLE = plans.watch()
 LONG_ROOMS = ("system", "workers", "contract", "faults")
 """rooms whose files take long; a process that begins one of them last leaves the other idle"""
 
@@ -96,6 +97,14 @@ def _engine(item: pytest.Item) -> str | None:
 def _name(item: pytest.Item) -> str:
     """Return the name of the test's function."""
     return item.originalname if isinstance(item, pytest.Function) else item.name
+
+
+@pytest.fixture(autouse=True)
+def no_query_reads_a_whole_table() -> Iterator[None]:
+    """Fail a test whose queries read a whole table that grows with people or with history (tests/harness/plans.py)."""
+    READ_WHOLE.clear()
+    yield
+    assert not READ_WHOLE, "Give the query an index, or say in tests/harness/plans.py when it may: " + READ_WHOLE[0]
 
 
 @pytest.fixture(scope="session")

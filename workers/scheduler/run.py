@@ -227,14 +227,13 @@ def purge(database: Database, store: Store, grace_seconds: float) -> int:
     """Delete the files of versions that were retired long enough ago, unless another version shares them."""
     with database.read() as session:
         before = now(session) - int(grace_seconds * SECOND)
-        due = session.execute(
-            select(Version.id, Version.checkpoint).where(Version.status == "retired", Version.retired_at <= before)
-        ).all()
-    for version_id, digest in due:
+        due = session.scalars(select(Version).where(Version.status == "retired", Version.retired_at <= before)).all()
+    for version in due:
+        follows = (Version.model_id == version.model_id, Version.parent_id == version.id)
         with database.write() as session:
-            successors = session.scalars(select(Version.id).where(Version.parent_id == version_id)).all()
+            successors = session.scalars(select(Version.id).where(*follows)).all()
             confirm_committed(session, store.folder.inside(UPDATES), successors)
-            _purge_one(session, store, version_id, digest)
+            _purge_one(session, store, version.id, version.checkpoint)
     return len(due)
 
 

@@ -64,13 +64,16 @@ def _moments(session: Session, job: Deletions, tasks: Iterable[Claimed]) -> dict
 
 
 def _subjects(session: Session, job: Deletions, positions: Iterable[int]) -> dict[int, tuple[str, ...]]:
-    """Return the subjects of the sample at each position, in order."""
-    found: dict[int, tuple[str, ...]] = {}
-    columns = select(Membership.position, Membership.subject_digest).where(
+    """Return the subjects of the sample at each position, in order.
+
+    The holder is read for its column alone: where the primary key has all columns of a query, SQLite reads the whole
+    generation from it instead of searching the positions.
+    """
+    found: dict[int, list[str]] = {}
+    columns = select(Membership.position, Membership.subject_digest, Membership.holder).where(
         Membership.generation_id == job.generation_id
     )
     for batch in batches(positions):
-        mine = columns.where(Membership.position.in_(batch)).order_by(Membership.position, Membership.subject_digest)
-        for position, subject in session.execute(mine):
-            found[position] = (*found.get(position, ()), subject)
-    return found
+        for position, subject, _ in session.execute(columns.where(Membership.position.in_(batch))):
+            found.setdefault(position, []).append(subject)
+    return {position: tuple(sorted(subjects)) for position, subjects in found.items()}

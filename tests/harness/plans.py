@@ -1,0 +1,74 @@
+"""SQLite has no statistics: a join that looks harmless reads a whole table. Every query of a test is looked at once."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+GROWING = (
+    "memberships",
+    "recollections",
+    "versions",
+    "forgotten",
+    "deletion_requests",
+    "tasks",
+    "suppressions",
+    "certificates",
+    "audit_entries",
+    "tree_nodes",
+    "budget_entries",
+    "erasures",
+    "phase_seconds",
+    "webhook_deliveries",
+)
+"""tables with a row for each person, sample, request, version or entry"""
+WHOLE = {
+    "service/models/tallies.py:_of_entries": "the first tally counts what was there before there were tallies",
+    "service/requests/suppression.py:effective": "where a hold is in force, and in a restore: everybody who was served",
+    "workers/storage/crypto_erase.py:erase_ended": "models that ended in the last days, mostly none",
+    "workers/storage/manifest.py:places": "an update that reads everybody's samples",
+    "workers/storage/release_journal.py:_positions": "a preparation without a version",
+    "workers/training/cohort.py:_kept_by_hold": "a retrain under a hold",
+    "workers/training/run.py:clean": "a preparation that begins again",
+    "workers/update/run.py:_updates": "the first version of a model has no parent",
+    "workers/update/select.py:_positions_of": "a request by sample, where a person has one vector for all of them",
+}
+"""queries that may, by the function that sends them, and when they do"""
+ROOT = Path(__file__).parents[2]
+OWN = tuple(f"{ROOT / room}/" for room in ("service", "workers", "tests"))
+_PLAN = re.compile(rf"SCAN ({'|'.join(GROWING)})\b|SEARCH memberships USING .*\(generation_id=\?\)$")
+_seen: set[str] = set()
+
+
+def watch() -> list[str]:
+    """Return a list that gets a line for each query of the service or its workers that reads a whole table."""
+    found: list[str] = []
+
+    @event.listens_for(Engine, "before_cursor_execute")
+    def look(connection: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, many: bool) -> None:
+        if many or statement in _seen or connection.dialect.name != "sqlite":
+            return
+        _seen.add(statement)
+        sender = _sender(sys._getframe())
+        if sender is None or sender in WHOLE or not statement.startswith(("SELECT", "UPDATE", "DELETE")):
+            return
+        rows = connection.connection.driver_connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+        found.extend(f"{sender}: {row[3]}: {statement}" for row in rows if _PLAN.match(row[3]))
+
+    return found
+
+
+def _sender(frame: FrameType | None) -> str | None:
+    """Return file and function of the service or the workers that sent the query; None where a test did."""
+    while frame is not None:
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if file.startswith(OWN) and file != __file__ and not name.startswith("<"):
+            return f"{Path(file).relative_to(ROOT)}:{name}" if file.startswith(OWN[:2]) else None
+        frame = frame.f_back
+    return None
