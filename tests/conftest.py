@@ -17,7 +17,7 @@ from tests.harness.groups import Groups, group_of
 from tests.harness.statements import share_compiled_statements
 
 share_compiled_statements()
-READ_WHOLE = plans.watch()
+plans.watch()
 LONG_ROOMS = ("system", "workers", "contract", "faults")
 """rooms whose files take long; a process that begins one of them last leaves the other idle"""
 
@@ -102,9 +102,9 @@ def _name(item: pytest.Item) -> str:
 @pytest.fixture(autouse=True)
 def no_query_reads_a_whole_table() -> Iterator[None]:
     """Fail a test whose queries read a whole table that grows with people or with history (tests/harness/plans.py)."""
-    READ_WHOLE.clear()
+    plans.FOUND.clear()
     yield
-    assert not READ_WHOLE, "Give the query an index, or say in tests/harness/plans.py when it may: " + READ_WHOLE[0]
+    assert not plans.FOUND, f"Give the query an index, or say in tests/harness/plans.py when it may: {plans.FOUND[0]}"
 
 
 @pytest.fixture(scope="session")

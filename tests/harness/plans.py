@@ -43,12 +43,13 @@ WHOLE = {
 ROOT = Path(__file__).parents[2]
 OWN = tuple(f"{ROOT / room}/" for room in ("service", "workers", "tests"))
 _PLAN = re.compile(rf"SCAN ({'|'.join(GROWING)})\b|SEARCH memberships USING .*\(generation_id=\?\)$")
+FOUND: list[str] = []
+"""a line for each query of the service or its workers that read a whole table"""
 _seen: set[str] = set()
 
 
-def watch() -> list[str]:
-    """Return a list that gets a line for each query of the service or its workers that reads a whole table."""
-    found: list[str] = []
+def watch() -> None:
+    """Look at every query from now on, once."""
 
     @event.listens_for(Engine, "before_cursor_execute")
     def look(connection: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, many: bool) -> None:
@@ -59,9 +60,7 @@ def watch() -> list[str]:
         if sender is None or sender in WHOLE or not statement.startswith(("SELECT", "UPDATE", "DELETE")):
             return
         rows = connection.connection.driver_connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
-        found.extend(f"{sender}: {row[3]}: {statement}" for row in rows if _PLAN.match(row[3]))
-
-    return found
+        FOUND.extend(f"{sender}: {row[3]}: {statement}" for row in rows if _PLAN.match(row[3]))
 
 
 def _sender(frame: FrameType | None) -> str | None:

@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, text
 
 from service.infra.db import Database
 from service.requests.suppression import exceeds, matches
 from tests.harness import databases
+from tests.harness.plans import FOUND, ROOT
 
 
 def plans(database: Database) -> list[str]:
@@ -22,6 +23,21 @@ def plans(database: Database) -> list[str]:
 
     event.listen(database.engine, "before_cursor_execute", explain)
     return found
+
+
+@pytest.mark.parametrize(("query", "found"), [("SELECT body FROM audit_entries", True), ("SELECT 1", False)])
+def test_a_query_that_reads_a_whole_table_is_seen(
+    sqlite_template: Path, tmp_path: Path, query: str, found: bool
+) -> None:
+    database = Database(databases.sqlite_databases(sqlite_template)(tmp_path))
+    source = "def ask(session, text):\n    session.execute(text)\n"
+    made: dict[str, Any] = {}
+    exec(compile(source, str(ROOT / "service" / "planted.py"), "exec"), made)
+    with database.read() as session:
+        made["ask"](session, text(f"{query} -- {tmp_path}"))
+    database.close()
+    assert [each.split(": ")[0] for each in FOUND] == ["service/planted.py:ask"] * found
+    FOUND.clear()
 
 
 @pytest.mark.parametrize("asked", ["matches", "exceeds", "samples"])
