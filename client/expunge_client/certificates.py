@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +55,7 @@ class _Key:
     def head(self, note: str) -> tuple[int, bytes]:
         """Return size and root (32 bytes) of the signed tree head."""
         text, found, lines = note.rpartition("\n\n")
-        signed = [line.split(" ") for line in lines.splitlines()] if found else []
+        signed = [line.split(" ") for line in lines.split("\n")[:-1]] if found else []
         for dash, name, signature in (parts[:3] for parts in signed if len(parts) >= 3):
             raw = _decoded(signature)
             if (dash, name, raw[:4]) == ("\u2014", self.name, self.id):
@@ -172,7 +172,9 @@ def _check_opening(
 
 
 def _decoded(text: str) -> bytes:
+    """Return the bytes; none where the text is no base64, or not the one that these bytes have."""
     try:
-        return b64decode(text, validate=True)
+        raw = b64decode(text, validate=True)
     except ValueError:
         return b""
+    return raw if b64encode(raw).decode() == text else b""

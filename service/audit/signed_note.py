@@ -120,7 +120,7 @@ class Verifier:
         if not found:
             raise NotAuthentic("The note has no signature.")
         text += "\n"
-        for line in lines.splitlines():
+        for line in lines.split("\n")[:-1]:
             dash, name, signature, *_ = [*line.split(" "), "", ""]
             raw = _decode(signature)
             if dash == "\u2014" and name == self.name and raw[:4] == self.key_id:
@@ -145,7 +145,12 @@ class Verifier:
 
 
 def _decode(text: str) -> bytes:
+    """Return the bytes; none where the text is no base64, or not the one that these bytes have.
+
+    The last letter may hold bits that belong to no byte: with others, an edited head would pass for the signed one.
+    """
     try:
-        return b64decode(text, validate=True)
+        raw = b64decode(text, validate=True)
     except ValueError:
         return b""
+    return raw if b64encode(raw).decode() == text else b""

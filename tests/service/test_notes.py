@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import string
+from collections.abc import Callable
+from contextlib import suppress
+
 import pytest
 
+import expunge_client
+from expunge_client import certificates
 from service.audit.signed_note import LogHead, NotAuthentic, Signer, Verifier
 
 # the example of https://c2sp.org/signed-note
@@ -34,6 +40,30 @@ def test_the_specifications_example_opens() -> None:
 def test_a_forged_note_does_not_open(forged: str) -> None:
     with pytest.raises(NotAuthentic):
         Verifier.parse(VKEY).open(forged)
+
+
+@pytest.mark.parametrize(
+    ("read", "refusal"),
+    [
+        (lambda key, head: Verifier.parse(key).checkpoint(head), NotAuthentic),
+        (lambda key, head: certificates._Key.parse(key).head(head), expunge_client.NotAuthentic),
+    ],
+    ids=["service", "light client"],
+)
+def test_a_head_has_one_text(read: Callable[[str, str], object], refusal: type[Exception]) -> None:
+    """Base64's last letter has bits that belong to no byte, and many characters end a line besides the newline."""
+    signer = Signer("log.example/one", b"s" * 32)
+    head, passed = signer.checkpoint(7, b"r" * 32), []
+    read(str(signer.verifier), head)
+    signatures = range(head.index("\n\n"), len(head))
+    letters = [*string.printable, "\x1c", "\x85", "\u2028", ""]
+    edited = [head[:place] + each + head[place + 1 :] for place in signatures for each in letters]
+    for other in edited:
+        with suppress(refusal):
+            if other != head:
+                read(str(signer.verifier), other)
+                passed.append(other)
+    assert passed == []
 
 
 @pytest.mark.parametrize(
