@@ -261,7 +261,7 @@ def _publications(session: Session, version: Version) -> list[AuditEntry]:
     return list(session.scalars(wanted))
 
 
-def _samples(session: Session, requests: Sequence[str], versions: Iterable[Version]) -> dict[str, dict[str, list[str]]]:
+def _samples(session: Session, requests: Sequence[str], versions: Iterable[Version]) -> dict[str, dict[str, set[str]]]:
     """Return the keyed digests of the samples that each version forgot for each request, by request and version.
 
     The queries take lists of names. Without statistics SQLite answers a join with the suppression entries by reading
@@ -278,16 +278,15 @@ def _samples(session: Session, requests: Sequence[str], versions: Iterable[Versi
     by_id = {version.id: version.generation_id for version in versions}
     forgotten = (
         select(Removal.version_id, Membership.sample_digest)
-        .distinct()
         .join(Removal, (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position))
         .where(Membership.generation_id.in_(set(by_id.values())), Removal.version_id.in_(by_id))
     )
-    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for column, asked in named.items():
         for part in batches(asked):
             for version, sample, name in session.execute(forgotten.add_columns(column).where(column.in_(part))):
                 for request in asked[name]:
-                    found[request][version].append(sample)
+                    found[request][version].add(sample)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -74,7 +74,7 @@ class Completion:
     without_version: Sequence[tuple[str, Reason]]
     entries: Sequence[AuditEntry]
     asked: int | None
-    samples: Mapping[str, Sequence[str]]
+    samples: Mapping[str, Collection[str]]
     outcome: str
 
 
@@ -198,7 +198,7 @@ def _part(key: bytes, completion: Completion, task: Task, release: Release) -> _
     return part, limit
 
 
-def _samples_commitment(key: bytes, samples: Sequence[str]) -> str | None:
+def _samples_commitment(key: bytes, samples: Collection[str]) -> str | None:
     """Return the commitment to the sorted keyed digests of the samples that an update forgot for the request.
 
     None: it forgot none.

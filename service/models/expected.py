@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.infra.db import now
-from service.infra.tables import Generation, Model, PhaseSeconds, Task
+from service.infra.tables import Generation, Model, PhaseSeconds, Task, Version
 from service.infra.time import SECOND
 from service.models.retrain_plan import candidate_of, measured_seconds
 from service.requests.reasons import Reason
@@ -53,19 +53,19 @@ def _waits(task: Task, model: Model) -> bool:
 def _update_seconds(session: Session, model: Model) -> float | None:
     """Return how long an update takes: as its last ones did, or the share of a training that one repeats."""
     last = (
-        select(func.sum(PhaseSeconds.seconds))
-        .where(PhaseSeconds.model_id == model.id, PhaseSeconds.version_id.is_not(None))
-        .group_by(PhaseSeconds.version_id)
-        .order_by(func.max(PhaseSeconds.id).desc())
+        select(Version.id)
+        .where(Version.model_id == model.id, Version.parent_id.is_not(None))
+        .order_by(Version.number.desc())
         .limit(RECENT)
     )
-    took = session.scalars(last).all()
+    whole = select(func.sum(PhaseSeconds.seconds)).group_by(PhaseSeconds.version_id)
+    took = session.scalars(whole.where(PhaseSeconds.version_id.in_(session.scalars(last).all()))).all()
     if took:
         return statistics.median(took)
     generation = session.get_one(Generation, model.generation_id)
-    whole = measured_seconds(generation)
+    trained = measured_seconds(generation)
     share = next((row["share"] for row in (generation.report or {}).get("expected_repeats", ())), None)
-    return None if share is None or whole is None else share * whole
+    return None if share is None or trained is None else share * trained
 
 
 def _retrained_at(session: Session, model_id: str) -> int | None:
