@@ -1,7 +1,7 @@
 """The sizing of docs/scaling.md, run at a fraction: people who are in 30 models, their requests, and the certificates.
 
 ``python -m benchmarks sizing``; ``BENCH_SIZING`` says how many people (10,000: one in 1,000 of ten million), and
-``BENCH_SIZING_MODELS`` how many models (30): ten million people in 3 models fit on a disk where 30 models do not.
+``BENCH_SIZING_MODELS`` how many models (30): ten million people in 2 models fit on a disk where 30 models do not.
 PostgreSQL is real and synced. Small models are registered and 200 people forgotten in each of them, by the service's
 own worker. Then synthetic memberships are added, one sample a person and model: a tenth of them first, so that
 selection and intake are measured at two sizes. ``server``: CPU seconds of PostgreSQL; the others are those of this

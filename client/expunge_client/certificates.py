@@ -37,10 +37,7 @@ class _Key:
     def parse(cls, text: str) -> _Key:
         name, _, rest = text.strip().partition("+")
         key_hash, _, encoded = rest.partition("+")
-        try:
-            raw = b64decode(encoded, validate=True)
-        except ValueError:
-            raw = b""
+        raw = _decoded(encoded)
         found = hashlib.sha256(name.encode() + b"\n" + raw).digest()[:4]
         if not name or len(raw) != 33 or raw[:1] != _ED25519 or found.hex() != key_hash:
             raise NotAuthentic("The public key is not of the form name+hash+base64, or its hash does not fit.")
@@ -109,13 +106,13 @@ def verify_certificate(
 
 
 def _statement(envelope: Mapping[str, Any], keys: Sequence[_Key]) -> dict[str, Any]:
-    payload = b64decode(envelope["payload"], validate=True)
+    payload = _decoded(envelope["payload"])
     signed = envelope["signatures"][0]
     if envelope["payloadType"] != _PAYLOAD_TYPE:
         raise NotAuthentic("The payload is not an in-toto statement.")
     key = next((each for each in keys if each.id.hex() == signed["keyid"]), keys[0])
     kind = _PAYLOAD_TYPE.encode()
-    key.check(b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload), b64decode(signed["sig"], validate=True))
+    key.check(b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload), _decoded(signed["sig"]))
     statement: dict[str, Any] = json.loads(payload)
     if (statement["_type"], statement["predicateType"]) != _TYPES:
         raise NotAuthentic("The statement is of another type.")
@@ -128,7 +125,7 @@ def _check_audit(audit: Mapping[str, Any], request_id: str, key: _Key) -> None:
     size, root = key.head(audit["checkpoint"])
     for entry in audit["entries"]:
         leaf, index = bytes.fromhex(entry["leaf_hash"]), entry["index"]
-        hashes = [b64decode(each, validate=True) for each in entry["hashes"]]
+        hashes = [_decoded(each) for each in entry["hashes"]]
         if not 0 <= index < size or _root(leaf, index, size, hashes) != root:
             raise NotAuthentic(f"The proof of entry {index} does not lead to the signed head.")
         body = entry["body"]

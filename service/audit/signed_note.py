@@ -102,7 +102,7 @@ class Verifier:
         """Read ``name+hash+base64``. Raises NotAuthentic."""
         name, _, rest = text.strip().partition("+")
         key_hash, _, encoded = rest.partition("+")
-        raw = _decode(encoded)
+        raw = decoded(encoded)
         if not name or len(raw) != 33 or raw[:1] != _ED25519:
             raise NotAuthentic("A verifier key has the form name+hash+base64, of an Ed25519 key.")
         verifier = cls(name, raw[1:])
@@ -122,7 +122,7 @@ class Verifier:
         text += "\n"
         for line in lines.split("\n")[:-1]:
             dash, name, signature, *_ = [*line.split(" "), "", ""]
-            raw = _decode(signature)
+            raw = decoded(signature)
             if dash == "\u2014" and name == self.name and raw[:4] == self.key_id:
                 self.verify(text.encode(), raw[4:])
                 return text
@@ -138,16 +138,16 @@ class Verifier:
     def checkpoint(self, note: str) -> LogHead:
         """Return the signed tree head in ``note``. Raises NotAuthentic."""
         origin, size, root, *_ = [*self.open(note).split("\n"), "", ""]
-        raw = _decode(root)
+        raw = decoded(root)
         if origin != self.name or not size.isdigit() or str(int(size)) != size or len(raw) != 32:
             raise NotAuthentic("The note is not a tree head of this log.")
         return LogHead(origin, int(size), raw)
 
 
-def _decode(text: str) -> bytes:
+def decoded(text: str) -> bytes:
     """Return the bytes; none where the text is no base64, or not the one that these bytes have.
 
-    The last letter may hold bits that belong to no byte: with others, an edited head would pass for the signed one.
+    The last letter may hold bits that belong to no byte: with others, an edited text would pass for the signed one.
     """
     try:
         raw = b64decode(text, validate=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from typing import Any
 
 from service.audit import merkle as tree
-from service.audit.signed_note import NotAuthentic, Signer, Verifier
+from service.audit.signed_note import NotAuthentic, Signer, Verifier, decoded
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -30,8 +30,8 @@ def verify(envelope: dict[str, Any], *verifiers: Verifier) -> dict[str, Any]:
     It must be signed with one of ``verifiers``: the key in use, or one that was retired since. Raises NotAuthentic.
     """
     try:
-        payload = b64decode(envelope["payload"], validate=True)
-        signature = b64decode(envelope["signatures"][0]["sig"], validate=True)
+        payload = decoded(envelope["payload"])
+        signature = decoded(envelope["signatures"][0]["sig"])
         if envelope["payloadType"] != PAYLOAD_TYPE:
             raise NotAuthentic("The payload is not an in-toto statement.")
         key_id = envelope["signatures"][0]["keyid"]
@@ -52,7 +52,7 @@ def _verify_audit(audit: dict[str, Any], request_id: str, verifier: Verifier) ->
     head = verifier.checkpoint(audit["checkpoint"])
     for entry in audit["entries"]:
         leaf = bytes.fromhex(entry["leaf_hash"])
-        hashes = [b64decode(each) for each in entry["hashes"]]
+        hashes = [decoded(each) for each in entry["hashes"]]
         if not tree.verify_inclusion(leaf, entry["index"], head.size, hashes, head.root):
             raise NotAuthentic(f"The proof of entry {entry['index']} does not lead to the signed head.")
         if entry["body"] is None:

@@ -199,6 +199,12 @@ def forgeries(signer: Signer, envelope: dict[str, Any]) -> dict[str, dict[str, A
         name: envelope | {"payload": b64encode(changed(change)).decode()} for name, change in UNSIGNED_CHANGES.items()
     }
     found |= {f"signed {name}": sign(signer, changed(change)) for name, change in SIGNED_CHANGES.items()}
+    (signed,) = envelope["signatures"]
+    spare = (
+        f"{signed['sig'][:-3]}{chr(ord(signed['sig'][-3]) + 1)}=="  # the last letter has bits that belong to no byte
+    )
+    found["another letter"] = envelope | {"signatures": [signed | {"sig": spare}]}
+    assert b64decode(spare) == b64decode(signed["sig"])
     broken: tuple[dict[str, Any], ...] = ({}, {"payload": "!"}, {"signatures": []}, {"payloadType": "text/plain"})
     return found | {f"broken {place}": envelope | each if place else {} for place, each in enumerate(broken)}
 

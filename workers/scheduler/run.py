@@ -227,7 +227,8 @@ def purge(database: Database, store: Store, grace_seconds: float) -> int:
     """Delete the files of versions that were retired long enough ago, unless another version shares them."""
     with database.read() as session:
         before = now(session) - int(grace_seconds * SECOND)
-        due = session.scalars(select(Version).where(Version.status == "retired", Version.retired_at <= before)).all()
+        columns = select(Version.id, Version.model_id, Version.checkpoint)
+        due = session.execute(columns.where(Version.status == "retired", Version.retired_at <= before)).all()
     for version in due:
         follows = (Version.model_id == version.model_id, Version.parent_id == version.id)
         with database.write() as session:
