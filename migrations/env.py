@@ -13,7 +13,6 @@ if connection is None:
 context.configure(
     connection=connection,
     target_metadata=Record.metadata,
-    transaction_per_migration=True,
     render_as_batch=connection.dialect.name == "sqlite",
 )
 with context.begin_transaction():

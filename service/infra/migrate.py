@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, inspect, text
 
 from service.infra.db import Database
+from service.infra.tables import Record
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -34,34 +35,83 @@ def schema_state(database: Database) -> SchemaState:
 
 
 def migrate(database: Database) -> None:
-    """Bring the schema up to date, under one lock and in one transaction per migration. A current one is left as it is.
+    """Bring the schema up to date: under one lock, and in one transaction that ends with what was there or all of it.
 
     Raises:
-        RuntimeError: the database was migrated by a newer release.
+        RuntimeError: this release does not know the schema, or what the migrations gave is not this release's.
     """
     with _alone(database):
         if schema_state(database) is SchemaState.CURRENT:
             return
         from alembic import command  # noqa: PLC0415 (alembic costs 0.2 s, and only a migration needs it)
 
-        with _locked(database) as configuration:
+        with _locked(database) as connection, connection.begin():
+            configuration = _configuration()
+            configuration.attributes["connection"] = connection
             command.upgrade(configuration, "head")
+            _refuse(_differences(connection), "The migration was rolled back.")
+
+
+def compare(database: Database) -> None:
+    """Compare the tables with those of this release. Raises RuntimeError: they differ, and in what."""
+    with database.read() as session:
+        _refuse(_differences(session.connection()), "Nothing was changed.")
 
 
 @contextmanager
-def _locked(database: Database) -> Iterator[Config]:
-    """Take the migration lock; yield Alembic's configuration for its connection. Raises RuntimeError: schema ahead."""
-    with database.engine.connect() as connection:
+def _locked(database: Database) -> Iterator[Connection]:
+    """Yield a connection that holds the migration lock, outside a transaction. Raises RuntimeError: schema ahead."""
+    with database.engine.execution_options(expunge_begin="BEGIN IMMEDIATE").connect() as connection:
         _lock(connection)
         try:
             if _state(connection) is SchemaState.AHEAD:
-                raise RuntimeError("The database was migrated by a newer release. Install that release.")
+                found = connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all()
+                raise RuntimeError(
+                    f"The database has the schema {', '.join(found)}, and this release knows none later than "
+                    f"{_revisions()[0]}. Install the release that migrated it."
+                )
             connection.commit()
-            configuration = _configuration()
-            configuration.attributes["connection"] = connection
-            yield configuration
+            yield connection
         finally:
             _unlock(connection)
+
+
+def _differences(connection: Connection) -> list[str]:
+    """Return in what the tables differ from the records of this release, and the rows that refer to nothing."""
+    from alembic.autogenerate import compare_metadata  # noqa: PLC0415
+    from alembic.migration import MigrationContext  # noqa: PLC0415
+
+    partitions: set[str] = set()
+    if connection.dialect.name == "postgresql":
+        partitions |= {*connection.execute(text("SELECT relname FROM pg_class WHERE relispartition")).scalars()}
+    context = MigrationContext.configure(
+        connection, opts={"include_name": lambda name, kind, _: kind != "table" or name not in partitions}
+    )
+    found = [_named(each) for each in compare_metadata(context, Record.metadata)]
+    if connection.dialect.name == "sqlite":
+        orphans = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+        found += sorted({f"rows of {table} refer to rows that {parent} lacks" for table, _, parent, _ in orphans})
+    return found
+
+
+def _named(difference: Any) -> str:
+    """Return one difference of Alembic in words, such as ``add_column models.name``."""
+    if isinstance(difference, list):  # the changes of one column
+        operation, _, table, column, *_ = difference[0]
+        return f"{operation} {table}.{column}"
+    operation, *rest = difference
+    named = [each for each in rest if each is not None]
+    places = [each if isinstance(each, str) else getattr(each, "name", None) or str(each) for each in named]
+    table = getattr(getattr(named[-1], "table", None), "name", None)
+    return f"{operation} {'.'.join([table, *places] if table and table not in places else places)}"
+
+
+def _refuse(differences: list[str], state: str) -> None:
+    if differences:
+        raise RuntimeError(
+            f"The tables are not those of this release, which needs: {'; '.join(differences)}. {state} "
+            "Restore a backup of a release, or begin with an empty database."
+        )
 
 
 def _state(connection: Connection) -> SchemaState:
@@ -109,11 +159,16 @@ def _alone(database: Database) -> Iterator[None]:
 
 
 def _lock(connection: Connection) -> None:
-    """Wait for a session lock on PostgreSQL."""
+    """Wait for a session lock on PostgreSQL. SQLite is told that tables may be made anew under rows that refer to them.
+
+    The pragma has no effect inside a transaction; ``_differences`` looks at every reference before the commit.
+    """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SET lock_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": _LOCK})
         connection.commit()
+    else:
+        _tell(connection, "PRAGMA foreign_keys=OFF")
 
 
 def _unlock(connection: Connection) -> None:
@@ -122,3 +177,11 @@ def _unlock(connection: Connection) -> None:
         connection.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": _LOCK})
         connection.execute(text("RESET lock_timeout"))
         connection.commit()
+    else:
+        _tell(connection, "PRAGMA foreign_keys=ON")
+
+
+def _tell(connection: Connection, pragma: str) -> None:
+    """Send a pragma outside a transaction: SQLAlchemy would begin one."""
+    driver: Any = connection.connection.driver_connection
+    driver.execute(pragma)

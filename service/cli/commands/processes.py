@@ -19,6 +19,7 @@ from service.cli.client import Account
 from service.cli.output import CommandError, errors, output
 from service.cli.supervisor import Child, Supervisor, children
 from service.infra.db import Database
+from service.infra.migrate import compare
 from service.infra.migrate import migrate as migrate_schema
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import Settings, ensure_secrets, session_key
@@ -29,7 +30,9 @@ READY_SECONDS = 90.0
 def migrate() -> None:
     """Bring the database to the schema of this release; in development also create missing secrets."""
     try:
-        prepare(Settings()).close()
+        database = prepare(Settings())
+        compare(database)
+        database.close()
     except RuntimeError as error:
         raise CommandError(str(error), "docs/operations/upgrade.md says in which order.") from error
     errors.print("The database has the current schema.")

@@ -1,0 +1,150 @@
+"""Migrations are frozen, run in one transaction with data in the tables, and end with the tables of this release."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from alembic.config import Config
+from sqlalchemy import text
+
+from service.infra import migrate as module
+from service.infra.db import Database
+from service.infra.migrate import SchemaState, compare, migrate, schema_state
+from service.infra.tables import Generation, Model
+
+pytestmark = pytest.mark.both_engines
+
+ROOT = Path(__file__).parents[2] / "migrations"
+FROZEN = {
+    "v0001_first.py": "0b5e45d2c3830099ee0e8ed9e7d20136c04494d25c6c916ddb7028c7bdbd850a",
+}
+"""the migrations that a database may have run: a change of a table is one more file, with its digest here"""
+NEXT = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "next"
+down_revision = "{head}"
+
+
+def upgrade() -> None:
+    with op.batch_alter_table("models") as models:
+        models.alter_column("recipe", existing_type=sa.String(255), type_=sa.String(255), existing_nullable=False)
+        {more}
+    op.execute("UPDATE models SET recipe = 'renamed'")
+    {then}
+"""
+
+AddMigration = Callable[..., None]
+
+
+@pytest.fixture
+def add_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AddMigration]:
+    """Adds a migration after those of this release: it makes the table ``models`` anew where SQLite has to."""
+    head = module._revisions()[0]
+    folder = tmp_path / "migrations"
+
+    def configuration() -> Config:
+        config = Config()
+        config.set_main_option("script_location", str(folder))
+        config.set_main_option("path_separator", "os")
+        return config
+
+    def add(more: str = "pass", then: str = "") -> None:
+        shutil.copytree(ROOT, folder)
+        (folder / "versions" / "v_next.py").write_text(NEXT.format(head=head, more=more, then=then))
+        monkeypatch.setattr(module, "_configuration", configuration)
+        module._revisions.cache_clear()
+
+    yield add
+    module._revisions.cache_clear()
+
+
+@pytest.fixture
+def furnished(database: Database) -> Database:
+    """A migrated database with a model and a generation that refers to it."""
+    with database.write() as session:
+        session.add(
+            Model(id="m", tenant_id="t", name="n", status="live", recipe="r", policy={}, created_at=1, generation_id=1)
+        )
+        session.flush()
+        session.add(
+            Generation(tenant_id="t", model_id="m", status="live", method="retrain", guarantee="exact", created_at=1)
+        )
+    return database
+
+
+def recipes(database: Database) -> list[str]:
+    with database.read() as session:
+        return [
+            *session.execute(text("SELECT recipe FROM models JOIN generations g ON g.model_id = models.id")).scalars()
+        ]
+
+
+def test_migrations_that_databases_have_run_are_frozen() -> None:
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (ROOT / "versions").glob("v*.py")}
+    assert found == FROZEN
+
+
+def test_a_later_migration_makes_a_table_anew_under_rows_that_refer_to_it(
+    furnished: Database, add_migration: AddMigration
+) -> None:
+    add_migration()
+    assert schema_state(furnished) is SchemaState.BEHIND
+    migrate(furnished)
+    assert (schema_state(furnished), recipes(furnished)) == (SchemaState.CURRENT, ["renamed"])
+    if furnished.dialect == "sqlite":
+        with furnished.read() as session:
+            assert session.execute(text("PRAGMA foreign_keys")).scalar_one() == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "then", "named"),
+    [
+        ("models.add_column(sa.Column('surprise', sa.Integer()))", "", "remove_column models.surprise"),
+        ("pass", "op.drop_table('holdout_people')", "add_table holdout_people"),
+        ("pass", "raise RuntimeError('the disk is full')", "the disk is full"),
+    ],
+    ids=["a column too many", "a table too few", "fails at its end"],
+)
+def test_a_migration_that_gives_other_tables_leaves_the_database_as_it_was(
+    furnished: Database, add_migration: AddMigration, more: str, then: str, named: str
+) -> None:
+    head = module._revisions()[0]
+    add_migration(more, then)
+    with pytest.raises(RuntimeError, match=named):
+        migrate(furnished)
+    assert recipes(furnished) == ["r"]
+    with furnished.read() as session:
+        assert session.execute(text("SELECT version_num FROM alembic_version")).scalar_one() == head
+    with furnished.write() as session:  # no lock is left behind
+        session.execute(text("UPDATE models SET recipe = 's'"))
+
+
+def test_a_migration_that_leaves_rows_without_their_parent_is_rolled_back(
+    furnished: Database, add_migration: AddMigration
+) -> None:
+    add_migration(then="op.execute(\"UPDATE generations SET model_id = 'gone'\")")
+    with pytest.raises(Exception, match=r"rows of generations refer to rows that models lacks|foreign key"):
+        migrate(furnished)
+    assert recipes(furnished) == ["r"]
+
+
+def test_a_database_whose_first_migration_was_another_is_refused_by_what_it_lacks(database: Database) -> None:
+    compare(database)
+    with database.write() as session:
+        session.execute(text("DROP TABLE holdout_people"))
+        session.execute(text("ALTER TABLE tallies RENAME COLUMN bound TO bounds"))
+    with pytest.raises(RuntimeError, match=r"add_table holdout_people.*add_column tallies\.bound"):
+        compare(database)
+
+
+def test_a_schema_that_this_release_does_not_know_is_named(database: Database) -> None:
+    with database.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = 'f00'"))
+    with pytest.raises(RuntimeError, match="has the schema f00"):
+        migrate(database)
