@@ -159,9 +159,9 @@ def _alone(database: Database) -> Iterator[None]:
 
 
 def _lock(connection: Connection) -> None:
-    """Wait for a session lock on PostgreSQL. SQLite is told that tables may be made anew under rows that refer to them.
+    """Wait for a session lock on PostgreSQL. On SQLite, switch off what refuses to replace a table that rows refer to.
 
-    The pragma has no effect inside a transaction; ``_differences`` looks at every reference before the commit.
+    That has no effect inside a transaction. ``_differences`` looks at every reference before the commit.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SET lock_timeout = 0"))
