@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -13,31 +14,39 @@ from sqlalchemy.orm import Session
 from service.audit import merkle as tree
 from service.audit.log import newest_head, recorded_at
 from service.audit.signed_note import NotAuthentic, Verifier
+from service.audit.succession import ROTATED, Succession, TrustedKey, predecessors
 from service.audit.verify import verify
 from service.infra.tables import AuditEntry, TreeHead, TreeNode
 
+Export: TypeAlias = tuple[str, list[dict[str, Any]]]
+"""the signed head, and the lines in order"""
 
-def read_export(path: Path) -> tuple[str, list[dict[str, Any]]]:
+
+def read_export(path: Path) -> Export:
     """Return the signed head and the lines of a file that ``expunge audit export`` wrote. Raises NotAuthentic."""
     try:
         *lines, last = (json.loads(line) for line in path.read_text().splitlines())
         return str(last["checkpoint"]), lines
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         raise NotAuthentic(f"{path} is not an exported log; `expunge audit export FILE` writes one.") from None
 
 
 def continue_log(
-    session: Session, exports: Sequence[tuple[str, list[dict[str, Any]]]], verifier: Verifier
+    session: Session, exports: Sequence[Export], verifier: Verifier, handovers: Sequence[Succession] = ()
 ) -> list[dict[str, Any]]:
     """Append what the exports hold beyond the database's log; return what the added entries say, in order.
 
     Each export is (signed head, lines in order). A tenant's export has the text of that tenant's entries only, so give
-    one for each tenant. Raises NotAuthentic.
+    one for each tenant. An export of before a rotation is signed with a retired key: ``handovers`` are the rotations
+    that the store holds. Raises NotAuthentic.
     """
-    head, lines = _merged(exports)
     ours = newest_head(session)
+    back = predecessors(verifier, handovers)
+    keys = [TrustedKey(verifier, None), *(TrustedKey(each.retired, each.index + 1) for each in back)]
     try:
-        signed = verify(lines, head, verifier, [ours.note] if ours else [])
+        sizes = [_size(export, keys) for export in exports]
+        head, lines = _merged(exports, max(range(len(exports)), key=sizes.__getitem__))
+        signed = verify(lines, head, _key(keys, head), [ours.note] if ours else [])
     except NotAuthentic as error:
         raise NotAuthentic(f"The export does not continue the database's log. {error}") from None
     size = ours.size if ours else 0
@@ -51,11 +60,45 @@ def continue_log(
     return [json.loads(line["body"]) for line in added]
 
 
-def _merged(exports: Sequence[tuple[str, list[dict[str, Any]]]]) -> tuple[str, list[dict[str, Any]]]:
+def hand_over(session: Session, verifier: Verifier, handovers: Sequence[Succession]) -> None:
+    """Let the rotations wait for a place again that lead from the key of the newest head to ``verifier``.
+
+    ``handovers``: those that the store holds. The database was put back to before the last of them.
+    """
+    head, back = newest_head(session), predecessors(verifier, handovers)
+    if head is None:
+        return
+    known = set(session.scalars(select(AuditEntry.body).where(AuditEntry.kind == ROTATED)))
+    for lost, key in enumerate([verifier, *(each.retired for each in back)]):
+        if _signed(key, head.note):
+            session.add_all(_entry(each.body) for each in reversed(back[:lost]) if each.body not in known)
+            return
+
+
+def _signed(key: Verifier, head: str, most: int | None = None) -> bool:
+    """Return whether the key signed this head, and it is over ``most`` entries at most."""
+    try:
+        return key.checkpoint(head).size <= (most or sys.maxsize)
+    except NotAuthentic:
+        return False
+
+
+def _size(export: Export, keys: Sequence[TrustedKey]) -> int:
+    """Return for how many entries the export's head signs, which is how many it has. Raises NotAuthentic."""
+    head, lines = export
+    return verify(lines, head, _key(keys, head)).size
+
+
+def _key(keys: Sequence[TrustedKey], head: str) -> Verifier:
+    """Return the one of the keys that signed this head while it was in use; the one in use now otherwise."""
+    return next((each.key for each in keys if _signed(each.key, head, each.most)), keys[0].key)
+
+
+def _merged(exports: Sequence[Export], longest: int) -> Export:
     """Return the longest export, with the texts that the others have."""
-    head, longest = max(exports, key=lambda each: len(each[1]))
+    head, lines = exports[longest]
     texts = {line["index"]: line["body"] for _, lines in exports for line in lines if line.get("body") is not None}
-    return head, [line | {"body": texts.get(line["index"])} for line in longest]
+    return head, [line | {"body": texts.get(line["index"])} for line in lines]
 
 
 def _append(session: Session, frontier: list[bytes], added: list[dict[str, Any]], head: str) -> None:

@@ -1,90 +1,78 @@
 """A new signing key for the log and the certificates. The old one is retired in the log itself.
 
-The entry that retires a key names its successor, and carries the old key's signature over it. So anyone who trusts the
-old key can move to the new one. Anyone who trusts the new key finds the earlier keys in the log, and what they signed
-until then still verifies.
+The entry that retires a key names its successor, and both keys sign it (``service.audit.succession``). So anyone who
+trusts the old key can move to the new one. Anyone who trusts the new key finds the earlier keys in the log, and what
+they signed until then still verifies. The store holds a copy of the entry: a database that is put back to before the
+rotation finds it there.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
-
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.audit.log import ROTATED, integrate, record
+from service.audit.log import integrate, record
 from service.audit.signed_note import Handover, NotAuthentic, Signer, Verifier
+from service.audit.succession import ROTATED, Succession, TrustedKey, signatures, trusted_keys
+from service.infra.files import Folder
 from service.infra.tables import AuditEntry
 from service.infra.tenants import DEFAULT_TENANT
 
-
-@dataclass(frozen=True)
-class Succession:
-    """One rotation, as the log tells it. No head over more than ``index`` + 1 entries may bear the retired key."""
-
-    index: int
-    retired: Verifier
-    key: Verifier
-    endorsement: str
-
-    @classmethod
-    def parse(cls, index: int, body: str) -> Succession:
-        """Read the entry's text. Raises NotAuthentic."""
-        facts = json.loads(body)
-        return cls(index, Verifier.parse(facts["retired"]), Verifier.parse(facts["key"]), str(facts["endorsement"]))
-
-    @property
-    def endorsed(self) -> bool:
-        """Return whether the retired key itself signed for its successor."""
-        try:
-            return self.retired.open(self.endorsement) == _endorsement(self.key)
-        except NotAuthentic:
-            return False
+FOLDER = "handovers"
+"""in the store: for each rotation the text of its entry, named by the size of the log with that entry"""
+WAITS = 1 << 62
+"""the index of a rotation that has no place in the log yet"""
 
 
 def rotate(session: Session, old: Signer, new: Signer) -> None:
-    """Retire ``old`` in the log, under a head that both keys sign. Call it once; it takes effect with the commit."""
+    """Retire ``old`` in the log, under a head that both keys sign. Call it once; it takes effect with the commit.
+
+    Raises SettingsError, NotAuthentic.
+    """
     while integrate(session, old):
         pass
-    record(
-        session,
-        DEFAULT_TENANT,
-        ROTATED,
-        retired=str(old.verifier),
-        key=str(new.verifier),
-        endorsement=old.sign(_endorsement(new.verifier)),
-    )
+    record(session, DEFAULT_TENANT, ROTATED, **signatures(old, new))
     session.flush()
     integrate(session, Handover(old, new))
 
 
-def successions(entries: Iterable[dict[str, Any]]) -> list[Succession]:
-    """Return the rotations in exported entries, oldest first. They are as authentic as the entries. Raises
-    NotAuthentic.
-    """
-    return [
-        Succession.parse(int(entry["index"]), entry["body"])
-        for entry in entries
-        if entry.get("body") and f'"kind":"{ROTATED}"' in entry["body"]
-    ]
+def keep_handovers(session: Session, store: Folder) -> None:
+    """Write each rotation of the log into the store, unless it is there. Raises OSError, NotAuthentic."""
+    folder = store.inside(FOLDER)
+    for each in _rotations(session):
+        if each.index == WAITS:
+            continue
+        name, text = str(each.index + 1), each.body.encode()
+        try:
+            folder.create(name, text)
+        except FileExistsError:
+            found = folder.read(name)
+            if found != text and text.startswith(found):  # a power cut left half of it
+                folder.write(name, [text])
+            elif found != text:
+                raise NotAuthentic(f"{folder}/{name} is another rotation than the log's: two logs share a store.") from None
 
 
-def verifiers(session: Session, current: Verifier) -> list[Verifier]:
+def handovers(store: Folder) -> list[Succession]:
+    """Return the rotations that the store holds, oldest first. Nothing of them is checked. Raises OSError."""
+    folder = store.inside(FOLDER)
+    sizes = sorted(int(each.name) for each in folder.entries() if each.name.isdecimal())
+    found = []
+    for size in sizes:
+        try:
+            found.append(Succession.parse(size - 1, folder.read(str(size)).decode()))
+        except (NotAuthentic, UnicodeDecodeError):  # half of one, or not ours: no chain leads through it
+            continue
+    return found
+
+
+def keys_of(session: Session, configured: Verifier) -> list[TrustedKey]:
     """Return the key in use and all that were retired. Certificates of any age verify with one of them."""
-    rows = select(AuditEntry.log_index, AuditEntry.body).where(AuditEntry.kind == ROTATED).order_by(AuditEntry.id)
-    return [current, *(Succession.parse(index or 0, body).retired for index, body in session.execute(rows))]
+    return trusted_keys(configured, _rotations(session))
 
 
-def succeed(trusted: Verifier, history: Iterable[Succession]) -> Verifier:
-    """Follow the rotations from a trusted key to the key in use: from each key to the one that it signed for."""
-    for each in history:
-        if each.retired == trusted and each.endorsed:
-            trusted = each.key
-    return trusted
-
-
-def _endorsement(successor: Verifier) -> str:
-    return f"expunge: this key's successor\n{successor}\n"
+def _rotations(session: Session) -> list[Succession]:
+    """Return the log's rotations, oldest first. One that waits for its place comes last, and limits no head yet."""
+    rows = select(AuditEntry.log_index, AuditEntry.body).where(AuditEntry.kind == ROTATED)
+    ordered = rows.order_by(AuditEntry.log_index.is_(None), AuditEntry.log_index, AuditEntry.id)
+    return [Succession.parse(WAITS if index is None else index, body) for index, body in session.execute(ordered)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import and_, false, insert, literal, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from service.audit import merkle as tree
+from service.audit.signed_note import NotAuthentic, Signer, Verifier
+from service.audit.succession import ROTATED, Succession
 from service.infra.db import batches, now
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import new_id
@@ -18,16 +20,11 @@ from service.infra.settings import SettingsError
 from service.infra.tables import AuditEntry, BudgetEntry, Generation, TreeHead, TreeNode
 from unlearning.accounting.budget import Overspent
 
-if TYPE_CHECKING:
-    from service.audit.signed_note import Signer
-
 _LOG_LOCK = 0x6578_7075_6E68
 
 
 NAMED_IN_ONE_ENTRY = 500
 """requests that an entry names at most, because all of its text is hashed by everyone who checks a proof of it"""
-ROTATED = "log.key_rotated"
-"""the kind of the entry that retires a signing key"""
 
 
 def canonical(facts: dict[str, Any]) -> str:
@@ -127,15 +124,16 @@ def integrate(session: Session, signer: Signer, limit: int = 500) -> int:
 
     Returns how many. Entries are found by their missing place, not by their id: one that commits late under a
     small id is not skipped. Every integrator works under one lock from the head that is stored, so one that was
-    taken for dead and wakes up does no harm. Raises SettingsError for a retired key.
+    taken for dead and wakes up does no harm. Raises SettingsError for a retired key, and NotAuthentic for an entry that
+    retires a key without being a rotation.
     """
     _lock_log(session)
-    _check_key(session, str(signer.verifier))
-    waiting = select(AuditEntry).where(AuditEntry.log_index.is_(None)).order_by(AuditEntry.id).limit(limit)
-    entries = session.scalars(waiting).all()
+    rotations_first = (AuditEntry.kind != ROTATED, AuditEntry.id)
+    waiting = select(AuditEntry).where(AuditEntry.log_index.is_(None)).order_by(*rotations_first).limit(limit)
+    entries, head = session.scalars(waiting).all(), newest_head(session)
+    _check_key(_holder(session, entries, head), signer.verifier)
     if not entries:
         return 0
-    head = newest_head(session)
     size = head.size if head else 0
     frontier = [bytes.fromhex(each) for each in head.frontier] if head else []
     nodes_added: list[dict[str, Any]] = []
@@ -171,11 +169,11 @@ def newest_head(session: Session) -> TreeHead | None:
     return session.scalar(select(TreeHead).order_by(TreeHead.size.desc()).limit(1))
 
 
-def newest_key(session: Session) -> str | None:
+def newest_key(session: Session) -> Verifier | None:
     """Return the signing key that the log was last handed over to. None: it was never rotated."""
-    newest = select(AuditEntry.body).where(AuditEntry.kind == ROTATED).order_by(AuditEntry.id.desc()).limit(1)
-    found = session.scalar(newest)
-    return None if found is None else str(json.loads(found)["key"])
+    handed = select(AuditEntry.log_index, AuditEntry.body).where(AuditEntry.kind == ROTATED)
+    found = [(index, body) for index, body in session.execute(handed) if index is not None]
+    return Succession.parse(*max(found)).key if found else None
 
 
 def nodes(session: Session) -> tree.Node:
@@ -226,9 +224,30 @@ def _nodes_at(session: Session, places: list[tuple[int, int]]) -> dict[tuple[int
     return known
 
 
-def _check_key(session: Session, key: str) -> None:
+def _holder(session: Session, waiting: Iterable[AuditEntry], head: TreeHead | None) -> Verifier | None:
+    """Return the key that signs once these entries are in the log; None: it was never rotated.
+
+    A rotation among them is signed by both keys, and retires the key that signed the newest head; or somebody who can
+    write into the database would choose the signing key. Raises NotAuthentic.
+    """
+    holder = newest_key(session)
+    for entry in waiting:
+        if entry.kind != ROTATED:
+            continue
+        each = Succession.parse(0, entry.body)
+        if not (each.endorsed and each.acknowledged):
+            raise NotAuthentic("An entry that waits for the log retires a signing key, and not both keys signed it.")
+        if holder is None and head is not None:
+            each.retired.checkpoint(head.note)
+        if holder not in (None, each.retired):
+            raise NotAuthentic("An entry that waits for the log retires another key than signed its newest head.")
+        holder = each.key
+    return holder
+
+
+def _check_key(holder: Verifier | None, key: Verifier) -> None:
     """Refuse to sign with a retired key. Raises SettingsError."""
-    if newest_key(session) not in (None, key):
+    if holder not in (None, key):
         raise SettingsError(
             "The log was handed over to another signing key. Is EXPUNGE_SIGNING_KEY_FILE the newest? "
             "Where a rotation was cut short, `expunge keys rotate-signing` completes it."

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from threading import Event
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from service.audit import merkle as tree
-from service.audit.key_rotation import verifiers
+from service.audit.key_rotation import keys_of
 from service.audit.log import newest_head
-from service.audit.signed_note import LogHead, NotAuthentic, Signer, Verifier
+from service.audit.signed_note import NotAuthentic, Signer, Verifier
+from service.audit.verify import open_head
 from service.infra.db import Database, now
 from service.infra.logging import describe
 from service.infra.tables import AuditEntry, LogCheck
@@ -65,13 +65,20 @@ def _is_due(database: Database) -> bool:
 def _verified(database: Database, verifier: Verifier) -> tuple[int, str | None]:
     """Return the size and the note of the newest head; of an empty log 0 and None. Raises NotAuthentic."""
     with database.read() as session:
-        head, earlier = newest_head(session), _earlier(session, verifier)
+        head, last = newest_head(session), session.get(LogCheck, 1)
+        keys = keys_of(session, verifier)
+    earlier = None
+    if last is not None and last.note is not None:
+        try:
+            earlier = open_head(keys, last.note)
+        except NotAuthentic:
+            raise NotAuthentic("The stored result of the last check was edited.") from None
     if head is None:
         if earlier is None:
             return 0, None
         raise NotAuthentic("The log is gone: it has no signed head any more.")
     try:
-        newest = verifier.checkpoint(head.note)
+        newest = open_head(keys, head.note)
     except NotAuthentic as error:
         raise NotAuthentic(f"The newest head does not verify. {error}") from None
     roots = {newest.size: newest.root}
@@ -81,19 +88,6 @@ def _verified(database: Database, verifier: Verifier) -> tuple[int, str | None]:
         roots[earlier.size] = earlier.root
     _compare(database, newest.size, roots)
     return newest.size, head.note
-
-
-def _earlier(session: Session, verifier: Verifier) -> LogHead | None:
-    """Return the head of the last successful check. Raises NotAuthentic where no key of the log signed it."""
-    last = session.get(LogCheck, 1)
-    if last is None or last.note is None:
-        return None
-    for each in verifiers(session, verifier):
-        try:
-            return each.checkpoint(last.note)
-        except NotAuthentic:
-            continue
-    raise NotAuthentic("The stored result of the last check was edited.")
 
 
 def _compare(database: Database, size: int, roots: dict[int, bytes]) -> None:

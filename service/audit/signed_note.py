@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from service.infra.settings import Settings, read_secret
 
 _ED25519 = b"\x01"
+_SIZE = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
 class NotAuthentic(ValueError):
@@ -139,7 +141,7 @@ class Verifier:
         """Return the signed tree head in ``note``. Raises NotAuthentic."""
         origin, size, root, *_ = [*self.open(note).split("\n"), "", ""]
         raw = decoded(root)
-        if origin != self.name or not size.isdigit() or str(int(size)) != size or len(raw) != 32:
+        if origin != self.name or not _SIZE.fullmatch(size) or len(raw) != 32:
             raise NotAuthentic("The note is not a tree head of this log.")
         return LogHead(origin, int(size), raw)
 

@@ -6,14 +6,13 @@ earlier must be prefixes of the log: where one is not, the log was forked, or cu
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from service.audit import merkle as tree
-from service.audit.key_rotation import Succession, succeed, successions
 from service.audit.signed_note import LogHead, NotAuthentic, Verifier
+from service.audit.succession import TrustedKey, successions, trusted_keys
 
 
 @dataclass(frozen=True)
@@ -30,88 +29,82 @@ class ExportedEntry:
     def parse(cls, line: dict[str, Any]) -> ExportedEntry:
         """Read an entry as GET /v1/audit-log and ``expunge audit export`` write it. Raises NotAuthentic."""
         try:
-            entry = cls(int(line["index"]), bytes.fromhex(line["leaf_hash"]), line["body"])
-        except (KeyError, TypeError, ValueError):
+            index, leaf, body = line["index"], bytes.fromhex(line["leaf_hash"]), line["body"]
+            hashed = None if body is None else tree.leaf_hash(body.encode())
+        except (KeyError, TypeError, ValueError, AttributeError):
             raise NotAuthentic("An entry is malformed.") from None
-        if entry.body is not None and tree.leaf_hash(entry.body.encode()) != entry.leaf:
-            raise NotAuthentic(f"Entry {entry.index} was edited: its text does not have its hash.")
-        return entry
+        if type(index) is not int or leaf.hex() != line["leaf_hash"]:
+            raise NotAuthentic(f"An entry is malformed: its index is {index!r}.")
+        if hashed not in (None, leaf):
+            raise NotAuthentic(f"Entry {index} was edited: its text does not have its hash.")
+        return cls(index, leaf, body)
 
 
 def verify(entries: Iterable[dict[str, Any]], head: str, verifier: Verifier, earlier: Iterable[str] = ()) -> LogHead:
     """Check ``entries`` (exported lines, in order, from index 0) and return the tree head that they fit.
 
-    ``head`` is the newest signed note. ``earlier`` are notes kept from before, also under keys that the log has retired
-    since. ``verifier`` is the key in use, or one before it. Raises NotAuthentic.
+    ``head`` is the newest signed note, over all of them: a line behind it is signed by nobody. ``earlier`` are notes
+    kept from before, also under keys that the log has retired since. ``verifier`` is the key in use, or one before it.
+    Raises NotAuthentic.
     """
-    entries = list(entries)
-    history = _successions(entries)
-    current = succeed(verifier, history)
-    newest = _open(current, head)
-    wanted = {newest, *(_open_earlier(current, history, note) for note in earlier)}
+    parsed = [ExportedEntry.parse(line) for line in entries]
+    keys = _keys(parsed, verifier)
+    newest = _open(keys[:1], head)
+    wanted = {newest, *(_open(keys, note) for note in earlier)}
     if max(each.size for each in wanted) > newest.size:
         raise NotAuthentic("The log was truncated: an earlier signed head is longer than this one.")
-    roots = _roots(entries, newest.size, {each.size for each in wanted})
+    roots = _roots(parsed, newest.size, {each.size for each in wanted})
     for each in sorted(wanted, key=lambda each: each.size):
         if roots[each.size] != each.root:
             raise NotAuthentic(_what(each, newest))
     return newest
 
 
-def retired_keys(entries: Iterable[dict[str, Any]]) -> list[Verifier]:
-    """Return the keys that signed before, from entries that ``verify`` has accepted. Raises NotAuthentic."""
-    return [each.retired for each in _successions(entries)]
+def keys_in(entries: Iterable[dict[str, Any]], verifier: Verifier) -> list[TrustedKey]:
+    """Return the key in use, and those that signed before it, by exported entries. Raises NotAuthentic."""
+    return _keys([ExportedEntry.parse(line) for line in entries], verifier)
 
 
-def _successions(entries: Iterable[dict[str, Any]]) -> list[Succession]:
-    try:
-        return successions(entries)
-    except (NotAuthentic, KeyError, TypeError, ValueError):
-        raise NotAuthentic("An entry that retires a signing key is malformed.") from None
-
-
-def _open_earlier(current: Verifier, history: Iterable[Succession], note: str) -> LogHead:
-    """Open a head kept from before, signed by the key in use or by one that was not retired yet."""
-    for each in history:
+def open_head(keys: Iterable[TrustedKey], note: str) -> LogHead:
+    """Return the head that one of these keys signed. Raises NotAuthentic, also where the key was retired before it."""
+    why = NotAuthentic("The note is not signed by a key of this log.")
+    for each in keys:
         try:
-            found = each.retired.checkpoint(note)
-        except NotAuthentic:
+            found = each.key.checkpoint(note)
+        except NotAuthentic as error:
+            why = error
             continue
-        if found.size <= each.index + 1:
-            return found
-        raise NotAuthentic(
-            f"A head over {found.size} entries was signed with a key that entry {each.index} had retired."
-        )
-    return _open(current, note)
+        if each.most is not None and found.size > each.most:
+            retired = each.most - 1
+            raise NotAuthentic(f"A head over {found.size} entries was signed with a key that entry {retired} had retired.")
+        return found
+    raise why
 
 
-def body(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return what an entry says."""
-    parsed: dict[str, Any] = json.loads(entry["body"])
-    return parsed
+def _keys(entries: Iterable[ExportedEntry], verifier: Verifier) -> list[TrustedKey]:
+    return trusted_keys(verifier, successions((each.index, each.body) for each in entries))
 
 
-def _roots(entries: Iterable[dict[str, Any]], size: int, wanted: set[int]) -> dict[int, bytes]:
+def _roots(entries: Sequence[ExportedEntry], size: int, wanted: set[int]) -> dict[int, bytes]:
     frontier: list[bytes] = []
     roots = {0: tree.EMPTY_ROOT}
-    place = 0
-    for line in entries:
-        entry = ExportedEntry.parse(line)
+    for place, entry in enumerate(entries):
         if entry.index != place:
             raise NotAuthentic(f"Entry {place} is missing or out of order: entry {entry.index} is in its place.")
-        if place < size:
-            tree.append(frontier, place, entry.leaf)
-        place += 1
-        if place in wanted:
-            roots[place] = tree.root(frontier)
-    if place < size:
-        raise NotAuthentic(f"The log was truncated: {place} entries, and its head was signed over {size}.")
+        tree.append(frontier, place, entry.leaf)
+        if place + 1 in wanted:
+            roots[place + 1] = tree.root(frontier)
+    if len(entries) < size:
+        raise NotAuthentic(f"The log was truncated: {len(entries)} entries, and its head was signed over {size}.")
+    if len(entries) > size:
+        behind = len(entries) - size
+        raise NotAuthentic(f"{behind} entries stand behind the {size} that the head was signed over: nobody signed them.")
     return roots
 
 
-def _open(verifier: Verifier, note: str) -> LogHead:
+def _open(keys: Sequence[TrustedKey], note: str) -> LogHead:
     try:
-        return verifier.checkpoint(note)
+        return open_head(keys, note)
     except NotAuthentic as error:
         raise NotAuthentic(f"A tree head is not authentic: {error}") from None
 

@@ -1,17 +1,32 @@
-"""The envelope of a certificate: in-toto Statement v1 under DSSE, signed with Ed25519; and its check, offline."""
+"""The envelope of a certificate: in-toto Statement v1 under DSSE, signed with Ed25519; and its check, offline.
+
+Two more verifiers judge certificates: ``expunge_client.certificates`` and ``examples/verify.py``. They share no code, and
+``tests/service/test_verifiers.py`` holds that they say the same of every certificate, log and export.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from base64 import b64encode
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from service.audit import merkle as tree
 from service.audit.signed_note import NotAuthentic, Signer, Verifier, decoded
+from service.audit.verify import ExportedEntry, keys_in
+from service.audit.verify import verify as verify_log
+from service.models.publications import PUBLISHING, says_claim
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE = "urn:expunge:predicate:erasure:v1"
+PREDICATE_TYPE = "urn:expunge:predicate:erasure:v2"
+"""the format of new certificates"""
+FORMATS = ("urn:expunge:predicate:erasure:v1", PREDICATE_TYPE)
+"""every format that was ever issued. With v1 the log had no entry of kind ``ISSUED`` yet"""
+ISSUED = "certificate.issued"
+"""the entry that holds the digest of a certificate's payload"""
+_MALFORMED = (KeyError, TypeError, IndexError, ValueError, AttributeError, RecursionError)
 
 
 def sign(signer: Signer, payload: bytes) -> dict[str, Any]:
@@ -24,10 +39,16 @@ def sign(signer: Signer, payload: bytes) -> dict[str, Any]:
     }
 
 
+def payload_digest(envelope: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the signed bytes, in lower-case hex."""
+    return hashlib.sha256(decoded(envelope["payload"])).hexdigest()
+
+
 def verify(envelope: dict[str, Any], *verifiers: Verifier) -> dict[str, Any]:
     """Check the signature and all proofs of a certificate offline, and return its statement.
 
-    It must be signed with one of ``verifiers``: the key in use, or one that was retired since. Raises NotAuthentic.
+    It must be signed with one of ``verifiers``: the key in use, or one that was retired since. What the statement
+    claims is not compared with the log: ``verify_with_log`` does. Raises NotAuthentic.
     """
     try:
         payload = decoded(envelope["payload"])
@@ -38,30 +59,102 @@ def verify(envelope: dict[str, Any], *verifiers: Verifier) -> dict[str, Any]:
         verifier = next((each for each in verifiers if each.key_id.hex() == key_id), verifiers[0])
         verifier.verify(_pae(payload), signature)
         statement: dict[str, Any] = json.loads(payload)
-        if (statement["_type"], statement["predicateType"]) != (STATEMENT_TYPE, PREDICATE_TYPE):
-            raise NotAuthentic("The statement is of another type.")
-        _verify_audit(statement["predicate"]["audit"], statement["predicate"]["request"], verifier)
+        if statement["_type"] != STATEMENT_TYPE:
+            raise NotAuthentic("The payload is not an in-toto statement of version 1.")
+        if statement["predicateType"] not in FORMATS:
+            told = f"The certificate has the format {statement['predicateType']!r}; known are {', '.join(FORMATS)}."
+            raise NotAuthentic(f"{told} A newer release may know it.")
+        predicate = statement["predicate"]
+        if statement["subject"] != [_subject(part) for part in predicate["models"]]:
+            raise NotAuthentic("The files that the statement is about are not those of its models.")
+        _verify_audit(predicate["audit"], predicate["request"], verifier)
     except NotAuthentic:
         raise
-    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+    except _MALFORMED as error:
         raise NotAuthentic(f"The certificate is malformed: {error!r}") from None
     return statement
 
 
+def verify_with_log(
+    envelope: dict[str, Any], head: str, lines: Iterable[dict[str, Any]], verifier: Verifier
+) -> dict[str, Any]:
+    """Check a certificate as ``verify`` does, and that an exported log says what it says. Return its statement.
+
+    ``head`` and ``lines`` are the export, ``verifier`` is the log's key. Keys that the log retired are believed for heads
+    of their time. Raises NotAuthentic.
+    """
+    lines = list(lines)
+    statement = verify(envelope, *(each.key for each in keys_in(lines, verifier)))
+    try:
+        verify_log(lines, head, verifier, [statement["predicate"]["audit"]["checkpoint"]])
+    except NotAuthentic as error:
+        raise NotAuthentic(f"The audit log does not verify, or not with this certificate. {error}") from None
+    try:
+        _compare(statement, payload_digest(envelope), [ExportedEntry.parse(line).body for line in lines])
+    except NotAuthentic:
+        raise
+    except _MALFORMED as error:
+        raise NotAuthentic(f"The certificate is malformed: {error!r}") from None
+    return statement
+
+
+def _subject(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": f"{part['model']}/versions/{part['version']}", "digest": {"sha256": part["checkpoint_sha256"]}}
+
+
 def _verify_audit(audit: dict[str, Any], request_id: str, verifier: Verifier) -> None:
     head = verifier.checkpoint(audit["checkpoint"])
+    told = set()
     for entry in audit["entries"]:
-        leaf = bytes.fromhex(entry["leaf_hash"])
+        shown = ExportedEntry.parse(entry)
         hashes = [decoded(each) for each in entry["hashes"]]
-        if not tree.verify_inclusion(leaf, entry["index"], head.size, hashes, head.root):
-            raise NotAuthentic(f"The proof of entry {entry['index']} does not lead to the signed head.")
-        if entry["body"] is None:
+        if not tree.verify_inclusion(shown.leaf, shown.index, head.size, hashes, head.root):
+            raise NotAuthentic(f"The proof of entry {shown.index} does not lead to the signed head.")
+        if shown.body is None:
             continue
-        if tree.leaf_hash(entry["body"].encode()) != leaf or json.loads(entry["body"])["request"] != request_id:
-            raise NotAuthentic(f"The text of entry {entry['index']} is not the one in the log.")
-    kinds = {entry["kind"] for entry in audit["entries"]}
-    if not {"request.accepted", "request.completed"} <= kinds:
+        body = json.loads(shown.body)
+        if (body["kind"], body["request"]) != (entry["kind"], request_id):
+            raise NotAuthentic(f"The text of entry {shown.index} is of another kind, or of another request.")
+        told.add(body["kind"])
+    if not {"request.accepted", "request.completed"} <= told:
         raise NotAuthentic("The certificate does not prove the request's acceptance and completion.")
+
+
+def _compare(statement: Mapping[str, Any], digest: str, texts: list[str | None]) -> None:
+    """Compare what the statement says with what the log's entries say. Raises NotAuthentic."""
+    predicate, recorded = statement["predicate"], statement["predicateType"] == PREDICATE_TYPE
+    published = []
+    for entry in predicate["audit"]["entries"]:
+        text = texts[entry["index"]]
+        if text is None:
+            what = f"The export hides the text of entry {entry['index']}, which the certificate needs."
+            raise NotAuthentic(f"{what} Is it another tenant's?")
+        body = json.loads(text)
+        if body["kind"] != entry["kind"]:
+            raise NotAuthentic(f"Entry {entry['index']} is of another kind in the log.")
+        if body["kind"] in PUBLISHING:
+            published.append(body)
+    for part in predicate["models"]:
+        wanted = part["checkpoint_sha256"], part["generation"], part["version"]
+        said = next((each for each in published if (each["checkpoint"], each["generation"], each["number"]) == wanted), None)
+        name = f"version {part['version']} of {part['model']}"
+        if said is None:
+            raise NotAuthentic(f"The log has no entry that publishes {name} with this checkpoint.")
+        if not says_claim(said, part["claim"]):
+            raise NotAuthentic(f"The entry that publishes {name} holds another claim.")
+        # before v2 a model without a sample of the request's was shown with the policy's method, which did nothing there
+        if said["method"] != part["method"] and (recorded or part["samples"]):
+            raise NotAuthentic(f"The entry that publishes {name} names another method.")
+    if recorded and not any(_issues(text, predicate["request"], digest) for text in texts):
+        what = "The log has no entry that this certificate was issued."
+        raise NotAuthentic(f"{what} Was the log exported before it? Export it again.")
+
+
+def _issues(text: str | None, request_id: str, digest: str) -> bool:
+    if text is None or digest not in text:
+        return False
+    body = json.loads(text)
+    return (body["kind"], body["request"], body["payload_sha256"]) == (ISSUED, request_id, digest)
 
 
 def accepted_commitment(statement: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from service.audit.log import canonical, newest_head, proofs, record
 from service.audit.signed_note import NotAuthentic, Signer
-from service.certificates.envelope import sign, verify
+from service.certificates.envelope import payload_digest, sign, verify
 from service.certificates.statement import Completion, Release, audit_of, statement
 from service.infra.db import Database, batches, now
 from service.infra.pseudonyms import Pepper
@@ -144,6 +144,8 @@ def _keep(session: Session, outcomes: Mapping[tuple[str, int | None], Outcome]) 
         match outcomes.get((row.request_id, row.completed_at)):
             case str(envelope):
                 row.envelope, row.issued_at, row.refused = envelope, at, None
+                digest = payload_digest(json.loads(envelope))
+                record(session, row.tenant_id, "certificate.issued", request_id=row.request_id, payload_sha256=digest)
                 announce(session, row.tenant_id, News.CERTIFICATE_ISSUED, {"id": row.request_id})
                 issued += 1
             case NotAuthentic() as error:
@@ -176,7 +178,8 @@ def _completions(session: Session, requests: Sequence[str]) -> tuple[list[Comple
     ended = _without_version(session, requests)
     releases, faults = _releases(session, {version.id: version for each in carried.values() for _, version in each})
     own: dict[str, list[AuditEntry]] = defaultdict(list)
-    for entry in session.scalars(select(AuditEntry).where(AuditEntry.request_id.in_(requests))):
+    told = ~AuditEntry.kind.startswith("certificate.")  # of an earlier completion; another certificate says nothing of it
+    for entry in session.scalars(select(AuditEntry).where(AuditEntry.request_id.in_(requests), told)):
         own[entry.request_id or ""].append(entry)
     last_asked = (
         select(SuppressionEntry.request_id, func.max(SuppressionEntry.created_at))

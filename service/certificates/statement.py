@@ -174,7 +174,7 @@ def _part(key: bytes, completion: Completion, task: Task, release: Release) -> _
         "checkpoint_sha256": version.checkpoint,
         "parent": parent.number if parent else None,
         "parent_checkpoint_sha256": parent.checkpoint if parent else None,
-        "method": task.method,
+        "method": version.method,
         "samples": task.samples,
         "reason": task.reason,
         "samples_commitment": _samples_commitment(key, completion.samples.get(version.id, ())),

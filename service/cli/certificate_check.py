@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from service.audit.import_export import read_export
+from service.audit.import_export import Export, read_export
 from service.audit.signed_note import NotAuthentic, Verifier
-from service.audit.verify import retired_keys
-from service.audit.verify import verify as verify_log
-from service.certificates.envelope import accepted_commitment, verify
+from service.certificates.envelope import FORMATS, accepted_commitment, verify, verify_with_log
 from service.cli.output import USAGE, CommandError
 from service.requests.intake import Order, commitment
 
@@ -36,22 +34,23 @@ def check(
     Args:
         file: the certificate.
         key: the log's public key.
-        log: an exported log, whose retired keys are believed too.
+        log: an exported log, with which the claim is compared; its retired keys are believed too.
         checkpoints: files that the certificate is to be about.
         opening: opens whom the request named: ``subjects`` or ``samples``, and its ``case``.
     """
     order = _order(opening, subjects, samples, case)
-    verifier = _key(key)
-    verifiers = [verifier, *(_retired(log, verifier) if log else [])]
+    verifier, export = _key(key), None if log is None else _export(log)
     try:
-        statement = verify(_read(file), *verifiers)
+        envelope = _read(file)
+        statement = verify(envelope, verifier) if export is None else verify_with_log(envelope, *export, verifier)
     except NotAuthentic as error:
         hint = "Signed before the key was rotated? Give the exported log with --log." if log is None else ""
         raise CommandError(f"The certificate does not verify. {error}", hint) from None
     files = [_check_file(statement, path) for path in checkpoints]
     if order is not None and opening is not None:
         _check_opening(statement, opening, order)
-    return _facts(statement) | {"files": files, "opening": "fits" if order else "not given"}
+    compared = "claim not compared with the log" if export is None else _compared(statement, export)
+    return _facts(statement) | {"log": compared, "files": files, "opening": "fits" if order else "not given"}
 
 
 def _order(opening: str | None, subjects: Sequence[str], samples: Sequence[str], case: str | None) -> Order | None:
@@ -72,23 +71,23 @@ def _key(path: Path) -> Verifier:
         raise CommandError(f"The public key cannot be read. {error}", hint, USAGE) from None
 
 
-def _retired(log: Path, verifier: Verifier) -> list[Verifier]:
-    """Return the earlier keys, from a log that verifies under the key in use."""
+def _export(log: Path) -> Export:
     try:
-        head, entries = read_export(log)
+        return read_export(log)
     except NotAuthentic as error:
         raise CommandError(str(error), "`expunge audit export FILE` writes it.", USAGE) from None
-    try:
-        verify_log(entries, head, verifier)
-        return retired_keys(entries)
-    except NotAuthentic as error:
-        raise CommandError(f"The audit log does not verify. {error}", "Its retired keys are not believed.") from None
+
+
+def _compared(statement: dict[str, Any], export: Export) -> str:
+    compared = f"claim compared with the log of {len(export[1])} entries"
+    old = statement["predicateType"] == FORMATS[0]
+    return f"{compared}; certificates of this old format have no entry of their own there" if old else compared
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
         envelope = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CommandError(f"{file} is not a certificate. {type(error).__name__}", "", USAGE) from None
     if not isinstance(envelope, dict):
         raise CommandError(f"{file} is not a certificate.", "It is a JSON object: a DSSE envelope.", USAGE)

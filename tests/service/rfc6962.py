@@ -28,7 +28,7 @@ def accepts(entries: Sequence[dict[str, Any]], head: str, key: str, earlier: Seq
             return False
         hashes.append(told)
     newest = signed(head, key)
-    if newest is None:
+    if newest is None or newest[0] != len(hashes):
         return False
     for note in (head, *earlier):
         found = signed(note, key)

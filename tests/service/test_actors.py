@@ -31,6 +31,7 @@ WRITTEN_OUT = {
         "consent.given",
         "attempt.failed",
         "budget.exhausted",
+        "certificate.issued",
         "certificate.refused",
         "consumer.removed",
         "generation.switched",

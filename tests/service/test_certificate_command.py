@@ -176,5 +176,5 @@ def test_in_toto_attestation_and_securesystemslib_parse_and_verify_it(service: S
     statement.validate()
     (subject,) = statement.pb.subject
     assert (subject.name, subject.digest["sha256"]) == ("digits/versions/2", version.checkpoint)
-    assert statement.pb.predicate_type == "urn:expunge:predicate:erasure:v1"
+    assert statement.pb.predicate_type == "urn:expunge:predicate:erasure:v2"
     assert statement.pb.predicate["models"][0]["method"] == "recollection"

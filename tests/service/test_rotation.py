@@ -12,12 +12,15 @@ from typer.testing import CliRunner
 
 from service.api.dependencies import Service
 from service.audit import merkle as tree
-from service.audit.key_rotation import Succession, rotate, succeed
+from service.audit.key_rotation import FOLDER, keep_handovers, rotate
 from service.audit.log import canonical, integrate, record
 from service.audit.signed_note import Handover, NotAuthentic, Signer, Verifier
-from service.audit.verify import retired_keys, verify
+from service.audit.succession import ROTATED, Succession, signatures, trusted_keys
+from service.audit.verify import keys_in, verify
 from service.certificates.envelope import verify as verify_certificate
+from service.certificates.envelope import verify_with_log
 from service.cli.main import app
+from service.infra.files import folder_at
 from service.infra.settings import SettingsError
 from tests.service.test_audit import download, grow
 from tests.service.test_certificates import PATH, carry_out, tick
@@ -53,7 +56,7 @@ def test_the_log_is_one_log_across_a_rotation(
     assert Signer.of(service.settings).verifier == third
     for trusted in (first, second, third):  # forward from an old key, backward from the new one
         assert verify(entries, late, trusted, [early, handover]).size == len(entries)
-    assert retired_keys(entries) == [first, second]
+        assert [each.key for each in keys_in(entries, trusted)] == [third, second, first]
     with pytest.raises(NotAuthentic):
         first.checkpoint(late)
     old = first.checkpoint(early)
@@ -69,17 +72,20 @@ def test_certificates_of_before_and_after_verify(
     model = live_model(service)
     first = Signer.of(service.settings).verifier
 
-    def certified(subject: str) -> Any:
+    def certified(subject: str, first: int = 0) -> Any:
         made = client.post(PATH, json={"subject_id": subject}, headers={"Idempotency-Key": subject}).json()
-        carry_out(service, model, made["id"])
+        carry_out(service, model, made["id"], first=first)
         assert tick(service) == 1
         return client.get(f"{PATH}/{made['id']}/certificate").json()
 
     before = certified("ada")
     second = rotate_signing(service, monkeypatch)
-    entries = download(client)
-    keys = (second, *retired_keys(entries))
-    assert verify_certificate(before, *keys) == verify_certificate(before, first)
+    after = certified("bob", first=2)
+    grow(service, 1)
+    entries, newest = download(client), head(client)
+    for trusted in (first, second):
+        assert verify_with_log(before, newest, entries, trusted) == verify_certificate(before, first)
+        assert verify_with_log(after, newest, entries, trusted) == verify_certificate(after, second)
     assert before["signatures"][0]["keyid"] == first.key_id.hex()
 
 
@@ -117,16 +123,33 @@ def test_a_rotation_that_was_cut_short_is_completed(
     assert sum("key_rotated" in (entry["kind"] or "") for entry in download(client)) == 1
 
 
-def test_nobody_but_the_old_key_names_its_successor() -> None:
+def rotation(old: Signer, new: Signer, index: int = 3, **changed: str) -> Succession:
+    return Succession.parse(index, canonical({"kind": ROTATED, **signatures(old, new), **changed}))
+
+
+def test_nobody_but_the_old_key_names_its_successor_and_nobody_but_the_new_key_its_predecessor() -> None:
     old, new, thief = (Signer("log.example/one", seed * 32) for seed in (b"o", b"n", b"t"))
-    text = f"expunge: this key's successor\n{new.verifier}\n"
-    assert succeed(old.verifier, [Succession(3, old.verifier, new.verifier, old.sign(text))]) == new.verifier
+    honest = rotation(old, new)
+    for configured in (old, new):
+        keys = trusted_keys(configured.verifier, [honest])
+        assert [(each.key, each.most) for each in keys] == [(new.verifier, None), (old.verifier, 4)]
+    # a thief who owns both ends of a rotation, or either of them, takes over no other key
+    names = {"key": str(thief.verifier)}
     for forged in (
-        Succession(3, old.verifier, thief.verifier, thief.sign(f"expunge: this key's successor\n{thief.verifier}\n")),
-        Succession(3, old.verifier, thief.verifier, old.sign(text)),
-        Succession(3, old.verifier, thief.verifier, "x"),
+        rotation(thief, thief, retired=str(old.verifier)),
+        rotation(old, new, **names),
+        rotation(old, new, **names, endorsement="x"),
+        rotation(old, thief, endorsement=honest.endorsement),
     ):
-        assert succeed(old.verifier, [forged]) == old.verifier
+        assert [each.key for each in trusted_keys(old.verifier, [forged])] == [old.verifier]
+    names = {"retired": str(thief.verifier)}
+    for forged in (
+        rotation(thief, new, acknowledgement=rotation(thief, thief).acknowledgement),
+        rotation(old, new, **names),
+        rotation(thief, new, acknowledgement=honest.acknowledgement),
+    ):
+        assert forged.key == new.verifier
+        assert [each.key for each in trusted_keys(new.verifier, [honest, forged])] == [new.verifier, old.verifier]
 
 
 def exported(bodies: list[str]) -> list[dict[str, Any]]:
@@ -135,12 +158,7 @@ def exported(bodies: list[str]) -> list[dict[str, Any]]:
 
 def test_a_stolen_retired_key_signs_no_later_head_that_is_believed() -> None:
     old, new = (Signer("log.example/one", seed * 32) for seed in (b"o", b"n"))
-    handed = {
-        "kind": "log.key_rotated",
-        "retired": str(old.verifier),
-        "key": str(new.verifier),
-        "endorsement": old.sign(f"expunge: this key's successor\n{new.verifier}\n"),
-    }
+    handed = {"kind": ROTATED, **signatures(old, new)}
     entries = exported([canonical({"n": 0}), canonical(handed), *(canonical({"n": n}) for n in range(2, 6))])
     leaves = [bytes.fromhex(each["leaf_hash"]) for each in entries]
     newest = new.checkpoint(6, tree.root_of(leaves))
@@ -163,3 +181,60 @@ def test_a_rotation_reads_everything_that_waits_first(service: Service) -> None:
         rotate(session, old, new)
     with service.database.write() as session:
         assert integrate(session, new) == 0
+
+
+def planted(service: Service, facts: dict[str, Any]) -> None:
+    """A row that somebody wrote into the database."""
+    with service.database.write() as session:
+        record(session, "default", ROTATED, **facts)
+        record(session, "default", "test.step")
+
+
+@pytest.mark.both_engines
+@pytest.mark.parametrize("forged", ["thief retires the key", "thief was before", "older key retired again", "no words"])
+def test_a_rotation_that_was_written_into_the_database_is_not_taken_into_the_log(
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch, forged: str
+) -> None:
+    grow(service, 2)
+    first, thief = Signer.of(service.settings), Signer(service.settings.log_origin, b"t" * 32)
+    rotate_signing(service, monkeypatch)
+    current, before = Signer.of(service.settings), head(client)
+    facts = {
+        "thief retires the key": signatures(thief, thief) | {"retired": str(current.verifier)},
+        "thief was before": signatures(thief, thief) | {"key": str(current.verifier)},
+        "older key retired again": signatures(first, thief),  # the thief stole it after it was retired
+        "no words": {"retired": str(current.verifier), "key": str(thief.verifier)},
+    }
+    planted(service, facts[forged])
+    with pytest.raises(NotAuthentic, match=r"retires|malformed"), service.database.write() as session:
+        integrate(session, current)
+    assert head(client) == before
+
+
+def test_the_first_rotation_retires_the_key_of_the_newest_head_and_no_other(service: Service) -> None:
+    grow(service, 2)
+    strangers = [Signer(service.settings.log_origin, seed * 32) for seed in (b"s", b"t")]
+    planted(service, signatures(*strangers))
+    for signer in (Signer.of(service.settings), strangers[1]):
+        with pytest.raises(NotAuthentic), service.database.write() as session:
+            integrate(session, signer)
+
+
+@pytest.mark.both_engines
+def test_the_store_holds_each_rotation_and_none_is_overwritten(
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow(service, 3)
+    rotate_signing(service, monkeypatch)
+    rotate_signing(service, monkeypatch)
+    kept = folder_at(service.settings.store).inside(FOLDER)
+    said = {str(line["index"] + 1): line["body"] for line in download(client) if line["kind"] == ROTATED}
+    assert len(said) == 2 and {each.name: kept.read(each.name).decode() for each in kept.entries()} == said
+    name, text = next(iter(said.items()))
+    kept.write(name, [text[:10].encode()])  # what a power cut leaves of it
+    with service.database.read() as session:
+        keep_handovers(session, folder_at(service.settings.store))
+        assert kept.read(name).decode() == text
+        kept.write(name, [b"another"])
+        with pytest.raises(NotAuthentic, match="two logs share a store"):
+            keep_handovers(session, folder_at(service.settings.store))

@@ -39,9 +39,12 @@ def test_an_honest_log_verifies_with_the_heads_of_before() -> None:
     assert verify([], SIGNER.checkpoint(0, tree.EMPTY_ROOT), SIGNER.verifier).size == 0
 
 
-def test_entries_that_came_after_the_head_do_no_harm() -> None:
+def test_entries_behind_the_head_are_signed_by_nobody() -> None:
     entries = exported(9)
-    assert verify(entries, head(entries[:7]), SIGNER.verifier).size == 7
+    for size in range(9):
+        with pytest.raises(NotAuthentic, match="nobody signed them"):
+            verify(entries, head(entries[:size]), SIGNER.verifier)
+        assert not rfc6962.accepts(entries, head(entries[:size]), KEY)
 
 
 def test_entries_of_another_tenant_are_verified_by_their_hash() -> None:

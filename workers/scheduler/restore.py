@@ -16,7 +16,8 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
-from service.audit.import_export import continue_log
+from service.audit.import_export import continue_log, hand_over
+from service.audit.key_rotation import handovers
 from service.audit.signed_note import NotAuthentic, Signer
 from service.infra.db import now
 from service.infra.pseudonyms import new_id
@@ -75,6 +76,7 @@ def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Seq
 
     Repeatable. Raises NotAuthentic, Damaged; then nothing was changed.
     """
+    rotations = handovers(storage.store.folder)
     entries = sorted(storage.journal.entries(), key=lambda each: (each.model_id, each.at, each.spent))
     with storage.database.write() as session:
         _require_quiet(session, lease_seconds)
@@ -82,7 +84,8 @@ def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Seq
             unknown_from=session.scalar(select(func.max(AuditEntry.created_at))), unknown_until=now(session)
         )
         _note_what_may_have_changed(session, report, bool(exports))
-        said = continue_log(session, exports, signer.verifier) if exports else []
+        said = continue_log(session, exports, signer.verifier, rotations) if exports else []
+        hand_over(session, signer.verifier, rotations)
         report.log_entries = len(said) if exports else None
         published = {body["version"] for body in said if body["kind"] == PUBLISHED}
         new = [entry for entry in entries if not _known(session, entry)]

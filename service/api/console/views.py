@@ -202,7 +202,8 @@ def _endings(session: Session, tenant_id: str) -> Iterator[AuditEntry]:
 def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
     """Return a request's history, oldest first: log entries, the updates that served it, the certificate."""
     entries = select(AuditEntry).where(AuditEntry.request_id == request.id, AuditEntry.tenant_id == request.tenant_id)
-    found = [Happening(entry.created_at, entry.kind, "", entry.log_index) for entry in session.scalars(entries)]
+    logged = entries.where(AuditEntry.kind != "certificate.issued")  # its certificate is there itself
+    found = [Happening(entry.created_at, entry.kind, "", entry.log_index) for entry in session.scalars(logged)]
     updates = (
         select(Model.name, Version.number, Version.published_at, Task.method, Task.samples)
         .join(Task, Task.version_id == Version.id)

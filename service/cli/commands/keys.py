@@ -20,12 +20,14 @@ from service.access.api_keys import (
     revoke_key,
     rotate_key,
 )
+from service.access.installation import check_places
 from service.access.roles import SCOPES, KeyRole, role_of
-from service.audit.key_rotation import rotate
+from service.audit.key_rotation import keep_handovers, rotate
 from service.audit.log import newest_key
 from service.audit.signed_note import Signer
 from service.cli.output import AsCsv, AsJson, CommandError, errors, show_json, show_list
 from service.infra.db import Database, now
+from service.infra.files import folder_at
 from service.infra.migrate import SchemaState, schema_state
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import Settings, adopt_secret, next_secret
@@ -170,9 +172,14 @@ def rotate_signing() -> None:
     """
     settings = Settings()
     old, new = Signer.of(settings), Signer.at(settings, next_secret(settings.signing_key_file))
-    with _database(settings) as database, database.write() as session:
-        if newest_key(session) != str(new.verifier):  # else the database knows already, and the file was not replaced
-            rotate(session, old, new)
+    store = folder_at(settings.store)
+    with _database(settings) as database:
+        check_places(database, {"store": store})
+        with database.write() as session:
+            if newest_key(session) != new.verifier:  # else the database knows already, and the file was not replaced
+                rotate(session, old, new)
+        with database.read() as session:
+            keep_handovers(session, store)
     adopt_secret(settings.signing_key_file)
     published = settings.home / "log.vkey"
     if published.exists():

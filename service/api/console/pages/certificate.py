@@ -14,7 +14,7 @@ from service.api.console.visit import Visit, Visitor
 from service.api.problems import ApiProblem
 from service.api.routes.requests import deletion_requests
 from service.api.types import RequestId
-from service.audit.key_rotation import verifiers
+from service.audit.key_rotation import keys_of
 from service.audit.signed_note import NotAuthentic, Signer
 from service.certificates.envelope import verify
 from service.certificates.plain_words import day, in_words
@@ -53,8 +53,8 @@ def _verified(visit: Visit, envelope: str) -> tuple[dict[str, Any] | None, str]:
     """Return the certificate's statement, or None and why it does not verify."""
     try:
         with visit.service.database.read() as session:
-            keys = verifiers(session, Signer.of(visit.service.settings).verifier)
-        return verify(json.loads(envelope), *keys), ""
+            keys = keys_of(session, Signer.of(visit.service.settings).verifier)
+        return verify(json.loads(envelope), *(each.key for each in keys)), ""
     except (NotAuthentic, SettingsError) as error:
         return None, str(error)
 
