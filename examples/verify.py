@@ -3,58 +3,216 @@
 import hashlib
 import hmac
 import json
+import re
 import sys
-from base64 import b64decode
+from base64 import b64decode, b64encode
+from decimal import Decimal
 from pathlib import Path
 
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-envelope, key_file = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]).read_text()
-name, key_id, public = key_file.split("+", 2)
-key = Ed25519PublicKey.from_public_bytes(b64decode(public)[1:])  # key.verify raises InvalidSignature
+OLD, NEW = "urn:expunge:predicate:erasure:v1", "urn:expunge:predicate:erasure:v2"
+checks = []
+
+
+def check(holds, what):
+    """Stop at the first thing that does not hold; remember what held."""
+    if not holds:
+        sys.exit(f"NOT SO: {what}")
+    checks.append(what)
 
 
 def sha(*parts):
     return hashlib.sha256(b"".join(parts)).digest()
 
 
-def signed_head(note):  # three lines are signed: the log's name, its size, its root
-    text, _, lines = note.rpartition("\n\n")
-    signatures = [b64decode(line.split()[2]) for line in lines.splitlines() if line.split()[1] == name]
-    key.verify(next(each[4:] for each in signatures if each[:4].hex() == key_id), f"{text}\n".encode())
-    size, root = text.removeprefix(f"{name}\n").split("\n")
-    return int(size), b64decode(root)
+def bytes_of(text):  # none for base64 with line feeds or spare bits: the same bytes have one text
+    try:
+        raw = b64decode(text, validate=True)
+    except ValueError:
+        return b""
+    return raw if b64encode(raw).decode() == text else b""
+
+
+class Key:  # name+hash+base64, the verifier key of C2SP signed-note
+    def __init__(self, text):
+        self.text = text.strip()
+        self.name, self.id, raw = self.text.split("+", 2)
+        raw = bytes_of(raw)
+        if not self.name or raw[:1] != b"\1" or sha(self.name.encode(), b"\n", raw)[:4].hex() != self.id:
+            sys.exit("NOT SO: the key has the form name+hash+base64")
+        self.public = Ed25519PublicKey.from_public_bytes(raw[1:])
+
+    def opens(self, note):
+        """Return the text of a note that this key signed; None otherwise."""
+        text, _, lines = note.rpartition("\n\n") if isinstance(note, str) else ("", "", "")
+        for line in lines.split("\n")[:-1]:
+            dash, name, signature, *_ = [*line.split(" "), "", ""]
+            raw = bytes_of(signature)
+            if (dash, name, raw[:4].hex()) == ("\u2014", self.name, self.id):
+                return f"{text}\n" if self.signed(raw[4:], f"{text}\n".encode(errors="surrogatepass")) else None
+        return None
+
+    def signed(self, signature, data):
+        try:
+            self.public.verify(signature, data)
+        except InvalidSignature:
+            return False
+        return True
+
+    def head(self, note):
+        """Return size and root of a signed head: three lines, the log's name, its size, its root."""
+        text = self.opens(note)
+        if text is None:
+            return None
+        origin, size, root, *_ = [*text.split("\n"), "", ""]
+        good = origin == self.name and re.fullmatch("0|[1-9][0-9]{0,18}", size) and len(bytes_of(root)) == 32
+        return (int(size), bytes_of(root)) if good else None
 
 
 def root_of(leaves):
     half = 1 << max(len(leaves) - 1, 1).bit_length() - 1
-    return leaves[0] if len(leaves) == 1 else sha(b"\1", root_of(leaves[:half]), root_of(leaves[half:]))
+    if len(leaves) < 2:
+        return leaves[0] if leaves else sha(b"")
+    return sha(b"\1", root_of(leaves[:half]), root_of(leaves[half:]))
 
 
-def root_by_proof(leaf, index, size, path):  # IndexError: the proof is too short
-    half = 1 << max(size - 1, 1).bit_length() - 1
-    if index < half and size > 1:
-        return sha(b"\1", root_by_proof(leaf, index, half, path[:-1]), path[-1])
-    return leaf if size == 1 else sha(b"\1", path[-1], root_by_proof(leaf, index - half, size - half, path[:-1]))
+def root_by_proof(leaf, index, size, path):  # None: the proof is too short or too long
+    if size == 1 or not path:
+        return leaf if size == 1 and not path else None
+    half = 1 << (size - 1).bit_length() - 1
+    left = index < half
+    inner = root_by_proof(leaf, index if left else index - half, half if left else size - half, path[:-1])
+    return inner and (sha(b"\1", inner, path[-1]) if left else sha(b"\1", path[-1], inner))
 
 
-payload, signature = b64decode(envelope["payload"]), b64decode(envelope["signatures"][0]["sig"])
-key.verify(signature, b"DSSEv1 28 application/vnd.in-toto+json %d %s" % (len(payload), payload))
-predicate = json.loads(payload)["predicate"]
-entries, (size, root) = predicate["audit"]["entries"], signed_head(predicate["audit"]["checkpoint"])
-accepted = json.loads(next(each["body"] for each in entries if each["kind"] == "request.accepted"))
-checks = {"the log accepted this request": accepted["request"] == predicate["request"]}
-for each in entries:
-    leaf, path = bytes.fromhex(each["leaf_hash"]), [b64decode(part) for part in each["hashes"]]
-    checks[f"entry {each['index']} is in the log"] = root_by_proof(leaf, each["index"], size, path) == root
-for file in sys.argv[3:4]:
-    *lines, last = map(json.loads, Path(file).read_text().splitlines())
-    (size, root), entries = signed_head(last["checkpoint"]), entries + lines
-    checks["the log has its root"] = root_of([bytes.fromhex(each["leaf_hash"]) for each in lines[:size]]) == root
-told = ((each["body"], each["leaf_hash"]) for each in entries if each["body"] is not None)
-checks["every text has its hash"] = all(sha(b"\0", body.encode()).hex() == leaf for body, leaf in told)
-for opening, subject, *case in [sys.argv[4:]] * bool(sys.argv[4:]):
-    named = json.dumps(({"case": case[0]} if case else {}) | {"subject": subject}, separators=(",", ":"))
-    seen = hmac.digest(bytes.fromhex(opening), named.encode(), "sha256").hex()
-    checks["the opening and the subject fit"] = seen == accepted["commitment"]
-sys.exit("\n".join(f"NOT SO: {each}" for each in checks if not checks[each]) or print("verified:", *checks, sep="\n"))
+def entry_of(line):
+    """Return index, leaf and text of an entry; the text, where it is shown, has the leaf's hash."""
+    index, leaf, text = line["index"], bytes.fromhex(line["leaf_hash"]), line["body"]
+    well = type(index) is int and len(leaf) == 32 and leaf.hex() == line["leaf_hash"]
+    if not well or (text is not None and sha(b"\0", text.encode()) != leaf):
+        sys.exit(f"NOT SO: entry {index!r} has an index, a hash, and the text of that hash")
+    return index, leaf, text
+
+
+def canonical(value):  # RFC 8785; every number is a double
+    if isinstance(value, dict):
+        names = sorted(value, key=lambda name: name.encode("utf-16-be"))
+        return "{%s}" % ",".join(f"{canonical(name)}:{canonical(value[name])}" for name in names)
+    if isinstance(value, list):
+        return "[%s]" % ",".join(map(canonical, value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return json.dumps(value, ensure_ascii=False)
+    sign, digits, exponent = Decimal(repr(float(str(value)))).normalize().as_tuple()
+    digits, point = "".join(map(str, digits)), len(digits) + exponent  # TypeError: the number is not finite
+    if float(str(value)) == 0:
+        return "0"
+    if 0 < point <= 21:
+        digits = digits.ljust(point, "0")
+        digits = digits[:point] + f".{digits[point:]}" * (len(digits) > point)
+    elif -6 < point <= 0:
+        digits = f"0.{'0' * -point}{digits}"
+    else:
+        digits = f"{digits[0]}{f'.{digits[1:]}' * (len(digits) > 1)}e{point - 1:+d}"
+    return "-" * sign + digits
+
+
+def digests(claim):  # by RFC 8785; and as entries of before format v2 have it
+    before = json.dumps(dict(claim.items()), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return [sha(text.encode()).hex() for text in (canonical(claim), before)]
+
+
+def said(text, name):
+    """Return whether the entry's text is JSON of an object of that kind."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(body, dict) and body.get("kind") == name
+
+
+def keys_of(key, entries):
+    """Return the key in use and then those before it, each with the largest head that it may have signed."""
+    keys, rotations = [(key, None)], []
+    for index, _, text in entries:
+        if text is not None and "log.key_rotated" in text and said(text, "log.key_rotated"):
+            facts = json.loads(text)
+            notes = facts["endorsement"], facts.get("acknowledgement")
+            rotations.append((index + 1, Key(facts["retired"]), Key(facts["key"]), *notes))
+    for size, old, new, endorsement, _ in rotations:  # the old key signs for the new one: trust goes on
+        words = f"expunge: this key's successor\n{new.text}\n"
+        if old.text == keys[0][0].text and old.opens(endorsement) == words:
+            keys[0] = old, size
+            keys.insert(0, (new, None))
+    last = key
+    for size, old, new, _, acknowledgement in reversed(rotations):  # the new key signs for the old one: trust goes back
+        words = f"expunge: this key's predecessor\n{old.text}\n"
+        if new.text == last.text and new.opens(acknowledgement) == words:
+            keys.append((old, size))
+            last = old
+    return keys
+
+
+def main(certificate, key, log=None, opening=None, subject=None, case=None):
+    envelope, configured = json.loads(Path(certificate).read_bytes()), Key(Path(key).read_text())
+    keys, lines = [(configured, None)], None
+    if log:
+        *lines, last = map(json.loads, Path(log).read_text().splitlines())
+        lines = [entry_of(line) for line in lines]
+        keys = keys_of(configured, lines)
+        head, leaves = keys[0][0].head(last["checkpoint"]), [leaf for _, leaf, _ in lines]
+        check([index for index, _, _ in lines] == list(range(len(lines))), "the log has all its entries, in order")
+        check(head == (len(lines), root_of(leaves)), "the log has the size and the root that its key signed")
+    payload, (signed, *_) = bytes_of(envelope["payload"]), envelope["signatures"]
+    signer = next((each for each, _ in keys if each.id == signed["keyid"]), keys[0][0])
+    check(envelope["payloadType"] == "application/vnd.in-toto+json", "the envelope holds an in-toto statement")
+    encoded = b"DSSEv1 28 application/vnd.in-toto+json %d %s" % (len(payload), payload)
+    check(signer.signed(bytes_of(signed["sig"]), encoded), "the certificate is signed by a key of the log")
+    statement = json.loads(payload)
+    check(statement["_type"] == "https://in-toto.io/Statement/v1", "the statement is of version 1")
+    check(statement["predicateType"] in (OLD, NEW), f"the format {statement['predicateType']} is {OLD} or {NEW}")
+    predicate, recorded = statement["predicate"], statement["predicateType"] == NEW
+    files = [(f"{part['model']}/versions/{part['version']}", part["checkpoint_sha256"]) for part in predicate["models"]]
+    subjects = [{"name": name, "digest": {"sha256": digest}} for name, digest in files]
+    check(statement["subject"] == subjects, "the files are those of the models")
+    note, entries = predicate["audit"]["checkpoint"], predicate["audit"]["entries"]
+    size, root = signer.head(note)
+    told = {}
+    for each in entries:
+        index, leaf, text = entry_of(each)
+        path = [bytes_of(part) for part in each["hashes"]]
+        check(0 <= index < size and root_by_proof(leaf, index, size, path) == root, f"entry {index} is in the log")
+        if text is not None:
+            body = json.loads(text)
+            check(body["kind"] == each["kind"], f"entry {index} is of the kind {each['kind']}")
+            check(body["request"] == predicate["request"], f"entry {index} is about this request")
+            told.setdefault(body["kind"], body)
+    check({"request.accepted", "request.completed"} <= told.keys(), "the log accepted and completed this request")
+    if lines is not None:
+        most = next(most for each, most in keys if each.head(note))
+        check(most is None or size <= most, "the certificate's head was signed before its key was retired")
+        check(size <= len(leaves) and root_of(leaves[:size]) == root, "the log continues the certificate's head")
+        texts = [json.loads(lines[each["index"]][2]) for each in entries]
+        check([each["kind"] for each in texts] == [each["kind"] for each in entries], "every kind is the log's")
+        published = [each for each in texts if each["kind"] in ("version.published", "version.restored")]
+        for part, (name, digest) in zip(predicate["models"], files, strict=True):
+            wanted = [digest, part["generation"], part["version"]]
+            found = [each for each in published if [each["checkpoint"], each["generation"], each["number"]] == wanted]
+            check(found, f"the log published {name} with this checkpoint")
+            check(found[0].get("claim_sha256") in digests(part["claim"]), f"the log has this claim of {name}")
+            method = found[0]["method"] == part["method"] or not (recorded or part["samples"])
+            check(method, f"the log has this method of {name}")
+        digest = hashlib.sha256(payload).hexdigest()
+        issued = [json.loads(text) for _, _, text in lines if text is not None and digest in text]
+        facts = [[each.get(name) for name in ("kind", "request", "payload_sha256")] for each in issued]
+        entry = ["certificate.issued", predicate["request"], digest] in facts
+        check(entry or not recorded, "the log has an entry of this certificate" if recorded else "the format is old")
+    if opening:
+        named = json.dumps(({"case": case} if case else {}) | {"subject": subject}, separators=(",", ":"))
+        seen = hmac.digest(bytes.fromhex(opening), named.encode(), "sha256").hex()
+        check(seen == told["request.accepted"]["commitment"], "the opening and the subject fit")
+    print("verified:", *checks, *([] if log else ["claim not compared with the log"]), sep="\n")
+
+
+main(*sys.argv[1:])

@@ -4,7 +4,7 @@ It needs ``httpx`` and ``cryptography`` and nothing of the service.
 """
 
 from expunge_client.answers import DeletionRequest, Estimate, Findings, ModelPart, Remedy, Version
-from expunge_client.certificates import verify_certificate
+from expunge_client.certificates import Verified, verify_certificate
 from expunge_client.client import AsyncExpunge, Expunge
 from expunge_client.errors import ExpungeError, NotAuthentic, NotCompleted, Refused, Unreachable
 from expunge_client.follower import Follower, Served
@@ -25,6 +25,7 @@ __all__ = [
     "Remedy",
     "Served",
     "Unreachable",
+    "Verified",
     "Version",
     "verify_certificate",
     "verify_webhook",

@@ -1,7 +1,8 @@
-"""Verify a certificate of erasure offline, with the log's public key alone.
+"""Verify a certificate of erasure offline, with the log's public key, and with an exported log what it claims.
 
-The formats are public: DSSE v1, in-toto Statement v1, the Merkle tree of RFC 6962 section 2.1, signed notes by C2SP.
-docs/verify-a-certificate.md describes each. The service has another implementation; a test compares the two.
+The formats are public: DSSE v1, in-toto Statement v1, the Merkle tree of RFC 6962 section 2.1, signed notes by C2SP,
+canonical JSON of RFC 8785. docs/verify-a-certificate.md describes each. The service has another implementation; a test
+compares the two.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from math import isfinite
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -20,8 +24,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from expunge_client.errors import NotAuthentic
 
 _PAYLOAD_TYPE = "application/vnd.in-toto+json"
-_TYPES = ("https://in-toto.io/Statement/v1", "urn:expunge:predicate:erasure:v1")
+_STATEMENT = "https://in-toto.io/Statement/v1"
+_OLD, _NEW = "urn:expunge:predicate:erasure:v1", "urn:expunge:predicate:erasure:v2"
 _ED25519 = b"\x01"
+_SIZE = re.compile(r"0|[1-9][0-9]{0,18}")
+_ROTATED = "log.key_rotated"
 _MALFORMED = (KeyError, TypeError, IndexError, ValueError, AttributeError, RecursionError)
 
 
@@ -49,38 +56,89 @@ class _Key:
         except InvalidSignature:
             raise NotAuthentic("The signature is not valid.") from None
 
-    def head(self, note: str) -> tuple[int, bytes]:
-        """Return size and root (32 bytes) of the signed tree head."""
+    def _open(self, note: str) -> str:
+        """Return what the note says. Raises NotAuthentic where this key did not sign it."""
         text, found, lines = note.rpartition("\n\n")
         signed = [line.split(" ") for line in lines.split("\n")[:-1]] if found else []
         for dash, name, signature in (parts[:3] for parts in signed if len(parts) >= 3):
             raw = _decoded(signature)
             if (dash, name, raw[:4]) == ("\u2014", self.name, self.id):
-                self.check(f"{text}\n".encode(), raw[4:])
-                break
-        else:
-            raise NotAuthentic("The tree head is not signed by this key.")
+                self.check(f"{text}\n".encode(errors="surrogatepass"), raw[4:])
+                return text
+        raise NotAuthentic("The tree head is not signed by this key.")
+
+    def head(self, note: str) -> tuple[int, bytes]:
+        """Return size and root (32 bytes) of the signed tree head."""
+        text = self._open(note)
         origin, size, root, *_ = [*text.split("\n"), "", ""]
-        if origin != self.name or not size.isdigit() or str(int(size)) != size or len(_decoded(root)) != 32:
+        if origin != self.name or not _SIZE.fullmatch(size) or len(_decoded(root)) != 32:
             raise NotAuthentic("What is signed is not a tree head of this log.")
         return int(size), _decoded(root)
+
+    def signed(self, note: object, text: str) -> bool:
+        """Return whether this is the key's note of exactly this text."""
+        if not isinstance(note, str) or note.rpartition("\n\n")[0] + "\n" != text:
+            return False
+        try:
+            self._open(note)
+        except NotAuthentic:
+            return False
+        return True
+
+    def __str__(self) -> str:
+        return f"{self.name}+{self.id.hex()}+{b64encode(_ED25519 + self.public).decode()}"
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """An entry of the log: its place, its leaf's hash (32 bytes), and its exact text, where that is shown."""
+
+    index: int
+    leaf: bytes
+    text: str | None
+
+    @classmethod
+    def parse(cls, line: Mapping[str, Any]) -> _Entry:
+        index, leaf, text = line["index"], bytes.fromhex(line["leaf_hash"]), line["body"]
+        if type(index) is not int or leaf.hex() != line["leaf_hash"] or len(leaf) != 32:
+            raise NotAuthentic("An entry's index or hash is malformed.")
+        if text is not None and hashlib.sha256(b"\x00" + text.encode()).digest() != leaf:
+            raise NotAuthentic(f"The text of entry {index} is not the one in the log.")
+        return cls(index, leaf, text)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A certificate that verifies. ``log_entries``: of the log that it was compared with; None: no log was given."""
+
+    statement: dict[str, Any]
+    log_entries: int | None
+
+    @property
+    def compared(self) -> str:
+        """Return in words whether the claim was compared with the log."""
+        if self.log_entries is None:
+            return "claim not compared with the log"
+        return f"claim compared with the log of {self.log_entries} entries"
 
 
 def verify_certificate(
     certificate: str | bytes | Mapping[str, Any],
     *keys: str,
+    log: str | bytes | None = None,
     opening: str | None = None,
     subject_id: str | None = None,
     subject_ids: Sequence[str] | None = None,
     sample_ids: Sequence[str] | None = None,
     case_id: str | None = None,
-) -> dict[str, Any]:
+) -> Verified:
     """Verify the signature and the proofs of a certificate, and return its statement.
 
     ``keys`` are the log's public key (``log.vkey``) and any that it has retired. Get them another way than the
-    certificate: one that brings its own key proves nothing. ``opening`` with ``subject_id``, ``subject_ids`` or
-    ``sample_ids``, and with the ``case_id`` if there was one, checks as well whom the certificate is about. That the
-    claim itself is true is not checked; its guarantee says what it depends on.
+    certificate: one that brings its own key proves nothing. ``log`` is the text of an exported log. With it the claim is
+    compared with the entries, and the first key's rotations are followed. ``opening`` with ``subject_id``,
+    ``subject_ids`` or ``sample_ids``, and with the ``case_id`` if there was one, checks as well whom the certificate is
+    about. That the claim itself is true is not checked; its guarantee says what it depends on.
 
     Raises:
         NotAuthentic: something does not fit; the message says what.
@@ -94,15 +152,18 @@ def verify_certificate(
     parsed = [_Key.parse(key) for key in keys]
     try:
         envelope = certificate if isinstance(certificate, Mapping) else json.loads(certificate)
-        statement = _statement(envelope, parsed)
+        if log is None:
+            statement, entries = _statement(envelope, parsed), None
+        else:
+            statement, entries = _statement_in_log(envelope, parsed, log)
         if opening is not None:
             people = [subject_id] if subject_id is not None else sorted(set(subject_ids or ()))
             _check_opening(statement, bytes.fromhex(opening), people, sample_ids or (), case_id)
     except NotAuthentic:
         raise
     except _MALFORMED as error:
-        raise NotAuthentic(f"The certificate is malformed ({type(error).__name__}).") from None
-    return statement
+        raise NotAuthentic(f"The certificate or the log is malformed ({type(error).__name__}).") from None
+    return Verified(statement, entries)
 
 
 def _statement(envelope: Mapping[str, Any], keys: Sequence[_Key]) -> dict[str, Any]:
@@ -114,27 +175,186 @@ def _statement(envelope: Mapping[str, Any], keys: Sequence[_Key]) -> dict[str, A
     kind = _PAYLOAD_TYPE.encode()
     key.check(b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload), _decoded(signed["sig"]))
     statement: dict[str, Any] = json.loads(payload)
-    if (statement["_type"], statement["predicateType"]) != _TYPES:
-        raise NotAuthentic("The statement is of another type.")
-    _check_audit(statement["predicate"]["audit"], statement["predicate"]["request"], key)
+    if statement["_type"] != _STATEMENT:
+        raise NotAuthentic("The payload is not an in-toto statement of version 1.")
+    if statement["predicateType"] not in (_OLD, _NEW):
+        told = f"The certificate has the format {statement['predicateType']!r}; known are {_OLD} and {_NEW}."
+        raise NotAuthentic(f"{told} A newer release may know it.")
+    predicate = statement["predicate"]
+    files = [
+        {"name": f"{part['model']}/versions/{part['version']}", "digest": {"sha256": part["checkpoint_sha256"]}}
+        for part in predicate["models"]
+    ]
+    if statement["subject"] != files:
+        raise NotAuthentic("The files that the statement is about are not those of its models.")
+    _check_audit(predicate["audit"], predicate["request"], key)
     return statement
 
 
 def _check_audit(audit: Mapping[str, Any], request_id: str, key: _Key) -> None:
     """Check that each entry lies under the signed head, and that acceptance and completion are among them."""
     size, root = key.head(audit["checkpoint"])
-    for entry in audit["entries"]:
-        leaf, index = bytes.fromhex(entry["leaf_hash"]), entry["index"]
-        hashes = [_decoded(each) for each in entry["hashes"]]
-        if not 0 <= index < size or _root(leaf, index, size, hashes) != root:
-            raise NotAuthentic(f"The proof of entry {index} does not lead to the signed head.")
-        body = entry["body"]
-        if body is None:
+    told = set()
+    for each in audit["entries"]:
+        entry = _Entry.parse(each)
+        hashes = [_decoded(hash_) for hash_ in each["hashes"]]
+        if not 0 <= entry.index < size or _root(entry.leaf, entry.index, size, hashes) != root:
+            raise NotAuthentic(f"The proof of entry {entry.index} does not lead to the signed head.")
+        if entry.text is None:
             continue
-        if hashlib.sha256(b"\x00" + body.encode()).digest() != leaf or json.loads(body)["request"] != request_id:
-            raise NotAuthentic(f"The text of entry {index} is not the one in the log.")
-    if not {"request.accepted", "request.completed"} <= {entry["kind"] for entry in audit["entries"]}:
+        body = json.loads(entry.text)
+        if (body["kind"], body["request"]) != (each["kind"], request_id):
+            raise NotAuthentic(f"The text of entry {entry.index} is of another kind, or of another request.")
+        told.add(body["kind"])
+    if not {"request.accepted", "request.completed"} <= told:
         raise NotAuthentic("The certificate does not prove the request's acceptance and completion.")
+
+
+def _statement_in_log(
+    envelope: Mapping[str, Any], keys: Sequence[_Key], log: str | bytes
+) -> tuple[dict[str, Any], int]:
+    """Verify certificate and exported log together; return the statement, and how many entries the log has."""
+    text = log if isinstance(log, str) else log.decode()
+    *lines, last = (json.loads(line) for line in text.splitlines())
+    entries = [_Entry.parse(line) for line in lines]
+    trusted = _trusted(keys[0], entries)
+    current = trusted[0][0]
+    size, root = current.head(last["checkpoint"])
+    if len(entries) != size or any(each.index != place for place, each in enumerate(entries)):
+        raise NotAuthentic(f"The export has {len(entries)} entries, in some order; its head was signed over {size}.")
+    leaves = [each.leaf for each in entries]
+    if _tree(leaves) != root:
+        raise NotAuthentic("The entries do not have the signed root: one was edited, removed or reordered.")
+    statement = _statement(envelope, [*(key for key, _ in trusted), *keys[1:]])
+    size, root = _head_in_time(trusted, statement["predicate"]["audit"]["checkpoint"])
+    if size > len(leaves) or _tree(leaves[:size]) != root:
+        raise NotAuthentic(f"The log does not continue the certificate's head over {size} entries.")
+    digest = hashlib.sha256(_decoded(envelope["payload"])).hexdigest()
+    _compare(statement, digest, [each.text for each in entries])
+    return statement, len(leaves)
+
+
+def _trusted(key: _Key, entries: Iterable[_Entry]) -> list[tuple[_Key, int | None]]:
+    """Return the key in use and then those before it, each with the largest head that it may have signed.
+
+    A rotation leads on where the retired key signed for the new one, and back where the new one signed for the retired.
+    """
+    rotations = []
+    for each in entries:
+        if each.text is None or _ROTATED not in each.text or not _is_rotation(each.text):
+            continue
+        said = json.loads(each.text)
+        old, new = _Key.parse(said["retired"]), _Key.parse(said["key"])
+        on = old.signed(said["endorsement"], f"expunge: this key's successor\n{new}\n")
+        back = new.signed(said.get("acknowledgement"), f"expunge: this key's predecessor\n{old}\n")
+        rotations.append((each.index + 1, old, new, on, back))
+    found: list[tuple[_Key, int | None]] = [(key, None)]
+    for size, old, new, on, _ in rotations:
+        if on and old == found[0][0]:
+            found[0] = (old, size)
+            found.insert(0, (new, None))
+    last = key
+    for size, old, new, _, back in reversed(rotations):
+        if back and new == last:
+            found.append((old, size))
+            last = old
+    return found
+
+
+def _is_rotation(text: str) -> bool:
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(said, dict) and said.get("kind") == _ROTATED
+
+
+def _head_in_time(trusted: Iterable[tuple[_Key, int | None]], note: str) -> tuple[int, bytes]:
+    """Return a head that one of the keys signed while it was in use."""
+    for key, most in trusted:
+        try:
+            size, root = key.head(note)
+        except NotAuthentic:
+            continue
+        if most is not None and size > most:
+            raise NotAuthentic(f"A head over {size} entries was signed with a key that entry {most - 1} had retired.")
+        return size, root
+    raise NotAuthentic("The certificate's head is not signed by a key of this log.")
+
+
+def _compare(statement: Mapping[str, Any], digest: str, texts: Sequence[str | None]) -> None:
+    """Compare what the statement says with what the log's entries say."""
+    predicate, recorded = statement["predicate"], statement["predicateType"] == _NEW
+    published = []
+    for entry in predicate["audit"]["entries"]:
+        text = texts[entry["index"]]
+        if text is None:
+            raise NotAuthentic(f"The export hides the text of entry {entry['index']}: it is another tenant's.")
+        body = json.loads(text)
+        if body["kind"] != entry["kind"]:
+            raise NotAuthentic(f"Entry {entry['index']} is of another kind in the log.")
+        if body["kind"] in ("version.published", "version.restored"):
+            published.append(body)
+    for part in predicate["models"]:
+        wanted = [part["checkpoint_sha256"], part["generation"], part["version"]]
+        said = [each for each in published if [each["checkpoint"], each["generation"], each["number"]] == wanted]
+        name = f"version {part['version']} of {part['model']}"
+        if not said:
+            raise NotAuthentic(f"The log has no entry that publishes {name} with this checkpoint.")
+        if said[0].get("claim_sha256") not in _claim_digests(part["claim"]):
+            raise NotAuthentic(f"The entry that publishes {name} holds another claim.")
+        if said[0]["method"] != part["method"] and (recorded or part["samples"]):
+            raise NotAuthentic(f"The entry that publishes {name} names another method.")
+    issued = ["certificate.issued", predicate["request"], digest]
+    bodies = [json.loads(text) for text in texts if text is not None and digest in text]
+    if recorded and issued not in [[each.get(name) for name in ("kind", "request", "payload_sha256")] for each in bodies]:
+        raise NotAuthentic("The log has no entry that this certificate was issued. Was the log exported before it?")
+
+
+def _claim_digests(claim: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the digest by RFC 8785; and that of Python's canonical JSON, which entries of before have."""
+    before = json.dumps(dict(claim), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(_canonical(claim).encode()).hexdigest(), hashlib.sha256(before.encode()).hexdigest()
+
+
+def _canonical(value: Any) -> str:
+    """Write canonical JSON (RFC 8785). Every number is a double. Raises ValueError for one that is not finite."""
+    if isinstance(value, Mapping):
+        names = sorted(value, key=lambda name: name.encode("utf-16-be"))
+        return "{%s}" % ",".join(f"{_canonical(name)}:{_canonical(value[name])}" for name in names)
+    if isinstance(value, list):
+        return "[%s]" % ",".join(map(_canonical, value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return json.dumps(value, ensure_ascii=False)
+    return _number(float(str(value)))  # of an integer without end: infinity
+
+
+def _number(value: float) -> str:
+    """Write a double as ECMAScript does: the fewest digits; an exponent below 1e-6 and from 1e21 on."""
+    if not isfinite(value):
+        raise ValueError("A claim has no infinite numbers.")
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(exponent, int)  # noqa: S101 (for mypy: it is finite)
+    text, point = "".join(map(str, digits)), len(digits) + exponent
+    if value == 0:
+        return "0"
+    if len(text) <= point <= 21:
+        text += "0" * (point - len(text))
+    elif 0 < point <= 21:
+        text = f"{text[:point]}.{text[point:]}"
+    elif -6 < point <= 0:
+        text = f"0.{'0' * -point}{text}"
+    else:
+        text = f"{text[0]}{'.' * (len(text) > 1)}{text[1:]}e{point - 1:+d}"
+    return "-" * sign + text
+
+
+def _tree(leaves: Sequence[bytes]) -> bytes:
+    """Return the root over these hashes (RFC 6962, 2.1)."""
+    if len(leaves) < 2:
+        return leaves[0] if leaves else hashlib.sha256(b"").digest()
+    split = 1 << (len(leaves) - 1).bit_length() - 1
+    return hashlib.sha256(b"\x01" + _tree(leaves[:split]) + _tree(leaves[split:])).digest()
 
 
 def _root(leaf: bytes, index: int, size: int, hashes: Sequence[bytes]) -> bytes | None:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from service.audit import merkle as tree
 from service.audit.signed_note import NotAuthentic, Signer, Verifier
-from service.audit.succession import ROTATED, Succession
+from service.audit.succession import ROTATED, Succession, successions
 from service.infra.db import batches, now
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import new_id
@@ -231,10 +231,7 @@ def _holder(session: Session, waiting: Iterable[AuditEntry], head: TreeHead | No
     write into the database would choose the signing key. Raises NotAuthentic.
     """
     holder = newest_key(session)
-    for entry in waiting:
-        if entry.kind != ROTATED:
-            continue
-        each = Succession.parse(0, entry.body)
+    for each in successions((0, entry.body) for entry in waiting):
         if not (each.endorsed and each.acknowledged):
             raise NotAuthentic("An entry that waits for the log retires a signing key, and not both keys signed it.")
         if holder is None and head is not None:

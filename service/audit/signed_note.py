@@ -126,7 +126,7 @@ class Verifier:
             dash, name, signature, *_ = [*line.split(" "), "", ""]
             raw = decoded(signature)
             if dash == "\u2014" and name == self.name and raw[:4] == self.key_id:
-                self.verify(text.encode(), raw[4:])
+                self.verify(text.encode(errors="surrogatepass"), raw[4:])
                 return text
         raise NotAuthentic("The note is not signed by this key.")
 

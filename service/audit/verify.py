@@ -33,7 +33,7 @@ class ExportedEntry:
             hashed = None if body is None else tree.leaf_hash(body.encode())
         except (KeyError, TypeError, ValueError, AttributeError):
             raise NotAuthentic("An entry is malformed.") from None
-        if type(index) is not int or leaf.hex() != line["leaf_hash"]:
+        if type(index) is not int or len(leaf) != 32 or leaf.hex() != line["leaf_hash"]:
             raise NotAuthentic(f"An entry is malformed: its index is {index!r}.")
         if hashed not in (None, leaf):
             raise NotAuthentic(f"Entry {index} was edited: its text does not have its hash.")

@@ -154,7 +154,7 @@ def _issues(text: str | None, request_id: str, digest: str) -> bool:
     if text is None or digest not in text:
         return False
     body = json.loads(text)
-    return (body["kind"], body["request"], body["payload_sha256"]) == (ISSUED, request_id, digest)
+    return [body.get(name) for name in ("kind", "request", "payload_sha256")] == [ISSUED, request_id, digest]
 
 
 def accepted_commitment(statement: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,19 +122,31 @@ def _check_opening(statement: dict[str, Any], opening: str, order: Order) -> Non
 
 
 def _facts(statement: dict[str, Any]) -> dict[str, Any]:
+    """Return what is shown. A certificate of an older format may lack a field, so each is looked for."""
     predicate = statement["predicate"]
-    together = predicate["together"] or {}
-    limit = together.get("from_these_versions_on")
+    together = _at(predicate, "together")
+    limit = _at(together, "from_these_versions_on")
+    numbers = [_at(together, name) for name in ("epsilon", "delta")]
+    epsilon, delta = (f"{each:.4g}" if isinstance(each, int | float) else str(each) for each in numbers)
     return {
         "verified": True,
         "request": predicate["request"],
-        "received_at": predicate["received_at"],
-        "completed_at": predicate["completed_at"],
+        "received_at": _at(predicate, "received_at"),
+        "completed_at": _at(predicate, "completed_at"),
         "subjects": [each["name"] for each in statement["subject"]],
-        "claims": [f"{part['model']}: {part['claim']['guarantee']}" for part in predicate["models"]],
-        "no claim about": [f"{each['model']}: {each['reason']}" for each in predicate["without_version"]],
-        "together": f"epsilon {together['epsilon']:.4g} at delta {together['delta']:g}" if together else "no claim",
-        "from_these_versions_on": limit["statement"] if limit else "no bound",
-        "in_plain_words": limit["in_plain_words"] if limit else None,
+        "claims": [f"{part['model']}: {_at(part, 'claim', 'guarantee')}" for part in predicate["models"]],
+        "no claim about": [
+            f"{_at(each, 'model')}: {_at(each, 'reason')}" for each in _at(predicate, "without_version") or ()
+        ],
+        "together": f"epsilon {epsilon} at delta {delta}" if together else "no claim",
+        "from_these_versions_on": _at(limit, "statement") if limit else "no bound",
+        "in_plain_words": _at(limit, "in_plain_words"),
         "entries_in_log": len(predicate["audit"]["entries"]),
     }
+
+
+def _at(value: Any, *names: str) -> Any:
+    """Return what lies at this path; None where there is nothing."""
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value

