@@ -126,6 +126,8 @@ def _facts(statement: dict[str, Any]) -> dict[str, Any]:
     predicate = statement["predicate"]
     together = _at(predicate, "together")
     limit = _at(together, "from_these_versions_on")
+    ended = _at(predicate, "without_version")
+    ended = ended if isinstance(ended, list) else []
     numbers = [_at(together, name) for name in ("epsilon", "delta")]
     epsilon, delta = (f"{each:.4g}" if isinstance(each, int | float) else str(each) for each in numbers)
     return {
@@ -135,9 +137,7 @@ def _facts(statement: dict[str, Any]) -> dict[str, Any]:
         "completed_at": _at(predicate, "completed_at"),
         "subjects": [each["name"] for each in statement["subject"]],
         "claims": [f"{part['model']}: {_at(part, 'claim', 'guarantee')}" for part in predicate["models"]],
-        "no claim about": [
-            f"{_at(each, 'model')}: {_at(each, 'reason')}" for each in _at(predicate, "without_version") or ()
-        ],
+        "no claim about": [f"{_at(each, 'model')}: {_at(each, 'reason')}" for each in ended if isinstance(each, Mapping)],
         "together": f"epsilon {epsilon} at delta {delta}" if together else "no claim",
         "from_these_versions_on": _at(limit, "statement") if limit else "no bound",
         "in_plain_words": _at(limit, "in_plain_words"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from base64 import b64decode, b64encode
 from dataclasses import replace
@@ -18,6 +19,7 @@ from service.api.metrics import render
 from service.audit.log import charge, integrate, record
 from service.audit.merkle import leaf_hash
 from service.audit.signed_note import NotAuthentic, Signer
+from service.certificates import issue
 from service.certificates.envelope import accepted_commitment, sign, verify
 from service.certificates.issue import issue_due
 from service.certificates.statement import summed
@@ -397,6 +399,41 @@ def test_a_certificate_waits_for_the_keys_and_for_the_log(client: TestClient, se
     assert first.status_code == 200
     assert tick(service) == 0
     assert client.get(path).content == first.content
+
+
+def said_of_certificates(service: Service) -> list[tuple[str | None, str]]:
+    """(request, digest) of each entry that a certificate was issued."""
+    with service.database.read() as session:
+        rows = session.scalars(select(AuditEntry).where(AuditEntry.kind == "certificate.issued").order_by(AuditEntry.id))
+        return [(row.request_id, json.loads(row.body)["payload_sha256"]) for row in rows]
+
+
+def test_the_log_holds_the_digest_of_each_certificate(
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are stored, or neither; however often and by however many schedulers it is tried."""
+    model = live_model(service)
+    made = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"}).json()
+    carry_out(service, model, made["id"])
+    with pytest.MonkeyPatch.context() as dying, pytest.raises(ZeroDivisionError):
+        dying.setattr("service.certificates.issue.announce", lambda *_: 1 / 0)
+        tick(service)
+    assert said_of_certificates(service) == []
+    with service.database.read() as session:
+        assert session.scalars(select(Certificate.issued_at)).all() == [None]
+    signer, outcomes = Signer.of(service.settings), issue._outcomes
+
+    def and_then_another_is_first(*facts: Any) -> Any:
+        found = outcomes(*facts)
+        monkeypatch.setattr(issue, "_outcomes", outcomes)
+        assert issue_due(service.database, signer, service.pepper) == 1
+        return found
+
+    monkeypatch.setattr(issue, "_outcomes", and_then_another_is_first)
+    assert issue_due(service.database, signer, service.pepper) == 0
+    assert issue_due(service.database, signer, service.pepper) == 0
+    payload = b64decode(client.get(f"{PATH}/{made['id']}/certificate").json()["payload"])
+    assert said_of_certificates(service) == [(made["id"], hashlib.sha256(payload).hexdigest())]
 
 
 def test_a_reopened_request_gets_another_certificate(client: TestClient, service: Service) -> None:

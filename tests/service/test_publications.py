@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import runpy
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import update
+from sqlalchemy import select, update
 
+from expunge_client import certificates as light_client
 from service.api.dependencies import Service
+from service.audit import merkle as tree
+from service.audit.log import canonical
 from service.audit.signed_note import NotAuthentic
-from service.infra.tables import Version
-from service.models.publications import compare_shown, unlogged
+from service.infra.tables import AuditEntry, Version
+from service.models.publications import claim_digest, compare_shown, require_published, says_claim, unlogged
 from tests.service.test_certificates import issued
 from tests.service.worlds import live_model
 
 __all__ = ["issued"]
+VECTORS = Path(__file__).parent / "vectors"
+CLAIMS: list[dict[str, str]] = json.loads((VECTORS / "claims.json").read_text())
+"""what node wrote: vectors/canonical.mjs"""
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
@@ -45,3 +57,50 @@ def test_a_version_that_the_log_does_not_publish_is_named(client: TestClient, se
     assert unlogged([], versions)
     with pytest.raises(NotAuthentic, match="no entry that publishes version 1 of digits"):
         compare_shown([], versions)
+
+
+@pytest.mark.parametrize("vector", CLAIMS, ids=range(len(CLAIMS)))
+def test_a_claims_digest_is_the_one_that_another_language_computes(vector: dict[str, str]) -> None:
+    """Three implementations in Python against one in JavaScript, whose numbers RFC 8785 writes."""
+    claim = json.loads(vector["claim"])
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "verify.py"), run_name="example")
+    assert hashlib.sha256(vector["canonical"].encode()).hexdigest() == vector["sha256"]
+    assert light_client._canonical(claim) == example["canonical"](claim) == vector["canonical"]
+    assert claim_digest(claim) == light_client._claim_digests(claim)[0] == example["digests"](claim)[0]
+    assert claim_digest(claim) == vector["sha256"]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed; its answers are committed")
+def test_the_vectors_are_what_node_writes() -> None:
+    text = (VECTORS / "claims.json").read_text()
+    done = subprocess.run(["node", VECTORS / "canonical.mjs"], input=text, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == CLAIMS
+
+
+@ON_SQLITE
+def test_a_version_that_was_published_with_the_digest_of_before_is_still_certified(
+    service: Service, client: TestClient, issued: Any
+) -> None:
+    """Its entry holds the SHA-256 of Python's canonical JSON; it is compared, and an edit is still found."""
+    _, _, version = issued
+    with service.database.write() as session:
+        entry = session.scalars(select(AuditEntry).where(AuditEntry.kind == "version.published")).one()
+        before = hashlib.sha256(canonical(version.claim).encode()).hexdigest()
+        assert before != claim_digest(version.claim) and says_claim({"claim_sha256": before}, version.claim)
+        entry.body = entry.body.replace(claim_digest(version.claim), before)
+        entry.leaf_hash = tree.leaf_hash(entry.body.encode()).hex()
+        session.flush()
+        row = session.get_one(Version, version.id)
+        require_published(session, row, [entry])
+        row.claim = row.claim | {"epsilon": 0.0}
+        with pytest.raises(NotAuthentic, match="claim_sha256"):
+            require_published(session, row, [entry])
+
+
+@ON_SQLITE
+def test_what_an_entry_is_stands_in_its_text_and_not_beside_it(client: TestClient, issued: Any) -> None:
+    entries, versions = shown(client)
+    called = [entry | {"kind": "version.published"} for entry in entries]
+    assert compare_shown(called, versions) == 1
+    other = [entry | {"kind": "hold.placed"} for entry in entries]
+    assert compare_shown(other, versions) == 1

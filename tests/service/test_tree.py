@@ -110,6 +110,55 @@ def test_every_consistency_proof_verifies_and_a_rewritten_prefix_does_not() -> N
             assert not tree.verify_consistency(old, size, old_root, forged, proof)
 
 
+def test_a_proof_that_ends_below_the_root_or_above_it_shows_nothing() -> None:
+    """A verifier that only compares hashes would take an inner node for a leaf, and a root's parent for the root."""
+    for size in range(1, 34):
+        _, hashes = leaves(size)
+        root, stranger = tree.root_of(hashes), tree.leaf_hash(b"stranger")
+        for index in range(size):
+            proof = tree.inclusion_proof(tree.in_memory(hashes), size, index)
+            for cut in range(1, len(proof) + 1):  # the node that stands `cut` levels above the leaf, as if it were a leaf
+                inner = _climbed(hashes[index], index, size, proof[:cut])
+                assert not tree.verify_inclusion(inner, index, size, proof[cut:], root)
+            longer = [*proof, stranger]
+            for above in (tree.node_hash(root, stranger), tree.node_hash(stranger, root)):
+                assert not tree.verify_inclusion(hashes[index], index, size, longer, above)
+        for old in range(1, size):
+            proof = tree.consistency_proof(tree.in_memory(hashes), size, old)
+            old_root = tree.root_of(hashes[:old])
+            for above in (tree.node_hash(root, stranger), tree.node_hash(stranger, root)):
+                for below in (old_root, tree.node_hash(stranger, old_root)):
+                    assert not tree.verify_consistency(old, size, below, above, [*proof, stranger])
+            for cut in range(len(proof)):
+                for new_root in {*_partial(old, size, old_root, proof[:cut])}:
+                    assert not tree.verify_consistency(old, size, old_root, new_root, proof[:cut])
+
+
+def _climbed(leaf: bytes, index: int, size: int, path: list[bytes]) -> bytes:
+    """The node to which the first hashes of a proof lead (RFC 9162, 2.1.3.2, without its last step)."""
+    place, last = index, size - 1
+    for sibling in path:
+        if place & 1 or place == last:
+            leaf = tree.node_hash(sibling, leaf)
+            while not place & 1 and place:
+                place, last = place >> 1, last >> 1
+        else:
+            leaf = tree.node_hash(leaf, sibling)
+        place, last = place >> 1, last >> 1
+    return leaf
+
+
+def _partial(old: int, size: int, old_root: bytes, proof: list[bytes]) -> list[bytes]:
+    """The roots of the new tree that a shortened proof would show to who does not ask whether it is complete."""
+    path = [old_root, *proof] if old & (old - 1) == 0 else proof
+    if not path:
+        return []
+    place, last = old - 1, size - 1
+    while place & 1:
+        place, last = place >> 1, last >> 1
+    return [_climbed(path[0], place, last + 1, path[1:])]
+
+
 @given(st.integers(1, 300), st.data())
 def test_proofs_are_as_long_as_the_rfc_says(size: int, data: st.DataObject) -> None:
     index = data.draw(st.integers(0, size - 1))

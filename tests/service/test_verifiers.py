@@ -639,7 +639,8 @@ def mutated(world: World, dice: random.Random) -> Papers:
     what = dice.randrange(4)
     log = dice.random() < 0.6
     if what == 0:
-        return world.papers(signed(signer, changed(statement_of(certificate), dice)), log, dice.choice([signer, world.new]))
+        statement = dice.choice([changed, any_changed])(statement_of(certificate), dice)
+        return world.papers(signed(signer, statement), log, dice.choice([signer, world.new]))
     if what == 1:
         return world.papers(any_changed(certificate, dice), log, signer)
     lines = list(copy.deepcopy(world.export))

@@ -11,14 +11,21 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select, text
+from typer.testing import CliRunner
 
 from service.access.api_keys import authenticate, create_key, revoke_key
 from service.api.app import create_app
+from service.audit import merkle as tree
+from service.audit.key_rotation import FOLDER, handovers, keep_handovers
 from service.audit.log import newest_head
-from service.audit.signed_note import NotAuthentic, Signer
+from service.audit.self_check import check_log
+from service.audit.signed_note import NotAuthentic, Signer, Verifier
+from service.audit.succession import predecessors, signatures
 from service.audit.verify import verify
 from service.certificates.envelope import verify as verified
+from service.certificates.envelope import verify_with_log
 from service.certificates.issue import issue_due
+from service.cli.main import app
 from service.infra.files import Damaged, folder_at
 from service.infra.settings import SettingsError
 from service.infra.tables import (
@@ -29,6 +36,7 @@ from service.infra.tables import (
     Generation,
     Heartbeat,
     Hold,
+    LogCheck,
     Model,
     Removal,
     Restoration,
@@ -171,6 +179,90 @@ def test_the_log_goes_on_where_it_was_and_contradicts_no_signed_head(world: Worl
     head, lines = export(old)
     assert verify(lines, head, signer(old).verifier, [log[0]]).size > len(log[1])
     assert old.kinds().count("version.published") == 3 and "version.restored" not in old.kinds()
+
+
+def rotated(world: World, monkeypatch: pytest.MonkeyPatch) -> Verifier:
+    """The command as an operator runs it; returns the key in use from now on."""
+    for name in ("home", "store", "signing_key_file"):
+        monkeypatch.setenv(f"EXPUNGE_{name.upper()}", str(getattr(world.settings, name)))
+    monkeypatch.setenv("EXPUNGE_DATABASE_URL", world.database.engine.url.render_as_string(hide_password=False))
+    done = CliRunner().invoke(app, ["keys", "rotate-signing"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return signer(world).verifier
+
+
+def certificates(world: World) -> list[dict[str, Any]]:
+    """Certify what is due; return all certificates."""
+    scheduler.extend_log(world.database, signer(world))
+    scheduler.issue(world.database, signer(world), world.storage.pepper)
+    return [json.loads(row.envelope or "null") for row in world.rows_of(Certificate) if row.envelope]
+
+
+@pytest.mark.both_engines
+@pytest.mark.parametrize("rotations", [1, 2])
+@pytest.mark.parametrize("log", ["no export", "an export of before", "an export of after"])
+def test_a_restore_across_a_rotation_raises_no_alarm_and_old_certificates_verify(
+    world: World, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch, rotations: int, log: str
+) -> None:
+    """The database is put back to before the rotation. The store holds the handover; the retired key is gone."""
+    model_id = world.live(min_guarantee="proved")
+    released(world, model_id, "p1")
+    (before,) = certificates(world)
+    check_log(world.database, signer(world).verifier)
+    old, first = snapshot(world), signer(world).verifier
+    world.delete("p3")
+    exports = [export(world)] if log == "an export of before" else []
+    for _ in range(rotations):
+        newest = rotated(world, monkeypatch)
+        world.delete(f"p{4 + _}")
+    exports = [export(world)] if log == "an export of after" else exports
+    restore(old.storage, old.settings.lease_seconds, signer(old), exports)
+    restore(old.storage, old.settings.lease_seconds, signer(old), exports)  # repeatable
+    check_log(old.database, newest)  # the scheduler's check may come before its first signature
+    confirmed(old)
+    released(old, model_id, "p2")
+    after = certificates(old)
+    check_log(old.database, newest)
+    assert [row.fault for row in old.rows_of(LogCheck)] == [None]
+    head, lines = export(old)
+    assert len(after) >= 2 and sum("log.key_rotated" in line["body"] for line in lines) == rotations
+    for trusted in (first, newest):
+        for certificate in (before, *after):
+            verify_with_log(certificate, head, lines, trusted)
+
+
+def test_a_restore_believes_no_handover_that_the_key_in_use_did_not_acknowledge(
+    world: World, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody writes into the store, and owns a key that was retired, or one of their own."""
+    model_id = world.live(min_guarantee="proved")
+    released(world, model_id, "p1")
+    scheduler.extend_log(world.database, signer(world))
+    old, stolen = snapshot(world), signer(world)
+    rotated(world, monkeypatch)
+    current, thief = signer(world), Signer(world.settings.log_origin, b"t" * 32)
+    folder = world.storage.store.folder.inside(FOLDER)
+    (real,) = (each.name for each in folder.entries())
+    folder.delete([real])
+    for size, facts in {
+        "90": signatures(stolen, thief),
+        "91": signatures(thief, thief) | {"key": str(current.verifier)},
+        "92": signatures(stolen, thief) | {"key": str(current.verifier)},
+        "93": {},
+    }.items():
+        folder.create(size, json.dumps({"kind": "log.key_rotated", **facts}).encode())
+    folder.create("94", b"\xff")
+    with world.database.read() as session:
+        keep_handovers(session, world.storage.store.folder)
+    believed = predecessors(current.verifier, handovers(world.storage.store.folder))
+    assert [each.retired for each in believed] == [stolen.verifier]
+    forged = [*export(world)[1]]
+    more = [*forged, {"index": len(forged), "leaf_hash": tree.leaf_hash(b"{}").hex(), "body": "{}"}]
+    for liar in (stolen, thief):
+        head = liar.checkpoint(len(more), tree.root_of([bytes.fromhex(line["leaf_hash"]) for line in more]))
+        with pytest.raises(NotAuthentic):
+            restore(old.storage, old.settings.lease_seconds, current, [(head, more)])
+    assert old.count(Restoration) == 0
 
 
 def test_nothing_is_claimed_and_nothing_kept_until_the_operator_confirms(world: World, snapshot: Snapshot) -> None:
