@@ -215,4 +215,5 @@ def main(certificate, key, log=None, opening=None, subject=None, case=None):
     print("verified:", *checks, *([] if log else ["claim not compared with the log"]), sep="\n")
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])
