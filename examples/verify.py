@@ -99,9 +99,9 @@ def entry_of(line):
 def canonical(value):  # RFC 8785; every number is a double
     if isinstance(value, dict):
         names = sorted(value, key=lambda name: name.encode("utf-16-be"))
-        return "{%s}" % ",".join(f"{canonical(name)}:{canonical(value[name])}" for name in names)
+        return f"{{{','.join(f'{canonical(name)}:{canonical(value[name])}' for name in names)}}}"
     if isinstance(value, list):
-        return "[%s]" % ",".join(map(canonical, value))
+        return f"[{','.join(map(canonical, value))}]"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return json.dumps(value, ensure_ascii=False)
     sign, digits, exponent = Decimal(repr(float(str(value)))).normalize().as_tuple()
@@ -154,32 +154,36 @@ def keys_of(key, entries):
     return keys
 
 
-def main(certificate, key, log=None, opening=None, subject=None, case=None):
-    envelope, configured = json.loads(Path(certificate).read_bytes()), Key(Path(key).read_text())
-    keys, lines = [(configured, None)], None
-    if log:
-        *lines, last = map(json.loads, Path(log).read_text().splitlines())
-        lines = [entry_of(line) for line in lines]
-        keys = keys_of(configured, lines)
-        head, leaves = keys[0][0].head(last["checkpoint"]), [leaf for _, leaf, _ in lines]
-        check([index for index, _, _ in lines] == list(range(len(lines))), "the log has all its entries, in order")
-        check(head == (len(lines), root_of(leaves)), "the log has the size and the root that its key signed")
+def read_log(file, key):
+    """Return the entries of an export, after its head and every line were checked; and the keys by its rotations."""
+    *lines, last = map(json.loads, Path(file).read_text().splitlines())
+    lines = [entry_of(line) for line in lines]
+    keys = keys_of(key, lines)
+    head = keys[0][0].head(last["checkpoint"])
+    check([index for index, _, _ in lines] == list(range(len(lines))), "the log has all its entries, in order")
+    check(head == (len(lines), root_of([leaf for _, leaf, _ in lines])), "the log's size and root are signed")
+    return lines, keys
+
+
+def read_certificate(envelope, keys):
+    """Return the statement, and the texts that it shows by their kind, after signature and proofs were checked."""
     payload, (signed, *_) = bytes_of(envelope["payload"]), envelope["signatures"]
     signer = next((each for each, _ in keys if each.id == signed["keyid"]), keys[0][0])
     check(envelope["payloadType"] == "application/vnd.in-toto+json", "the envelope holds an in-toto statement")
     encoded = b"DSSEv1 28 application/vnd.in-toto+json %d %s" % (len(payload), payload)
     check(signer.signed(bytes_of(signed["sig"]), encoded), "the certificate is signed by a key of the log")
     statement = json.loads(payload)
+    predicate = statement["predicate"]
     check(statement["_type"] == "https://in-toto.io/Statement/v1", "the statement is of version 1")
     check(statement["predicateType"] in (OLD, NEW), f"the format {statement['predicateType']} is {OLD} or {NEW}")
-    predicate, recorded = statement["predicate"], statement["predicateType"] == NEW
-    files = [(f"{part['model']}/versions/{part['version']}", part["checkpoint_sha256"]) for part in predicate["models"]]
-    subjects = [{"name": name, "digest": {"sha256": digest}} for name, digest in files]
-    check(statement["subject"] == subjects, "the files are those of the models")
-    note, entries = predicate["audit"]["checkpoint"], predicate["audit"]["entries"]
-    size, root = signer.head(note)
+    files = [
+        {"name": f"{part['model']}/versions/{part['version']}", "digest": {"sha256": part["checkpoint_sha256"]}}
+        for part in predicate["models"]
+    ]
+    check(statement["subject"] == files, "the files are those of the models")
+    size, root = signer.head(predicate["audit"]["checkpoint"])
     told = {}
-    for each in entries:
+    for each in predicate["audit"]["entries"]:
         index, leaf, text = entry_of(each)
         path = [bytes_of(part) for part in each["hashes"]]
         check(0 <= index < size and root_by_proof(leaf, index, size, path) == root, f"entry {index} is in the log")
@@ -189,25 +193,43 @@ def main(certificate, key, log=None, opening=None, subject=None, case=None):
             check(body["request"] == predicate["request"], f"entry {index} is about this request")
             told.setdefault(body["kind"], body)
     check({"request.accepted", "request.completed"} <= told.keys(), "the log accepted and completed this request")
-    if lines is not None:
-        most = next(most for each, most in keys if each.head(note))
-        check(most is None or size <= most, "the certificate's head was signed before its key was retired")
-        check(size <= len(leaves) and root_of(leaves[:size]) == root, "the log continues the certificate's head")
-        texts = [json.loads(lines[each["index"]][2]) for each in entries]
-        check([each["kind"] for each in texts] == [each["kind"] for each in entries], "every kind is the log's")
-        published = [each for each in texts if each["kind"] in ("version.published", "version.restored")]
-        for part, (name, digest) in zip(predicate["models"], files, strict=True):
-            wanted = [digest, part["generation"], part["version"]]
-            found = [each for each in published if [each["checkpoint"], each["generation"], each["number"]] == wanted]
-            check(found, f"the log published {name} with this checkpoint")
-            check(found[0].get("claim_sha256") in digests(part["claim"]), f"the log has this claim of {name}")
-            method = found[0]["method"] == part["method"] or not (recorded or part["samples"])
-            check(method, f"the log has this method of {name}")
-        digest = hashlib.sha256(payload).hexdigest()
-        issued = [json.loads(text) for _, _, text in lines if text is not None and digest in text]
-        facts = [[each.get(name) for name in ("kind", "request", "payload_sha256")] for each in issued]
-        entry = ["certificate.issued", predicate["request"], digest] in facts
-        check(entry or not recorded, "the log has an entry of this certificate" if recorded else "the format is old")
+    return statement, told
+
+
+def compare(statement, payload, lines, keys):
+    """Compare what the certificate says with what the log's entries say."""
+    predicate, recorded = statement["predicate"], statement["predicateType"] == NEW
+    note, entries = predicate["audit"]["checkpoint"], predicate["audit"]["entries"]
+    (size, root), most = next((head, most) for each, most in keys if (head := each.head(note)))
+    check(most is None or size <= most, "the certificate's head was signed before its key was retired")
+    same = size <= len(lines) and root_of([leaf for _, leaf, _ in lines[:size]]) == root
+    check(same, "the log continues the certificate's head")
+    texts = [json.loads(lines[each["index"]][2]) for each in entries]
+    check([each["kind"] for each in texts] == [each["kind"] for each in entries], "every kind is the log's")
+    published = [each for each in texts if each["kind"] in ("version.published", "version.restored")]
+    for part in predicate["models"]:
+        name = f"version {part['version']} of {part['model']}"
+        wanted = [part["checkpoint_sha256"], part["generation"], part["version"]]
+        found = [each for each in published if [each["checkpoint"], each["generation"], each["number"]] == wanted]
+        check(found, f"the log published {name} with this checkpoint")
+        check(found[0].get("claim_sha256") in digests(part["claim"]), f"the log has this claim of {name}")
+        method = found[0]["method"] == part["method"] or not (recorded or part["samples"])
+        check(method, f"the log has this method of {name}")
+    digest = hashlib.sha256(payload).hexdigest()
+    issued = [json.loads(text) for _, _, text in lines if text is not None and digest in text]
+    facts = [[each.get(name) for name in ("kind", "request", "payload_sha256")] for each in issued]
+    entry = ["certificate.issued", predicate["request"], digest] in facts
+    check(entry or not recorded, "the log has an entry of this certificate" if recorded else "the format is old")
+
+
+def main(certificate, key, *more):
+    log, opening, subject, case = [*more, None, None, None, None][:4]
+    envelope, lines, keys = json.loads(Path(certificate).read_bytes()), None, [(Key(Path(key).read_text()), None)]
+    if log:
+        lines, keys = read_log(log, keys[0][0])
+    statement, told = read_certificate(envelope, keys)
+    if log:
+        compare(statement, bytes_of(envelope["payload"]), lines, keys)
     if opening:
         named = json.dumps(({"case": case} if case else {}) | {"subject": subject}, separators=(",", ":"))
         seen = hmac.digest(bytes.fromhex(opening), named.encode(), "sha256").hex()

@@ -135,8 +135,8 @@ def verify_certificate(
     """Verify the signature and the proofs of a certificate, and return its statement.
 
     ``keys`` are the log's public key (``log.vkey``) and any that it has retired. Get them another way than the
-    certificate: one that brings its own key proves nothing. ``log`` is the text of an exported log. With it the claim is
-    compared with the entries, and the first key's rotations are followed. ``opening`` with ``subject_id``,
+    certificate: one that brings its own key proves nothing. ``log`` is the text of an exported log. With it the claim
+    is compared with the entries, and the first key's rotations are followed. ``opening`` with ``subject_id``,
     ``subject_ids`` or ``sample_ids``, and with the ``case_id`` if there was one, checks as well whom the certificate is
     about. That the claim itself is true is not checked; its guarantee says what it depends on.
 
@@ -307,7 +307,9 @@ def _compare(statement: Mapping[str, Any], digest: str, texts: Sequence[str | No
             raise NotAuthentic(f"The entry that publishes {name} names another method.")
     issued = ["certificate.issued", predicate["request"], digest]
     bodies = [json.loads(text) for text in texts if text is not None and digest in text]
-    if recorded and issued not in [[each.get(name) for name in ("kind", "request", "payload_sha256")] for each in bodies]:
+    if recorded and issued not in [
+        [each.get(name) for name in ("kind", "request", "payload_sha256")] for each in bodies
+    ]:
         raise NotAuthentic("The log has no entry that this certificate was issued. Was the log exported before it?")
 
 
@@ -321,9 +323,9 @@ def _canonical(value: Any) -> str:
     """Write canonical JSON (RFC 8785). Every number is a double. Raises ValueError for one that is not finite."""
     if isinstance(value, Mapping):
         names = sorted(value, key=lambda name: name.encode("utf-16-be"))
-        return "{%s}" % ",".join(f"{_canonical(name)}:{_canonical(value[name])}" for name in names)
+        return f"{{{','.join(f'{_canonical(name)}:{_canonical(value[name])}' for name in names)}}}"
     if isinstance(value, list):
-        return "[%s]" % ",".join(map(_canonical, value))
+        return f"[{','.join(map(_canonical, value))}]"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return json.dumps(value, ensure_ascii=False)
     return _number(float(str(value)))  # of an integer without end: infinity
@@ -383,7 +385,7 @@ def _check_opening(
     text = json.dumps(named, sort_keys=True, separators=(",", ":"))
     expected = hmac.new(opening, text.encode(), "sha256").hexdigest()
     entries = statement["predicate"]["audit"]["entries"]
-    body = next(entry["body"] for entry in entries if entry["kind"] == "request.accepted")
+    body = next(entry["body"] for entry in entries if entry["kind"] == "request.accepted" and entry["body"] is not None)
     if not hmac.compare_digest(str(json.loads(body)["commitment"]), expected):
         raise NotAuthentic("The certificate is not about whom you named, or the opening is another request's.")
 

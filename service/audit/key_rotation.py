@@ -8,6 +8,9 @@ rotation finds it there.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -19,7 +22,7 @@ from service.infra.tables import AuditEntry
 from service.infra.tenants import DEFAULT_TENANT
 
 FOLDER = "handovers"
-"""in the store: for each rotation the text of its entry, named by the size of the log with that entry"""
+"""in the store: for each rotation the text of its entry, named by the size of the log with it and the new key's id"""
 WAITS = 1 << 62
 """the index of a rotation that has no place in the log yet"""
 
@@ -42,28 +45,29 @@ def keep_handovers(session: Session, store: Folder) -> None:
     for each in _rotations(session):
         if each.index == WAITS:
             continue
-        name, text = str(each.index + 1), each.body.encode()
+        name, text = f"{each.index + 1}.{each.key.key_id.hex()}", each.body.encode()
         try:
             folder.create(name, text)
         except FileExistsError:
             found = folder.read(name)
-            if found != text and text.startswith(found):  # a power cut left half of it
+            if found == text:
+                continue
+            if text.startswith(found):  # a power cut left half of it
                 folder.write(name, [text])
-            elif found != text:
-                raise NotAuthentic(f"{folder}/{name} is another rotation than the log's: two logs share a store.") from None
+            elif not any(other.acknowledged and other.retired == each.retired for other in _read(folder, name)):
+                raise NotAuthentic(f"{folder}/{name} is no handover of this log, and is not overwritten.") from None
 
 
 def handovers(store: Folder) -> list[Succession]:
     """Return the rotations that the store holds, oldest first. Nothing of them is checked. Raises OSError."""
     folder = store.inside(FOLDER)
-    sizes = sorted(int(each.name) for each in folder.entries() if each.name.isdecimal())
-    found = []
-    for size in sizes:
-        try:
-            found.append(Succession.parse(size - 1, folder.read(str(size)).decode()))
-        except (NotAuthentic, UnicodeDecodeError):  # half of one, or not ours: no chain leads through it
-            continue
-    return found
+    found = [rotation for each in folder.entries() for rotation in _read(folder, each.name)]
+    return sorted(found, key=lambda each: each.index)
+
+
+def _read(folder: Folder, name: str) -> list[Succession]:
+    size = name.partition(".")[0]
+    return _readable([(int(size) - 1, folder.read(name).decode(errors="replace"))]) if size.isdecimal() else []
 
 
 def keys_of(session: Session, configured: Verifier) -> list[TrustedKey]:
@@ -75,4 +79,13 @@ def _rotations(session: Session) -> list[Succession]:
     """Return the log's rotations, oldest first. One that waits for its place comes last, and limits no head yet."""
     rows = select(AuditEntry.log_index, AuditEntry.body).where(AuditEntry.kind == ROTATED)
     ordered = rows.order_by(AuditEntry.log_index.is_(None), AuditEntry.log_index, AuditEntry.id)
-    return [Succession.parse(WAITS if index is None else index, body) for index, body in session.execute(ordered)]
+    return _readable((WAITS if index is None else index, body) for index, body in session.execute(ordered))
+
+
+def _readable(entries: Iterable[tuple[int, str]]) -> list[Succession]:
+    """Return the rotations. What is none, or half of one, leads nowhere: no chain goes through it."""
+    found = []
+    for index, body in entries:
+        with suppress(NotAuthentic):
+            found.append(Succession.parse(index, body))
+    return found

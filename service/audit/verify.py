@@ -76,7 +76,9 @@ def open_head(keys: Iterable[TrustedKey], note: str) -> LogHead:
             continue
         if each.most is not None and found.size > each.most:
             retired = each.most - 1
-            raise NotAuthentic(f"A head over {found.size} entries was signed with a key that entry {retired} had retired.")
+            raise NotAuthentic(
+                f"A head over {found.size} entries was signed with a key that entry {retired} had retired."
+            )
         return found
     raise why
 
@@ -98,7 +100,9 @@ def _roots(entries: Sequence[ExportedEntry], size: int, wanted: set[int]) -> dic
         raise NotAuthentic(f"The log was truncated: {len(entries)} entries, and its head was signed over {size}.")
     if len(entries) > size:
         behind = len(entries) - size
-        raise NotAuthentic(f"{behind} entries stand behind the {size} that the head was signed over: nobody signed them.")
+        raise NotAuthentic(
+            f"{behind} entries stand behind the {size} that the head was signed over: nobody signed them."
+        )
     return roots
 
 

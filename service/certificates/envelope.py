@@ -1,7 +1,7 @@
 """The envelope of a certificate: in-toto Statement v1 under DSSE, signed with Ed25519; and its check, offline.
 
-Two more verifiers judge certificates: ``expunge_client.certificates`` and ``examples/verify.py``. They share no code, and
-``tests/service/test_verifiers.py`` holds that they say the same of every certificate, log and export.
+Two more verifiers judge certificates: ``expunge_client.certificates`` and ``examples/verify.py``. They share no code,
+and ``tests/service/test_verifiers.py`` holds that they say the same of every certificate, log and export.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def verify_with_log(
 ) -> dict[str, Any]:
     """Check a certificate as ``verify`` does, and that an exported log says what it says. Return its statement.
 
-    ``head`` and ``lines`` are the export, ``verifier`` is the log's key. Keys that the log retired are believed for heads
-    of their time. Raises NotAuthentic.
+    ``head`` and ``lines`` are the export, ``verifier`` is the log's key. Keys that the log retired are believed for
+    heads of their time. Raises NotAuthentic.
     """
     lines = list(lines)
     statement = verify(envelope, *(each.key for each in keys_in(lines, verifier)))
@@ -136,13 +136,15 @@ def _compare(statement: Mapping[str, Any], digest: str, texts: list[str | None])
             published.append(body)
     for part in predicate["models"]:
         wanted = part["checkpoint_sha256"], part["generation"], part["version"]
-        said = next((each for each in published if (each["checkpoint"], each["generation"], each["number"]) == wanted), None)
+        said = next(
+            (each for each in published if (each["checkpoint"], each["generation"], each["number"]) == wanted), None
+        )
         name = f"version {part['version']} of {part['model']}"
         if said is None:
             raise NotAuthentic(f"The log has no entry that publishes {name} with this checkpoint.")
         if not says_claim(said, part["claim"]):
             raise NotAuthentic(f"The entry that publishes {name} holds another claim.")
-        # before v2 a model without a sample of the request's was shown with the policy's method, which did nothing there
+        # before v2 a model without a sample of the request was shown with the policy's method, which did nothing there
         if said["method"] != part["method"] and (recorded or part["samples"]):
             raise NotAuthentic(f"The entry that publishes {name} names another method.")
     if recorded and not any(_issues(text, predicate["request"], digest) for text in texts):
@@ -160,7 +162,7 @@ def _issues(text: str | None, request_id: str, digest: str) -> bool:
 def accepted_commitment(statement: dict[str, Any]) -> str:
     """Return the commitment in the acceptance's audit entry. It equals ``intake.commitment(opening, order)``."""
     entries = statement["predicate"]["audit"]["entries"]
-    body = next(entry["body"] for entry in entries if entry["kind"] == "request.accepted")
+    body = next(entry["body"] for entry in entries if entry["kind"] == "request.accepted" and entry["body"] is not None)
     return str(json.loads(body)["commitment"])
 
 

@@ -178,7 +178,9 @@ def _completions(session: Session, requests: Sequence[str]) -> tuple[list[Comple
     ended = _without_version(session, requests)
     releases, faults = _releases(session, {version.id: version for each in carried.values() for _, version in each})
     own: dict[str, list[AuditEntry]] = defaultdict(list)
-    told = ~AuditEntry.kind.startswith("certificate.")  # of an earlier completion; another certificate says nothing of it
+    told = ~AuditEntry.kind.startswith(
+        "certificate."
+    )  # of an earlier completion; another certificate says nothing of it
     for entry in session.scalars(select(AuditEntry).where(AuditEntry.request_id.in_(requests), told)):
         own[entry.request_id or ""].append(entry)
     last_asked = (

@@ -137,7 +137,9 @@ def _facts(statement: dict[str, Any]) -> dict[str, Any]:
         "completed_at": _at(predicate, "completed_at"),
         "subjects": [each["name"] for each in statement["subject"]],
         "claims": [f"{part['model']}: {_at(part, 'claim', 'guarantee')}" for part in predicate["models"]],
-        "no claim about": [f"{_at(each, 'model')}: {_at(each, 'reason')}" for each in ended if isinstance(each, Mapping)],
+        "no claim about": [
+            f"{_at(each, 'model')}: {_at(each, 'reason')}" for each in ended if isinstance(each, Mapping)
+        ],
         "together": f"epsilon {epsilon} at delta {delta}" if together else "no claim",
         "from_these_versions_on": _at(limit, "statement") if limit else "no bound",
         "in_plain_words": _at(limit, "in_plain_words"),

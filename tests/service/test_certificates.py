@@ -404,7 +404,9 @@ def test_a_certificate_waits_for_the_keys_and_for_the_log(client: TestClient, se
 def said_of_certificates(service: Service) -> list[tuple[str | None, str]]:
     """(request, digest) of each entry that a certificate was issued."""
     with service.database.read() as session:
-        rows = session.scalars(select(AuditEntry).where(AuditEntry.kind == "certificate.issued").order_by(AuditEntry.id))
+        rows = session.scalars(
+            select(AuditEntry).where(AuditEntry.kind == "certificate.issued").order_by(AuditEntry.id)
+        )
         return [(row.request_id, json.loads(row.body)["payload_sha256"]) for row in rows]
 
 

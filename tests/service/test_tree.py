@@ -117,7 +117,9 @@ def test_a_proof_that_ends_below_the_root_or_above_it_shows_nothing() -> None:
         root, stranger = tree.root_of(hashes), tree.leaf_hash(b"stranger")
         for index in range(size):
             proof = tree.inclusion_proof(tree.in_memory(hashes), size, index)
-            for cut in range(1, len(proof) + 1):  # the node that stands `cut` levels above the leaf, as if it were a leaf
+            for cut in range(
+                1, len(proof) + 1
+            ):  # the node that stands `cut` levels above the leaf, as if it were a leaf
                 inner = _climbed(hashes[index], index, size, proof[:cut])
                 assert not tree.verify_inclusion(inner, index, size, proof[cut:], root)
             longer = [*proof, stranger]

@@ -1,14 +1,15 @@
 """Three verifiers of certificates, logs and exports, one verdict each.
 
-``expunge certificate verify``, ``expunge_client.verify_certificate`` and ``examples/verify.py`` share no code. Each vector
-here says what all three must answer. The changes are those of somebody who holds the signing key where nothing less
-would do: what is then left to contradict the certificate is the log.
+``expunge certificate verify``, ``expunge_client.verify_certificate`` and ``examples/verify.py`` share no code. Each
+vector here says what all three must answer. Where nothing less would do, the changes are those of somebody who holds
+the signing key. What is then left to contradict the certificate is the log.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import io
 import json
 import random
@@ -27,7 +28,7 @@ from expunge_client import NotAuthentic, verify_certificate
 from service.api.dependencies import Service
 from service.audit import merkle as tree
 from service.audit.log import canonical
-from service.audit.signed_note import Handover, Signer
+from service.audit.signed_note import Signer
 from service.audit.succession import ROTATED, signatures
 from service.certificates.envelope import FORMATS, payload_digest, sign
 from service.cli.certificate_check import check
@@ -109,7 +110,7 @@ def verdicts(papers: Papers, folder: Path) -> dict[str, bool]:
     return {name: verifier(*files) for name, verifier in VERIFIERS.items()}
 
 
-# --- an installation that rotated its key between two certificates -----------------------------------------------------
+# --- an installation that rotated its key between two certificates ---------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -178,9 +179,7 @@ def proved_in(statement: Json, bodies: list[str], signer: Signer, size: int | No
     audit["checkpoint"] = signer.checkpoint(len(lines), root_of(lines))
     for entry in audit["entries"]:
         entry["leaf_hash"] = lines[entry["index"]]["leaf_hash"]
-        entry["hashes"] = [
-            b64encode(each).decode() for each in tree.inclusion_proof(node, len(lines), entry["index"])
-        ]
+        entry["hashes"] = [b64encode(each).decode() for each in tree.inclusion_proof(node, len(lines), entry["index"])]
         if entry["body"] is not None:
             entry["body"] = bodies[entry["index"]]
     return made
@@ -231,25 +230,21 @@ def accepted(world: World) -> dict[str, Papers]:
     }
     vector = json.loads((VECTORS / "erasure-v1.json").read_text())
     for log in (None, tuple(vector["log"])):
-        found[f"format v1, {'no log' if log is None else 'its log'}"] = Papers(vector["certificate"], vector["key"], log)
+        found[f"format v1, {'no log' if log is None else 'its log'}"] = Papers(
+            vector["certificate"], vector["key"], log
+        )
     return found
 
 
 def _digest_of_before(claim: Json) -> str:
-    import hashlib  # noqa: PLC0415
-
     text = json.dumps(claim, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _odd_numbers(entry: Json, part: Json) -> None:
     """Numbers that languages write in different ways; their canonical form is written out here."""
-    import hashlib  # noqa: PLC0415
-
     part["claim"] = {"é": [1e21, 1e-7, 1e-5, 123456789012345680000, -0.0, 5e-324], "\U0001f600": 1.0, "\ufb33": True}
-    text = (
-        '{"é":[1e+21,1e-7,0.00001,123456789012345680000,0,5e-324],"\U0001f600":1,"\ufb33":true}'  # by UTF-16
-    )
+    text = '{"é":[1e+21,1e-7,0.00001,123456789012345680000,0,5e-324],"\U0001f600":1,"\ufb33":true}'  # by UTF-16
     entry["claim_sha256"] = hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -368,7 +363,9 @@ STATEMENT: dict[str, Callable[[Json], object]] = {
     "index is missing": lambda s: _entry(s).pop("index"),
     "leaf is another": lambda s: _entry(s, 1).update(leaf_hash="0" * 64),
     "leaf in capitals": lambda s: _entry(s).update(leaf_hash=_entry(s)["leaf_hash"].upper()),
-    "leaf with a space": lambda s: _entry(s).update(leaf_hash=_entry(s)["leaf_hash"][:2] + " " + _entry(s)["leaf_hash"][2:]),
+    "leaf with a space": lambda s: _entry(s).update(
+        leaf_hash=_entry(s)["leaf_hash"][:2] + " " + _entry(s)["leaf_hash"][2:]
+    ),
     "leaf is short": lambda s: _entry(s, 1).update(leaf_hash="00"),
     "leaf is a number": lambda s: _entry(s, 1).update(leaf_hash=0),
     "proof is missing": lambda s: _entry(s).pop("hashes"),
@@ -519,7 +516,9 @@ def rotations(world: World) -> dict[str, Papers]:
     }.items():
         under(f"rotation: {name}", world.before, [*bodies[:place], canonical(facts | change), *bodies[place + 1 :]])
     less = {name: value for name, value in facts.items() if name != "acknowledgement"}
-    under("rotation: of before acknowledgements", world.before, [*bodies[:place], canonical(less), *bodies[place + 1 :]])
+    under(
+        "rotation: of before acknowledgements", world.before, [*bodies[:place], canonical(less), *bodies[place + 1 :]]
+    )
     for name in ("retired", "key", "endorsement"):
         less = {each: value for each, value in facts.items() if each != name}
         under(f"rotation: no {name}", world.after, [*bodies, canonical(less)])
@@ -615,7 +614,9 @@ def refused(world: World) -> dict[str, Papers]:
 
 @ON_SQLITE
 def test_all_three_refuse_what_is_altered(world: World, tmp_path: Path) -> None:
-    wrong = {name: said for name, papers in refused(world).items() if any((said := verdicts(papers, tmp_path)).values())}
+    wrong = {
+        name: said for name, papers in refused(world).items() if any((said := verdicts(papers, tmp_path)).values())
+    }
     assert wrong == {}
     assert len(refused(world)) >= 200
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from service.audit import merkle as tree
 from service.audit.log import canonical
 from service.audit.signed_note import NotAuthentic, Signer
 from service.audit.verify import verify
+from service.cli.main import app
 from tests.service import rfc6962
 
 SIGNER = Signer("log.example/one", b"s" * 32)
@@ -45,6 +49,21 @@ def test_entries_behind_the_head_are_signed_by_nobody() -> None:
         with pytest.raises(NotAuthentic, match="nobody signed them"):
             verify(entries, head(entries[:size]), SIGNER.verifier)
         assert not rfc6962.accepts(entries, head(entries[:size]), KEY)
+
+
+def test_the_command_refuses_an_export_with_lines_behind_its_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXPUNGE_HOME", str(tmp_path))
+    (tmp_path / "log.vkey").write_text(KEY)
+    entries = exported(9)
+    options = ["audit", "verify", "--key", str(tmp_path / "log.vkey"), "--file", str(tmp_path / "log.jsonl")]
+    for size, fault in ((9, None), (8, "1 entries stand behind the 8"), (10, "was truncated")):
+        head_ = head(exported(10)[:size])
+        lines = [*entries, {"checkpoint": head_}]
+        (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        done = CliRunner().invoke(app, options)
+        assert (done.exit_code == 0) is (fault is None) and (fault or "") in str(done.exception), done.output
 
 
 def test_entries_of_another_tenant_are_verified_by_their_hash() -> None:
@@ -132,7 +151,19 @@ def test_a_head_signed_by_somebody_else_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [{}, {"index": "x", "leaf_hash": "", "body": None}, {"index": 0, "leaf_hash": "zz", "body": ""}]
+    "line",
+    [
+        {},
+        [],
+        None,
+        {"index": "x", "leaf_hash": "", "body": None},
+        {"index": 0, "leaf_hash": "zz", "body": ""},
+        {"index": 0, "leaf_hash": "00" * 32, "body": 5},
+        {"index": 0, "leaf_hash": "00" * 32, "body": "\ud800"},
+        exported(1)[0] | {"index": 0.0},
+        exported(1)[0] | {"index": False},
+        exported(1)[0] | {"leaf_hash": exported(1)[0]["leaf_hash"].upper()},
+    ],
 )
 def test_a_malformed_line_is_refused(line: dict[str, Any]) -> None:
     with pytest.raises(NotAuthentic):

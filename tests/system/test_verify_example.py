@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from service.cli.client import signed_log
 from tests.harness.stack import Stack
 
 ROOT = Path(__file__).parents[2]
@@ -40,8 +42,9 @@ def papers(stack: Stack) -> Papers:
     path = f"/v1/deletion-requests/{accepted['id']}/certificate"
     stack.eventually(lambda: stack.http.get(path, headers=_key(stack)).status_code, lambda code: code == 200)
     certificate = stack.client.text(path)
-    checkpoint = stack.client.text("/v1/audit-log/checkpoint")
-    lines = [json.dumps(entry) for entry in stack.client.pages("/v1/audit-log", limit=200)]
+    digest = hashlib.sha256(b64decode(json.loads(certificate)["payload"])).hexdigest()
+    checkpoint, entries = stack.eventually(lambda: signed_log(stack.client), lambda found: digest in str(found[1]))
+    lines = [json.dumps(entry) for entry in entries]
     return {
         "certificate": certificate,
         "key": (stack.home / "log.vkey").read_text(),
@@ -60,6 +63,7 @@ def test_a_strangers_verifier_accepts_what_the_service_hands_out(papers: Papers,
     done = verdict(papers, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("verified:") and len(done.stdout.splitlines()) >= 7
+    assert "the log has this claim of version 2 of" in done.stdout
 
 
 def _changed(papers: Papers, change: Callable[[dict[str, Any]], object]) -> Papers:

@@ -245,13 +245,13 @@ def test_a_restore_believes_no_handover_that_the_key_in_use_did_not_acknowledge(
     (real,) = (each.name for each in folder.entries())
     folder.delete([real])
     for size, facts in {
-        "90": signatures(stolen, thief),
-        "91": signatures(thief, thief) | {"key": str(current.verifier)},
-        "92": signatures(stolen, thief) | {"key": str(current.verifier)},
-        "93": {},
+        "90.aa": signatures(stolen, thief),
+        "91.aa": signatures(thief, thief) | {"key": str(current.verifier)},
+        "92.aa": signatures(stolen, thief) | {"key": str(current.verifier)},
+        "93.aa": {},
     }.items():
         folder.create(size, json.dumps({"kind": "log.key_rotated", **facts}).encode())
-    folder.create("94", b"\xff")
+    folder.create("94.aa", b"\xff")
     with world.database.read() as session:
         keep_handovers(session, world.storage.store.folder)
     believed = predecessors(current.verifier, handovers(world.storage.store.folder))
@@ -263,6 +263,22 @@ def test_a_restore_believes_no_handover_that_the_key_in_use_did_not_acknowledge(
         with pytest.raises(NotAuthentic):
             restore(old.storage, old.settings.lease_seconds, current, [(head, more)])
     assert old.count(Restoration) == 0
+
+
+def test_exports_are_compared_by_the_heads_that_sign_for_them(world: World, snapshot: Snapshot) -> None:
+    """More lines than a head signs for are nobody's word, however many there are."""
+    world.live(min_guarantee="proved")
+    old, shorter = snapshot(world), export(world)
+    asked = world.delete("p1")
+    longer = export(world)
+    text = json.dumps({"kind": "hold.placed"})
+    line = {"leaf_hash": tree.leaf_hash(text.encode()).hex(), "body": text}
+    padded = [*shorter[1], *({"index": len(shorter[1]) + place, **line} for place in range(9))]
+    for exports in ([(shorter[0], padded)], [longer, (shorter[0], padded)], [(longer[0], longer[1][:-1])]):
+        with pytest.raises(NotAuthentic):
+            restore(old.storage, old.settings.lease_seconds, signer(old), exports)
+    report = restore(old.storage, old.settings.lease_seconds, signer(old), [shorter, longer, shorter])
+    assert report.requests_lost == [asked]
 
 
 def test_nothing_is_claimed_and_nothing_kept_until_the_operator_confirms(world: World, snapshot: Snapshot) -> None:

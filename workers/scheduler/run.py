@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from service.access.api_keys import check_pepper
 from service.audit.log import integrate, record
 from service.audit.self_check import keep_checking
-from service.audit.signed_note import Signer
+from service.audit.signed_note import NotAuthentic, Signer
 from service.certificates.issue import issue_due
 from service.connect.opendsr.processor import Processor
 from service.connect.opendsr.requests import announce_statuses
@@ -198,8 +198,12 @@ def extend_log(database: Database, signer: Signer) -> int:
     """Add the audit entries that were committed since to the log, sign its new heads; return how many entries."""
 
     def some() -> int:
-        with database.write() as session:
-            return integrate(session, signer)
+        try:
+            with database.write() as session:
+                return integrate(session, signer)
+        except NotAuthentic as error:
+            log.error("the audit log is not extended: %s", error)
+            raise
 
     return _in_portions(some)
 
