@@ -83,7 +83,7 @@ def _rotations(session: Session) -> list[Succession]:
 
 
 def _readable(entries: Iterable[tuple[int, str]]) -> list[Succession]:
-    """Return the rotations. What is none, or half of one, leads nowhere: no chain goes through it."""
+    """Return the rotations. What is none, or half of one, is left out: no chain needs it."""
     found = []
     for index, body in entries:
         with suppress(NotAuthentic):

@@ -81,7 +81,7 @@ def _export(log: Path) -> Export:
 def _compared(statement: dict[str, Any], export: Export) -> str:
     compared = f"claim compared with the log of {len(export[1])} entries"
     old = statement["predicateType"] == FORMATS[0]
-    return f"{compared}; certificates of this old format have no entry of their own there" if old else compared
+    return f"{compared}; certificates of this old format have no entry there" if old else compared
 
 
 def _read(file: Path) -> dict[str, Any]:

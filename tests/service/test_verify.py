@@ -58,7 +58,7 @@ def test_the_command_refuses_an_export_with_lines_behind_its_head(
     (tmp_path / "log.vkey").write_text(KEY)
     entries = exported(9)
     options = ["audit", "verify", "--key", str(tmp_path / "log.vkey"), "--file", str(tmp_path / "log.jsonl")]
-    for size, fault in ((9, None), (8, "1 entries stand behind the 8"), (10, "was truncated")):
+    for size, fault in ((9, None), (8, "1 entries are behind the 8"), (10, "was truncated")):
         head_ = head(exported(10)[:size])
         lines = [*entries, {"checkpoint": head_}]
         (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

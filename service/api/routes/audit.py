@@ -18,7 +18,8 @@ from service.api.http.pagination import Limit, NumberCursor, Page, link
 from service.api.problems import ApiProblem, not_found
 from service.api.types import LARGEST_NUMBER, Moment
 from service.audit import merkle as tree
-from service.audit.log import ROTATED, newest_head, nodes
+from service.audit.log import newest_head, nodes
+from service.audit.succession import ROTATED
 from service.infra.tables import AuditEntry, TreeHead
 
 router = APIRouter(tags=["audit log"])
