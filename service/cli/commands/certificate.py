@@ -18,7 +18,10 @@ commands = typer.Typer(no_args_is_help=True, help="Certificates of erasure: veri
 def verify(
     file: Annotated[Path, typer.Argument(help="The certificate, as GET .../certificate answers it.")],
     key: Annotated[Path, typer.Option(help="The log's public key (name+hash+base64), as in log.vkey.")],
-    log: Annotated[Path | None, typer.Option(help="An exported audit log: for certificates of retired keys.")] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(help="An exported audit log, to compare the claim with; it also has the retired keys."),
+    ] = None,
     checkpoint: Annotated[list[Path] | None, typer.Option(help="A safetensors file that it is about.")] = None,
     opening: Annotated[str | None, typer.Option(help="The opening, from the answer to the request.")] = None,
     subject: Annotated[

@@ -21,8 +21,8 @@ from service.api.http.pagination import NumberCursor
 from service.api.problems import not_found
 from service.api.routes import audit
 from service.audit import merkle as tree
-from service.audit.succession import ROTATED
 from service.audit.signed_note import NotAuthentic, Signer
+from service.audit.succession import ROTATED
 from service.infra.settings import SettingsError
 from service.infra.tables import AuditEntry
 
