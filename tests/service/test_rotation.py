@@ -208,7 +208,11 @@ def test_a_rotation_that_was_written_into_the_database_is_not_taken_into_the_log
     rotate_signing(service, monkeypatch)
     current, before = Signer.of(service.settings), head(client)
     facts = {
-        "thief retires the key": signatures(thief, thief) | {"retired": str(current.verifier)},
+        "thief retires the key": signatures(thief, thief)
+        | {
+            "retired": str(current.verifier),
+            "acknowledgement": thief.sign(f"expunge: this key's predecessor\n{current.verifier}\n"),
+        },
         "thief was before": signatures(thief, thief) | {"key": str(current.verifier)},
         "older key retired again": signatures(first, thief),  # the thief stole it after it was retired
         "no words": {"retired": str(current.verifier), "key": str(thief.verifier)},

@@ -222,6 +222,7 @@ def accepted(world: World) -> dict[str, Papers]:
             world.after | {"signatures": [world.after["signatures"][0] | {"keyid": "00000000"}]}, log=False
         ),
         "made anew": rewritten(world, lambda entry, part: None),
+        **signed_in_time(world),
         "claim digest of before": rewritten(
             world, lambda entry, part: entry.update(claim_sha256=_digest_of_before(part["claim"]))
         ),
@@ -233,6 +234,18 @@ def accepted(world: World) -> dict[str, Papers]:
         found[f"format v1, {'no log' if log is None else 'its log'}"] = Papers(
             vector["certificate"], vector["key"], log
         )
+    return found
+
+
+def signed_in_time(world: World) -> dict[str, Papers]:
+    """The retired key signs heads up to the entry that retired it, that one included."""
+    place = next(n for n, body in enumerate(world.bodies) if json.loads(body)["kind"] == ROTATED)
+    found = {}
+    for size in (place, place + 1):
+        made = signed(world.old, proved_in(statement_of(world.before), list(world.bodies), world.old, size))
+        export = exported([*world.bodies, issued_of(world, made)], world.new)
+        for name, trusted in {"old": world.old, "new": world.new}.items():
+            found[f"in time, {size}, the {name} key is trusted"] = Papers(made, str(trusted.verifier), export)
     return found
 
 
@@ -533,19 +546,29 @@ def rotations(world: World) -> dict[str, Papers]:
             "successor of the log's key": signatures(world.new, THIEF) | {"endorsement": facts["endorsement"]},
             "successor of the first key": signatures(world.old, THIEF),
         }.items():
-            line = canonical({"kind": ROTATED, **more})
-            behind = (*world.export[:-1], lines_of([*bodies, line])[-1], world.export[-1])
-            found[f"thief ({kind} log), line behind the head: {name}"] = Papers(forged, key, behind)
-            under(f"thief ({kind} log), line under the head: {name}", forged, [*bodies, line])
+            texts = [*bodies, canonical({"kind": ROTATED, **more}), issued_of(world, forged)]
+            behind = (*lines_of(texts), world.export[-1])
+            found[f"thief ({kind} log), lines behind the head: {name}"] = Papers(forged, key, behind)
+            under(f"thief ({kind} log), lines under the head: {name}", forged, texts)
         found[f"thief ({kind} log), no line"] = Papers(forged, key, world.export)
     # the first key, stolen after it was retired
     for size in (place + 2, len(bodies) - 1):
         late = signed(world.old, proved_in(statement_of(world.before), bodies, world.old, size))
         for trusted in (world.old, world.new):
-            found[f"retired key signs {size} entries, {trusted.verifier.key_id.hex()} is trusted"] = Papers(
-                late, str(trusted.verifier), world.export
+            name = "the old" if trusted is world.old else "the new"
+            under(
+                f"retired key signs {size} entries, {name} is trusted",
+                late,
+                [*bodies, issued_of(world, late)],
+                str(trusted.verifier),
             )
     return found
+
+
+def issued_of(world: World, certificate: Json) -> str:
+    """The entry that this certificate was issued."""
+    said = {"request": statement_of(certificate)["predicate"]["request"], "payload_sha256": payload_digest(certificate)}
+    return canonical(json.loads(world.bodies[-1]) | said)
 
 
 def keys(world: World) -> dict[str, Papers]:
