@@ -13,7 +13,6 @@ import hashlib
 import io
 import json
 import random
-import runpy
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable
@@ -41,6 +40,7 @@ from tests.service.worlds import live_model
 
 ROOT = Path(__file__).parents[2]
 VECTORS = Path(__file__).parent / "vectors"
+EXAMPLE = compile((ROOT / "examples" / "verify.py").read_text(), "verify.py", "exec")
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 THIEF = Signer("expunge.local/log", b"t" * 32)
 Json = dict[str, Any]
@@ -91,7 +91,7 @@ def by_example(certificate: Path, key: Path, log: Path | None) -> bool:
     before, sys.argv = sys.argv, ["verify.py", *arguments]
     try:
         with contextlib.redirect_stdout(said):
-            runpy.run_path(str(ROOT / "examples" / "verify.py"), run_name="__main__")
+            exec(EXAMPLE, {"__name__": "__main__"})
     except SystemExit as ended:
         return not ended.code
     except Exception:
@@ -130,6 +130,10 @@ class World:
 
 @pytest.fixture
 def world(client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch) -> World:
+    return rotated_installation(client, service, monkeypatch)
+
+
+def rotated_installation(client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch) -> World:
     model, old = live_model(service), Signer.of(service.settings)
 
     def certified(subject: str, first: int) -> Json:
@@ -594,7 +598,7 @@ def keys(world: World) -> dict[str, Papers]:
     }
 
 
-def refused(world: World) -> dict[str, Papers]:
+def altered(world: World) -> dict[str, Papers]:
     """Every altered certificate, log and export."""
     found: dict[str, Papers] = {}
     for name, change in ENVELOPE.items():
@@ -638,10 +642,10 @@ def refused(world: World) -> dict[str, Papers]:
 @ON_SQLITE
 def test_all_three_refuse_what_is_altered(world: World, tmp_path: Path) -> None:
     wrong = {
-        name: said for name, papers in refused(world).items() if any((said := verdicts(papers, tmp_path)).values())
+        name: said for name, papers in altered(world).items() if any((said := verdicts(papers, tmp_path)).values())
     }
     assert wrong == {}
-    assert len(refused(world)) >= 200
+    assert len(altered(world)) >= 200
 
 
 @ON_SQLITE
@@ -713,13 +717,7 @@ def test_all_three_say_the_same_of_papers_changed_at_random(world: World, tmp_pa
 
 
 @ON_SQLITE
-@pytest.mark.drill
-def test_all_three_say_the_same_of_twenty_thousand_papers_changed_at_random(world: World, tmp_path: Path) -> None:
-    _judged_alike(world, tmp_path, 20_000, 11)
-
-
-@ON_SQLITE
-def test_an_unknown_format_is_named(world: World, tmp_path: Path) -> None:
+def test_an_unknown_format_is_named(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     later = "urn:expunge:predicate:erasure:v3"
     statement = statement_of(world.after) | {"predicateType": later}
     certificate, key, _ = world.papers(signed(world.new, statement), log=False).write(tmp_path)
@@ -728,10 +726,6 @@ def test_an_unknown_format_is_named(world: World, tmp_path: Path) -> None:
         check(certificate, key, **nothing)
     with pytest.raises(NotAuthentic, match=later):
         verify_certificate(certificate.read_text(), key.read_text())
-    monkey = ["verify.py", str(certificate), str(key)]
-    before, sys.argv = sys.argv, monkey
-    try:
-        with pytest.raises(SystemExit, match=later):
-            runpy.run_path(str(ROOT / "examples" / "verify.py"), run_name="__main__")
-    finally:
-        sys.argv = before
+    monkeypatch.setattr(sys, "argv", ["verify.py", str(certificate), str(key)])
+    with pytest.raises(SystemExit, match=later):
+        exec(EXAMPLE, {"__name__": "__main__"})
