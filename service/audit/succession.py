@@ -1,4 +1,4 @@
-"""Which keys a verifier believes who has one of them: rotations of the signing key, as the log tells them. Pure.
+"""Which signing keys to believe, from one that is known: rotations, as the log tells them. Pure.
 
 A rotation carries two signatures. The retired key signs for its successor, so trust moves forward. The new key signs
 for the one that it retires, so trust moves back. Neither is worth anything in the other direction: a forger owns the
