@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from base64 import b64decode
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from typer.testing import CliRunner
 
 from service.api.dependencies import Service
 from service.audit import merkle as tree
-from service.audit.key_rotation import FOLDER, keep_handovers, keys_of, rotate
+from service.audit.key_rotation import FOLDER, handovers, keep_handovers, keys_of, rotate
 from service.audit.log import canonical, integrate, record
 from service.audit.signed_note import Handover, NotAuthentic, Signer, Verifier
 from service.audit.succession import ROTATED, Succession, signatures, trusted_keys
@@ -108,13 +110,14 @@ def test_a_process_that_holds_a_retired_key_signs_nothing(
 
 
 @pytest.mark.both_engines
+@pytest.mark.parametrize("before", ["keep_handovers", "adopt_secret"])
 def test_a_rotation_that_was_cut_short_is_completed(
-    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
     grow(service, 2)
     old = Signer.of(service.settings)
     with pytest.MonkeyPatch.context() as cut:
-        cut.setattr("service.cli.commands.keys.adopt_secret", lambda _: 1 / 0)
+        cut.setattr(f"service.cli.commands.keys.{before}", lambda *_: 1 / 0)
         cut.setenv("EXPUNGE_HOME", str(service.settings.home))
         cut.setenv("EXPUNGE_DATABASE_URL", service.database.engine.url.render_as_string(hide_password=False))
         assert CliRunner().invoke(app, ["keys", "rotate-signing"]).exit_code != 0
@@ -123,6 +126,7 @@ def test_a_rotation_that_was_cut_short_is_completed(
     new = rotate_signing(service, monkeypatch)
     assert Signer.of(service.settings).verifier == new
     assert sum("key_rotated" in (entry["kind"] or "") for entry in download(client)) == 1
+    assert [each.key for each in handovers(folder_at(service.settings.store))] == [new]
 
 
 def rotation(old: Signer, new: Signer, index: int = 3, **changed: str) -> Succession:
@@ -234,10 +238,13 @@ def test_the_first_rotation_retires_the_key_of_the_newest_head_and_no_other(serv
             integrate(session, signer)
 
 
-@pytest.mark.both_engines
+@pytest.mark.parametrize("place", ["a folder", "a bucket"])
 def test_the_store_holds_each_rotation_and_none_is_overwritten(
-    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, place: str
 ) -> None:
+    if place == "a bucket":
+        monkeypatch.setenv("EXPUNGE_STORE", request.getfixturevalue("bucket"))
+        service = replace(service, settings=service.settings.model_copy(update={"store": os.environ["EXPUNGE_STORE"]}))
     grow(service, 3)
     rotate_signing(service, monkeypatch)
     rotate_signing(service, monkeypatch)
