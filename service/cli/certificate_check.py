@@ -14,6 +14,7 @@ from service.audit.signed_note import NotAuthentic, Verifier
 from service.audit.verify import retired_keys
 from service.audit.verify import verify as verify_log
 from service.certificates.envelope import accepted_commitment, verify
+from service.certificates.plain_words import in_words
 from service.cli.output import USAGE, CommandError
 from service.requests.intake import Order, commitment
 
@@ -136,6 +137,6 @@ def _facts(statement: dict[str, Any]) -> dict[str, Any]:
         "no claim about": [f"{each['model']}: {each['reason']}" for each in predicate["without_version"]],
         "together": f"epsilon {together['epsilon']:.4g} at delta {together['delta']:g}" if together else "no claim",
         "from_these_versions_on": limit["statement"] if limit else "no bound",
-        "in_plain_words": limit["in_plain_words"] if limit else None,
+        "in_plain_words": " ".join(in_words(statement).means) or None,
         "entries_in_log": len(predicate["audit"]["entries"]),
     }
