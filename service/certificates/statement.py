@@ -21,7 +21,6 @@ from unlearning.accounting.composition import Allowance, Composition, at_limit, 
 
 _Part: TypeAlias = tuple[dict[str, Any], Composition | None]
 """a model's part of the certificate, and the bound over its later versions"""
-_NO_CLAIM = "Nothing is claimed about this model, nor about copies of versions that it once had."
 OVERWRITTEN = "A key is two shares. One was overwritten in its file, and the row of the other was deleted."
 REPLACED = (
     "A key is two shares. The object that held one was replaced in a bucket, and the row of the other was deleted. "
@@ -107,8 +106,7 @@ def _predicate(completion: Completion, parts: Sequence[_Part]) -> dict[str, Any]
         "completed_at": _time(request.completed_at),
         "models": [part for part, _ in parts],
         "without_version": [
-            {"model": name, "reason": reason, "statement": f"{reason.sentence} {_NO_CLAIM}"}
-            for name, reason in completion.without_version
+            {"model": name, "reason": reason, "statement": reason.says()} for name, reason in completion.without_version
         ],
         "together": _together(completion, [limit for _, limit in parts]),
         "commitments": "HMAC-SHA-256, keyed by the opening, over canonical JSON; see service/requests/intake.py",

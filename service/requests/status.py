@@ -167,7 +167,8 @@ def announce_requests(session: Session, *happened: tuple[News, DeletionRequest])
     at = recorded_at(session)
     parts = _parts(session, [each for news, each in happened if is_wanted(session, each.tenant_id, news)])
     for news, request in happened:
-        known = {"request_id": request.id, "status": request.status, "reason": request.reason}
+        why = explain(request.reason, request.id)["title"]
+        known = {"request_id": request.id, "status": request.status, "reason": request.reason, "why": why}
         line = news.value.replace("deletion_request.", "request ")
         log_after_commit(session, log, line, **known, seconds=round((at - request.received_at) / SECOND, 3))
         if request.id in parts:

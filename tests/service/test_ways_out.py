@@ -31,7 +31,7 @@ EVERY = {id(each): each for each in vars(reasons).values() if isinstance(each, W
 STEPS = sorted(
     {(each.method, each.path, each.command): each for each in EVERY.values()}.values(), key=lambda e: e.command
 )
-IDS = {"request": ["0" * 32], "model": ["digits"], "hold": ["1" * 32]}
+IDS = {"request": ["0" * 32], "model": ["digits"], "hold": ["1" * 32], "earlier": ["2" * 32]}
 PATH = "/v1/deletion-requests"
 VALUES = {"CONSUMER": "web", "TEXT": "not the person", "ID": "ada", "NUMBER": 0.5, "RECIPE": "digits", "MODEL": "new"}
 
@@ -47,13 +47,17 @@ def follow(request: pytest.FixtureRequest, client: TestClient, monkeypatch: pyte
 
 
 def test_every_reason_that_waits_has_steps_and_no_other_has() -> None:
-    assert {reason for reason in Reason if reason.steps} == {reason for reason in Reason if reason.remedy}
+    with_steps = {reason for reason in Reason if reason.remedy and reason.remedy.steps}
+    assert with_steps == {reason for reason in Reason if reason.remedy} - {Reason.IN_HOLDOUT}
+    assert {reason for reason in Reason if reason.shows} == {Reason.ALREADY_DELETED, Reason.NOT_IN_NAMED_MODELS}
     situations = {
         Reason.LEGAL_HOLD: ["open", "lift"],
         Reason.BUDGET_EXHAUSTED: ["retrain", "policy"],
         Reason.UNVERIFIED: ["verify", "reject"],
         Reason.LARGE: ["approve", "cancel"],
         Reason.FAILED: ["retry"],
+        Reason.NEEDS_RETRAIN: ["retrain", "policy", "retry"],
+        Reason.SAMPLES_CHANGED: ["retry", "retrain"],
     }
     assert {reason: [step.verb for step in reason.steps] for reason in situations} == situations
 
@@ -101,7 +105,7 @@ def test_each_step_names_the_scopes_that_its_call_asks_for(
 
 def test_the_role_that_a_remedy_names_can_carry_it_out(api: TestClient, key_of: Callable[..., dict[str, str]]) -> None:
     """A step that somebody else takes is said to be theirs."""
-    reasons_with_remedy = [(reason, reason.remedy) for reason in Reason if reason.remedy is not None]
+    reasons_with_remedy = [(reason, reason.remedy) for reason in Reason if reason.remedy and reason.steps]
     assert len(reasons_with_remedy) > 10
     for reason, remedy in reasons_with_remedy:
         headers = key_of(*SCOPES[remedy.by.key]) | {"Idempotency-Key": "x"}
@@ -204,7 +208,7 @@ def test_a_retry_takes_up_what_it_can_and_leaves_the_rest(client: TestClient, se
     request = ask(client)
     with service.database.write() as session:
         one, other = session.scalars(select(Task).order_by(Task.id)).all()
-        one.status, one.reason, other.status, other.reason = "blocked", Reason.LEGAL_HOLD, "blocked", Reason.WORKER_LOST
+        one.status, one.reason, other.status, other.reason = "blocked", Reason.LEGAL_HOLD, "blocked", Reason.FAILED
         settle(session, [request])
     assert client.post(f"{PATH}/{request}/retry").status_code == 200
     with service.database.read() as session:
@@ -225,9 +229,3 @@ def test_the_terminal_and_the_webhook_name_the_steps(
     printed = run(client, monkeypatch, "requests", "show", request)
     assert "hint:" in printed.output and f"expunge holds lift {hold}" in printed.output
     assert "(privacy officer)" in printed.output
-
-
-def test_a_failure_names_its_error_and_the_place() -> None:
-    told = reasons.explain("failed:KeyError at digits.py:41", "0f" * 16)
-    assert told["title"] == "Three attempts ended with an error: KeyError at digits.py:41."
-    assert told["actions"][0]["path"] == f"{PATH}/{'0f' * 16}/retry"
