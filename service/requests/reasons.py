@@ -214,7 +214,7 @@ def filled(text: str, known: Mapping[str, str]) -> str:
 
 def values(facts: Mapping[str, Any] | None, scopes: Collection[str]) -> dict[str, str]:
     """Return those of the facts that a sentence may name to a caller with these scopes, as text."""
-    known = {name: str(value) for name, value in (facts or {}).items()}
+    known = {name: str(value).removesuffix(".") for name, value in (facts or {}).items()}
     return {
         name: known[name]
         for name, slot in SLOTS.items()
@@ -338,7 +338,7 @@ class Reason(StrEnum):
             Cause.BEYOND_CALIBRATION: "More people have left than the calibration covers[ ({people})].",
             Cause.CAP_NOT_REACHED: "The update ended too far from a retraining to be certified.",
             Cause.VECTORS_MISSING: "No stored vector for some of these people.",
-            Cause.METHOD_REFUSED: "[{method}|The method] cannot delete these samples[: {detail}|.]",
+            Cause.METHOD_REFUSED: "[{method}|The method] cannot delete these samples[: {detail}].",
             Cause.WEIGHTS_NOT_FINITE: "The update failed numerically; it was not published.",
         },
     )
@@ -379,11 +379,11 @@ class Reason(StrEnum):
         "recipe_failed",
         "The recipe fails[: {error} at {file}:{line}].",
         _ml("Correct it, then retry.", RETRY),
-        {Cause.RECIPE_REFUSED: "The recipe fails[: {detail}|.]"},
+        {Cause.RECIPE_REFUSED: "The recipe fails[: {detail}]."},
     )
     SAMPLES_CHANGED = (
         "samples_changed",
-        "[{lacking}|Some] training samples are missing or changed.",
+        "Training samples are missing or changed[ ({lacking})].",
         _ml("Put them back and retry, or train again on today's data.", RETRY, RETRAIN),
     )
     STATE_UNREADABLE = (
@@ -405,7 +405,7 @@ class Reason(StrEnum):
     )
     RETRAIN_REFUSED = (
         "retrain_refused",
-        "The retraining was refused[: {detail}|.]",
+        "The retraining was refused[: {detail}].",
         _ml("Correct that, then retry; it plans another.", RETRY),
         {Cause.RECIPE_RAISED: "The retraining was refused: the recipe fails[, {error} at {file}:{line}]."},
     )

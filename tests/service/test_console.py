@@ -45,7 +45,7 @@ def held(service: Service, api: TestClient, key_of: Callable[..., dict[str, str]
     body = {"subject_id": "ada", "regulation": "gdpr"}
     made = api.post("/v1/deletion-requests", json=body, headers=key_of() | {"Idempotency-Key": "k"}).json()
     with service.database.write() as session:
-        session.execute(update(Task).where(Task.model_id == model.id).values(status="blocked", reason="worker_lost"))
+        session.execute(update(Task).where(Task.model_id == model.id).values(status="blocked", reason="failed"))
         settle(session, [made["id"]])
     return str(made["id"])
 
@@ -217,7 +217,7 @@ def test_a_held_request_is_driven_on_by_who_may(login: Login, held: str, service
         (Reason.LEGAL_HOLD, None),
         (Reason.BUDGET_EXHAUSTED, "Train digits again now"),
         (Reason.LARGE, "Approve"),
-        (Reason.WORKER_LOST, "Retry"),
+        (Reason.FAILED, "Retry"),
     ],
 )
 def test_a_retry_is_offered_where_it_can_help_alone(

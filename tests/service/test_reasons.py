@@ -133,7 +133,7 @@ def test_a_reason_is_a_sentence_and_an_action_with_and_without_its_values(reason
             )
             assert not set("[]{}|") & set(shown), shown
         named = set(re.findall(r"{(\w+)}", text))
-        assert named <= set(SLOTS) and all(str(FACTS[each]) in filled(text, seen) for each in named)
+        assert named <= set(SLOTS) and all(str(FACTS[each]).removesuffix(".") in filled(text, seen) for each in named)
     assert reason.value == reason.name.lower() and ("_" not in reason or reason not in reason.sentence)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +19,7 @@ from sqlalchemy import select
 from service.access.api_keys import Scope
 from service.access.roles import SCOPES
 from service.api.dependencies import Service
+from service.cli.client import _LISTS
 from service.cli.main import app
 from service.infra.settings import Settings
 from service.infra.tables import Task, WebhookDelivery
@@ -33,6 +37,7 @@ STEPS = sorted(
 )
 IDS = {"request": ["0" * 32], "model": ["digits"], "hold": ["1" * 32], "earlier": ["2" * 32]}
 PATH = "/v1/deletion-requests"
+ROOT = Path(__file__).parents[2]
 VALUES = {"CONSUMER": "web", "TEXT": "not the person", "ID": "ada", "NUMBER": 0.5, "RECIPE": "digits", "MODEL": "new"}
 
 
@@ -71,6 +76,34 @@ def test_each_step_is_a_route_and_a_command(api: TestClient) -> None:
         fits = [path for path in operations if len(path.split("/")) == len(sent) and _fits(path, filled.path)]
         assert any(filled.method.lower() in operations[path] for path in fits), filled
         _parse(shlex.split(filled.command)[1:])
+
+
+def test_every_command_that_a_message_advises_is_a_command() -> None:
+    """In reasons, findings, refusals and hints: whatever stands between backticks and begins with ``expunge``."""
+    from tests.docs.test_site import require  # noqa: PLC0415 (loads every command)
+
+    advised = {
+        (path.name, command)
+        for room in ("service", "workers", "unlearning")
+        for path in sorted((ROOT / room).rglob("*.py"))
+        for text in texts(ast.parse(path.read_text()))
+        for command in re.findall(r"`expunge ([^`]+)`", text)
+    }
+    assert len(advised) > 40
+    computed = {("checks.py", kind) for kind in ("worker", "scheduler")} | {
+        ("client.py", each) for each in _LISTS.values()
+    }
+    for _, command in {each for each in advised if not each[1].startswith(("VALUE", "--"))} | computed:
+        require(shlex.split(command))
+
+
+def texts(tree: ast.AST) -> Iterator[str]:
+    """Yield every text of a module; a value in an f-string reads VALUE."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "VALUE" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def _fits(template: str, path: str) -> bool:

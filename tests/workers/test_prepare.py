@@ -153,7 +153,7 @@ def test_a_recipe_that_fails_is_refused_and_nothing_is_half_done(
     assert model.status == "refused"
     assert model.reason is not None and reason in model.reason
     assert "canary" not in "".join(entry.body for entry in other.rows_of(AuditEntry))
-    assert (other.request(request).status, other.task(request).reason) == ("completed", "model_refused")
+    assert (other.request(request).status, other.task(request).reason) == ("completed", "not_published")
     assert (other.count(Membership), other.count(StoredVector), keys_in(other)) == (0, 0, 0)
     hint = (other.generation(model_id).report or {})["refused"]["hint"]
     assert other.generation(model_id).report == {
@@ -220,7 +220,7 @@ def test_three_attempts_without_a_result_are_refused(world: World) -> None:
         world.expire_lease(model_id)
     world.work(model_id)
     model = world.model(model_id)
-    assert model.status == "refused" and model.reason is not None and model.reason.startswith("worker_lost")
+    assert model.status == "refused" and model.reason is not None and model.reason.startswith("3 attempts ended")
     assert world.request(request).status == "completed"
 
 

@@ -352,5 +352,6 @@ def _or_retrain(errand: Errand, why: Blocked) -> Result:
     """Return ``why``; or, where the policy's fallback is a retrain and that helps, wait for the retrain."""
     if errand.job.policy.fallback != "retrain" or why.reason not in RETRAIN_HELPS:
         return why
-    note = {"method": "retrain", "why": why.facts.get("cause", why.reason), **why.facts}
+    facts = {name: value for name, value in why.facts.items() if name != "cause"}
+    note = {"method": "retrain", "why": why.facts.get("cause", why.reason), **facts}
     return Postponed(Reason.AWAITING_RETRAIN, seal_note(errand.process.storage.sealer, note))
