@@ -173,7 +173,7 @@ def _paragraph(facts: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], odd
     several = len(facts["models"]) + len(facts.get("without_version") or ()) > 1
     samples = names_samples(facts)
     data, whom = ("these samples", "these samples") if samples else ("this person's data", "this person")
-    versions = _list(f"version {part['version']}" + f" of {part['model']}" * several for part in parts)
+    versions = listed(f"version {part['version']}" + f" of {part['model']}" * several for part in parts)
     guarantees = {guarantee_of(part) for part in parts}
     if not guarantees <= set(_BOUNDED):
         (guarantee,) = guarantees
@@ -192,7 +192,7 @@ def _paragraph(facts: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], odd
         them += "" if odds.ever is None else " and later versions"
         return exact + _BLIND.format(them=them, data=data) + (f" {_NO_LATER_LIMIT}" if odds.ever is None else "")
     return _LIMITED.format(
-        since=_list((f"of {part['model']} " * several) + f"from {part['version']}" for part in parts),
+        since=listed((f"of {part['model']} " * several) + f"from {part['version']}" for part in parts),
         influence=" had no influence on which deletions were requested," * (Guarantee.EXACT in guarantees),
         data=data,
         upto=versions if one else "these",
@@ -205,7 +205,7 @@ def _paragraph(facts: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], odd
     )
 
 
-def _list(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
     """Join names as ``a``, ``a and b`` or ``a, b and c``."""
     *some, last = names
     return f"{', '.join(some)} and {last}" if some else last

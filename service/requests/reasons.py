@@ -421,7 +421,7 @@ class Reason(StrEnum):
     )
     IN_HOLDOUT = (
         "in_holdout",
-        "These data only measure accuracy.",
+        "These data measure accuracy and are no training samples.",
         _ml("Remove them from the recipe's test data."),
         {Cause.OVERWRITTEN: "These data only measure accuracy; no model is trained on them."},
     )

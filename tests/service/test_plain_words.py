@@ -294,7 +294,8 @@ def test_the_page_shows_the_plain_words_first_and_a_letter(login: Login, client:
     assert "DSR-7" not in client.get(f"/v1/deletion-requests/{request}/certificate").text, "nor in the signed text"
     statement = client.get(f"/v1/deletion-requests/{request}/certificate").json()["payload"]
     assert b"DSR-7" not in base64.b64decode(statement)
-    assert "2 training samples of this person" in letter and request in letter and "every copy" in letter
+    assert "We removed 2 records about you from the model &#34;digits&#34;. Version 2 is the first" in letter
+    assert request in letter and "copies that others kept" in letter and "50.1 times in 100" in letter
     assert login("models:read").get(f"/console/requests/{request}/letter").status_code == 403
     dossier = login().get("/console/dossier").text
     assert "This service stores no measured attacks" in dossier and "--recipe $EXPUNGE_RECIPES/digits" in dossier
