@@ -140,9 +140,14 @@ def rests_on_word(part: Mapping[str, Any]) -> bool:
 
 def names_samples(facts: Mapping[str, Any]) -> bool:
     """Return whether the request named samples instead of a person: the log's entry says so."""
+    return _accepted(facts).get("samples_named") is not None
+
+
+def _accepted(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry of the request's acceptance; empty where the statement has none."""
     entries = facts["audit"]["entries"]
     bodies = (json.loads(entry["body"]) for entry in entries if entry["kind"] == "request.accepted" and entry["body"])
-    return next((body.get("samples_named") for body in bodies), None) is not None
+    return next(bodies, {})
 
 
 def day(text: str) -> str:
@@ -217,7 +222,8 @@ def _capital(text: str) -> str:
 
 def _when(facts: Mapping[str, Any]) -> str:
     done, due = facts["completed_at"], facts["due_at"]
-    opening = f"The request of {day(facts['received_at'])} was completed on {day(done)}"
+    named = ", for the models that it named only," if _accepted(facts).get("suppress") is not None else ""
+    opening = f"The request of {day(facts['received_at'])}{named} was completed on {day(done)}"
     if due is None:
         return f"{opening}. No legal deadline was named."
     extended = f", extended on {day(facts['extended_at'])}" if facts["extended_at"] else ""

@@ -195,6 +195,7 @@ class Cause(StrEnum):
     FORMAT = "format"
     WORKER_LOST = "worker_lost"
     OVERWRITTEN = "overwritten"
+    THIS_MODEL = "this_model"
 
 
 OPTIONAL = re.compile(r"\[([^\]|]*)(?:\|([^\]]*))?\]")
@@ -411,7 +412,12 @@ class Reason(StrEnum):
     )
 
     # it ended, and nothing is left to do
-    NO_MATCH = ("no_match", "No model holds data under this id[ ({searched} searched)].")
+    NO_MATCH = (
+        "no_match",
+        "No model holds data under this id[ ({searched} searched)].",
+        None,
+        {Cause.THIS_MODEL: "This model holds no data under this id."},
+    )
     NOT_IN_NAMED_MODELS = (
         "not_in_named_models",
         "The models you named hold no data under this id[; {elsewhere}].",

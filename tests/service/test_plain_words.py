@@ -79,7 +79,8 @@ def both(now: float, ever: float | None, guarantee: Guarantee = Guarantee.PROVED
 
 
 def statement(*parts: dict[str, Any], **facts: Any) -> dict[str, Any]:
-    accepted = {"kind": "request.accepted", "body": json.dumps({"samples_named": facts.pop("samples_named", None)})}
+    said = {name: facts.pop(name, None) for name in ("samples_named", "suppress")}
+    accepted = {"kind": "request.accepted", "body": json.dumps(said)}
     predicate = {
         "request": "0" * 32,
         "received_at": "2026-11-01T10:00:00.000000Z",
@@ -227,6 +228,7 @@ def test_a_day_and_a_deadline_are_those_of_the_statement() -> None:
     assert "within the deadline" in first(completed_at="2026-12-01T10:00:00.000000Z")
     assert first(due_at=None).endswith("No legal deadline was named.")
     assert "extended on 20 November 2026" in first(extended_at="2026-11-20T10:00:00.000000Z")
+    assert first(suppress="everywhere").startswith("The request of 1 November 2026, for the models that it named only,")
 
 
 def test_whose_samples_they_are_follows_from_the_log() -> None:

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from service.infra.tables import AuditEntry, BudgetEntry, Membership, Removal, StoredVector
+from service.requests.reasons import Reason
 from tests.harness.files import names_in
 from tests.workers import meanwhile
 from tests.workers.worlds import World
@@ -46,6 +47,9 @@ def test_people_who_asked_before_training_are_never_in_the_model(world: World) -
     assert [version.number for version in world.versions(model_id)] == [1]
     assert (world.task(known).samples, world.task(known).reason) == (3, "left_out")
     assert (world.task(unknown).samples, world.task(unknown).reason) == (0, "no_match")
+    assert (
+        Reason.NO_MATCH.says((world.task(unknown).facts or {})["no_match"]) == "This model holds no data under this id."
+    )
     assert {world.request(request).status for request in (known, unknown)} == {"completed"}
     assert world.task(known).version_id == world.head(model_id).id
     assert (world.count(Membership), world.generation(model_id).spent) == (33, 0)

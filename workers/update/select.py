@@ -172,7 +172,8 @@ def why_empty(session: Session, job: Job, task: Claimed) -> Published:
     if earlier or any(suppressions.matches(session, job.generation_id, *each) for each in named):
         return Published(0, Reason.ALREADY_DELETED, {"earlier": earlier[0]} if earlier else {})
     subjects = [subject for subject, _ in entries if subject is not None]
-    return Published(0, *suppressions.why_unknown(session, job.tenant_id, subjects, [job.generation_id]))
+    reason, facts = suppressions.why_unknown(session, job.tenant_id, subjects, [job.generation_id])
+    return Published(0, reason, {"cause": Cause.THIS_MODEL} if reason is Reason.NO_MATCH else facts)
 
 
 def partial(session: Session, generation_id: int, named: Mapping[str, frozenset[int]]) -> frozenset[str]:
