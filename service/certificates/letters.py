@@ -20,7 +20,7 @@ BLANK = "[ ]"
 _NAMED = 2
 """models that a sentence names; of more it gives the number"""
 _ANSWER = Term(months=1)
-"""within which a refusal has to be told (GDPR, Article 12(4))"""
+"""within which the person has to know of a refusal (GDPR, Article 12(4))"""
 _RIGHTS = (
     "Your rights",
     f"You can ask us to look again, complain to the data protection authority {BLANK}, or go to court.",
@@ -41,7 +41,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Part:
+class ModelOutcome:
     """What one model did: ``version`` is the first without the person, ``samples`` how many it lost."""
 
     model: str
@@ -74,7 +74,7 @@ class Facts:
     extended: bool
     rejection: str | None
     limited_to: Sequence[str] | None
-    parts: Sequence[Part]
+    parts: Sequence[ModelOutcome]
     searched: int | None
     preparing: bool
     holdouts: Sequence[str]
@@ -83,7 +83,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Letter:
+class PersonalLetter:
     """``paragraphs``: a lead, empty for most, and the text. ``send_by``: the day by which it has to be sent, if any."""
 
     kind: Kind
@@ -97,14 +97,14 @@ class Letter:
         return sum(len(text.split()) for text in texts)
 
 
-def letter(facts: Facts) -> Letter | None:
-    """Return the letter about the request as it stands; None: it has neither ended nor been extended."""
+def letter(facts: Facts) -> PersonalLetter | None:
+    """Return the letter about the request as it is now; None: it has neither ended nor been extended."""
     match facts.status:
         case Status.REJECTED:
             return _rejected(facts)
         case Status.CANCELLED:
             text = f"{_asked(facts)} The request was withdrawn before anything was deleted. We deleted nothing."
-            return Letter(Kind.ENDED, "Your request was withdrawn.", (("", text), _RIGHTS))
+            return PersonalLetter(Kind.ENDED, "Your request was withdrawn.", (("", text), _RIGHTS))
         case Status.COMPLETED:
             return _deleted(facts) if any(part.version for part in facts.parts) else _nothing(facts)
     return _extended(facts) if facts.extended else None
@@ -115,27 +115,27 @@ def day(at: datetime) -> str:
     return f"{at.day} {at:%B %Y}"
 
 
-def _rejected(facts: Facts) -> Letter:
+def _rejected(facts: Facts) -> PersonalLetter:
     why = (facts.rejection or BLANK).strip().rstrip(".")
     text = (
         f"You asked on {day(facts.received)}. We deleted nothing, because: {why}. You can send us {BLANK}, or ask "
         "again at any time."
     )
-    return Letter(
+    return PersonalLetter(
         Kind.REJECTED, "We did not carry out your request.", (("", text), _RIGHTS), _ANSWER.after(facts.received)
     )
 
 
-def _extended(facts: Facts) -> Letter:
+def _extended(facts: Facts) -> PersonalLetter:
     text = (
         f"You asked us on {day(facts.received)}. The law gives us until {_day(facts.first_due)}. Because {BLANK} your "
         f"request is complex {BLANK} we have many requests, we extend this once, to {_day(facts.due)}. You need not do "
         "anything."
     )
-    return Letter(Kind.EXTENDED, "We need more time.", (("", text), _RIGHTS), facts.first_due)
+    return PersonalLetter(Kind.EXTENDED, "We need more time.", (("", text), _RIGHTS), facts.first_due)
 
 
-def _nothing(facts: Facts) -> Letter:
+def _nothing(facts: Facts) -> PersonalLetter:
     """Return the letter about a request for which no version was made: each model says why, or the request does."""
     reasons = {part.reason for part in facts.parts} or {facts.reason}
     unknown = reasons == {Reason.NO_MATCH} and not facts.parts
@@ -143,9 +143,9 @@ def _nothing(facts: Facts) -> Letter:
         return _not_in_our_data(facts, facts.searched)
     if reasons == {Reason.IN_HOLDOUT} and facts.overwritten:
         text = f"{_asked(facts)} {_measures(facts)} {_removed_there()}"
-        return Letter(Kind.HOLDOUT, "No model was trained on your data.", (("", text), _RIGHTS))
+        return PersonalLetter(Kind.HOLDOUT, "No model was trained on your data.", (("", text), _RIGHTS))
     said = dict.fromkeys(_why(facts, each) for each in sorted(reasons, key=str))
-    return Letter(
+    return PersonalLetter(
         Kind.ENDED,
         "We have finished your request.",
         (("", f"{_asked(facts)} {_finished(facts)}"), *(("", each) for each in said), _RIGHTS),
@@ -173,7 +173,7 @@ def _why(facts: Facts, reason: Reason | None) -> str:
     return f"We did not find the identifier you gave us, {BLANK}, in the models that we searched."
 
 
-def _not_in_our_data(facts: Facts, searched: int) -> Letter:
+def _not_in_our_data(facts: Facts, searched: int) -> PersonalLetter:
     text = (
         f"On {_day(facts.completed)} we compared the identifier you gave us, {BLANK}, with the lists of people behind "
         f"the {_count(searched, 'model')} in our register that day. Models that we withdrew before {BLANK} and parts "
@@ -181,7 +181,9 @@ def _not_in_our_data(facts: Facts, searched: int) -> Letter:
         "left out. If you used another name, e-mail address or customer number with us, tell us, and we will look "
         "again."
     )
-    return Letter(Kind.NOT_IN_OUR_DATA, "We did not find your identifier in our trained models.", (("", text), _RIGHTS))
+    return PersonalLetter(
+        Kind.NOT_IN_OUR_DATA, "We did not find your identifier in our trained models.", (("", text), _RIGHTS)
+    )
 
 
 def _measures(facts: Facts) -> str:
@@ -194,7 +196,7 @@ def _removed_there() -> str:
     return f"{BLANK} We deleted them there on {BLANK}."
 
 
-def _deleted(facts: Facts, brief: bool = False) -> Letter:
+def _deleted(facts: Facts, brief: bool = False) -> PersonalLetter:
     done = [part for part in facts.parts if part.version]
     statement = facts.statement
     means = (("What this means for you", _means(statement["predicate"], brief)),) if statement is not None else ()
@@ -207,7 +209,7 @@ def _deleted(facts: Facts, brief: bool = False) -> Letter:
     if not (statement is not None and names_samples(statement["predicate"])):
         later = "to leave you out later" if brief else "so that later training leaves your data out"
         first += f" We keep a coded form of your identifier, {later}."
-    whole = Letter(
+    whole = PersonalLetter(
         Kind.DELETED,
         f"We have deleted your data from {'our' if facts.limited_to is None else 'some of our'} trained models.",
         (("", first), *means, ("Not covered", _not_covered(facts, done)), _RIGHTS, ("Check it", check)),
@@ -215,7 +217,7 @@ def _deleted(facts: Facts, brief: bool = False) -> Letter:
     return whole if brief or whole.words <= LONGEST else _deleted(facts, brief=True)
 
 
-def _removed(statement: Mapping[str, Any] | None, done: Sequence[Part], brief: bool) -> str:
+def _removed(statement: Mapping[str, Any] | None, done: Sequence[ModelOutcome], brief: bool) -> str:
     count = sum(part.samples for part in done)
     named = statement is not None and names_samples(statement["predicate"])
     records = _count(count, "record") + (" that you named" if named else " about you")
@@ -284,7 +286,7 @@ def _bounded(facts: Mapping[str, Any], brief: bool) -> str:
         done = f"We corrected the {models} again. A mathematical proof limits what is left."
     influence = any(guarantee_of(part) is Guarantee.EXACT for part in parts)
     someone = "someone who has all new versions" + ", had no say in the deletions," * influence
-    ever = "" if numbers.ever is None else f", and at most {numbers.ever:g} whatever we delete later"
+    ever = "" if numbers.ever is None else f", and at most {numbers.ever:g} however much we delete later"
     if brief:
         return (
             f"A mathematical proof limits what is left. {someone.capitalize()} and guesses whether your data were ever "
@@ -298,7 +300,7 @@ def _bounded(facts: Mapping[str, Any], brief: bool) -> str:
     )
 
 
-def _not_covered(facts: Facts, done: Sequence[Part]) -> str:
+def _not_covered(facts: Facts, done: Sequence[ModelOutcome]) -> str:
     earlier = f"Versions before version {done[0].version}" if len(done) == 1 else "Earlier versions"
     said = [
         f"{earlier} may have been made with your data. We withdrew them, but cannot reach copies that others kept. "

@@ -132,7 +132,7 @@ def odds_of(part: Mapping[str, Any]) -> Odds | None:
 
 
 def rests_on_word(part: Mapping[str, Any]) -> bool:
-    """Return whether what the part's exact training reads was not tried, so that the operator's word stands for it."""
+    """Return whether what the part's exact training reads was not tried, so that only the operator's word is left for it."""
     claim = part["claim"]
     untried = any(line.startswith("Not tried:") for line in claim.get("tried") or ())
     return guarantee_of(part) is Guarantee.EXACT and bool(claim.get("reads_declared", untried))

@@ -150,7 +150,7 @@ class Remedy:
     steps: tuple[WayOut, ...]
 
 
-class Slot(NamedTuple):
+class NamedValue(NamedTuple):
     """A value that a sentence may name: ``scope`` is the right to see it, ``pattern`` is what it must look like."""
 
     scope: Scope
@@ -158,26 +158,26 @@ class Slot(NamedTuple):
 
 
 _COUNT, _SEEN_BY_MODELS = r"\d{1,18}", Scope.MODELS_READ
-SLOTS: dict[str, Slot] = {
-    "samples": Slot(Scope.DELETIONS_READ, _COUNT),
-    "limit": Slot(Scope.DELETIONS_READ, _COUNT),
-    "searched": Slot(Scope.DELETIONS_READ, _COUNT),
-    "time": Slot(Scope.DELETIONS_READ, r"[\w: ]{1,40}"),
-    "earlier": Slot(Scope.DELETIONS_READ, r"[0-9a-f]{32}"),
-    "elsewhere": Slot(Scope.PEOPLE_SEARCH, r"[\w, -]{1,400}"),
-    "consumer": Slot(_SEEN_BY_MODELS, r"[\w.-]{1,63}"),
-    "version": Slot(_SEEN_BY_MODELS, _COUNT),
-    "served": Slot(_SEEN_BY_MODELS, _COUNT),
-    "people": Slot(_SEEN_BY_MODELS, _COUNT),
-    "method": Slot(_SEEN_BY_MODELS, r"[a-z_]{1,32}"),
-    "detail": Slot(_SEEN_BY_MODELS, r"[^\d\n]{1,300}"),
-    "points": Slot(_SEEN_BY_MODELS, r"[\d.e+-]{1,12}"),
-    "here": Slot(_SEEN_BY_MODELS, r"[\w.+ -]{1,60}"),
-    "prepared": Slot(_SEEN_BY_MODELS, r"[\w.+ -]{1,60}"),
-    "error": Slot(_SEEN_BY_MODELS, r"[A-Za-z_]\w{0,79}"),
-    "file": Slot(_SEEN_BY_MODELS, r"[\w.<>-]{1,80}"),
-    "line": Slot(_SEEN_BY_MODELS, _COUNT),
-    "lacking": Slot(_SEEN_BY_MODELS, _COUNT),
+SLOTS: dict[str, NamedValue] = {
+    "samples": NamedValue(Scope.DELETIONS_READ, _COUNT),
+    "limit": NamedValue(Scope.DELETIONS_READ, _COUNT),
+    "searched": NamedValue(Scope.DELETIONS_READ, _COUNT),
+    "time": NamedValue(Scope.DELETIONS_READ, r"[\w: ]{1,40}"),
+    "earlier": NamedValue(Scope.DELETIONS_READ, r"[0-9a-f]{32}"),
+    "elsewhere": NamedValue(Scope.PEOPLE_SEARCH, r"[\w, -]{1,400}"),
+    "consumer": NamedValue(_SEEN_BY_MODELS, r"[\w.-]{1,63}"),
+    "version": NamedValue(_SEEN_BY_MODELS, _COUNT),
+    "served": NamedValue(_SEEN_BY_MODELS, _COUNT),
+    "people": NamedValue(_SEEN_BY_MODELS, _COUNT),
+    "method": NamedValue(_SEEN_BY_MODELS, r"[a-z_]{1,32}"),
+    "detail": NamedValue(_SEEN_BY_MODELS, r"[^\d\n]{1,300}"),
+    "points": NamedValue(_SEEN_BY_MODELS, r"[\d.e+-]{1,12}"),
+    "here": NamedValue(_SEEN_BY_MODELS, r"[\w.+ -]{1,60}"),
+    "prepared": NamedValue(_SEEN_BY_MODELS, r"[\w.+ -]{1,60}"),
+    "error": NamedValue(_SEEN_BY_MODELS, r"[A-Za-z_]\w{0,79}"),
+    "file": NamedValue(_SEEN_BY_MODELS, r"[\w.<>-]{1,80}"),
+    "line": NamedValue(_SEEN_BY_MODELS, _COUNT),
+    "lacking": NamedValue(_SEEN_BY_MODELS, _COUNT),
 }
 """The values that sentences and remedies may name; any other is left out. An error is its type, never its message."""
 
@@ -226,7 +226,7 @@ def values(facts: Mapping[str, Any] | None, scopes: Collection[str]) -> dict[str
 def stored(reason: str | None, facts: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
     """Return those of the facts that ``reason`` may name, as a request or a task keeps them; None without any.
 
-    They stand under the reason, so that those of an earlier reason are never shown with a later one.
+    They are stored under the reason, so that those of an earlier reason are never shown with a later one.
     """
     known = {name: value for name, value in facts.items() if name in SLOTS or name == "cause"}
     return {str(reason): known} if reason is not None and known else None

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import update
 
 from service.api.dependencies import Service
-from service.certificates.letters import Facts, Kind, Letter, Part, letter
+from service.certificates.letters import Facts, Kind, ModelOutcome, PersonalLetter, letter
 from service.infra.pseudonyms import subject_digest
 from service.infra.tables import DeletionRequest, Generation, HoldoutPerson, Model
 from service.requests.reasons import Reason, stored
@@ -52,7 +52,7 @@ REJECTED = replace(OPEN, status=Status.REJECTED, rejection="the copy of your pas
 
 
 def deleted(*parts: dict[str, Any], **facts: Any) -> Facts:
-    done = [Part(each["model"], None, each["version"], each["samples"]) for each in parts]
+    done = [ModelOutcome(each["model"], None, each["version"], each["samples"]) for each in parts]
     return replace(DONE, parts=done, statement=statement(*parts, **facts))
 
 
@@ -85,14 +85,14 @@ LETTERS: dict[str, tuple[Facts, Kind]] = {
     "holdout": (HELD_OUT, Kind.HOLDOUT),
     "holdout that a training saw": (replace(HELD_OUT, overwritten=False), Kind.ENDED),
     "deleted before": (replace(DONE, reason=Reason.ALREADY_DELETED), Kind.ENDED),
-    "model retired": (replace(DONE, parts=(Part("churn", Reason.MODEL_RETIRED, None, 0),)), Kind.ENDED),
+    "model retired": (replace(DONE, parts=(ModelOutcome("churn", Reason.MODEL_RETIRED, None, 0),)), Kind.ENDED),
     "rejected": (REJECTED, Kind.REJECTED),
     "cancelled": (replace(OPEN, status=Status.CANCELLED), Kind.ENDED),
     "extended": (replace(OPEN, extended=True, first_due=DUE, due=LATER), Kind.EXTENDED),
 }
 
 
-def written(facts: Facts) -> Letter:
+def written(facts: Facts) -> PersonalLetter:
     found = letter(facts)
     assert found is not None
     return found
@@ -131,7 +131,7 @@ def test_a_proved_deletion_names_records_versions_odds_and_limits() -> None:
         'We removed 10 records about you from the model "digits". Version 3 is the first without them.',
         "We keep a coded form of your identifier, so that later training leaves your data out.",
         "We corrected the model instead of training it again. A mathematical proof limits what is left.",
-        "That guess can be right at most 50.1 times in 100 with the new version, and at most 60.6 whatever we delete",
+        "That guess can be right at most 50.1 times in 100 with the new version, and at most 60.6 however much we delete",
         "Versions before version 3 may have been made with your data.",
         "Ask us for the signed certificate 00000000 and your personal code",
     ):
@@ -162,7 +162,7 @@ def test_not_in_our_data_needs_a_search_of_every_model_and_none_being_prepared()
         replace(NO_MATCH, preparing=True),
         replace(NO_MATCH, searched=None),
         replace(NO_MATCH, limited_to=("digits",)),
-        replace(NO_MATCH, parts=(Part("digits", Reason.NO_MATCH, None, 0),)),
+        replace(NO_MATCH, parts=(ModelOutcome("digits", Reason.NO_MATCH, None, 0),)),
     ):
         assert headline not in text(less)
     named = text(LETTERS["not in the named models"][0])
@@ -199,7 +199,7 @@ def test_a_letter_about_any_certificate_is_one_page(
     facts = deleted(*parts, together=both(now, ever) if bounded else None)
     if more:  # the words of everything that can come together
         facts = replace(
-            facts, limited_to=("m0", "m1", "m2"), parts=[*facts.parts, Part("x", Reason.MODEL_RETIRED, None, 0)]
+            facts, limited_to=("m0", "m1", "m2"), parts=[*facts.parts, ModelOutcome("x", Reason.MODEL_RETIRED, None, 0)]
         )
     words = text(facts)
     assert len(words.split()) <= 250

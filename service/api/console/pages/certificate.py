@@ -21,7 +21,7 @@ from service.api.types import RequestId
 from service.audit.key_rotation import verifiers
 from service.audit.signed_note import NotAuthentic, Signer
 from service.certificates.envelope import verify
-from service.certificates.letters import Facts, Part, day, letter
+from service.certificates.letters import Facts, ModelOutcome, day, letter
 from service.certificates.plain_words import in_words
 from service.infra.db import now
 from service.infra.settings import SettingsError
@@ -92,7 +92,7 @@ def _letter_facts(session: Session, row: DeletionRequest) -> Facts:
         rejection=row.rejection,
         limited_to=row.models,
         parts=[
-            Part(name, reason_of(code or ""), number, samples or 0)
+            ModelOutcome(name, reason_of(code or ""), number, samples or 0)
             for name, code, number, samples in session.execute(tasks.order_by(Model.name))
         ],
         searched=known.get(Reason.NO_MATCH, {}).get("searched"),
