@@ -265,7 +265,7 @@ def _bounded(facts: Mapping[str, Any], brief: bool) -> str:
     trained = (
         "We trained the model again without your data." if one else "We trained the models again without your data."
     )
-    bits = "exactly " * all(part["claim"].get("bit_for_bit", False) for part in parts)
+    bits = "exactly " * all(part["claim"].get("deterministic", False) for part in parts)
     is_it = f"The new version is {bits}the model" if one else f"The new versions are {bits}the models"
     new = "the new version" if one else "the new versions"
     never = "without them" if brief else "if your data had never been used"

@@ -132,10 +132,10 @@ def odds_of(part: Mapping[str, Any]) -> Odds | None:
 
 
 def rests_on_word(part: Mapping[str, Any]) -> bool:
-    """Return whether what the part's exact training reads was not tried, so that only the operator's word is left for it."""
+    """Return whether what the part's exact training reads was not tried, so that the operator vouches for it."""
     claim = part["claim"]
     untried = any(line.startswith("Not tried:") for line in claim.get("tried") or ())
-    return guarantee_of(part) is Guarantee.EXACT and bool(claim.get("reads_declared", untried))
+    return guarantee_of(part) is Guarantee.EXACT and bool(claim.get("operators_word", untried))
 
 
 def names_samples(facts: Mapping[str, Any]) -> bool:
@@ -188,7 +188,7 @@ def _paragraph(facts: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], odd
         versions=_capital(versions) + (" is" if one else " are"),
         training="this training gives" if one else "these trainings give",
         whom=whom,
-        bytes=", bit for bit" * all(part["claim"].get("bit_for_bit", False) for part in parts),
+        bytes=", bit for bit" * all(part["claim"].get("deterministic", False) for part in parts),
     )
     if odds is None:
         return exact + _WORD

@@ -31,6 +31,10 @@ from service.infra.tables import (
 from service.requests.reasons import Cause, Reason
 from service.requests.states import RequestRefused, Status, Suppress
 
+NOTES_TRAINING = "operators_word"
+"""what a manifest has of whose generation each training had overwritten the holdout, but where it has the next note"""
+HOLDOUT_READ = "holdout_read"
+"""the note that a training could read the holdout, which could not be overwritten meanwhile"""
 _ENDED = (Status.COMPLETED, Status.CANCELLED, Status.REJECTED)
 
 
@@ -105,7 +109,7 @@ def why_unknown(
     ).all()
     if not manifests:
         return Reason.NO_MATCH, {}
-    overwritten = all((each or {}).get("holdout_overwritten") is True for each in manifests)
+    overwritten = all(each and NOTES_TRAINING in each and not each.get(HOLDOUT_READ) for each in manifests)
     return Reason.IN_HOLDOUT, {"cause": Cause.OVERWRITTEN} if overwritten else {}
 
 

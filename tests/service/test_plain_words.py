@@ -136,10 +136,10 @@ def test_exact_says_what_the_training_gives_and_a_number_only_where_it_was_tried
         "in 100."
     )
     assert meant(exact()) == (f"Version 3 is what this training gives without this person.{blind}",)
-    assert meant(exact(bit_for_bit=True)) == (
+    assert meant(exact(deterministic=True)) == (
         f"Version 3 is what this training gives without this person, bit for bit.{blind}",
     )
-    for word in (exact(reads_declared=True), exact(tried=["Not tried: Two runs gave different results."])):
+    for word in (exact(operators_word=True), exact(tried=["Not tried: Two runs gave different results."])):
         assert meant(word) == (
             "Version 3 is what this training gives without this person. That the training reads nothing else is the "
             "operator's word, so no number is given.",
@@ -184,7 +184,7 @@ def test_without_one_number_each_model_has_a_paragraph_the_weakest_first() -> No
     first, second = in_words(mixed).means
     assert first.startswith("Version 3 of faces was changed by a method") and NUMBER not in first
     assert "has every version of digits from 3 on" in second and "50.1" in second
-    word, proved = meant(exact(reads_declared=True) | {"model": "faces"}, part(), together=both(NOW, EVER))[::-1]
+    word, proved = meant(exact(operators_word=True) | {"model": "faces"}, part(), together=both(NOW, EVER))[::-1]
     assert "Version 3 of faces is what" in word and NUMBER not in word and "50.1" in proved
 
 
