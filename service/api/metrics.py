@@ -173,11 +173,11 @@ def _reasons(session: Session) -> Iterator[Metric]:
         labels=["tenant", "model", "reason", "by", "what", "action"],
     )
     counts: Counter[tuple[str, ...]] = Counter()
-    rows = select(_LABEL, Task.reason, func.count()).join(Model, Model.id == Task.model_id)
-    for model, code, count in session.execute(rows.where(Task.status == "blocked").group_by(_LABEL, Task.reason)):
-        why = explain(code, "")
+    rows = select(_LABEL, Task.reason, Task.facts).join(Model, Model.id == Task.model_id)
+    for model, code, facts in session.execute(rows.where(Task.status == "blocked")):
+        why = explain(code, "", facts=facts)
         remedy = why["remedy"] or {"by": Role.OPERATOR, "action": "See the request."}
-        counts[*_of(model), str(why["reason"]), remedy["by"], str(why["title"]), remedy["action"]] += count
+        counts[*_of(model), str(why["reason"]), remedy["by"], str(why["title"]), remedy["action"]] += 1
     for labels, count in sorted(counts.items()):
         blocked.add_metric(labels, count)
     yield blocked

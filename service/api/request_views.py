@@ -83,7 +83,7 @@ class DeletionRequestView(_Explained):
     extended_at: Moment | None = Field(description="when the deadline was extended; null: it was not")
     first_due_at: Moment | None = Field(description="the deadline before that")
     rejection: str | None = Field(description="why it was rejected; null: it was not")
-    limited_to: list[str] | None = Field(description="the models that the request names; null: every model")
+    limited_to: list[str] | None = Field(None, description="the models that the request names; null: every model")
     models: list[ModelPart]
 
 
@@ -191,7 +191,8 @@ def _elsewhere(session: Session, request: DeletionRequest, scopes: Collection[st
     """Return the stored facts of the request's reason, and what models hold that it does not name."""
     facts = dict(request.facts or {})
     if request.reason == Reason.NOT_IN_NAMED_MODELS and Scope.PEOPLE_SEARCH in scopes:
-        held = [f"{name} still holds {count} samples" for name, count in held_elsewhere(session, request).items()]
+        counts = held_elsewhere(session, request).items()
+        held = [f"{name} still holds {count} {'sample' if count == 1 else 'samples'}" for name, count in counts]
         facts[Reason.NOT_IN_NAMED_MODELS] = {"elsewhere": ", ".join(held)} if held else {}
     return facts
 

@@ -19,6 +19,7 @@ from sqlalchemy import select
 from service.access.api_keys import Scope
 from service.access.roles import SCOPES
 from service.api.dependencies import Service
+from service.cli.checks import by_reason
 from service.cli.client import _LISTS
 from service.cli.main import app
 from service.infra.settings import Settings
@@ -27,6 +28,7 @@ from service.requests import reasons
 from service.requests.reasons import Reason, Role, WayOut
 from service.requests.status import settle
 from tests.harness.ways_out import Follow, by_call, by_command, run
+from tests.service.conftest import Login
 from tests.service.worlds import live_model
 
 EVERY = {id(each): each for each in vars(reasons).values() if isinstance(each, WayOut)} | {
@@ -262,3 +264,44 @@ def test_the_terminal_and_the_webhook_name_the_steps(
     printed = run(client, monkeypatch, "requests", "show", request)
     assert "hint:" in printed.output and f"expunge holds lift {hold}" in printed.output
     assert "(privacy officer)" in printed.output
+
+
+def test_each_surface_says_the_same_sentence_and_remedy(
+    client: TestClient,
+    service: Service,
+    login: Login,
+    key_of: Callable[..., dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """API, page, terminal and doctor with the values; alert, webhook and log, which have no reader, without."""
+    caplog.set_level("INFO")
+    live_model(service)
+    client.post("/v1/webhooks", json={"url": "https://hooks.example.com", "kinds": ["deletion_request.blocked"]})
+    request = ask(client)
+    facts = {"cause": "recipe_raised", "error": "RuntimeError", "file": "fragile.py", "line": 9, "message": "ada"}
+    with service.database.write() as session:
+        for task in session.scalars(select(Task)):
+            task.status, task.reason = "blocked", Reason.RECIPE_FAILED
+            task.facts = reasons.stored(Reason.RECIPE_FAILED, facts)
+        settle(session, [request])
+    named, plain = "The recipe fails: RuntimeError at fragile.py:9.", "The recipe fails."
+    remedy = "Correct it, then retry."
+    shown = client.get(f"{PATH}/{request}").json()
+    assert (shown["title"], shown["remedy"]["action"], shown["models"][0]["title"]) == (named, remedy, named)
+    unable = client.get(f"{PATH}/{request}", headers=key_of("deletions:read")).json()
+    assert unable["title"] == plain, "without models:read"
+    console = login()
+    page = console.get(f"/console/requests/{request}").text
+    assert named in page and remedy in page and named in console.get("/console/requests").text
+    assert page.index(">Retry</button>") < page.index("expunge requests retry"), "the first step is the button"
+    printed = run(client, monkeypatch, "requests", "show", request).output
+    assert named in " ".join(printed.split()) and remedy in printed
+    finding = by_reason("generation of digits", Reason.RECIPE_FAILED, facts, "digits")
+    assert (finding.what, finding.hint) == (named, remedy)
+    metrics = client.get("/metrics").text
+    assert f'what="{plain}"' in metrics and f'action="{remedy}"' in metrics and "RuntimeError" not in metrics
+    with service.database.read() as session:
+        payload = session.scalars(select(WebhookDelivery.payload)).one()
+    assert f'"title":"{plain}"' in payload and "RuntimeError" not in payload and remedy in payload
+    assert [each.why for each in caplog.records if each.message == "request blocked"] == [plain]  # type: ignore[attr-defined]
