@@ -7,6 +7,7 @@ import sysconfig
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 from celery import Celery
 from sqlalchemy import select
@@ -15,9 +16,8 @@ from service.infra.db import Busy, now
 from service.infra.fault_injection import crash_point
 from service.infra.queue import notify as queue
 from service.infra.queue.messages import MODEL_ID, TASK
-from service.infra.tables import LONGEST_REASON, Model
+from service.infra.tables import Model
 from service.infra.tracing import updating
-from service.requests.reasons import Reason
 from workers.runtime.db_retry import retry
 from workers.runtime.failures import of_the_machine
 from workers.runtime.heartbeat import Pulse
@@ -133,8 +133,8 @@ class Worker:
             self._put_off(job)
             return
         except Exception as error:  # a recipe or a disk may raise anything: the tasks wait again, the process continues
-            log.error("attempt on model %s failed: %s", model_id, _where(error))
-            why = f"{Reason.FAILED}:{_where(error)}"[:LONGEST_REASON]
+            why = _where(error)
+            log.error("attempt on model %s failed: %s", model_id, _shown(why))
             pause, most = (MACHINE_PAUSE_SECONDS, HALVE_AFTER) if of_the_machine(error) else (PAUSE_SECONDS, HOLD_AFTER)
             retry(lambda: give_up(self._database, job, why, pause, most))
         finally:
@@ -152,7 +152,7 @@ class Worker:
         try:
             return assist(self._process, model_id, (VectorUnits, Orders))
         except Exception as error:  # the piece is free again; who builds the generation will meet the same, and say so
-            log.error("helping to prepare model %s failed: %s", model_id, _where(error))
+            log.error("helping to prepare model %s failed: %s", model_id, _shown(_where(error)))
             return False
 
     def _do(self, job: Work, watch: Stopwatch) -> None:
@@ -191,12 +191,16 @@ def _log_traces(job: Deletions, what: str) -> None:
             log.info("request %s", what, extra=facts)
 
 
-def _where(error: Exception) -> str:
-    """Return the error's kind and its place: the last line of ours or of a recipe, not one deep in a library.
+def _where(error: Exception) -> dict[str, Any]:
+    """Return the error's type and its place: the last line of ours or of a recipe, not one deep in a library.
 
     The error's message is left out: it may contain a person's data.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [each for each in frames if each.filename.startswith(_OURS) or not each.filename.startswith(_LIBRARIES)]
-    places = [f"{Path(each.filename).name}:{each.lineno}" for each in own or frames]
-    return f"{type(error).__name__} at {places[-1] if places else '?'}"
+    places = [{"file": Path(each.filename).name, "line": each.lineno} for each in own or frames]
+    return {"error": type(error).__name__, **(places[-1] if places else {})}
+
+
+def _shown(why: dict[str, Any]) -> str:
+    return f"{why['error']} at {why.get('file', '?')}:{why.get('line', '?')}"

@@ -11,12 +11,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.cli.checks import Finding, lacks_file
+from service.cli.checks import Finding, by_reason, lacks_file
 from service.infra.db import Busy, Database
 from service.infra.files import Store
 from service.infra.migrate import SchemaState, schema_state
@@ -25,15 +26,16 @@ from service.infra.settings import Settings, SettingsError
 from service.infra.tables import Generation, Model, Version
 from service.infra.tenants import recipes_of
 from service.models.recipe_files import is_other_module, locate
+from service.requests.reasons import Reason
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.model.method import Method
 from unlearning.types import Need, Refused
 from workers.guarantee.needs import needs_forgotten, needs_retained
 from workers.runtime import recipes
+from workers.runtime.failures import facts_of
 from workers.runtime.method_options import method_of
 from workers.runtime.model import device_of
-from workers.runtime.recipe_messages import without_message
 from workers.storage import manifest
 from workers.update.select import forgotten
 
@@ -84,7 +86,7 @@ def recipe(settings: Settings, name: str) -> Finding:
     try:
         recipes.check(settings.recipes, name)
     except Refused as error:
-        return Finding(f"recipe {name}", False, error.what, without_message(error.hint))
+        return by_reason(f"recipe {name}", Reason.RECIPE_FAILED, facts_of(error))
     return Finding(f"recipe {name}", True, "It imports.")
 
 
@@ -94,59 +96,43 @@ def generation(settings: Settings, served: Served) -> Finding:
     try:
         fault = _fault(settings, served)
     except Refused as error:
-        fault = (f"Its recipe is refused: {error.what}", without_message(error.hint))
+        fault = Reason.RECIPE_FAILED, facts_of(error)
+    except (SettingsError, OSError) as error:
+        return Finding(title, False, f"Without the pepper no sample is found again. {error}", "Restore its file.")
     if fault is None:
         return Finding(title, True, "Its next update finds all it needs.")
-    what, hint = fault
-    return Finding(title, False, f"{what} Deletions will be blocked.", hint)
+    return by_reason(title, *fault, served.name, " Deletions will be blocked.")
 
 
-def _fault(settings: Settings, served: Served) -> tuple[str, str] | None:
-    """Return what is wrong and what to do; None if nothing is. The recipe is run only if updates read samples.
+def _fault(settings: Settings, served: Served) -> tuple[Reason, dict[str, Any]] | None:
+    """Return the reason that will block updates, and its facts; None if nothing will.
 
-    Raises Refused.
+    The recipe is run only if updates read samples. Raises Refused; SettingsError and OSError without the pepper.
     """
     if not Store.at(settings.private_store).holds(served.state):
-        return (
-            "The current version's sealed state is not in the private store.",
-            "Restore it, or set EXPUNGE_PRIVATE_STORE.",
-        )
+        return Reason.STATE_UNREADABLE, {"file": served.state}
     path = recipes.find(recipes_of(settings.recipes, served.tenant_id), served.recipe)
     if recipes.digest_of(path) != served.frozen["recipe_digest"]:
-        return (
-            f"The code of {path.name}, or of a module that it imports, is not the one that the model was trained with.",
-            "Put that code back; register the changed one as another model.",
-        )
+        return Reason.RECIPE_CHANGED, {"file": path.name}
     method = method_of(served.policy)
     libraries: dict[str, str] = served.frozen["libraries"]  # type: ignore[assignment]
-    if Need.TRAJECTORY in method.needs and not manifest.replayable(libraries, device_of(settings.device)):
-        here = manifest.surroundings(device_of(settings.device))
-        return (
-            f"Its trajectory was recorded with torch {libraries.get('torch')} on {libraries.get('device')}; here is "
-            f"torch {here['torch']} on {here['device']}.",
-            "Keep a worker with the old torch and device, or begin a new generation by a retrain.",
-        )
+    device = device_of(settings.device)
+    if Need.TRAJECTORY in method.needs and not manifest.replayable(libraries, device):
+        return Reason.ENVIRONMENT_CHANGED, manifest.difference(libraries, device)
     return _samples_fault(settings, served, method)
 
 
-def _samples_fault(settings: Settings, served: Served, method: Method) -> tuple[str, str] | None:
+def _samples_fault(settings: Settings, served: Served, method: Method) -> tuple[Reason, dict[str, Any]] | None:
     """Count the samples that an update would miss or find changed."""
     if not (needs_retained(method, served.guarantee) or needs_forgotten(method)):
         return None
-    try:
-        pepper = Pepper.load(settings.pepper_file)
-    except (SettingsError, OSError):
-        return "Without the pepper no sample is found again.", "Restore the file that EXPUNGE_PEPPER_FILE names."
+    pepper = Pepper.load(settings.pepper_file)
     samples = recipes.load(recipes_of(settings.recipes, served.tenant_id), served.recipe).recipe.samples
     now = manifest.given(pepper, served.tenant_id, samples)
     try:
         manifest.found_again(samples, now, served.places, served.gone, torch.device("cpu"))
     except manifest.Changed as error:
-        return (
-            f"Of {len(served.places) - len(served.gone)} samples that it was trained on, {error.missing} are missing "
-            f"and {error.changed} are changed.",
-            "Give the recipe its data back as they were; only forgotten samples may go.",
-        )
+        return Reason.SAMPLES_CHANGED, {"lacking": error.missing + error.changed}
     return None
 
 

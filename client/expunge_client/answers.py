@@ -60,6 +60,7 @@ class DeletionRequest(TypedDict):
     extended_at: str | None
     first_due_at: str | None
     rejection: str | None
+    limited_to: list[str] | None
     models: list[ModelPart]
     reason: str | None
     title: str | None

@@ -41,7 +41,7 @@ from service.infra.tables import (
 from service.infra.time import BUCKETS, SECOND
 from service.models.consumers import standing
 from service.models.tallies import ENTRIES, INTAKE, LATENCY, LATENCY_BUCKETS, PHASE, PUBLISHED, SAMPLES, Key, counts
-from service.requests.reasons import Reason, Role, reason_of
+from service.requests.reasons import Reason, Role, explain
 from service.requests.webhooks import MAX_ATTEMPTS
 from unlearning.accounting.budget import epsilon_of, updates_left
 
@@ -170,15 +170,14 @@ def _reasons(session: Session) -> Iterator[Metric]:
     blocked = GaugeMetricFamily(
         "expunge_requests_blocked_by_reason",
         "Tasks of a model that wait for somebody, by reason and by who can act",
-        labels=["tenant", "model", "reason", "by"],
+        labels=["tenant", "model", "reason", "by", "what", "action"],
     )
     counts: Counter[tuple[str, ...]] = Counter()
-    rows = select(_LABEL, Task.reason, func.count()).join(Model, Model.id == Task.model_id)
-    for model, code, count in session.execute(rows.where(Task.status == "blocked").group_by(_LABEL, Task.reason)):
-        reason = reason_of(code or "")
-        remedy = None if reason is None else reason.remedy
-        told = str(code).partition(":")[0], Role.OPERATOR if remedy is None else remedy.by
-        counts[*_of(model), *told] += count
+    rows = select(_LABEL, Task.reason, Task.facts).join(Model, Model.id == Task.model_id)
+    for model, code, facts in session.execute(rows.where(Task.status == "blocked")):
+        why = explain(code, "", facts=facts)
+        remedy = why["remedy"] or {"by": Role.OPERATOR, "action": "See the request."}
+        counts[*_of(model), str(why["reason"]), remedy["by"], str(why["title"]), remedy["action"]] += 1
     for labels, count in sorted(counts.items()):
         blocked.add_metric(labels, count)
     yield blocked

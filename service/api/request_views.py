@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,12 +12,16 @@ from sqlalchemy.orm import Session
 from service.access.api_keys import Caller, Scope
 from service.api.types import FreeText, Moment
 from service.infra.tables import DeletionRequest, Model, Task, Version
+from service.infra.time import day_and_time
+from service.models.consumers import standing
 from service.models.expected import expected
 from service.requests.intake import Accepted
-from service.requests.reasons import Reason, Role, explain
+from service.requests.reasons import Reason, Role, explain, reason_of
 from service.requests.states import Status, Suppress, awaits_decision
-from service.requests.suppression import holds_on, suppressed
+from service.requests.suppression import held_elsewhere, holds_on, positions, suppressed
 
+_READER = frozenset({Scope.DELETIONS_READ})
+"""the rights that every reader of a stored answer has; ``answer_for`` takes away what the others lack"""
 _OPENING = Field(description="opens the commitment in the audit log and the certificate; it is not stored here")
 
 
@@ -79,6 +83,7 @@ class DeletionRequestView(_Explained):
     extended_at: Moment | None = Field(description="when the deadline was extended; null: it was not")
     first_due_at: Moment | None = Field(description="the deadline before that")
     rejection: str | None = Field(description="why it was rejected; null: it was not")
+    limited_to: list[str] | None = Field(None, description="the models that the request names; null: every model")
     models: list[ModelPart]
 
 
@@ -117,8 +122,10 @@ def answer_for(caller: Caller, answer: dict[str, Any]) -> dict[str, Any]:
     return answer if Scope.PEOPLE_SEARCH in caller.scopes else answer | {"remains_in": None}
 
 
-def views(session: Session, requests: Sequence[DeletionRequest]) -> list[DeletionRequestView]:
-    """Return the requests with every model's part."""
+def views(
+    session: Session, requests: Sequence[DeletionRequest], scopes: Collection[str] = ()
+) -> list[DeletionRequestView]:
+    """Return the requests with every model's part. ``scopes``: what their reasons may name of a person or a model."""
     parts: dict[str, list[ModelPart]] = {request.id: [] for request in requests}
     rows = (
         select(Task, Model, Version.number)
@@ -141,10 +148,53 @@ def views(session: Session, requests: Sequence[DeletionRequest]) -> list[Deletio
             method=task.method,
             scheduled_at=task.not_before if _waits_for_others(task) else None,
             expected_at=moments.get(task.id),
-            **explain(task.reason, task.request_id, [model.name], holds.get((task.request_id, model.id), ())),
+            **explain(
+                task.reason,
+                task.request_id,
+                [model.name],
+                holds.get((task.request_id, model.id), ()),
+                facts=_now(session, task, model, moments.get(task.id)),
+                scopes=scopes,
+            ),
         )
         parts[task.request_id].append(part)
-    return [_view(request, parts[request.id]) for request in requests]
+    return [_view(request, parts[request.id], _elsewhere(session, request, scopes), scopes) for request in requests]
+
+
+def _now(session: Session, task: Task, model: Model, expected_at: int | None) -> dict[str, dict[str, Any]]:
+    """Return the stored facts of the task's reason, and what changes while it waits."""
+    reason, facts = reason_of(task.reason or ""), dict(task.facts or {})
+    known: dict[str, Any] = {}
+    match reason:
+        case Reason.LARGE:
+            named = positions(session, task.tenant_id, model.name, model.generation_id or 0, [task.request_id])
+            known = {"samples": len(named.get(task.request_id, ())), "time": day_and_time(task.not_before)}
+        case Reason.AWAITING_OTHERS:
+            known = {"time": day_and_time(task.not_before)}
+        case Reason.AWAITING_RETRAIN if expected_at is not None:
+            known = {"time": day_and_time(expected_at)}
+        case Reason.AWAITING_CONSUMERS:
+            version = session.get(Version, task.version_id)
+            late = (
+                [] if version is None else [each for each in standing(session, model, version) if _lags(each, version)]
+            )
+            if late and version is not None:
+                known = {"version": version.number, "consumer": late[0]["name"], "served": late[0]["version"]}
+    return facts if reason is None else facts | {reason: facts.get(reason, {}) | known}
+
+
+def _lags(consumer: dict[str, Any], version: Version) -> bool:
+    return bool(consumer["version"] < version.number)
+
+
+def _elsewhere(session: Session, request: DeletionRequest, scopes: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return the stored facts of the request's reason, and what models hold that it does not name."""
+    facts = dict(request.facts or {})
+    if request.reason == Reason.NOT_IN_NAMED_MODELS and Scope.PEOPLE_SEARCH in scopes:
+        counts = held_elsewhere(session, request).items()
+        held = [f"{name} still holds {count} {'sample' if count == 1 else 'samples'}" for name, count in counts]
+        facts[Reason.NOT_IN_NAMED_MODELS] = {"elsewhere": ", ".join(held)} if held else {}
+    return facts
 
 
 def accepted_view(accepted: Accepted) -> dict[str, Any]:
@@ -157,13 +207,20 @@ def accepted_view(accepted: Accepted) -> dict[str, Any]:
         why = explain(reason, request.id, [name])
         empty = dict.fromkeys(("samples", "version", "method", "scheduled_at", "expected_at"))
         parts.append(ModelPart(model=name, status=status, **empty, **why))
-    return _view(request, parts).model_dump(mode="json") | {"remains_in": accepted.remains_in}
+    view = _view(request, parts, request.facts, _READER).model_dump(mode="json")
+    return view | {"remains_in": accepted.remains_in}
 
 
-def _view(request: DeletionRequest, parts: list[ModelPart]) -> DeletionRequestView:
+def _view(
+    request: DeletionRequest,
+    parts: list[ModelPart],
+    facts: dict[str, dict[str, Any]] | None,
+    scopes: Collection[str],
+) -> DeletionRequestView:
+    """Return the request as clients see it. Where models have its reason, it is explained as the first of them is."""
     status = Status(request.status)
-    theirs = [part for part in parts if part.reason == request.reason]
-    why = explain(request.reason, request.id, [part.model for part in theirs])
+    why = explain(request.reason, request.id, facts=facts, scopes=scopes)
+    theirs = [part for part in parts if part.reason == why["reason"]]
     steps = {repr(step): step for part in theirs for step in part.actions}
     return DeletionRequestView(
         id=request.id,
@@ -179,8 +236,10 @@ def _view(request: DeletionRequest, parts: list[ModelPart]) -> DeletionRequestVi
         extended_at=request.extended_at,
         first_due_at=request.first_due_at,
         rejection=request.rejection,
+        limited_to=request.models,
         models=parts,
-        **why | ({"actions": list(steps.values())} if theirs else {}),
+        **why
+        | ({"title": theirs[0].title, "remedy": theirs[0].remedy, "actions": [*steps.values()]} if theirs else {}),
     )
 
 

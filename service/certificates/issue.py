@@ -45,7 +45,7 @@ from service.infra.tables import (
 from service.models.consumers import standing
 from service.models.publications import PUBLISHING, body_of, require_published
 from service.requests.intake import opening
-from service.requests.reasons import Reason
+from service.requests.reasons import Reason, reason_of
 from service.requests.status import outcomes_of
 from service.requests.webhooks import News, announce
 from unlearning.accounting.certificate import Guarantee
@@ -203,12 +203,13 @@ def _completions(session: Session, requests: Sequence[str]) -> tuple[list[Comple
 
 def _without_version(session: Session, requests: Sequence[str]) -> dict[str, list[tuple[str, Reason]]]:
     """Return, by request, the models that ended before they carried it out, and the reason of each."""
-    reasons = (Reason.MODEL_RETIRED, Reason.MODEL_CANCELLED, Reason.MODEL_REFUSED)
     query = select(Task.request_id, Model.name, Task.reason).join(Model, Model.id == Task.model_id)
-    mine = (Task.request_id.in_(requests), Task.version_id.is_(None), Task.reason.in_(reasons))
+    mine = (Task.request_id.in_(requests), Task.version_id.is_(None))
     ended: dict[str, list[tuple[str, Reason]]] = defaultdict(list)
-    for request, name, reason in session.execute(query.where(*mine).order_by(Model.name)):
-        ended[request].append((name, Reason(reason or "")))
+    for request, name, code in session.execute(query.where(*mine).order_by(Model.name)):
+        reason = reason_of(code or "")
+        if reason in (Reason.MODEL_RETIRED, Reason.NOT_PUBLISHED):
+            ended[request].append((name, reason))
     return ended
 
 

@@ -1,43 +1,55 @@
 """What a certificate says, in words for people who are no specialists.
 
-Every sentence follows from the signed statement alone, and none says more than it. Where the statement has no bound,
-the words have none; what it lists as not claimed is repeated in plain words.
+Every sentence follows from the statement alone, and none says more than it. Where the statement has no bound, the words
+have none; what it lists as not claimed is repeated in plain words.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from unlearning.accounting.certificate import Guarantee
+from unlearning.accounting.certificate import Guarantee, guess
 
+_BOUNDED = (Guarantee.EXACT, Guarantee.PROVED)
 _HOW = {
-    Guarantee.EXACT: "{model}: version {version} is exactly what a training from the start without {whom} gives.",
+    Guarantee.EXACT: "{model}: version {version} is what this training gives without {whom}.",
     Guarantee.PROVED: "{model}: it was changed to forget {whom}. A mathematical proof limits how far version {version} "
     "can differ from a model that was trained without them.",
     Guarantee.CALIBRATED: "{model}: it was changed to forget {whom}. How far version {version} differs from a model "
     "trained without them was measured on other deletions, and not proved for this one.",
     Guarantee.ESTIMATED: "{model}: it was changed to forget {whom}. How far version {version} differs from a model "
-    "trained without them is an estimate. Nobody has proved it.",
-    Guarantee.NONE: "{model}: it was changed by a method that is meant to forget {whom}. Nothing is claimed about how "
-    "much of them is left in version {version}.",
+    "trained without them is an estimate, which is not proved.",
+    Guarantee.NONE: "{model}: it was changed by a method that is meant to forget {whom}. How much of them is left in "
+    "version {version} is not known.",
 }
-_LIMIT = {
-    Guarantee.CALIBRATED: "The measurement holds with the confidence that the formal text states, and for requests "
-    "that are like those it was made with.",
-    Guarantee.ESTIMATED: "The formal text says what would follow if the estimates were true.",
-    Guarantee.NONE: "There is no limit on what the new version still tells about them.",
+_UNKNOWN = (
+    "{versions} was changed by a method that is meant to remove {data}. How much is left is not known, and no limit is "
+    "claimed."
+)
+_MEASURED = {
+    Guarantee.CALIBRATED: " The formal text has a measurement, which is no proof.",
+    Guarantee.ESTIMATED: " The formal text has an estimate, which is no proof.",
 }
-_UNBOUNDED = "The certificate states no limit for all later versions together."
-_LATER = "This counts all later versions, and every training of the model that may have held the data."
+_RETRAINED = "{versions} what {training} without {whom}{bytes}."
+_WORD = " That the training reads nothing else is the operator's word, so no number is given."
+_BLIND = (
+    " Someone who has {them} and none from before, and who had no influence on which deletions were requested, can "
+    "only guess blindly whether {data} were ever used: from even odds, right 50 times in 100."
+)
+_LIMITED = (
+    "Suppose someone has every version {since} on and none from before,{influence} and guesses whether {data} were "
+    "ever used. From even odds, a blind guess is right 50 times in 100. The versions so far, up to {upto} on {day}, "
+    "allow at most {now}{ever}. {proof}"
+)
+_NO_LATER_LIMIT = "No limit is claimed for later trainings."
 _NOT_SAID = (
-    "Copies and older versions. A version from before the deletion still holds the data, and so does every copy of it "
-    "that somebody kept.",
-    "That nobody can notice the deletion. Who compares the old version with the new one can probably tell who left.",
-    "Other people. Nothing is said about what the models tell about those who were not deleted.",
+    "Copies and older versions. A version from before the deletion still holds the data, and so does every copy of it.",
+    "That the deletion is hidden. With an old and a new version, one can probably tell that the person left.",
+    "Other people. What the models tell about people who were not deleted is not limited.",
     "Other places. The data may be in databases, backups or other systems; this is about the models named here.",
     "That the right person was named. The organisation that sent the request says who it was for.",
 )
@@ -53,21 +65,89 @@ class PlainWords:
     not_said: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Odds:
+    """How many times in 100 a guess whether the data were ever used is right at most, from even odds.
+
+    Args:
+        now: for a holder of the versions up to those of the certificate.
+        ever: for a holder of all that may follow, too; None: there is no limit.
+    """
+
+    now: float
+    ever: float | None
+
+
 def in_words(statement: Mapping[str, Any]) -> PlainWords:
     """Return the plain words of a verified statement (``envelope.verify``)."""
     facts = statement["predicate"]
     parts, ended = facts["models"], facts.get("without_version") or ()
-    of = _whose(facts)
+    of = "that the request named" if names_samples(facts) else "of this person"
     return PlainWords(
         happened=(
             _when(facts),
             *(_happened(part, of) for part in parts),
             *(f"{each['model']}: {each['statement']}" for each in ended),
         ),
-        means=_means(facts),
+        means=tuple(facts.get("in_plain_words") or meaning(facts)),
         relies_on=_relies_on(parts),
         not_said=(*(sentence for part in parts for sentence in _still_served(part)), *_NOT_SAID),
     )
+
+
+def meaning(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what the statement's predicate bounds for a holder of these versions and later ones: ``in_plain_words``.
+
+    There is one number for several models where all are exact or proved. Else each has a paragraph, the weakest first.
+    """
+    parts = facts["models"]
+    if not parts:
+        return ()
+    if together(facts):
+        return (_paragraph(facts, parts, odds(facts)),)
+    weakest_first = sorted(parts, key=lambda part: (guarantee_of(part).rank, not rests_on_word(part)))
+    return tuple(_paragraph(facts, [part], odds_of(part)) for part in weakest_first)
+
+
+def together(facts: Mapping[str, Any]) -> bool:
+    """Return whether one number covers all models: each is exact or proved, and none was retired with the person."""
+    numbered = all(guarantee_of(part) in _BOUNDED and not rests_on_word(part) for part in facts["models"])
+    return numbered and (len(facts["models"]) == 1 or facts["together"] is not None)
+
+
+def odds(facts: Mapping[str, Any]) -> Odds | None:
+    """Return the odds over all models of the statement; None: no number may be given."""
+    if len(facts["models"]) == 1:
+        return odds_of(facts["models"][0])
+    if not together(facts):
+        return None
+    return Odds(guess(facts["together"]["mu"]), _ever(facts["together"]["from_these_versions_on"]))
+
+
+def odds_of(part: Mapping[str, Any]) -> Odds | None:
+    """Return the odds over one model's versions; None: no number may be given."""
+    if guarantee_of(part) not in _BOUNDED or rests_on_word(part):
+        return None
+    return Odds(guess(part["as_of_version"]["mu"]), _ever(part["from_this_version_on"]))
+
+
+def rests_on_word(part: Mapping[str, Any]) -> bool:
+    """Return whether what the part's exact training reads was not tried, so that the operator vouches for it."""
+    claim = part["claim"]
+    untried = any(line.startswith("Not tried:") for line in claim.get("tried") or ())
+    return guarantee_of(part) is Guarantee.EXACT and bool(claim.get("operators_word", untried))
+
+
+def names_samples(facts: Mapping[str, Any]) -> bool:
+    """Return whether the request named samples instead of a person: the log's entry says so."""
+    return _accepted(facts).get("samples_named") is not None
+
+
+def _accepted(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry of the request's acceptance; empty where the statement has none."""
+    entries = facts["audit"]["entries"]
+    bodies = (json.loads(entry["body"]) for entry in entries if entry["kind"] == "request.accepted" and entry["body"])
+    return next(bodies, {})
 
 
 def day(text: str) -> str:
@@ -78,25 +158,72 @@ def day(text: str) -> str:
 
 def weakest(facts: Mapping[str, Any]) -> Guarantee:
     """Return the weakest guarantee of a statement's predicate; none where it names no model."""
-    found = [_guarantee(part) for part in facts["models"]]
+    found = [guarantee_of(part) for part in facts["models"]]
     return min(found, key=lambda each: each.rank, default=Guarantee.NONE)
 
 
-def _guarantee(part: Mapping[str, Any]) -> Guarantee:
+def guarantee_of(part: Mapping[str, Any]) -> Guarantee:
     return Guarantee(part["claim"].get("guarantee", Guarantee.NONE))
 
 
-def _whose(facts: Mapping[str, Any]) -> str:
-    """Return whose samples they are: the log's entry says whether the request named a person or samples."""
-    entries = facts["audit"]["entries"]
-    bodies = (json.loads(entry["body"]) for entry in entries if entry["kind"] == "request.accepted" and entry["body"])
-    named = next((body.get("samples_named") for body in bodies), None)
-    return "of this person" if named is None else "that the request named"
+def _ever(limit: Mapping[str, Any] | None) -> float | None:
+    """Return the odds at the limit of what may still come; None without one, or where it is not proved."""
+    if limit is None or Guarantee(limit["guarantee"]) not in _BOUNDED:
+        return None
+    return guess(limit["mu"])
+
+
+def _paragraph(facts: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], odds: Odds | None) -> str:
+    """Return what is claimed of these parts together, each of which ``odds`` counts."""
+    several = len(facts["models"]) + len(facts.get("without_version") or ()) > 1
+    samples = names_samples(facts)
+    data, whom = ("these samples", "these samples") if samples else ("this person's data", "this person")
+    versions = listed(f"version {part['version']}" + f" of {part['model']}" * several for part in parts)
+    guarantees = {guarantee_of(part) for part in parts}
+    if not guarantees <= set(_BOUNDED):
+        (guarantee,) = guarantees
+        return _UNKNOWN.format(versions=_capital(versions), data=data) + _MEASURED.get(guarantee, "")
+    one = len(parts) == 1
+    exact = _RETRAINED.format(
+        versions=_capital(versions) + (" is" if one else " are"),
+        training="this training gives" if one else "these trainings give",
+        whom=whom,
+        bytes=", bit for bit" * all(part["claim"].get("deterministic", False) for part in parts),
+    )
+    if odds is None:
+        return exact + _WORD
+    if guarantees == {Guarantee.EXACT} and odds.now == 50 and odds.ever in (50, None):
+        them = "it" if one else "them"
+        them += "" if odds.ever is None else " and later versions"
+        return exact + _BLIND.format(them=them, data=data) + (f" {_NO_LATER_LIMIT}" if odds.ever is None else "")
+    return _LIMITED.format(
+        since=listed((f"of {part['model']} " * several) + f"from {part['version']}" for part in parts),
+        influence=" had no influence on which deletions were requested," * (Guarantee.EXACT in guarantees),
+        data=data,
+        upto=versions if one else "these",
+        day=day(facts["completed_at"]),
+        now=f"{odds.now:g}",
+        ever=f". {_NO_LATER_LIMIT[:-1]}"
+        if odds.ever is None
+        else f", and all that may ever follow at most {odds.ever:g}",
+        proof="This is proved, under the assumptions listed below.",
+    )
+
+
+def listed(names: Iterable[str]) -> str:
+    """Join names as ``a``, ``a and b`` or ``a, b and c``."""
+    *some, last = names
+    return f"{', '.join(some)} and {last}" if some else last
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _when(facts: Mapping[str, Any]) -> str:
     done, due = facts["completed_at"], facts["due_at"]
-    opening = f"The request of {day(facts['received_at'])} was completed on {day(done)}"
+    named = ", for the models that it named only," if _accepted(facts).get("suppress") is not None else ""
+    opening = f"The request of {day(facts['received_at'])}{named} was completed on {day(done)}"
     if due is None:
         return f"{opening}. No legal deadline was named."
     extended = f", extended on {day(facts['extended_at'])}" if facts["extended_at"] else ""
@@ -110,23 +237,7 @@ def _happened(part: Mapping[str, Any], of: str) -> str:
     if not count:
         return f"{part['model']}: no training sample {of} was left in it. Version {part['version']} was made without."
     whom = f"{count:,} training {'sample' if count == 1 else 'samples'} {of}"
-    return _HOW[_guarantee(part)].format(model=part["model"], whom=whom, version=part["version"])
-
-
-def _means(facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what the statement bounds for an observer of these versions and all later ones.
-
-    The bound of several models is that of all together. One of them without a bound leaves none, and so does a model
-    that ended with the person in it.
-    """
-    parts = facts["models"]
-    guarantee = weakest(facts)
-    if guarantee in _LIMIT:
-        return (_LIMIT[guarantee],)
-    alone = len(parts) == 1 and not facts.get("without_version")
-    bound = parts[0]["from_this_version_on"] if alone else (facts["together"] or {}).get("from_these_versions_on")
-    words = (bound or {}).get("in_plain_words")
-    return (_UNBOUNDED,) if words is None else (words, _LATER)
+    return _HOW[guarantee_of(part)].format(model=part["model"], whom=whom, version=part["version"])
 
 
 def _relies_on(parts: list[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -137,8 +248,8 @@ def _relies_on(parts: list[Mapping[str, Any]]) -> tuple[str, ...]:
         ("tried", "Only tried on a few samples: {count}."),
         (
             "declared",
-            "Taken from the organisation's word, and checked by nobody: {count}. If one of them is wrong, "
-            "this certificate is wrong.",
+            "Taken from the organisation's word, and not checked: {count}. If one of them is wrong, this "
+            "certificate is wrong.",
         ),
         ("assumptions", "Assumed: {count}."),
     ):

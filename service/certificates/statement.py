@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from service.audit.log import canonical
 from service.audit.signed_note import Signer
 from service.certificates.envelope import PREDICATE_TYPE, STATEMENT_TYPE
+from service.certificates.plain_words import meaning
 from service.infra.tables import AuditEntry, DeletionRequest, Task, TreeHead, Version
 from service.infra.time import rfc_3339
 from service.requests.reasons import Reason
@@ -20,7 +21,6 @@ from unlearning.accounting.composition import Allowance, Composition, at_limit, 
 
 _Part: TypeAlias = tuple[dict[str, Any], Composition | None]
 """a model's part of the certificate, and the bound over its later versions"""
-_NO_CLAIM = "Nothing is claimed about this model, nor about copies of versions that it once had."
 OVERWRITTEN = "A key is two shares. One was overwritten in its file, and the row of the other was deleted."
 REPLACED = (
     "A key is two shares. The object that held one was replaced in a bucket, and the row of the other was deleted. "
@@ -81,11 +81,12 @@ class Completion:
 def statement(key: bytes, completion: Completion, audit: Mapping[str, Any]) -> dict[str, Any]:
     """Return the in-toto statement. ``key``: the opening of the request's commitment."""
     parts = [_part(key, completion, task, release) for task, release in completion.done]
+    predicate = _predicate(completion, parts) | {"audit": audit}
     return {
         "_type": STATEMENT_TYPE,
         "subject": [_subject(part) for part, _ in parts],
         "predicateType": PREDICATE_TYPE,
-        "predicate": _predicate(completion, parts) | {"audit": audit},
+        "predicate": predicate | {"in_plain_words": list(meaning(predicate))},
     }
 
 
@@ -105,8 +106,7 @@ def _predicate(completion: Completion, parts: Sequence[_Part]) -> dict[str, Any]
         "completed_at": _time(request.completed_at),
         "models": [part for part, _ in parts],
         "without_version": [
-            {"model": name, "reason": reason, "statement": f"{reason.sentence} {_NO_CLAIM}"}
-            for name, reason in completion.without_version
+            {"model": name, "reason": reason, "statement": reason.says()} for name, reason in completion.without_version
         ],
         "together": _together(completion, [limit for _, limit in parts]),
         "commitments": "HMAC-SHA-256, keyed by the opening, over canonical JSON; see service/requests/intake.py",
@@ -143,8 +143,8 @@ def _shown(limit: Composition | None) -> dict[str, Any] | None:
     """Return the bound over all versions that may still come; None: there is none."""
     if limit is None:
         return None
-    words = {"statement": limit.statement, "in_plain_words": limit.in_plain_words}
-    return {"guarantee": limit.guarantee.value, "mu": limit.mu, "epsilon": limit.epsilon, "delta": limit.delta} | words
+    numbers = {"mu": limit.mu, "epsilon": limit.epsilon, "delta": limit.delta}
+    return {"guarantee": limit.guarantee.value, **numbers, "statement": limit.statement}
 
 
 def _generations(completion: Completion, release: Release) -> list[Allowance]:

@@ -142,7 +142,8 @@ def _facts(statement: dict[str, Any]) -> dict[str, Any]:
         ],
         "together": f"epsilon {epsilon} at delta {delta}" if together else "no claim",
         "from_these_versions_on": _at(limit, "statement") if limit else "no bound",
-        "in_plain_words": _at(limit, "in_plain_words"),
+        # a certificate of the first format says it of what may follow, later ones of all that they claim
+        "in_plain_words": " ".join(_at(predicate, "in_plain_words") or ()) or _at(limit, "in_plain_words"),
         "entries_in_log": len(predicate["audit"]["entries"]),
     }
 

@@ -8,9 +8,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import redis
@@ -19,7 +20,7 @@ from kombu.connection import Connection
 from sqlalchemy import func, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.access.api_keys import check_pepper
+from service.access.api_keys import Scope, check_pepper
 from service.access.installation import check_places, place_name
 from service.infra.db import Busy, Database, now
 from service.infra.files import filesystem_of, folder_at
@@ -30,7 +31,7 @@ from service.infra.tables import Certificate, FeedItem, Heartbeat, Model, Task
 from service.infra.time import ALIVE_SECONDS, SECOND
 from service.models.recipe_files import is_other_module
 from service.models.retrain_plan import candidate_of
-from service.requests.reasons import Reason
+from service.requests.reasons import Reason, explain
 
 SKEW_SECONDS = 5
 """leases and deadlines go by the database's clock alone; receipts, log lines and webhooks by each machine's own"""
@@ -50,6 +51,17 @@ class Finding:
     well: bool
     what: str
     hint: str = ""
+
+
+def by_reason(name: str, reason: Reason, facts: Mapping[str, Any], model: str = "MODEL", more: str = "") -> Finding:
+    """Return the finding that a reason of the table is about to block deletions, or does.
+
+    ``facts``: the values of its sentence; ``more`` follows it. The hint has the commands that need no request.
+    """
+    told = explain(reason, "", [model], facts={reason: facts}, scopes=frozenset(Scope))
+    commands = [step["command"] for step in told["actions"] if model in step["command"].split()]
+    hint = " ".join([told["remedy"]["action"], *(f"`{each}`" for each in dict.fromkeys(commands))])
+    return Finding(name, False, f"{told['title']}{more}", hint)
 
 
 def examine(settings: Settings, clock: Callable[[], float] = time.time) -> Iterator[Finding]:
@@ -273,12 +285,10 @@ def _exhausted(database: Database) -> Iterator[Finding]:
             .order_by(Model.name)
         )
         for model_id, name, count in session.execute(waiting).all():
-            what = f"Its budget is exhausted, and {count} requests wait."
+            finding = by_reason(f"budget of {name}", Reason.BUDGET_EXHAUSTED, {}, name, f" {count} requests wait.")
             if candidate_of(session, model_id) is not None:
-                yield Finding(f"budget of {name}", True, f"{what} A retrain is planned or runs.")
-                continue
-            hint = "Release the requests to retrain (on_exhausted retrain), or register the model again."
-            yield Finding(f"budget of {name}", False, what, hint)
+                finding = Finding(finding.name, True, f"{finding.what} A retrain is planned or runs.")
+            yield finding
 
 
 def _certificates(database: Database) -> Iterator[Finding]:
@@ -287,7 +297,7 @@ def _certificates(database: Database) -> Iterator[Finding]:
         rows = select(Certificate).where(Certificate.refused.is_not(None), Certificate.issued_at.is_(None))
         for row in session.scalars(rows.order_by(Certificate.completed_at).limit(_NAMED)):
             what = f"The certificate of request {row.request_id} is not signed. {row.refused}"
-            hint = "Somebody edited the database: run `expunge audit verify`, and restore what was published."
+            hint = "The database was edited: run `expunge audit verify`, and restore what was published."
             yield Finding("certificate", False, what, hint)
 
 

@@ -23,6 +23,7 @@ FIELDS = (
     "phase",
     "status",
     "reason",
+    "why",
     "seconds",
     "count",
     "traceparent",

@@ -38,6 +38,11 @@ def rfc_3339(at: int) -> str:
     return instant(at).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+def day_and_time(at: int) -> str:
+    """Write a moment as 24 November 2026 at 14:20 UTC."""
+    return f"{instant(at).day} {instant(at):%B %Y at %H:%M} UTC"
+
+
 def bucket(seconds: float) -> float:
     """Return the upper edge of the bucket that holds ``seconds`` >= 0; the last edge beyond it."""
     mantissa, power = math.frexp(min(max(seconds, SHORTEST), LONGEST))

@@ -78,7 +78,7 @@ def complete(session: Session) -> list[str]:
     tasks = [session.get_one(Task, task_id) for task_id in moved_on(session)]
     for task in tasks:
         task.status, task.completed_at = "completed", at
-        task.reason = None if task.samples else Reason.ALREADY_FORGOTTEN
+        task.reason = None if task.samples else Reason.ALREADY_DELETED
     return settle(session, [task.request_id for task in tasks])
 
 

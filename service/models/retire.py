@@ -89,7 +89,7 @@ def end_retired(session: Session, model: Model) -> None:
 def end_cancelled(session: Session, model: Model) -> None:
     """Do what ``cancel_preparation`` does, without its checks and its audit entry."""
     _end(session, model, "cancelled", _CANCELLED)
-    end_open_tasks(session, model.id, Reason.MODEL_CANCELLED)
+    end_open_tasks(session, model.id, Reason.NOT_PUBLISHED)
 
 
 def steps_of(model: Model) -> tuple[WayOut, ...]:

@@ -6,6 +6,8 @@ must not keep anybody out of a model, let alone have them forgotten.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import Select, insert, select, update
 from sqlalchemy.orm import Session
 
@@ -28,7 +30,7 @@ from service.requests.intake import (
     why_nothing,
     write,
 )
-from service.requests.reasons import Reason
+from service.requests.reasons import Reason, stored
 from service.requests.states import Status, awaits_decision, may_reject, may_verify, step
 from service.requests.status import announce_requests, record_status
 from service.requests.suppression import registered_after
@@ -84,11 +86,13 @@ def enforce(session: Session, request: DeletionRequest, windows: Windows) -> Rea
         session.execute(insert(Task), rows)
     status: Status = Status.QUEUED
     reason: Reason | None = None
+    facts: dict[str, Any] = {}
     if found.large:
         status, reason = Status.BLOCKED, Reason.LARGE
     elif not found.places:
-        status, reason = Status.COMPLETED, why_nothing(session, request.tenant_id, named)
-    request.status, request.reason = step(Status.BLOCKED, status), reason
+        status = Status.COMPLETED
+        reason, facts = why_nothing(session, request.tenant_id, named, models, request.models)
+    request.status, request.reason, request.facts = step(Status.BLOCKED, status), reason, stored(reason, facts)
     request.completed_at = at if status is Status.COMPLETED else None
     session.flush()
     return found

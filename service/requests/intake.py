@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -22,7 +22,7 @@ from service.infra.tables import AuditEntry, DeletionRequest, Model, Suppression
 from service.infra.time import SECOND, instant, moment
 from service.infra.tracing import carried
 from service.requests import suppression
-from service.requests.reasons import Reason
+from service.requests.reasons import Reason, stored
 from service.requests.states import Regulation, RequestRefused, Status, Suppress, due_at
 from service.requests.status import announce_requests, record_status
 from service.requests.webhooks import News
@@ -184,8 +184,9 @@ def _new_request(
     if found.large:
         row |= {"status": Status.BLOCKED.value, "reason": Reason.LARGE}
     if not found.places:
-        why = why_nothing(session, tenant_id, named)
+        why, facts = why_nothing(session, tenant_id, named, covered, order.models)
         row |= {"status": Status.COMPLETED.value, "reason": why, "completed_at": row["created_at"]}
+        row["facts"] = stored(why, facts)
     return NewRequest(order, named, row, found)
 
 
@@ -232,12 +233,24 @@ def _remains_in(session: Session, tenant_id: str, order: Order, named: Named) ->
     return tuple(sorted(model.name for model in left if _touches(session, model, named)))
 
 
-def why_nothing(session: Session, tenant_id: str, named: Named) -> Reason:
-    """Return the reason of a request that has no task."""
+def why_nothing(
+    session: Session, tenant_id: str, named: Named, searched: Sequence[Model], limited_to: Collection[str] | None
+) -> tuple[Reason, dict[str, Any]]:
+    """Return the reason of a request that has no task, and what its sentence names.
+
+    ``searched``: the models that were searched. ``limited_to``: the names that the request is limited to; None: it is
+    not. What other models know of the person is then no reason of this request.
+    """
     kinds: list[tuple[str | None, Sequence[str]]] = [(subject, ()) for subject in named.subjects]
-    if any(suppression.carried_out(session, tenant_id, *kind) for kind in kinds or [(None, named.samples)]):
-        return Reason.ALREADY_FORGOTTEN
-    return Reason.IN_HOLDOUT if suppression.in_holdout(session, tenant_id, named.subjects) else Reason.NO_MATCH
+    for kind in kinds or [(None, named.samples)]:
+        for each in suppression.carried_out(session, tenant_id, *kind):
+            if limited_to is None or each.model in limited_to:
+                return Reason.ALREADY_DELETED, {"earlier": each.request}
+    generations = None if limited_to is None else [model.generation_id or 0 for model in searched]
+    reason, facts = suppression.why_unknown(session, tenant_id, named.subjects, generations)
+    if reason is not Reason.NO_MATCH:
+        return reason, facts
+    return (Reason.NO_MATCH if limited_to is None else Reason.NOT_IN_NAMED_MODELS), {"searched": len(searched)}
 
 
 def opening(pepper: Pepper, salt: bytes) -> bytes:
@@ -324,6 +337,7 @@ def new_row(session: Session, tenant_id: str, order: Order, named: Named) -> dic
         "case_id": order.case_id,
         "status": Status.QUEUED.value,
         "reason": None,
+        "facts": None,
         "models": None if order.models is None else sorted(set(order.models)),
         "suppress_after": suppression.latest_registration(session) if everywhere_later else None,
         "regulation": None if order.regulation is None else order.regulation.value,
@@ -370,6 +384,7 @@ def tasks_of(request: DeletionRequest, found: Reach, at: int, windows: Windows) 
                 "model_id": model_id,
                 "status": "blocked" if large else "queued",
                 "reason": Reason.LARGE if large else None,
+                "facts": stored(Reason.LARGE, {"limit": windows.large_samples}) if large else None,
                 "attempts": 0,
                 "not_before": at + int(wait * SECOND),
                 "created_at": at,

@@ -165,7 +165,7 @@ def protects_nothing(session: Session, hold: Hold) -> bool:
     )
     if session.scalar(trained_on.limit(1)) is not None:
         return False
-    return suppression.in_holdout(session, hold.tenant_id, subjects)
+    return suppression.why_unknown(session, hold.tenant_id, subjects)[0] is Reason.IN_HOLDOUT
 
 
 def _hold(pepper: Pepper, tenant_id: str, subject_id: str | None, sample_id: str | None) -> Hold:

@@ -1,14 +1,16 @@
 """The reasons why a request, or one model's part of it, waits or ended: what happened, what to do, who can do it.
 
-docs/reasons.md is made from this table by ``python -m tests.docs.reasons``.
+API, page, terminal, doctor, alerts, log and letters take sentence and remedy from this table alone. docs/reasons.md is
+made from it by ``python -m tests.docs.reasons``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from service.access.api_keys import Scope
 from service.access.roles import KeyRole
@@ -34,7 +36,8 @@ class Role(StrEnum):
 class WayOut:
     """A step that a caller can take about a reason: one call, and the command that makes the same call.
 
-    ``{request}``, ``{model}`` and ``{hold}`` are replaced by ids, words in capitals by the caller's own values.
+    ``{request}``, ``{model}``, ``{hold}`` and ``{earlier}`` (another request) are replaced by ids, words in capitals by
+    the caller's own values.
 
     Args:
         verb: names the step in one word.
@@ -111,6 +114,13 @@ NAME_THE_PERSON = WayOut(
     ((Scope.DELETIONS_WRITE,),),
     {"subject_id": "ID"},
 )
+SHOW_REQUEST = WayOut(
+    "show",
+    "GET",
+    "/v1/deletion-requests/{earlier}",
+    "expunge requests show {earlier}",
+    ((Scope.DELETIONS_READ,),),
+)
 WATCH = WayOut("watch", "GET", f"{_MODEL}/preparation", "expunge models show {model}", ((Scope.MODELS_READ,),))
 CONSUMERS = WayOut("consumers", "GET", f"{_MODEL}/consumers", "expunge consumers list {model}", ((Scope.MODELS_READ,),))
 REMOVE_CONSUMER = WayOut(
@@ -140,234 +150,350 @@ class Remedy:
     steps: tuple[WayOut, ...]
 
 
-_IN_PLACE = "Train the model again now, or set its policy to fallback: retrain, which does so for all such requests."
+class NamedValue(NamedTuple):
+    """A value that a sentence may name: ``scope`` is the right to see it, ``pattern`` is what it must look like."""
+
+    scope: Scope
+    pattern: str
 
 
-def _in_place(*more: WayOut, first: str = "") -> Remedy:
-    """Return the remedy where a retrain serves the request under the model's name."""
-    return Remedy(f"{first}{_IN_PLACE}", Role.ML_ENGINEER, (RETRAIN, FALL_BACK, *more))
+_COUNT, _SEEN_BY_MODELS = r"\d{1,18}", Scope.MODELS_READ
+SLOTS: dict[str, NamedValue] = {
+    "samples": NamedValue(Scope.DELETIONS_READ, _COUNT),
+    "limit": NamedValue(Scope.DELETIONS_READ, _COUNT),
+    "searched": NamedValue(Scope.DELETIONS_READ, _COUNT),
+    "time": NamedValue(Scope.DELETIONS_READ, r"[\w: ]{1,40}"),
+    "earlier": NamedValue(Scope.DELETIONS_READ, r"[0-9a-f]{32}"),
+    "elsewhere": NamedValue(Scope.PEOPLE_SEARCH, r"[\w, -]{1,400}"),
+    "consumer": NamedValue(_SEEN_BY_MODELS, r"[\w.-]{1,63}"),
+    "version": NamedValue(_SEEN_BY_MODELS, _COUNT),
+    "served": NamedValue(_SEEN_BY_MODELS, _COUNT),
+    "people": NamedValue(_SEEN_BY_MODELS, _COUNT),
+    "method": NamedValue(_SEEN_BY_MODELS, r"[a-z_]{1,32}"),
+    "detail": NamedValue(_SEEN_BY_MODELS, r"[^\d\n]{1,300}"),
+    "points": NamedValue(_SEEN_BY_MODELS, r"[\d.e+-]{1,12}"),
+    "here": NamedValue(_SEEN_BY_MODELS, r"[\w.+ -]{1,60}"),
+    "prepared": NamedValue(_SEEN_BY_MODELS, r"[\w.+ -]{1,60}"),
+    "error": NamedValue(_SEEN_BY_MODELS, r"[A-Za-z_]\w{0,79}"),
+    "file": NamedValue(_SEEN_BY_MODELS, r"[\w.<>-]{1,80}"),
+    "line": NamedValue(_SEEN_BY_MODELS, _COUNT),
+    "lacking": NamedValue(_SEEN_BY_MODELS, _COUNT),
+}
+"""The values that sentences and remedies may name; any other is left out. An error is its type, never its message."""
 
 
-def _retry(action: str, by: Role = Role.OPERATOR, *more: WayOut) -> Remedy:
-    return Remedy(action, by, (RETRY, *more))
+class Cause(StrEnum):
+    """Why a reason applies, where one reason has several sentences. It is stored among the facts as ``cause``."""
+
+    BEYOND_CALIBRATION = "beyond_calibration"
+    CAP_NOT_REACHED = "cap_not_reached"
+    VECTORS_MISSING = "vectors_missing"
+    METHOD_REFUSED = "method_refused"
+    WEIGHTS_NOT_FINITE = "weights_not_finite"
+    RECIPE_RAISED = "recipe_raised"
+    RECIPE_REFUSED = "recipe_refused"
+    FORMAT = "format"
+    WORKER_LOST = "worker_lost"
+    OVERWRITTEN = "overwritten"
+    THIS_MODEL = "this_model"
+
+
+OPTIONAL = re.compile(r"\[([^\]|]*)(?:\|([^\]]*))?\]")
+
+
+def filled(text: str, known: Mapping[str, str]) -> str:
+    """Return a sentence with its values. ``[with {value}|without]`` is the first where all its values are known."""
+
+    def choose(match: re.Match[str]) -> str:
+        try:
+            return match[1].format(**known)
+        except KeyError:
+            return match[2] or ""
+
+    return OPTIONAL.sub(choose, text)
+
+
+def values(facts: Mapping[str, Any] | None, scopes: Collection[str]) -> dict[str, str]:
+    """Return those of the facts that a sentence may name to a caller with these scopes, as text."""
+    known = {name: str(value).removesuffix(".") for name, value in (facts or {}).items()}
+    return {
+        name: known[name]
+        for name, slot in SLOTS.items()
+        if name in known and slot.scope in scopes and re.fullmatch(slot.pattern, known[name])
+    }
+
+
+def stored(reason: str | None, facts: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
+    """Return those of the facts that ``reason`` may name, as a request or a task keeps them; None without any.
+
+    They are stored under the reason, so that those of an earlier reason are never shown with a later one.
+    """
+    known = {name: value for name, value in facts.items() if name in SLOTS or name == "cause"}
+    return {str(reason): known} if reason is not None and known else None
+
+
+def _ml(action: str, *steps: WayOut) -> Remedy:
+    return Remedy(action, Role.ML_ENGINEER, steps)
+
+
+def _operator(action: str, *steps: WayOut) -> Remedy:
+    return Remedy(action, Role.OPERATOR, steps)
+
+
+def _officer(action: str, *steps: WayOut) -> Remedy:
+    return Remedy(action, Role.PRIVACY_OFFICER, steps)
 
 
 class Reason(StrEnum):
-    """The code that the tables, the log and the API hold. ``remedy`` is None where nothing is left to do."""
+    """The code that the tables, the log and the API hold.
+
+    ``sentence`` and the remedy's action are templates of ``filled``; ``by_cause`` has other sentences for some causes.
+    ``remedy`` is None where nothing is left to do; ``shows`` then has the steps that show more.
+    """
 
     sentence: str
     remedy: Remedy | None
+    by_cause: Mapping[Cause, str]
+    shows: tuple[WayOut, ...]
 
-    def __new__(cls, code: str, sentence: str = "", remedy: Remedy | None = None) -> Reason:
+    def __new__(
+        cls,
+        code: str,
+        sentence: str = "",
+        remedy: Remedy | None = None,
+        by_cause: Mapping[Cause, str] | None = None,
+        shows: tuple[WayOut, ...] = (),
+    ) -> Reason:
         reason = str.__new__(cls, code)
         reason._value_ = code
-        reason.sentence, reason.remedy = sentence, remedy
+        reason.sentence, reason.remedy, reason.by_cause, reason.shows = sentence, remedy, by_cause or {}, shows
         return reason
 
     # a person has to decide
     UNVERIFIED = (
         "unverified",
-        "Nobody has confirmed yet that the request comes from the person it names.",
-        Remedy(
-            "Verify the request, or reject it and tell the person why.",
-            Role.PRIVACY_OFFICER,
-            (VERIFY, REJECT),
-        ),
+        "Not yet confirmed that this request comes from the person. Nothing is deleted until you decide.",
+        _officer("Check the identity; verify the request, or reject it with a reason.", VERIFY, REJECT),
     )
     LARGE = (
         "large",
-        "The request removes unusually many samples and waits for an approval.",
-        Remedy(
-            "Approve it, or cancel it. It continues without you when its waiting time is over.",
-            Role.PRIVACY_OFFICER,
-            (APPROVE, CANCEL),
-        ),
+        "This request removes [{samples} samples, more than {limit}|unusually many samples]. Without a decision it "
+        "continues [on {time}|when its waiting time is over].",
+        _officer("Look at it. Approve it, or cancel it.", APPROVE, CANCEL),
     )
     LEGAL_HOLD = (
         "legal_hold",
-        "A legal hold keeps this person's samples.",
-        Remedy(
-            "Open the hold, and lift it when its legal reason is gone. The request then continues without a retry.",
-            Role.PRIVACY_OFFICER,
-            (OPEN_HOLD, LIFT),
-        ),
+        "A legal hold protects this person's data.",
+        _officer("Read the hold; lift it when its ground is gone. The request then continues.", OPEN_HOLD, LIFT),
     )
     PARTIAL_SUBJECT = (
         "partial_subject",
-        "The request names some of a person's samples, and this model forgets whole people only.",
-        Remedy(
-            "Send a new request that names the person (subject_id), and retry this one when that one is completed. "
-            "Or let the ML engineer train the model again.",
-            Role.PRIVACY_OFFICER,
-            (NAME_THE_PERSON, RETRY, RETRAIN, FALL_BACK),
+        "The request names single samples; this model can only delete whole people.",
+        _ml(
+            "Train again without these samples, or have the privacy officer ask for the whole person and retry.",
+            RETRAIN,
+            NAME_THE_PERSON,
+            FALL_BACK,
+            RETRY,
         ),
     )
 
-    # it continues without anyone's help
+    # it continues by itself
     AWAITING_RETRAIN = (
         "awaiting_retrain",
-        "The model's method cannot remove these samples. A retraining is planned or under way.",
-        Remedy(
-            "Wait. The preparation of the model shows how far the retraining is.",
-            Role.OPERATOR,
-            (WATCH,),
-        ),
+        "The model is being trained again without this person[, ready about {time}].",
+        _operator("No action needed.", WATCH),
     )
     AWAITING_OTHERS = (
         "awaiting_others",
-        "Removing these samples repeats the whole training. It waits for more requests of that kind.",
-        _retry("Wait until scheduled_at, or retry to have it done at once."),
+        "Waits for the model's next update[ on {time}], together with others.",
+        _operator("No action needed. Retry to have it done at once.", RETRY),
     )
     AWAITING_CONSUMERS = (
         "awaiting_consumers",
-        "A version without these samples is published, but a consumer still serves an older one.",
-        Remedy(
-            "Move the consumer to the current version, or remove it if it no longer exists.",
-            Role.OPERATOR,
-            (CONSUMERS, REMOVE_CONSUMER),
+        "[Version {version} is out. {consumer} still serves version {served}.|A version without these samples is out. "
+        "A consumer still serves an older one.]",
+        _operator(
+            "Move it to [version {version}|the current version], or remove it if it is gone.",
+            CONSUMERS,
+            REMOVE_CONSUMER,
         ),
     )
 
     # the model's method or its policy does not allow an update
     BUDGET_EXHAUSTED = (
         "budget_exhausted",
-        "The model's privacy budget does not allow another update.",
-        Remedy(
-            "Train the model again now: the retrain forgets who waits and begins a new budget. Or change the policy "
-            "to on_exhausted: retrain, which does so each time.",
-            Role.ML_ENGINEER,
-            (RETRAIN, RETRAIN_BY_POLICY),
+        "The model's privacy budget is used up.",
+        _ml("Train again: this deletes all who wait and starts a new budget.", RETRAIN, RETRAIN_BY_POLICY),
+    )
+    NEEDS_RETRAIN = (
+        "needs_retrain",
+        "This model's method cannot delete these samples.",
+        _ml(
+            "Train again, or always do so in such cases. A retry may help where many people left at once.",
+            RETRAIN,
+            FALL_BACK,
+            RETRY,
         ),
+        {
+            Cause.BEYOND_CALIBRATION: "More people have left than the calibration covers[ ({people})].",
+            Cause.CAP_NOT_REACHED: "The update ended too far from a retraining to be certified.",
+            Cause.VECTORS_MISSING: "No stored vector for some of these people.",
+            Cause.METHOD_REFUSED: "[{method}|The method] cannot delete these samples[: {detail}].",
+            Cause.WEIGHTS_NOT_FINITE: "The update failed numerically; it was not published.",
+        },
     )
-    BEYOND_CALIBRATION = (
-        "beyond_calibration",
-        "More people asked to be forgotten than the model's calibration covers.",
-        _in_place(),
+    NO_DATA_LEFT = (
+        "no_data_left",
+        "This would leave the model without training data.",
+        _ml("Retire the model.", RETIRE),
     )
-    CAP_NOT_REACHED = (
-        "cap_not_reached",
-        "The update could not bring the weights within max_distance of a retraining.",
-        _in_place(RETRY, first="Retry if many were forgotten at once. "),
-    )
-    METHOD_REFUSED = (
-        "method_refused",
-        "The method cannot forget these samples.",
-        _in_place(RETRY, first="Retry if many were forgotten at once. "),
-    )
-    WEIGHTS_NOT_FINITE = (
-        "weights_not_finite",
-        "The update gave weights that are not finite numbers. Nothing was published.",
-        _in_place(RETRY, first="Retry if many were forgotten at once. "),
-    )
-    VECTORS_MISSING = (
-        "vectors_missing",
-        "The stored vectors of some people, which the method needs, are missing.",
-        _in_place(),
-    )
-    NOBODY_LEFT = (
-        "nobody_left",
-        "No training sample would be left in the model.",
-        Remedy("Retire the model. It cannot be trained on nobody.", Role.ML_ENGINEER, (RETIRE,)),
-    )
-    UTILITY_GATE = (
-        "utility_gate",
-        "The new version's accuracy on the holdout fell by more than the policy allows. It was not published.",
-        _retry(
-            "Retry: the next draw of the noise may pass, and each draw is charged to the budget. If it fails again, "
-            "train the model again, or allow a larger utility_tolerance and retry.",
-            Role.ML_ENGINEER,
+    ACCURACY_DROP = (
+        "accuracy_drop",
+        "The new version is [more than {points} points less accurate, the policy's limit|less accurate than the policy "
+        "allows]. Not published.",
+        _ml(
+            "Train again, allow more, or retry with new noise, which costs budget.",
             RETRAIN,
             TOLERATE,
+            RETRY,
         ),
     )
 
     # something on the worker has to be repaired
     ENVIRONMENT_CHANGED = (
         "environment_changed",
-        "The worker's software or device is not the one that the model was prepared with.",
-        _retry(
-            "Start a worker with that software and device (expunge doctor says what differs), then retry. Or train the "
-            "model again.",
-            Role.OPERATOR,
-            RETRAIN,
-        ),
+        "[The worker has {here}; the model was prepared with {prepared}.|The worker's software or device is not the "
+        "one that the model was prepared with.]",
+        _operator("Start such a worker and retry, or train again.", RETRY, RETRAIN),
     )
     RECIPE_CHANGED = (
         "recipe_changed",
-        "The recipe's code or settings are not those that the model was registered with.",
-        _retry("Put the registered code and settings back, then retry.", Role.ML_ENGINEER),
-    )
-    RECIPE_REFUSED = (
-        "recipe_refused",
-        "The recipe does not run any more.",
-        _retry("Read the worker's log, repair what the recipe needs, then retry.", Role.ML_ENGINEER),
-    )
-    SAMPLES_CHANGED = (
-        "samples_changed",
-        "The recipe gives other samples than at registration.",
-        _retry(
-            "Put the registered data back, then retry. Or train on the new data: that serves the request too.",
-            Role.ML_ENGINEER,
+        "[{file}, or a module that it imports,|The recipe] differs from the one registered.",
+        _ml(
+            "Put it back and retry. If the model's shape follows the data, train again on today's data.",
+            RETRY,
             RETRAIN,
         ),
     )
-    STATE_DAMAGED = (
-        "state_damaged",
-        "The model's encrypted state cannot be read.",
-        _retry("Put the file back into EXPUNGE_PRIVATE_STORE, then retry. Or train again.", Role.OPERATOR, RETRAIN),
+    RECIPE_FAILED = (
+        "recipe_failed",
+        "The recipe fails[: {error} at {file}:{line}].",
+        _ml("Correct it, then retry.", RETRY),
+        {Cause.RECIPE_REFUSED: "The recipe fails[: {detail}]."},
     )
-    STATE_FORMAT_UNKNOWN = (
-        "state_format_unknown",
-        "The model's encrypted state was written by another version of Expunge.",
-        _retry("Start a worker of that version of Expunge, then retry. Or train again.", Role.OPERATOR, RETRAIN),
+    SAMPLES_CHANGED = (
+        "samples_changed",
+        "Training samples are missing or changed[ ({lacking})].",
+        _ml("Put them back and retry, or train again on today's data.", RETRY, RETRAIN),
     )
-    WORKER_LOST = (
-        "worker_lost",
-        "The worker crashed three times on this request.",
-        _retry("Check the worker's log and its memory, then retry."),
+    STATE_UNREADABLE = (
+        "state_unreadable",
+        "The stored state[ {file}] is missing or damaged.",
+        _operator(
+            "Restore the file from the private store's replica, or start a worker of the release that wrote it; retry. "
+            "Or train again.",
+            RETRY,
+            RETRAIN,
+        ),
+        {Cause.FORMAT: "The stored state[ {file}] was written by another release of Expunge."},
     )
     FAILED = (
         "failed",
-        "Three attempts ended with an error.",
-        _retry("Remove the cause of the error, which the code names with its place, then retry."),
+        "Three attempts failed[: {error} at {file}:{line}].",
+        _operator("See log and memory, or correct the error; retry.", RETRY),
+        {Cause.WORKER_LOST: "The worker died three times on this request."},
     )
     RETRAIN_REFUSED = (
         "retrain_refused",
-        "The retraining was refused. The model's reason says why.",
-        _retry("Repair what the model's reason names, then retry: that plans another retraining.", Role.ML_ENGINEER),
+        "The retraining was refused[: {detail}].",
+        _ml("Correct that, then retry; it plans another.", RETRY),
+        {Cause.RECIPE_RAISED: "The retraining was refused: the recipe fails[, {error} at {file}:{line}]."},
     )
 
     # it ended, and nothing is left to do
-    NO_MATCH = ("no_match", "No model was trained on this person.")
-    IN_HOLDOUT = ("in_holdout", "The person is only in the holdout, which no model is trained on.")
-    ALREADY_FORGOTTEN = ("already_forgotten", "An earlier request removed these samples.")
-    LEFT_OUT = ("left_out", "The samples were left out of the training.")
-    MODEL_REFUSED = ("model_refused", "The model was refused at registration and was never published.")
-    MODEL_CANCELLED = ("model_cancelled", "The model's preparation was cancelled. It was never published.")
-    MODEL_RETIRED = ("model_retired", "The model is retired. No version of it is served.")
+    NO_MATCH = (
+        "no_match",
+        "No model holds data under this id[ ({searched} searched)].",
+        None,
+        {Cause.THIS_MODEL: "This model holds no data under this id."},
+    )
+    NOT_IN_NAMED_MODELS = (
+        "not_in_named_models",
+        "The models you named hold no data under this id[; {elsewhere}].",
+        None,
+        None,
+        (NAME_THE_PERSON,),
+    )
+    IN_HOLDOUT = (
+        "in_holdout",
+        "These data measure accuracy and are no training samples.",
+        _ml("Remove them from the recipe's test data."),
+        {Cause.OVERWRITTEN: "These data only measure accuracy; no model is trained on them."},
+    )
+    ALREADY_DELETED = (
+        "already_deleted",
+        "[Request {earlier}|An earlier request] already deleted these samples.",
+        None,
+        None,
+        (SHOW_REQUEST,),
+    )
+    LEFT_OUT = ("left_out", "The model was trained without them.")
+    NOT_PUBLISHED = ("not_published", "This model was never published.")
+    MODEL_RETIRED = ("model_retired", "It is retired; no certificate covers it or its copies.")
 
     @property
     def steps(self) -> tuple[WayOut, ...]:
-        """Return the steps of the remedy; none where nothing is left to do."""
-        return () if self.remedy is None else self.remedy.steps
+        """Return the steps of the remedy, the first of which is the button; or those that show more."""
+        return self.shows if self.remedy is None else self.remedy.steps
 
     @property
     def retry_helps(self) -> bool:
         return RETRY in self.steps
 
+    def says(self, facts: Mapping[str, Any] | None = None, scopes: Collection[str] = ()) -> str:
+        """Return the sentence with what the scopes allow to see of the facts."""
+        cause = str((facts or {}).get("cause"))
+        text = next((text for each, text in self.by_cause.items() if each == cause), self.sentence)
+        return filled(text, values(facts, scopes))
+
+
+_FORMERLY = {
+    "already_forgotten": Reason.ALREADY_DELETED,
+    "beyond_calibration": Reason.NEEDS_RETRAIN,
+    "cap_not_reached": Reason.NEEDS_RETRAIN,
+    "method_refused": Reason.NEEDS_RETRAIN,
+    "model_cancelled": Reason.NOT_PUBLISHED,
+    "model_refused": Reason.NOT_PUBLISHED,
+    "nobody_left": Reason.NO_DATA_LEFT,
+    "recipe_refused": Reason.RECIPE_FAILED,
+    "state_damaged": Reason.STATE_UNREADABLE,
+    "state_format_unknown": Reason.STATE_UNREADABLE,
+    "utility_gate": Reason.ACCURACY_DROP,
+    "vectors_missing": Reason.NEEDS_RETRAIN,
+    "weights_not_finite": Reason.NEEDS_RETRAIN,
+    "worker_lost": Reason.FAILED,
+}
+"""codes of release 0.1 that the audit log keeps, and tasks whose outcome the log committed to before the migration"""
+
 
 def reason_of(code: str) -> Reason | None:
-    """Return the reason of a stored code; None where this version of the software does not know the code.
-
-    ``failed:KeyError at digits.py:41`` names the error's type and place behind its code.
-    """
+    """Return the reason of a stored code; None where this version of the software does not know the code."""
     try:
-        return Reason(code.partition(":")[0])
+        return _FORMERLY.get(code) or Reason(code)
     except ValueError:
         return None
 
 
-def explain(code: str | None, request_id: str, models: Sequence[str] = (), holds: Sequence[str] = ()) -> dict[str, Any]:
+def explain(
+    code: str | None,
+    request_id: str,
+    models: Sequence[str] = (),
+    holds: Sequence[str] = (),
+    *,
+    facts: Mapping[str, Mapping[str, Any]] | None = None,
+    scopes: Collection[str] = (),
+) -> dict[str, Any]:
     """Return ``reason``, ``title``, ``remedy`` and ``actions`` of a stored code as JSON, for the API and for webhooks.
 
     A code that this version of the software does not know is its own title.
@@ -377,20 +503,26 @@ def explain(code: str | None, request_id: str, models: Sequence[str] = (), holds
         request_id: the request that has it.
         models: the names of the models whose part of the request has it.
         holds: the ids of the legal holds that keep samples of the request.
+        facts: the values of the sentence, by reason, as the request or the task holds them.
+        scopes: what the reader may see; without any, no value is named.
     """
     reason = None if code is None else reason_of(code)
     if reason is None:
         return {"reason": code, "title": code, "remedy": None, "actions": []}
-    remedy = None if reason.remedy is None else {"action": reason.remedy.action, "by": reason.remedy.by}
-    _, _, error = (code or "").partition(":")
-    title = f"{reason.sentence[:-1]}: {error}." if error else reason.sentence
-    steps = actions(reason.steps, request=[request_id], model=models, hold=holds)
-    return {"reason": code, "title": title, "remedy": remedy, "actions": steps}
+    known = (facts or {}).get(reason, {})
+    seen = values(known, scopes)
+    remedy = None
+    if reason.remedy is not None:
+        remedy = {"action": filled(reason.remedy.action, seen), "by": reason.remedy.by}
+    earlier = [seen["earlier"]] if "earlier" in seen else []
+    possible = [step for step in reason.steps if earlier or step is not SHOW_REQUEST]
+    steps = actions(possible, request=[request_id], model=models, hold=holds, earlier=earlier)
+    return {"reason": reason.value, "title": reason.says(known, scopes), "remedy": remedy, "actions": steps}
 
 
 def actions(steps: Iterable[WayOut], **ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the steps as JSON with these ids filled in: ``request``, ``model``, ``hold``."""
-    return [asdict(filled) for step in steps for filled in step.filled(ids)]
+    """Return the steps as JSON with these ids filled in: ``request``, ``model``, ``hold``, ``earlier``."""
+    return [asdict(each) for step in steps for each in step.filled(ids)]
 
 
 NOT_FOR_AN_UPDATE = (Reason.AWAITING_RETRAIN, Reason.AWAITING_CONSUMERS)

@@ -166,15 +166,27 @@ def announce_requests(session: Session, *happened: tuple[News, DeletionRequest])
     """
     at = recorded_at(session)
     parts = _parts(session, [each for news, each in happened if is_wanted(session, each.tenant_id, news)])
+    causes = _causes(session, [request for _, request in happened if request.status == Status.BLOCKED])
     for news, request in happened:
-        known = {"request_id": request.id, "status": request.status, "reason": request.reason}
+        facts = causes.get(request.id, request.facts)
+        why = explain(request.reason, request.id, facts=facts)["title"]
+        known = {"request_id": request.id, "status": request.status, "reason": request.reason, "why": why}
         line = news.value.replace("deletion_request.", "request ")
         log_after_commit(session, log, line, **known, seconds=round((at - request.received_at) / SECOND, 3))
         if request.id in parts:
             models, blocking, holds = parts[request.id]
-            facts = {"id": request.id, "case_id": request.case_id, "status": request.status, "models": models}
-            facts |= explain(request.reason, request.id, blocking, holds)
-            announce(session, request.tenant_id, news, facts | _times(request))
+            told = {"id": request.id, "case_id": request.case_id, "status": request.status, "models": models}
+            told |= explain(request.reason, request.id, blocking, holds, facts=facts)
+            announce(session, request.tenant_id, news, told | _times(request))
+
+
+def _causes(session: Session, requests: Sequence[DeletionRequest]) -> dict[str, dict[str, Any]]:
+    """Return the facts of the reason of each blocked request, as its tasks have them; those without are left out."""
+    found: dict[str, dict[str, Any]] = {}
+    columns = select(Task.request_id, Task.facts).where(Task.status == Status.BLOCKED).order_by(Task.id.desc())
+    for batch in batches([request.id for request in requests]):
+        found |= {key: facts for key, facts in session.execute(columns.where(Task.request_id.in_(batch))) if facts}
+    return found
 
 
 def _parts(session: Session, requests: Sequence[DeletionRequest]) -> dict[str, _Parts]:

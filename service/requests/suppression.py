@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
@@ -28,9 +28,13 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from service.requests.reasons import Reason
+from service.requests.reasons import Cause, Reason
 from service.requests.states import RequestRefused, Status, Suppress
 
+NOTES_TRAINING = "operators_word"
+"""what a manifest has of whose generation each training had overwritten the holdout, but where it has the next note"""
+HOLDOUT_READ = "holdout_read"
+"""the note that a training could read the holdout, which could not be overwritten meanwhile"""
 _ENDED = (Status.COMPLETED, Status.CANCELLED, Status.REJECTED)
 
 
@@ -87,16 +91,26 @@ def matches(session: Session, generation_id: int, subject_digest: str | None, sa
     return any(_any(session, and_(here, Membership.sample_digest.in_(part))) for part in batches(sample_digests))
 
 
-def in_holdout(session: Session, tenant_id: str, subjects: Sequence[str], generation_id: int | None = None) -> bool:
-    """Return whether one of these subject digests has a sample in a holdout.
+def why_unknown(
+    session: Session, tenant_id: str, subjects: Sequence[str], generations: Collection[int] | None = None
+) -> tuple[Reason, dict[str, Any]]:
+    """Return why nothing is deleted of subjects that no model was trained on, and what the sentence names.
 
-    ``generation_id`` names the generation; None: any generation that serves the tenant.
+    They may have samples in a holdout: of one of these generations, or (None) of any that serves the tenant. That no
+    model is trained on them is said only where each training had overwritten the holdout.
     """
-    rows = select(HoldoutPerson.generation_id).where(HoldoutPerson.subject_digest.in_(subjects))
-    if generation_id is not None:
-        return session.scalar(rows.where(HoldoutPerson.generation_id == generation_id).limit(1)) is not None
-    serving = select(Model.generation_id).where(Model.tenant_id == tenant_id, Model.generation_id.is_not(None))
-    return session.scalar(rows.where(HoldoutPerson.generation_id.in_(serving)).limit(1)) is not None
+    if generations is None:
+        serving = select(Model.generation_id).where(Model.tenant_id == tenant_id, Model.generation_id.is_not(None))
+    else:
+        serving = select(Generation.id).where(Generation.id.in_(generations))
+    theirs = select(HoldoutPerson.generation_id).where(HoldoutPerson.subject_digest.in_(subjects))
+    manifests = session.scalars(
+        select(Generation.manifest).where(Generation.id.in_(theirs), Generation.id.in_(serving))
+    ).all()
+    if not manifests:
+        return Reason.NO_MATCH, {}
+    overwritten = all(each and NOTES_TRAINING in each and not each.get(HOLDOUT_READ) for each in manifests)
+    return Reason.IN_HOLDOUT, {"cause": Cause.OVERWRITTEN} if overwritten else {}
 
 
 class CarriedOut(NamedTuple):
@@ -243,6 +257,23 @@ def positions(
         for name, position in _outstanding(session, generation_id, column, requests):
             for request_id in requests[name]:
                 found.setdefault(request_id, set()).add(position)
+    return found
+
+
+def held_elsewhere(session: Session, request: DeletionRequest) -> dict[str, int]:
+    """Return how many samples other models still hold of what a request names that is limited to some, by name."""
+    entries = select(SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
+    names = session.execute(entries.where(SuppressionEntry.request_id == request.id)).all()
+    named = {
+        Membership.subject_digest: [subject for subject, _ in names if subject is not None],
+        Membership.sample_digest: [sample for _, sample in names if sample is not None],
+    }
+    found = {}
+    for model in session.scalars(others(request.tenant_id, request.models or (), ("live", "exhausted"))):
+        here = model.generation_id or 0
+        held = {at for column, those in named.items() for _, at in _outstanding(session, here, column, those)}
+        if held:
+            found[model.name] = len(held)
     return found
 
 

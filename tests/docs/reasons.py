@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from service.requests.reasons import Reason, WayOut
+from service.requests.reasons import OPTIONAL, SLOTS, Reason, WayOut
 
 PAGE = Path(__file__).parents[2] / "docs" / "reasons.md"
 _HEAD = """\
 # Reasons
 
 A deletion request that waits or has ended says why, and what to do. The API answers with these fields, and the page,
-the terminal (`hint:`) and webhooks repeat them; an alert names the reason and who can act:
+the terminal (`hint:`), webhooks, alerts, the log and `expunge doctor` repeat them:
 
 ```json
 {
   "reason": "legal_hold",
-  "title": "A legal hold keeps this person's samples.",
+  "title": "A legal hold protects this person's data.",
   "remedy": {
-    "action": "Open the hold, and lift it when its legal reason is gone. The request then continues without a retry.",
+    "action": "Read the hold; lift it when its ground is gone. The request then continues.",
     "by": "privacy officer"
   },
   "actions": [
@@ -35,7 +35,9 @@ the terminal (`hint:`) and webhooks repeat them; an alert names the reason and w
 }
 ```
 
-`reason` is a code for programs, `title` and `remedy` are for people. `actions` are the steps of the remedy: one call
+`reason` is a code for programs, `title` and `remedy` are for people. Words in braces are values: a count, a date, the
+type and the place of an error, never its message. A caller sees those that its key may see, and else the same sentence
+without them. Webhooks, alerts and the log have no values. `actions` are the steps of the remedy: one call
 each, the command that makes the same call, and the scopes that the key needs, at least one of each
 group. The ids of the request, the model and the
 hold are filled in. Words in capitals stand for your own values. `remedy` is null, and `actions` are empty, where
@@ -55,29 +57,47 @@ _WAITS = """
 _ENDED = """
 ## It ended, and nothing is left to do
 
-| reason | what happened |
+| reason | what happened | what to do | commands |
+|---|---|---|---|
+"""
+_VALUES = """
+## The values and the right to see them
+
+| values | scope |
 |---|---|
 """
+_NO_IDS: dict[str, list[str]] = {"request": [], "model": [], "hold": [], "earlier": []}
 
 
 def page() -> str:
     """Return the text of docs/reasons.md."""
-    waits, ended = [each for each in Reason if each.remedy], [each for each in Reason if not each.remedy]
-    return _HEAD + _WAITS + "".join(map(_row, waits)) + _ENDED + "".join(map(_row, ended))
+    waits = [each for each in Reason if each.remedy and each.remedy.steps]
+    ended = [each for each in Reason if each not in waits]
+    return _HEAD + _WAITS + "".join(map(_row, waits)) + _ENDED + "".join(map(_row, ended)) + _VALUES + _values()
 
 
 def _row(reason: Reason) -> str:
-    remedy = reason.remedy
-    code = f"{reason}:ERROR at FILE:LINE" if reason is Reason.FAILED else str(reason)
-    if remedy is None:
-        return f"| `{code}` | {reason.sentence} |\n"
-    steps = [filled for step in remedy.steps for filled in step.filled({"request": [], "model": [], "hold": []})]
+    sentences = " / ".join(_with_values(each) for each in (reason.sentence, *reason.by_cause.values()))
+    steps = [filled for step in reason.steps for filled in step.filled(_NO_IDS)]
     commands = "<br>".join(f"`{step.command}`" for step in steps)
+    action = _with_values(reason.remedy.action) if reason.remedy else ""
+    if reason.remedy is None or not steps:
+        return f"| `{reason}` | {sentences} | {action} | {commands} |\n"
     calls = "<br>".join(_call(step) for step in steps)
     scopes = ", ".join(
         dict.fromkeys(" or ".join(f"`{scope}`" for scope in group) for step in steps for group in step.scopes)
     )
-    return f"| `{code}` | {reason.sentence} | {remedy.action} | {commands} | {calls} | {remedy.by} ({scopes}) |\n"
+    return f"| `{reason}` | {sentences} | {action} | {commands} | {calls} | {reason.remedy.by} ({scopes}) |\n"
+
+
+def _with_values(text: str) -> str:
+    return OPTIONAL.sub(lambda match: match[1], text)
+
+
+def _values() -> str:
+    scopes = dict.fromkeys(slot.scope for slot in SLOTS.values())
+    named = {scope: [f"`{{{name}}}`" for name, slot in SLOTS.items() if slot.scope == scope] for scope in scopes}
+    return "".join(f"| {', '.join(names)} | `{scope}` |\n" for scope, names in named.items())
 
 
 def _call(step: WayOut) -> str:

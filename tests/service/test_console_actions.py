@@ -80,7 +80,7 @@ def test_every_step_of_every_reason_has_a_place_on_the_page() -> None:
     caller = Caller("default", "k", frozenset(Scope), "a", "a")
     typed = set()
     for reason in Reason:
-        steps = actions(reason.steps, request=["0" * 32], model=["digits"], hold=["1" * 32])
+        steps = actions(reason.steps, request=["0" * 32], model=["digits"], hold=["1" * 32], earlier=["2" * 32])
         for way in ways([ActionView(**step) for step in steps], caller):
             if not way.address:
                 typed.add(way.verb)

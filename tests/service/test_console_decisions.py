@@ -20,7 +20,8 @@ def ask_unverified(client: TestClient) -> str:
 def test_an_unverified_request_says_what_it_waits_for_and_a_rejected_one_why(login: Login, client: TestClient) -> None:
     request = ask_unverified(client)
     page = login().get(f"/console/requests/{request}").text
-    assert "Nobody has confirmed yet" in page and "/retry" not in page and "has changed no model" in page
+    assert "Not yet confirmed that this request comes from the person." in page and "/retry" not in page
+    assert "no model was changed" in page
     client.post(f"/v1/deletion-requests/{request}/reject", json={"reason": "<b>not them</b>"})
     page = login().get(f"/console/requests/{request}").text
     assert "badge rejected" in page and "&lt;b&gt;not them" in page and "<strong>Rejected</strong>" in page

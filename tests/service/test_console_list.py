@@ -45,9 +45,7 @@ def town(client: TestClient, service: Service) -> list[str]:
     ]
     with service.database.write() as session:
         at = now(session)
-        session.execute(
-            update(Task).where(Task.request_id == ids[1]).values(status="blocked", reason=Reason.WORKER_LOST)
-        )
+        session.execute(update(Task).where(Task.request_id == ids[1]).values(status="blocked", reason=Reason.FAILED))
         settle(session, [ids[1]])
         for place, days in ((0, -2), (1, 3), (2, 20)):
             session.execute(
@@ -78,7 +76,7 @@ FILTERS: tuple[tuple[dict[str, str], set[int]], ...] = (
     ({"status": "blocked"}, {1, 2, 5}),
     ({"status": "completed"}, {3}),
     ({"reason": "unverified"}, {2, 5}),
-    ({"reason": "worker_lost"}, {1}),
+    ({"reason": "failed"}, {1}),
     ({"model": "digits"}, {0}),
     ({"model": "faces", "status": "blocked"}, {1}),
     ({"model": "faces", "status": "open"}, {1, 4}),
@@ -171,7 +169,7 @@ def test_the_table_has_every_row_and_no_formula(login: Login, town: list[str]) -
     )
     rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert [row["id"] for row in rows] == [town[3], town[0], town[1], town[2], town[4], town[5]]
-    assert rows[2] == rows[2] | {"status": "blocked", "reason": "worker_lost", "regulation": "ccpa", "models": "faces"}
+    assert rows[2] == rows[2] | {"status": "blocked", "reason": "failed", "regulation": "ccpa", "models": "faces"}
     assert not [cell for row in rows for cell in row.values() if cell[:1] in "=+-@\t" and cell]
 
 

@@ -23,6 +23,7 @@ from service.infra.pseudonyms import new_id
 from service.infra.tables import DeletionRequest, FeedItem, Heartbeat, Model, PhaseSeconds, Task, Version
 from service.infra.time import SECOND
 from service.models.consumers import report
+from service.requests import reasons
 from service.requests.reasons import Reason
 from service.requests.status import settle
 from tests.harness.dashboards import FOLDER, dashboard, metrics_in, program, queries, rules
@@ -43,7 +44,7 @@ def busy(client: TestClient, service: Service) -> TestClient:
         first, second = session.scalars(select(Task).order_by(Task.created_at, Task.id))
         first.status, first.samples, first.version_id, first.method = "completed", 2, version.id, "recollection"
         first.completed_at = now(session)
-        second.status, second.reason = "blocked", "worker_lost"
+        second.status, second.reason = "blocked", "failed"
         settle(session, [first.request_id, second.request_id])
         record(session, "default", "attempt.failed", model_id=model.id, token=1, why="for the test")
         report(session, model, "web", session.scalars(select(Version).where(Version.number == 1)).one())
@@ -160,7 +161,7 @@ def test_deadlines_holds_failures_and_consumers_are_metrics(busy: TestClient, se
     assert before["expunge_consumers"][ours[0], ("standing", "current"), ours[1]] == 0
     with service.database.read() as session:
         held = {row.reason: row.due_at for row in session.scalars(select(DeletionRequest)) if row.status == "blocked"}
-    assert before["expunge_deletion_next_due_timestamp_seconds"][ours] == pytest.approx(held["worker_lost"] / 1e6)
+    assert before["expunge_deletion_next_due_timestamp_seconds"][ours] == pytest.approx(held["failed"] / 1e6)
     unverified = before["expunge_requests_unverified_next_due_timestamp_seconds"][()]
     assert (before["expunge_requests_unverified"][()], unverified) == (1, pytest.approx(held["unverified"] / 1e6))
     with service.database.write() as session:
@@ -179,12 +180,13 @@ def test_what_is_blocked_says_its_reason_and_who_can_act(client: TestClient, ser
     live_model(service)
     for subject in ("ada", "bob"):
         client.post("/v1/deletion-requests", json={"subject_id": subject}, headers={"Idempotency-Key": subject})
-    codes = (reason, f"{reason}:KeyError at digits.py:41")
+    told = [reasons.stored(reason, {"error": "KeyError", "file": "digits.py", "line": 41, "detail": "x"}), None]
     with service.database.write() as session:
-        for task, code in zip(session.scalars(select(Task)).all(), codes, strict=True):
-            task.status, task.reason = "blocked", code
-    assert reason.remedy is not None
-    labels = {"tenant": "default", "model": "digits", "reason": reason.value, "by": reason.remedy.by.value}
+        for task, facts in zip(session.scalars(select(Task)).all(), told, strict=True):
+            task.status, task.reason, task.facts = "blocked", reason, facts
+    why = reasons.explain(reason, "")
+    labels = {"tenant": "default", "model": "digits", "reason": reason.value, "by": why["remedy"]["by"]}
+    labels |= {"what": why["title"], "action": why["remedy"]["action"]}
     assert exported(client)["expunge_requests_blocked_by_reason"] == {tuple(sorted(labels.items())): 2}
 
 

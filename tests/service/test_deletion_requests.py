@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select, update
 
 from service.access.api_keys import authenticate
 from service.api.dependencies import Service
@@ -20,6 +20,7 @@ from service.infra.tables import AuditEntry, DeletionRequest, IdempotencyKey, Me
 from service.requests.idempotency import Use, begin
 from service.requests.intake import Order, commitment
 from service.requests.status import settle
+from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
 
 PATH = "/v1/deletion-requests"
@@ -54,9 +55,54 @@ def test_an_unknown_subject_completes_at_once_and_leaves_a_suppression(client: T
     live_model(service)
     body = post(client, subject_id="nobody").json()
     assert (body["status"], body["samples"], body["reason"], body["models"]) == ("completed", 0, "no_match", [])
-    assert body["completed_at"] is not None
+    assert body["completed_at"] is not None and body["title"] == "No model holds data under this id (1 searched)."
     with service.database.read() as session:
         assert session.scalar(select(func.count()).select_from(SuppressionEntry)) == 1
+
+
+def test_a_request_for_named_models_says_nothing_of_the_others(
+    client: TestClient, service: Service, login: Login, key_of: Callable[..., dict[str, str]]
+) -> None:
+    live_model(service)
+    live_model(service, "people", {"zoe": ["z1", "z2", "z3"]})
+    body = post(client, subject_id="zoe", models=["digits"], regulation="gdpr").json()
+    plain = "The models you named hold no data under this id"
+    assert (body["status"], body["reason"], body["limited_to"]) == ("completed", "not_in_named_models", ["digits"])
+    shown = client.get(f"{PATH}/{body['id']}").json()
+    assert shown["title"] == f"{plain}; people still holds 3 samples."
+    assert [each["command"] for each in shown["actions"]] == ["expunge delete --subject ID"]
+    reader = client.get(f"{PATH}/{body['id']}", headers=key_of("deletions:read", "models:read")).json()
+    assert reader["title"] == f"{plain}.", "where else the person is known takes people:search"
+    console = login()
+    page, listed = console.get(f"/console/requests/{body['id']}").text, console.get("/console/requests").text
+    for text in (page, listed):
+        assert "done for the named models only" in text and "No model" not in text
+    assert "people still holds 3 samples" in page and "Delete from all models" in page
+    met = post(client, subject_id="zoe", regulation="gdpr").json()
+    assert met["reason"] is None, "the model that was not named gets a task now"
+
+
+def test_what_other_models_deleted_is_no_reason_of_a_request_for_named_ones(
+    client: TestClient, service: Service
+) -> None:
+    """The request is about digits, which never held the person that faces has forgotten."""
+    live_model(service)
+    faces = live_model(service, "faces", {"zoe": ["z1"]})
+    first = post(client, subject_id="zoe").json()["id"]
+    version = publish(service, faces, b"two")
+    with service.database.write() as session:
+        session.execute(
+            update(Task).where(Task.request_id == first).values(status="completed", samples=1, version_id=version.id)
+        )
+        session.execute(
+            delete(Membership).where(Membership.generation_id == faces.generation_id)
+        )  # trained again since
+        settle(session, [first])
+    assert post(client, subject_id="zoe", models=["digits"]).json()["reason"] == "not_in_named_models"
+    for models in ({"models": ["faces"]}, {}):
+        told = post(client, subject_id="zoe", **models).json()
+        assert told["title"] == f"Request {first} already deleted these samples."
+        assert [each["path"] for each in told["actions"]] == [f"{PATH}/{first}"]
 
 
 def test_a_model_that_is_preparing_always_gets_a_task(client: TestClient, service: Service) -> None:

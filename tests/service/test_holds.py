@@ -54,7 +54,7 @@ def test_releasing_a_hold_drives_its_requests_on_and_their_clock_never_stopped(
 ) -> None:
     live_model(service)
     hold = client.post(PATH, json=REASON | {"subject_id": "ada"}).json()
-    held, lost = held_request(client, service), held_request(client, service, "worker_lost", "bob")
+    held, lost = held_request(client, service), held_request(client, service, "failed", "bob")
     before = client.get(f"/v1/deletion-requests/{held}").json()
     assert (before["status"], before["reason"]) == ("blocked", "legal_hold") and before["due_at"] is not None
     lifted = client.delete(f"{PATH}/{hold['id']}")
@@ -68,7 +68,7 @@ def test_releasing_a_hold_drives_its_requests_on_and_their_clock_never_stopped(
 
 def test_a_held_request_can_be_driven_on_with_fresh_attempts(client: TestClient, service: Service) -> None:
     live_model(service)
-    held = held_request(client, service, "worker_lost")
+    held = held_request(client, service, "failed")
     answer = client.post(f"/v1/deletion-requests/{held}/retry")
     assert (answer.status_code, answer.json()["status"]) == (200, "queued")
     with service.database.read() as session:
@@ -80,7 +80,7 @@ def test_a_held_request_can_be_driven_on_with_fresh_attempts(client: TestClient,
 
 def test_who_waits_for_others_is_told_until_when_and_can_be_hurried(client: TestClient, service: Service) -> None:
     live_model(service)
-    request = held_request(client, service, "worker_lost")
+    request = held_request(client, service, "failed")
     with service.database.write() as session:
         task = session.scalars(select(Task)).one()
         tomorrow = now(session) + 86_400 * SECOND

@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 from alembic.config import Config
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from service.infra import migrate as module
 from service.infra.db import Database
 from service.infra.migrate import SchemaState, compare, migrate, schema_state
-from service.infra.tables import Generation, Model
+from service.infra.tables import Certificate, DeletionRequest, Generation, Model, Task
 
 pytestmark = pytest.mark.both_engines
 
 ROOT = Path(__file__).parents[2] / "migrations"
 FROZEN = {
     "v0001_first.py": "0b5e45d2c3830099ee0e8ed9e7d20136c04494d25c6c916ddb7028c7bdbd850a",
+    "v0002_words.py": "90a6e00e6a91f0a4ac4a994a46b59fe7ee2d2a3765e00093e4b738b8ef596e99",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """
@@ -148,3 +149,43 @@ def test_a_schema_that_this_release_does_not_know_is_named(database: Database) -
         session.execute(text("UPDATE alembic_version SET version_num = 'f00'"))
     with pytest.raises(RuntimeError, match="has the schema f00"):
         migrate(database)
+
+
+OLD_CODES = {
+    "utility_gate": ("accuracy_drop", None),
+    "cap_not_reached": ("needs_retrain", {"needs_retrain": {"cause": "cap_not_reached"}}),
+    "failed:KeyError at digits.py:41": ("failed", {"failed": {"error": "KeyError", "file": "digits.py", "line": 41}}),
+    "failed:AVeryLongName at a_file_that_was_c": ("failed", None),
+    "legal_hold": ("legal_hold", None),
+    "already_forgotten": ("already_deleted", None),
+}
+
+
+def test_the_codes_of_reasons_are_renamed_but_not_under_a_certificate_that_is_not_signed(furnished: Database) -> None:
+    with furnished.write() as session:
+        for at, code in enumerate([*OLD_CODES, "already_forgotten"]):
+            session.add(
+                DeletionRequest(id=f"r{at}", tenant_id="t", status="queued", salt=b"s", received_at=1, created_at=1)
+            )
+            session.flush()
+            task = {"tenant_id": "t", "model_id": "m", "status": "blocked", "not_before": 1, "created_at": 1}
+            session.add(Task(id=f"t{at}", request_id=f"r{at}", reason=code, **task))
+            session.add(
+                Certificate(request_id=f"r{at}", completed_at=1, tenant_id="t", issued_at=None if at == 6 else 2)
+            )
+        session.execute(
+            text(
+                "UPDATE deletion_requests SET reason = (SELECT reason FROM tasks WHERE 'r' || substr(tasks.id, 2) = "
+                "deletion_requests.id)"
+            )
+        )
+        for table in ("tasks", "deletion_requests"):
+            session.execute(text(f"ALTER TABLE {table} DROP COLUMN facts"))
+        session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    migrate(furnished)
+    with furnished.read() as session:
+        *tasks, unsigned = session.scalars(select(Task).order_by(Task.id)).all()
+        requests = session.scalars(select(DeletionRequest).order_by(DeletionRequest.id)).all()
+        assert [(each.reason, each.facts) for each in tasks] == list(OLD_CODES.values())
+        assert [(each.reason, each.facts) for each in requests] == [*OLD_CODES.values(), ("already_deleted", None)]
+        assert unsigned.reason == "already_forgotten", "the audit log holds a digest of it"

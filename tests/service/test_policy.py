@@ -77,7 +77,7 @@ def test_a_model_that_is_not_served_keeps_its_policy(client: TestClient) -> None
     ("change", "reason", "goes_on"),
     [
         ({"on_exhausted": "retrain"}, Reason.BUDGET_EXHAUSTED, True),
-        ({"fallback": "retrain"}, Reason.VECTORS_MISSING, True),
+        ({"fallback": "retrain"}, Reason.NEEDS_RETRAIN, True),
         ({"fallback": "retrain"}, Reason.BUDGET_EXHAUSTED, False),
         ({"cadence_seconds": 5}, Reason.BUDGET_EXHAUSTED, False),
         ({"on_exhausted": "retrain"}, Reason.LEGAL_HOLD, False),

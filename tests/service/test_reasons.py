@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from service.requests.reasons import Reason, explain, reason_of
+from service.access.api_keys import Scope
+from service.requests.reasons import SLOTS, Cause, Reason, explain, filled, reason_of, stored, values
 
 ROOT = Path(__file__).parents[2]
 TREES = {
@@ -89,26 +92,107 @@ def test_every_reason_is_set_somewhere() -> None:
     assert {reason.name for reason in Reason} == used
 
 
+def templates(reason: Reason) -> list[str]:
+    return [reason.sentence, *reason.by_cause.values(), *([reason.remedy.action] if reason.remedy else [])]
+
+
+FACTS: dict[str, Any] = {
+    "samples": 120,
+    "limit": 100,
+    "searched": 3,
+    "time": "24 November 2026 at 14:20 UTC",
+    "earlier": "0f" * 16,
+    "elsewhere": "people still holds 3 samples",
+    "consumer": "web-shop",
+    "version": 4,
+    "served": 3,
+    "people": 20,
+    "method": "newton",
+    "detail": "The damping is too small.",
+    "points": "10",
+    "here": "torch 2.5.1+cpu on cpu",
+    "prepared": "torch 2.4.0 on cuda",
+    "error": "KeyError",
+    "file": "digits.py",
+    "line": 41,
+    "lacking": 2,
+}
+EVERYTHING = frozenset(Scope)
+
+
 @pytest.mark.parametrize("reason", Reason)
-def test_a_reason_is_a_sentence_and_an_action(reason: Reason) -> None:
-    texts = [reason.sentence, *([reason.remedy.action] if reason.remedy else [])]
-    for text in texts:
-        assert text[0].isupper() and text.endswith(".") and len(text) < 200
-    assert reason.value == reason.name.lower() and reason.value not in reason.sentence
+def test_a_reason_is_a_sentence_and_an_action_with_and_without_its_values(reason: Reason) -> None:
+    seen = values(FACTS, EVERYTHING)
+    for text in templates(reason):
+        for shown in (filled(text, {}), filled(text, seen)):
+            assert (
+                (shown[0].isupper() or text.startswith("[{"))
+                and shown.endswith(".")
+                and not shown.endswith("..")
+                and len(shown) < 200
+            )
+            assert not set("[]{}|") & set(shown), shown
+        named = set(re.findall(r"{(\w+)}", text))
+        assert named <= set(SLOTS) and all(str(FACTS[each]).removesuffix(".") in filled(text, seen) for each in named)
+    assert reason.value == reason.name.lower() and ("_" not in reason or reason not in reason.sentence)
+
+
+def test_values_are_those_of_the_list_and_of_the_callers_rights() -> None:
+    assert set(SLOTS) == set(FACTS) == set(values(FACTS, EVERYTHING))
+    assert values(FACTS, {Scope.DELETIONS_READ}).keys() == {"samples", "limit", "searched", "time", "earlier"}
+    assert values(FACTS, ()) == values({"message": "ada@example.com", "subject": "ada"}, EVERYTHING) == {}
+    hostile = {
+        "error": "KeyError: 'ada@example.com'",
+        "file": "/home/ada/digits.py",
+        "line": "41 of ada",
+        "detail": "1",
+    }
+    assert values(hostile, EVERYTHING) == {}, "an error is its type, a file its name, a detail has no numbers"
+    assert stored(Reason.FAILED, hostile | {"cause": "worker_lost", "message": "ada"}) == {
+        "failed": hostile | {"cause": "worker_lost"}
+    }
 
 
 def test_a_retry_is_offered_where_it_can_help_alone() -> None:
     assert not {Reason.LEGAL_HOLD, Reason.BUDGET_EXHAUSTED, Reason.UNVERIFIED, Reason.LARGE, Reason.NO_MATCH} & {
         reason for reason in Reason if reason.retry_helps
     }
-    assert Reason.WORKER_LOST.retry_helps and Reason.FAILED.retry_helps
+    assert Reason.FAILED.retry_helps and Reason.RECIPE_FAILED.retry_helps
 
 
-def test_an_explanation_names_the_request() -> None:
-    told = explain("failed:KeyError", "0f" * 16)
-    assert told["reason"] == "failed:KeyError" and told["title"] == "Three attempts ended with an error: KeyError."
+def test_an_explanation_names_the_request_and_what_the_reader_may_see() -> None:
+    facts = {"recipe_failed": {"cause": "recipe_raised", "error": "RuntimeError", "file": "fragile.py", "line": 9}}
+    told = explain("recipe_failed", "0f" * 16, facts=facts, scopes=EVERYTHING)
+    assert told["title"] == "The recipe fails: RuntimeError at fragile.py:9."
+    assert told["remedy"] == {"action": "Correct it, then retry.", "by": "ML engineer"}
     assert told["actions"][0]["path"] == f"/v1/deletion-requests/{'0f' * 16}/retry"
+    assert explain("recipe_failed", "ID", facts=facts)["title"] == "The recipe fails."
+    assert explain("failed", "ID", facts=facts, scopes=EVERYTHING)["title"] == "Three attempts failed."
     assert "{" not in "".join(each["command"] for reason in Reason for each in explain(reason, "ID")["actions"])
+
+
+def test_a_cause_chooses_the_sentence_of_a_merged_reason() -> None:
+    told = {
+        cause: explain("needs_retrain", "ID", facts={"needs_retrain": {"cause": cause} | FACTS}, scopes=EVERYTHING)
+        for cause in Reason.NEEDS_RETRAIN.by_cause
+    }
+    assert told[Cause.BEYOND_CALIBRATION]["title"] == "More people have left than the calibration covers (20)."
+    assert told[Cause.METHOD_REFUSED]["title"] == "newton cannot delete these samples: The damping is too small."
+    assert len({each["title"] for each in told.values()}) == 5
+    assert {each["reason"] for each in told.values()} == {"needs_retrain"}
+
+
+def test_an_earlier_deletion_is_shown_where_it_is_known() -> None:
+    facts = {"already_deleted": {"earlier": "0f" * 16}}
+    told = explain("already_deleted", "ID", facts=facts, scopes=EVERYTHING)
+    assert told["title"] == f"Request {'0f' * 16} already deleted these samples."
+    assert [each["command"] for each in told["actions"]] == [f"expunge requests show {'0f' * 16}"]
+    assert explain("already_deleted", "ID")["actions"] == []
+
+
+def test_a_code_of_an_earlier_release_is_read_as_that_of_this_one() -> None:
+    assert reason_of("already_forgotten") is Reason.ALREADY_DELETED
+    assert explain("utility_gate", "ID")["reason"] == "accuracy_drop"
 
 
 def test_a_code_of_a_newer_worker_is_shown_as_it_is() -> None:

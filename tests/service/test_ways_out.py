@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +19,8 @@ from sqlalchemy import select
 from service.access.api_keys import Scope
 from service.access.roles import SCOPES
 from service.api.dependencies import Service
+from service.cli.checks import by_reason
+from service.cli.client import _LISTS
 from service.cli.main import app
 from service.infra.settings import Settings
 from service.infra.tables import Task, WebhookDelivery
@@ -23,6 +28,7 @@ from service.requests import reasons
 from service.requests.reasons import Reason, Role, WayOut
 from service.requests.status import settle
 from tests.harness.ways_out import Follow, by_call, by_command, run
+from tests.service.conftest import Login
 from tests.service.worlds import live_model
 
 EVERY = {id(each): each for each in vars(reasons).values() if isinstance(each, WayOut)} | {
@@ -31,8 +37,9 @@ EVERY = {id(each): each for each in vars(reasons).values() if isinstance(each, W
 STEPS = sorted(
     {(each.method, each.path, each.command): each for each in EVERY.values()}.values(), key=lambda e: e.command
 )
-IDS = {"request": ["0" * 32], "model": ["digits"], "hold": ["1" * 32]}
+IDS = {"request": ["0" * 32], "model": ["digits"], "hold": ["1" * 32], "earlier": ["2" * 32]}
 PATH = "/v1/deletion-requests"
+ROOT = Path(__file__).parents[2]
 VALUES = {"CONSUMER": "web", "TEXT": "not the person", "ID": "ada", "NUMBER": 0.5, "RECIPE": "digits", "MODEL": "new"}
 
 
@@ -47,13 +54,17 @@ def follow(request: pytest.FixtureRequest, client: TestClient, monkeypatch: pyte
 
 
 def test_every_reason_that_waits_has_steps_and_no_other_has() -> None:
-    assert {reason for reason in Reason if reason.steps} == {reason for reason in Reason if reason.remedy}
+    with_steps = {reason for reason in Reason if reason.remedy and reason.remedy.steps}
+    assert with_steps == {reason for reason in Reason if reason.remedy} - {Reason.IN_HOLDOUT}
+    assert {reason for reason in Reason if reason.shows} == {Reason.ALREADY_DELETED, Reason.NOT_IN_NAMED_MODELS}
     situations = {
         Reason.LEGAL_HOLD: ["open", "lift"],
         Reason.BUDGET_EXHAUSTED: ["retrain", "policy"],
         Reason.UNVERIFIED: ["verify", "reject"],
         Reason.LARGE: ["approve", "cancel"],
         Reason.FAILED: ["retry"],
+        Reason.NEEDS_RETRAIN: ["retrain", "policy", "retry"],
+        Reason.SAMPLES_CHANGED: ["retry", "retrain"],
     }
     assert {reason: [step.verb for step in reason.steps] for reason in situations} == situations
 
@@ -67,6 +78,34 @@ def test_each_step_is_a_route_and_a_command(api: TestClient) -> None:
         fits = [path for path in operations if len(path.split("/")) == len(sent) and _fits(path, filled.path)]
         assert any(filled.method.lower() in operations[path] for path in fits), filled
         _parse(shlex.split(filled.command)[1:])
+
+
+def test_every_command_that_a_message_advises_is_a_command() -> None:
+    """In reasons, findings, refusals and hints: whatever stands between backticks and begins with ``expunge``."""
+    from tests.docs.test_site import require  # noqa: PLC0415 (loads every command)
+
+    advised = {
+        (path.name, command)
+        for room in ("service", "workers", "unlearning")
+        for path in sorted((ROOT / room).rglob("*.py"))
+        for text in texts(ast.parse(path.read_text()))
+        for command in re.findall(r"`expunge ([^`]+)`", text)
+    }
+    assert len(advised) > 40
+    computed = {("checks.py", kind) for kind in ("worker", "scheduler")} | {
+        ("client.py", each) for each in _LISTS.values()
+    }
+    for _, command in {each for each in advised if not each[1].startswith(("VALUE", "--"))} | computed:
+        require(shlex.split(command))
+
+
+def texts(tree: ast.AST) -> Iterator[str]:
+    """Yield every text of a module; a value in an f-string reads VALUE."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "VALUE" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def _fits(template: str, path: str) -> bool:
@@ -101,7 +140,7 @@ def test_each_step_names_the_scopes_that_its_call_asks_for(
 
 def test_the_role_that_a_remedy_names_can_carry_it_out(api: TestClient, key_of: Callable[..., dict[str, str]]) -> None:
     """A step that somebody else takes is said to be theirs."""
-    reasons_with_remedy = [(reason, reason.remedy) for reason in Reason if reason.remedy is not None]
+    reasons_with_remedy = [(reason, reason.remedy) for reason in Reason if reason.remedy and reason.steps]
     assert len(reasons_with_remedy) > 10
     for reason, remedy in reasons_with_remedy:
         headers = key_of(*SCOPES[remedy.by.key]) | {"Idempotency-Key": "x"}
@@ -204,7 +243,7 @@ def test_a_retry_takes_up_what_it_can_and_leaves_the_rest(client: TestClient, se
     request = ask(client)
     with service.database.write() as session:
         one, other = session.scalars(select(Task).order_by(Task.id)).all()
-        one.status, one.reason, other.status, other.reason = "blocked", Reason.LEGAL_HOLD, "blocked", Reason.WORKER_LOST
+        one.status, one.reason, other.status, other.reason = "blocked", Reason.LEGAL_HOLD, "blocked", Reason.FAILED
         settle(session, [request])
     assert client.post(f"{PATH}/{request}/retry").status_code == 200
     with service.database.read() as session:
@@ -227,7 +266,42 @@ def test_the_terminal_and_the_webhook_name_the_steps(
     assert "(privacy officer)" in printed.output
 
 
-def test_a_failure_names_its_error_and_the_place() -> None:
-    told = reasons.explain("failed:KeyError at digits.py:41", "0f" * 16)
-    assert told["title"] == "Three attempts ended with an error: KeyError at digits.py:41."
-    assert told["actions"][0]["path"] == f"{PATH}/{'0f' * 16}/retry"
+def test_each_surface_says_the_same_sentence_and_remedy(
+    client: TestClient,
+    service: Service,
+    login: Login,
+    key_of: Callable[..., dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """API, page, terminal and doctor with the values; alert, webhook and log, which have no reader, without."""
+    caplog.set_level("INFO")
+    live_model(service)
+    client.post("/v1/webhooks", json={"url": "https://hooks.example.com", "kinds": ["deletion_request.blocked"]})
+    request = ask(client)
+    facts = {"cause": "recipe_raised", "error": "RuntimeError", "file": "fragile.py", "line": 9, "message": "ada"}
+    with service.database.write() as session:
+        for task in session.scalars(select(Task)):
+            task.status, task.reason = "blocked", Reason.RECIPE_FAILED
+            task.facts = reasons.stored(Reason.RECIPE_FAILED, facts)
+        settle(session, [request])
+    named, plain = "The recipe fails: RuntimeError at fragile.py:9.", "The recipe fails."
+    remedy = "Correct it, then retry."
+    shown = client.get(f"{PATH}/{request}").json()
+    assert (shown["title"], shown["remedy"]["action"], shown["models"][0]["title"]) == (named, remedy, named)
+    unable = client.get(f"{PATH}/{request}", headers=key_of("deletions:read")).json()
+    assert unable["title"] == plain, "without models:read"
+    console = login()
+    page = console.get(f"/console/requests/{request}").text
+    assert named in page and remedy in page and named in console.get("/console/requests").text
+    assert page.index(">Retry</button>") < page.index("expunge requests retry"), "the first step is the button"
+    printed = run(client, monkeypatch, "requests", "show", request).output
+    assert named in " ".join(printed.split()) and remedy in printed
+    finding = by_reason("generation of digits", Reason.RECIPE_FAILED, facts, "digits")
+    assert (finding.what, finding.hint) == (named, remedy)
+    metrics = client.get("/metrics").text
+    assert f'what="{plain}"' in metrics and f'action="{remedy}"' in metrics and "RuntimeError" not in metrics
+    with service.database.read() as session:
+        payload = session.scalars(select(WebhookDelivery.payload)).one()
+    assert f'"title":"{plain}"' in payload and "RuntimeError" not in payload and remedy in payload
+    assert [each.why for each in caplog.records if each.message == "request blocked"] == [plain]  # type: ignore[attr-defined]

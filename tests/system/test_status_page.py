@@ -137,7 +137,7 @@ def test_an_unverified_request_is_rejected_while_the_page_refreshes(browser: Bro
     browser.type("could not show ")
     browser.script("document.querySelector('#request').innerHTML = ''")
     stack.delete(name, subject_id="nobody's news")
-    browser.shows("Nobody has confirmed yet", "#request")
+    browser.shows("Not yet confirmed", "#request")
     browser.eventually(browser.focus, lambda focus: focus["id"] == "why")
     browser.type("who they are" + ENTER)
     browser.shows("cannot be opened again")

@@ -24,7 +24,7 @@ def test_everyone_is_held_and_the_model_stays_as_it_is(world: World, method: str
     requests = [world.delete(f"p{index}") for index in range(12)]
     world.work(model_id)
     assert {(world.request(each).status, world.request(each).reason) for each in requests} == {
-        ("blocked", "nobody_left")
+        ("blocked", "no_data_left")
     }
     assert (world.head(model_id).id, world.count(Removal), world.count(BudgetEntry)) == (head, 0, 0)
 
@@ -48,9 +48,9 @@ def test_everyone_of_one_class_is_held_because_the_method_refuses(world: World, 
     requests = [world.delete(person) for person in ONE_CLASS]
     world.work(model_id)
     assert {(world.request(each).status, world.request(each).reason) for each in requests} == {
-        ("blocked", "method_refused")
+        ("blocked", "needs_retrain")
     }
-    assert "class" in str(entries(world, "update.blocked")[0]["what"])
+    assert "class" in str(entries(world, "update.blocked")[0]["detail"])
     assert world.head(model_id).number == 1
 
 
@@ -87,7 +87,7 @@ def test_a_class_with_one_sample_left_is_released(world: World, method: str) -> 
     last = world.delete(samples=["s8"])
     world.work(model_id)
     task = world.task(last)
-    assert (task.status, task.reason) == (("completed", None) if method == "retrain" else ("blocked", "method_refused"))
+    assert (task.status, task.reason) == (("completed", None) if method == "retrain" else ("blocked", "needs_retrain"))
 
 
 def test_a_held_request_is_released_when_somebody_makes_it_possible(world: World) -> None:
@@ -109,7 +109,7 @@ def test_someone_twice_is_forgotten_once(world: World, method: str) -> None:
     later = world.delete("p3")
     world.work(model_id)
     assert [world.task(each).samples for each in (*together, later)] == [3, 3, 0]
-    assert (world.task(later).reason, world.count(Removal)) == ("already_forgotten", 3)
+    assert (world.task(later).reason, world.count(Removal)) == ("already_deleted", 3)
     assert [version.number for version in world.versions(model_id)] == [1, 2]
 
 
@@ -124,14 +124,14 @@ def test_nobody_known_is_completed_without_a_release(world: World) -> None:
 
 
 OUTCOMES: dict[str, tuple[str, str]] = {
-    "retrain": ("completed", "nobody_left"),
-    "late": ("completed", "nobody_left"),
-    "shards": ("completed", "nobody_left"),
-    "recollection": ("completed", "method_refused"),
-    "mini": ("completed", "nobody_left"),
-    "newton": ("completed", "nobody_left"),
-    "rewind": ("completed", "nobody_left"),
-    "safe": ("completed", "method_refused"),
+    "retrain": ("completed", "no_data_left"),
+    "late": ("completed", "no_data_left"),
+    "shards": ("completed", "no_data_left"),
+    "recollection": ("completed", "needs_retrain"),
+    "mini": ("completed", "no_data_left"),
+    "newton": ("completed", "no_data_left"),
+    "rewind": ("completed", "no_data_left"),
+    "safe": ("completed", "needs_retrain"),
 }
 """for a method without a proof: what becomes of the last sample of a class, and of everyone"""
 assert set(OUTCOMES) == set(NAMES)
@@ -160,7 +160,7 @@ def test_every_method_has_a_stated_outcome_for_what_is_strange(world: World, met
     world.work(model_id)
     assert (world.request(nobody).status, world.request(nobody).reason) == ("completed", "no_match")
     assert asked(ones[0], ones[0]) == ("completed", None, 1)
-    assert asked(ones[0]) == ("completed", "already_forgotten", 0)
+    assert asked(ones[0]) == ("completed", "already_deleted", 0)
     assert asked(*zeros[1:]) == ("completed", None, len(zeros) - 1)
     before = world.head(model_id).number
     assert asked(zeros[0])[0] == last

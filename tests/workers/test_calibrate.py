@@ -113,7 +113,7 @@ def test_a_release_beyond_the_largest_measured_size_is_held_and_costs_nothing(wo
     spent = world.generation(model_id).spent
     request = world.delete("p3")
     world.work(model_id)
-    assert (world.request(request).reason, world.generation(model_id).spent) == ("beyond_calibration", spent)
+    assert (world.request(request).reason, world.generation(model_id).spent) == ("needs_retrain", spent)
     assert world.head(model_id).number == 3
 
 

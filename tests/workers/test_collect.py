@@ -198,4 +198,5 @@ def test_a_retraining_that_fails_ends_visibly(world: World, monkeypatch: pytest.
         world.expire_lease(model_id)
         world.work(model_id)
     task = world.task(request)
-    assert task.status == "blocked" and str(task.reason).startswith("failed:RuntimeError at test_collect.py:")
+    assert (task.status, task.reason) == ("blocked", "failed")
+    assert ((task.facts or {})["failed"]["error"], task.facts["failed"]["file"]) == ("RuntimeError", "test_collect.py")

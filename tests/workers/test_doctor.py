@@ -178,13 +178,13 @@ FAULTS: dict[str, tuple[Break, str, str]] = {
     "recipe that does not import": (
         after(lambda w: (w.settings.recipes / "bad.py").write_text("import no_such_module\ndef recipe(): ...\n")),
         "recipe bad",
-        "ModuleNotFoundError at line 1",
+        "The recipe fails: ModuleNotFoundError at bad.py:1. Correct it, then retry.",
     ),
     "CUDA asked for and missing": (altered(device="cuda:99"), "device", "CUDA build"),
     "recipe of a generation changed": (
         after(lambda w: (w.settings.recipes / "rows.py").write_text(RECIPE + "N = 1\n")),
         "generation of m",
-        "is not the one that the model was trained with",
+        "rows.py, or a module that it imports, differs from the one registered.",
     ),
     "recipe of a generation gone": (
         after(lambda w: (w.settings.recipes / "rows.py").unlink()),
@@ -194,17 +194,17 @@ FAULTS: dict[str, tuple[Break, str, str]] = {
     "data of a generation missing": (
         after(lambda w: write_rows(w.settings.recipes, 6)),
         "generation of m",
-        "2 are missing and 0 are changed",
+        "Training samples are missing or changed (2).",
     ),
     "data of a generation changed": (
         after(lambda w: write_rows(w.settings.recipes, 8, first=7.0)),
         "generation of m",
-        "0 are missing and 1 are changed",
+        "Training samples are missing or changed (1).",
     ),
     "trajectory of another torch": (after(trajectory_of_another_torch), "generation of m", "torch 1.13.1"),
     "requests that an exhausted budget blocks": (after(exhausted_and_asked), "budget of m", "1 requests wait"),
     "deletion lists fetched too long ago": (after(old_list), "deletion_lists", "41 days ago"),
-    "state of a generation gone": (after(lose_state), "generation of m", "sealed state"),
+    "state of a generation gone": (after(lose_state), "generation of m", "The stored state "),
 }
 
 

@@ -298,7 +298,7 @@ def test_more_than_the_cap_covers_is_held_and_costs_nothing(world: World) -> Non
     spent = world.generation(model_id).spent
     request = world.delete("p4", models=("tight",))
     world.work(model_id)
-    assert (world.request(request).reason, world.generation(model_id).spent) == ("cap_not_reached", spent)
+    assert (world.request(request).reason, world.generation(model_id).spent) == ("needs_retrain", spent)
 
 
 def test_a_rewind_is_charged_like_any_release_and_does_not_fit_an_exhausted_budget(world: World) -> None:
@@ -342,7 +342,7 @@ def test_a_refused_release_tells_the_log_no_number(world: World) -> None:
     model_id = world.live("descent", "newton", options={"threshold": None, "iterations": 1, "residual": 1e-12})
     request = world.delete("p3")
     world.work(model_id)
-    assert world.request(request).reason == "method_refused"
+    assert world.request(request).reason == "needs_retrain"
     held = next(entry for entry in world.rows_of(AuditEntry) if entry.kind == "update.blocked")
-    what = json.loads(held.body)["what"]
+    what = json.loads(held.body)["detail"]
     assert "residual" in what and not any(letter.isdigit() for letter in what)

@@ -208,7 +208,7 @@ def test_after_a_switch_an_old_deletion_is_still_known(world: World) -> None:
     world.work(model_id)
     assert len(generations(world, model_id)) == 2 and world.model(model_id).status == "live"
     repeated = world.delete("p0")
-    assert (world.request(repeated).status, world.request(repeated).reason) == ("completed", "already_forgotten")
+    assert (world.request(repeated).status, world.request(repeated).reason) == ("completed", "already_deleted")
     stranger = world.delete("nobody")
     assert world.request(stranger).reason == "no_match"
     number = next(v.number for v in world.versions(model_id) if v.id == world.task(first.id).version_id)

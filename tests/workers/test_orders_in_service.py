@@ -24,7 +24,7 @@ def test_a_core_of_nobody_is_said_and_not_trained(world: World) -> None:
     core, _ = core_and_late(world, model_id)
     requests = [world.delete(person) for person in core]
     world.work(model_id)
-    assert {(world.task(each).status, world.task(each).reason) for each in requests} == {("blocked", "method_refused")}
+    assert {(world.task(each).status, world.task(each).reason) for each in requests} == {("blocked", "needs_retrain")}
     assert world.head(model_id).id == before
 
 
@@ -65,7 +65,7 @@ def test_when_everybody_asks_nothing_is_trained(world: World, method: str) -> No
     model_id = world.live("unshared", method)
     requests = [world.delete(person) for person in PEOPLE]
     world.work(model_id)
-    assert {(world.task(each).status, world.task(each).reason) for each in requests} == {("blocked", "nobody_left")}
+    assert {(world.task(each).status, world.task(each).reason) for each in requests} == {("blocked", "no_data_left")}
     assert world.head(model_id).number == 1
 
 

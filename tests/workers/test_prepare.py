@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from service.infra.tables import AuditEntry, BudgetEntry, Membership, Removal, StoredVector
+from service.requests.reasons import Reason
 from tests.harness.files import names_in
 from tests.workers import meanwhile
 from tests.workers.worlds import World
@@ -46,6 +47,9 @@ def test_people_who_asked_before_training_are_never_in_the_model(world: World) -
     assert [version.number for version in world.versions(model_id)] == [1]
     assert (world.task(known).samples, world.task(known).reason) == (3, "left_out")
     assert (world.task(unknown).samples, world.task(unknown).reason) == (0, "no_match")
+    assert (
+        Reason.NO_MATCH.says((world.task(unknown).facts or {})["no_match"]) == "This model holds no data under this id."
+    )
     assert {world.request(request).status for request in (known, unknown)} == {"completed"}
     assert world.task(known).version_id == world.head(model_id).id
     assert (world.count(Membership), world.generation(model_id).spent) == (33, 0)
@@ -153,7 +157,7 @@ def test_a_recipe_that_fails_is_refused_and_nothing_is_half_done(
     assert model.status == "refused"
     assert model.reason is not None and reason in model.reason
     assert "canary" not in "".join(entry.body for entry in other.rows_of(AuditEntry))
-    assert (other.request(request).status, other.task(request).reason) == ("completed", "model_refused")
+    assert (other.request(request).status, other.task(request).reason) == ("completed", "not_published")
     assert (other.count(Membership), other.count(StoredVector), keys_in(other)) == (0, 0, 0)
     hint = (other.generation(model_id).report or {})["refused"]["hint"]
     assert other.generation(model_id).report == {
@@ -220,7 +224,7 @@ def test_three_attempts_without_a_result_are_refused(world: World) -> None:
         world.expire_lease(model_id)
     world.work(model_id)
     model = world.model(model_id)
-    assert model.status == "refused" and model.reason is not None and model.reason.startswith("worker_lost")
+    assert model.status == "refused" and model.reason is not None and model.reason.startswith("3 attempts ended")
     assert world.request(request).status == "completed"
 
 

@@ -485,7 +485,7 @@ def test_vectors_of_weights_that_a_repair_has_left_behind_are_never_used(world: 
     confirmed(old)
     assert old.count(StoredVector) == 0
     (later,) = released(old, model_id, "p2")
-    assert (old.request(later).status, old.request(later).reason) == ("blocked", "vectors_missing")
+    assert (old.request(later).status, old.request(later).reason) == ("blocked", "needs_retrain")
 
 
 @pytest.mark.both_engines

@@ -98,7 +98,7 @@ def test_a_certificate_claims_nothing_about_a_model_that_was_retired(world: Worl
     assert (row.request_id, [part["model"] for part in predicate["models"]]) == (request, ["other"])
     (said,) = predicate["without_version"]
     assert (said["model"], said["reason"]) == ("m", "model_retired")
-    assert "Nothing is claimed" in said["statement"] and predicate["together"] is None
+    assert "no certificate covers it" in said["statement"] and predicate["together"] is None
 
 
 def test_an_update_that_is_under_way_publishes_nothing_once_the_model_is_retired(
@@ -135,7 +135,7 @@ def test_a_cancelled_preparation_frees_its_name_and_leaves_nothing(world: World,
     assert (answer["status"], answer["actions"][0]["verb"]) == ("cancelled", "register")
     assert client.post(f"{MODEL}/cancel").status_code == 200 and kinds(world, "model.cancelled") == 1
     told = shown(client, request)
-    assert (told["status"], told["models"][0]["reason"]) == ("completed", "model_cancelled")
+    assert (told["status"], told["models"][0]["reason"]) == ("completed", "not_published")
     assert world.versions(model_id) == []
     tick(world)
     assert world.count(StoredVector) == world.count(Membership) == keys_left(world) == 0

@@ -72,7 +72,7 @@ def test_without_consumers_or_matches_there_is_nothing_to_wait_for(world: World)
     serves(world, model_id, 2)
     assert scheduler.complete_served(world.database) == 1 and stands(world, again) == (
         "completed",
-        "already_forgotten",
+        "already_deleted",
         0,
     )
 

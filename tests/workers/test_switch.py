@@ -122,7 +122,7 @@ def test_whoever_the_old_generation_forgets_during_the_draft_is_not_in_the_switc
     assert rows_in(world, Membership, generation.id) == 35
     again = world.delete("p7")
     world.work(model_id)
-    assert (world.task(again).samples, world.task(again).reason) == (0, "already_forgotten")
+    assert (world.task(again).samples, world.task(again).reason) == (0, "already_deleted")
 
 
 def test_a_hold_that_comes_between_training_and_switch_keeps_its_person(world: World) -> None:
@@ -229,7 +229,7 @@ def test_a_retrained_model_below_the_utility_gate_is_held_and_not_drawn_again(wo
     before = world.head(model_id).id
     world.work(model_id)
     world.work(model_id)
-    assert {world.request(each).reason for each in requests} == {"utility_gate"}
+    assert {world.request(each).reason for each in requests} == {"accuracy_drop"}
     assert world.head(model_id).id == before
     candidates = generations(world, model_id)[1:]
     assert [each.status for each in candidates] == ["refused"]
@@ -262,9 +262,7 @@ def test_after_three_dead_workers_whoever_waits_is_held_and_can_be_driven_on(wor
         assert isinstance(job, Preparation) and job.retrains
         world.change(Lease, retrain_lease(model_id), expires_at=1)
     assert world.claim(model_id) is None
-    assert {(world.request(each).status, world.request(each).reason) for each in requests} == {
-        ("blocked", "worker_lost")
-    }
+    assert {(world.request(each).status, world.request(each).reason) for each in requests} == {("blocked", "failed")}
     assert world.model(model_id).status == "exhausted"
     with world.database.write() as session:
         holds.retry(session, session.get_one(DeletionRequest, requests[0]))
@@ -306,7 +304,7 @@ def test_a_held_request_whose_people_the_retrain_left_out_is_completed_by_it(wor
     """Blocked as failed on the old generation; the new one never knew the person."""
     model_id = exhausted(world)
     request = world.delete("p5")
-    world.change(Task, world.task(request).id, status="blocked", reason="worker_lost")
+    world.change(Task, world.task(request).id, status="blocked", reason="failed")
     world.work(model_id)
     assert (world.task(request).status, world.task(request).samples) == ("completed", 3)
 

@@ -124,7 +124,7 @@ def test_nothing_to_forget_makes_no_version_and_costs_nothing(world: World) -> N
     again, unknown = world.delete("p1"), world.delete("nobody")
     world.work(model_id)
     after = world.footprint()
-    assert (world.task(again).samples, world.task(again).reason) == (0, "already_forgotten")
+    assert (world.task(again).samples, world.task(again).reason) == (0, "already_deleted")
     assert world.task(again).version_id == world.task(first).version_id
     assert (world.request(unknown).status, world.request(unknown).reason) == ("completed", "no_match")
     assert {name: after[name] - before[name] for name in before if name != "AuditEntry"} == {
@@ -288,7 +288,7 @@ def test_a_damaged_state_fails_closed(world: World, damage: str) -> None:
     with pytest.raises(Damaged):
         state.load(world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu"))
     world.work(model_id)
-    assert (world.request(request).reason, world.head(model_id).number) == ("state_damaged", 1)
+    assert (world.request(request).reason, world.head(model_id).number) == ("state_unreadable", 1)
 
 
 def test_a_state_of_a_format_that_this_worker_does_not_know_fails_closed(world: World) -> None:
@@ -300,7 +300,7 @@ def test_a_state_of_a_format_that_this_worker_does_not_know_fails_closed(world: 
     world.change(Version, world.head(model_id).id, state=foreign.digest)
     request = world.delete("p3")
     world.work(model_id)
-    assert (world.request(request).reason, world.head(model_id).number) == ("state_format_unknown", 1)
+    assert (world.request(request).reason, world.head(model_id).number) == ("state_unreadable", 1)
 
 
 @pytest.mark.parametrize("change", [{"torch": "1.0.0"}, {"device": "tpu"}])
@@ -323,7 +323,7 @@ def test_a_bound_above_the_cap_holds_and_costs_nothing(world: World) -> None:
     request = world.delete("p3")
     world.change(Generation, world.model(model_id).generation_id, max_distance=1e-17)
     world.work(model_id)
-    assert (world.request(request).reason, world.generation(model_id).spent) == ("cap_not_reached", 0)
+    assert (world.request(request).reason, world.generation(model_id).spent) == ("needs_retrain", 0)
 
 
 def test_a_draw_that_the_utility_gate_refused_is_charged_and_held(world: World) -> None:
@@ -332,7 +332,7 @@ def test_a_draw_that_the_utility_gate_refused_is_charged_and_held(world: World) 
     request = world.delete("p3")
     world.work(model_id)
     generation = world.generation(model_id)
-    assert (world.request(request).reason, world.head(model_id).number) == ("utility_gate", 1)
+    assert (world.request(request).reason, world.head(model_id).number) == ("accuracy_drop", 1)
     assert generation.spent == generation.budget_cost > 0
     assert [entry.version_id for entry in world.rows_of(BudgetEntry)] == [None]
     assert world.count(Removal) == 0
@@ -401,7 +401,7 @@ def test_forgetting_everyone_is_held(world: World) -> None:
     model_id = world.live()
     requests = [world.delete(f"p{index}") for index in range(12)]
     world.work(model_id)
-    assert {world.request(request).reason for request in requests} == {"nobody_left"}
+    assert {world.request(request).reason for request in requests} == {"no_data_left"}
     assert world.head(model_id).number == 1
 
 
@@ -522,8 +522,8 @@ def test_an_attempt_that_fails_three_times_is_held_with_its_reason(world: World)
         world.change(Model, model_id, due_at=None)
         world.work(model_id)
     held = world.request(request)
-    assert held.status == "blocked"
-    assert held.reason is not None and held.reason.startswith("failed:")
+    assert (held.status, held.reason) == ("blocked", "failed")
+    assert (world.task(request).facts or {})["failed"]["error"] == "FileExistsError"
 
 
 def test_a_request_whose_workers_die_three_times_is_held_as_worker_lost(world: World) -> None:
@@ -533,7 +533,8 @@ def test_a_request_whose_workers_die_three_times_is_held_as_worker_lost(world: W
         assert world.claim(model_id) is not None
         world.expire_lease(model_id)
     assert world.claim(model_id) is None
-    assert (world.request(request).status, world.request(request).reason) == ("blocked", "worker_lost")
+    assert (world.request(request).status, world.request(request).reason) == ("blocked", "failed")
+    assert world.task(request).facts == {"failed": {"cause": "worker_lost"}}
     assert world.model(model_id).lease_owner is None
     body = json.loads(entries(world, "update.blocked")[-1].body)
     assert body["attempts"] == 3

@@ -101,8 +101,9 @@ def test_one_request_through_every_state_and_each_step_is_on_record(world: World
         assert stood(request) == ("queued", None)
         meanwhile.HAPPENINGS.append(run_out_of_memory)
         world.work(model_id)
-        status, reason = stood(request)
-        assert status == "queued" and str(reason).startswith("failed:MemoryError at test_walks.py:")
+        assert stood(request) == ("queued", "failed")
+        facts = (world.task(request).facts or {})["failed"]
+        assert (facts["error"], facts["file"]) == ("MemoryError", "test_walks.py")
         world.expire_lease(model_id)
         world.work(model_id)
         assert stood(request) == ("completed", None)

@@ -31,14 +31,14 @@ __all__ = [
     "Reference",
     "delta_at",
     "epsilon_at",
-    "in_plain_words",
+    "guess",
     "log_delta_at",
     "mu_at",
     "together",
 ]
 
 NOT_CLAIMED: tuple[str, ...] = (
-    "Whoever keeps two versions can probably tell who left. Nothing here prevents it.",
+    "With an old and a new version, one can probably tell who left. Nothing here prevents it.",
     "Difference exposure: what two versions tell about the people deleted between them is not bounded. "
     "Old versions must be retired and their consumers moved.",
     "People who were not deleted: nothing is claimed about what the model reveals of them.",
@@ -48,8 +48,12 @@ NOT_CLAIMED: tuple[str, ...] = (
 """what no certificate of ours claims; every claim carries at least these"""
 
 
-DERIVED = frozenset({"statement", "mu_limit", "epsilon_limit", "in_plain_words"})
+_FORMERLY = {NOT_CLAIMED[0]: "Whoever keeps two versions can probably tell who left. Nothing here prevents it."}
+"""how claims of earlier versions say it"""
+DERIVED = frozenset({"statement", "mu_limit", "epsilon_limit"})
 """what ``Claim.to_json`` adds for readers: it follows from the fields"""
+_FORMERLY_DERIVED = frozenset({"in_plain_words"})
+"""what claims of earlier versions hold besides; a certificate has the words of all its models together"""
 
 
 class Guarantee(StrEnum):
@@ -232,13 +236,6 @@ class Claim:
         """Return epsilon at ``delta`` of all updates that the generation can ever make; None without a limit."""
         return None if self.mu_limit is None or self.delta is None else epsilon_at(self.mu_limit, self.delta)
 
-    @property
-    def in_plain_words(self) -> str | None:
-        """Explain the claim at the generation's limit for readers who are no statisticians; None without a
-        proof.
-        """
-        return None if self.mu_limit is None else in_plain_words(self.guarantee, self.mu_limit)
-
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; what is DERIVED is added for readers and not read back."""
         record = asdict(self)
@@ -252,7 +249,7 @@ class Claim:
         """Read the claim of ``to_json`` and check it again. Raises ValueError on a missing or unknown field."""
         names = {field.name for field in fields(cls)}
         record = {"tried": [], **record}  # a claim from before there were trials lacks it
-        given = set(record) - DERIVED
+        given = set(record) - DERIVED - _FORMERLY_DERIVED
         if given != names:
             raise ValueError(
                 f"A claim has the wrong fields: missing {sorted(names - given)}, unknown {sorted(given - names)}. "
@@ -266,20 +263,16 @@ class Claim:
         return cls(**values)
 
 
-def advantage(mu: float) -> int:
-    """Return how many times in 100 more often the best guesser between N(0, 1) and N(mu, 1) is right than a blind one.
+def guess(mu: float) -> float:
+    """Return how many times in 100 the best guess whether a person's data were ever used is right, from even odds.
 
-    The total variation distance ``2 Phi(mu/2) - 1`` in hundredths, rounded up; mu >= 0.
+    ``100 Phi(mu)``, rounded up to a tenth; 50 at mu = 0, at most 100. Both worlds are run by us: the version may lie as
+    far from "a retraining plus noise" on the one side as the version of a world without the person on the other. So
+    the two are ``2 mu`` apart, not ``mu``. Raises ValueError unless mu >= 0.
     """
     check_number("mu", mu, least=0.0)
-    return min(100, math.ceil(100 * math.erf(mu / math.sqrt(8)) * (1 + ROUNDING)))
-
-
-def in_plain_words(guarantee: Guarantee, mu: float) -> str | None:
-    """Explain this mu to readers who are no statisticians; None under a guarantee that measures or estimates."""
-    if guarantee is Guarantee.EXACT:
-        return _PLAIN_EXACT
-    return _PLAIN.format(times=advantage(mu)) if guarantee is Guarantee.PROVED else None
+    above = math.ceil(500 * math.erf(mu / math.sqrt(2)) * (1 + ROUNDING))
+    return (500 + min(500, above)) / 10
 
 
 def together(claims: Iterable[Claim], delta: float) -> tuple[float, float] | None:
@@ -297,15 +290,6 @@ def together(claims: Iterable[Claim], delta: float) -> tuple[float, float] | Non
 _WORDS = ("assumptions", "checked", "tried", "declared", "secret_state", "not_claimed")
 """the fields of a claim that are lists of sentences"""
 
-_PLAIN = (
-    "On any question about her, whoever sees this version, but none from before her deletion, is right at most "
-    "{times} times in 100 more often than with a model retrained without her. This holds for all later versions too."
-)
-_PLAIN_EXACT = (
-    "On any question about her, whoever sees this version, but none from before her deletion, is right 0 times in 100 "
-    "more often than with a model retrained without her: this is such a model. No claim against whoever kept an "
-    "earlier version."
-)
 _STATEMENTS = {
     Guarantee.EXACT: "Retrained from scratch without the deleted people; reference: {reference} retraining.",
     Guarantee.PROVED: "The weights before noise are proved to lie within {cap:g} of {reference} retraining; with "
@@ -341,7 +325,8 @@ def _check_counts(claim: Claim) -> None:
 
 
 def _check_words(claim: Claim) -> None:
-    missing = [sentence for sentence in NOT_CLAIMED if sentence not in claim.not_claimed]
+    said = set(claim.not_claimed)
+    missing = [sentence for sentence in NOT_CLAIMED if not said & {sentence, _FORMERLY.get(sentence)}]
     if missing:
         raise ValueError(f"The claim leaves out what it does not claim: {missing[0]!r}. Keep every sentence.")
     hidden = [part.name for part in claim.parts if not part.public]

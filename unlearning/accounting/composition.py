@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from unlearning.accounting.budget import mu_of
-from unlearning.accounting.certificate import Guarantee, in_plain_words
+from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.gaussian import epsilon_at
 
 
@@ -44,11 +44,6 @@ class Composition:
             "All versions from this one on, over all generations that held the person: mu is at most "
             f"{self.mu:.4g}, epsilon at most {self.epsilon:.4g} at delta {self.delta:g}."
         )
-
-    @property
-    def in_plain_words(self) -> str | None:
-        """Explain the bound to readers who are no statisticians; None under a guarantee that measures or estimates."""
-        return in_plain_words(self.guarantee, self.mu)
 
 
 def at_limit(generations: Iterable[Allowance], delta: float | None) -> Composition | None:

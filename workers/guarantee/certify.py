@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from service.infra.fault_injection import crash_point
-from service.requests.reasons import Reason
+from service.requests.reasons import Cause
 from unlearning.accounting.certificate import Claim, Constant, Guarantee, Reference
 from unlearning.bounds.calibration import Design
 from unlearning.model.method import Bound, Method
@@ -24,13 +24,13 @@ from workers.storage.checkpoint_format import admit
 class CapNotReached(RuntimeError):
     """The update may not be published under the generation's greatest distance. That is public.
 
-    ``reason``: the bound stayed above it, or more people would be forgotten than the calibration ever measured. Counts
-    alone decide the second.
+    ``facts`` are those of ``Reason.NEEDS_RETRAIN``: the bound stayed above it, or more people would be forgotten than
+    the calibration ever measured. Counts alone decide the second.
     """
 
-    def __init__(self, what: str, reason: Reason = Reason.CAP_NOT_REACHED) -> None:
+    def __init__(self, what: str, cause: Cause = Cause.CAP_NOT_REACHED, **facts: int) -> None:
         super().__init__(what)
-        self.reason = reason
+        self.facts = {"cause": cause, **facts}
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,8 @@ def _require_measured(design: Design, people: int) -> None:
     if people > design.sizes[-1]:
         raise CapNotReached(
             f"{people} people in all would be forgotten and the calibration ends at {design.sizes[-1]}",
-            Reason.BEYOND_CALIBRATION,
+            Cause.BEYOND_CALIBRATION,
+            people=design.sizes[-1],
         )
 
 

@@ -14,7 +14,7 @@ FITTED = (
 )
 ARGUMENTS = "model(), the loss and the training use nothing that was computed from these people but the samples."
 PUBLIC = (
-    "Nobody who may be deleted is in the parts that are marked public. That is the operator's word; if a deleted "
+    "No person who may be deleted is in the parts that are marked public. That is the operator's word; if a deleted "
     "person is in them, this claim says nothing about it."
 )
 LISTED = (
@@ -31,7 +31,7 @@ ESTIMATES = (
 )
 NOISELESS = (
     "The weights before noise, which are kept, depend on the deleted people as far as the bound allows; without a "
-    "bound, nobody knows how far."
+    "bound, how far is not known."
 )
 CHOSEN = (
     "The method was chosen by measurements on everyone, the deleted people included. It is a setting that the "

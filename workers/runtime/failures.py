@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import re
 import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
 from sqlalchemy.exc import OperationalError
 
 import unlearning
 from service.infra.db import Busy
+from service.requests.reasons import Cause
 from unlearning.types import Refused
 from workers.runtime.recipe_messages import hint_of
 from workers.storage.key_files import KeysMissing
@@ -27,7 +30,27 @@ MACHINE = {
     errno.ETIMEDOUT,
 }
 OUR_CODE = Path(__file__).resolve().parent.parent
+NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
+"""Numbers in a refusal are computed from people's data, so what is stored for long leaves them out."""
 MATHS = Path(unlearning.__file__).resolve().parent
+
+
+class RecipeRaised(Refused):
+    """The recipe's code raised an error: its type, and the file and line that it came from."""
+
+    def __init__(self, error: BaseException, file: str, line: int, hint: str) -> None:
+        super().__init__(f"The recipe raised {type(error).__name__} at line {line} of {file}.", hint)
+        self.facts = {"error": type(error).__name__, "file": file, "line": line}
+
+
+def facts_of(error: Exception) -> dict[str, Any]:
+    """Return what a reason may say of a recipe's refusal: type and place of its error, or the refusal without numbers.
+
+    No message is in it, and no number but a line's.
+    """
+    if isinstance(error, RecipeRaised):
+        return {"cause": Cause.RECIPE_RAISED, **error.facts}
+    return {"cause": Cause.RECIPE_REFUSED, "detail": NUMBERS.sub("#", getattr(error, "what", type(error).__name__))}
 
 
 def of_the_machine(error: Exception) -> bool:
@@ -49,7 +72,10 @@ def refusal_of(error: Exception, recipes: Path) -> Refused | None:
 
 def refusal(error: BaseException, recipes: Path) -> Refused:
     """Return the refusal of a recipe whose code raised ``error``: type, file and line; the message is in the hint."""
-    return Refused(f"The recipe raised {type(error).__name__}{_place(error, recipes.resolve())}.", hint_of(error))
+    place = _place(error, recipes.resolve())
+    if place is None:
+        return Refused(f"The recipe raised {type(error).__name__}.", hint_of(error))
+    return RecipeRaised(error, *place, hint_of(error))
 
 
 def may_pass(error: Exception) -> bool:
@@ -77,11 +103,11 @@ def _in_recipe(error: Exception, recipes: Path) -> bool:
     return False
 
 
-def _place(error: BaseException, recipes: Path) -> str:
-    """Return the line in the recipe's folder that was reached last; if there is none, the line that raised."""
+def _place(error: BaseException, recipes: Path) -> tuple[str, int] | None:
+    """Return file and line in the recipe's folder that were reached last; if there are none, those that raised."""
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, SyntaxError) and error.filename is not None:
-        return f" at line {error.lineno} of {Path(error.filename).name}"
+        return Path(error.filename).name, error.lineno or 0
     own = [frame for frame in frames if Path(frame.filename).resolve().is_relative_to(recipes)]
     chosen = own or list(frames)
-    return f" at line {chosen[-1].lineno} of {Path(chosen[-1].filename).name}" if chosen else ""
+    return (Path(chosen[-1].filename).name, chosen[-1].lineno or 0) if chosen else None

@@ -27,11 +27,6 @@ def hint_of(error: BaseException) -> str:
     return f'{SAYS}"{shown}" {ADVICE}' if shown else ADVICE
 
 
-def without_message(hint: str) -> str:
-    """Return a refusal's hint without the message of the recipe's error: for output that may be logged."""
-    return SAID.sub("", hint)
-
-
 def drop_messages(database: Database) -> int:
     """Delete the messages of refusals after which a person of the tenant asked to be forgotten; return how many."""
     asked = select(SuppressionEntry.id).where(

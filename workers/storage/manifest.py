@@ -347,6 +347,12 @@ def replayable(frozen: Mapping[str, str], device: torch.device) -> bool:
     return minor[0] == minor[1] and frozen.get("device") == here["device"]
 
 
+def difference(frozen: Mapping[str, str], device: torch.device) -> dict[str, str]:
+    """Return torch and device as a manifest recorded them (``prepared``), and those of this process (``here``)."""
+    both = {"prepared": frozen, "here": surroundings(device)}
+    return {name: f"torch {each.get('torch')} on {each.get('device')}" for name, each in both.items()}
+
+
 @cache
 def _version(name: str) -> str:
     try:

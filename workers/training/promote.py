@@ -175,7 +175,7 @@ def _first_results(
         elif positions:
             results[task] = Published(len(positions) + left_out)
         else:
-            results[task] = Published(left_out, Reason.LEFT_OUT if left_out else why_empty(session, job, task))
+            results[task] = Published(left_out, Reason.LEFT_OUT) if left_out else why_empty(session, job, task)
     return results
 
 
@@ -197,7 +197,7 @@ def _switch_results(session: Session, job: Preparation, current: Departure, repl
         elif positions <= target:
             samples = len(current.leaving.get(request_id, positions))
             served = replace(job, generation_id=replaced.generation_id)
-            results[task] = Published(samples, None if samples else why_empty(session, served, task))
+            results[task] = Published(samples) if samples else why_empty(session, served, task)
         elif status != "blocked":
             results[task] = Postponed()
     return results

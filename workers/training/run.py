@@ -42,7 +42,7 @@ from workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from workers.guarantee.refine import refine
 from workers.guarantee.register import freeze_guarantee, how_chosen, longest_of, register, report_of, terms_of
 from workers.runtime.db_retry import retry
-from workers.runtime.failures import refusal_of
+from workers.runtime.failures import NUMBERS, RecipeRaised, facts_of, refusal_of
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
 from workers.runtime.model import Bench
@@ -63,7 +63,7 @@ from workers.training.promote import Departure, Registered, TrainAgain, departur
 from workers.training.start import Begun, again, begin, shown
 from workers.update.publish import Draft, Replan, write_draft
 from workers.update.select import Target, without_vector
-from workers.update.task_results import NUMBERS, charge_withheld, refuse
+from workers.update.task_results import charge_withheld, points_of, refuse
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,8 @@ def _give_up(process: Process, job: Preparation, error: Exception) -> None:
     clean(process, job)
     with process.storage.database.write() as session:
         model = fence(session, job.lease)
-        refuse(session, model, generation_of(session, job), *reason_of(error))
+        facts = facts_of(error) if isinstance(error, RecipeRaised) else None
+        refuse(session, model, generation_of(session, job), *reason_of(error), facts=facts)
 
 
 def _made_ready(process: Process, job: Preparation, watch: Stopwatch) -> Ready:
@@ -303,7 +304,15 @@ def _withhold(process: Process, job: Preparation, budget_cost: int) -> None:
         charge_withheld(session, process.storage, job, budget_cost)
         what = "The retrained model's accuracy fell by more than the policy allows."
         hint = "Retry the blocked requests to retrain once more."
-        refuse(session, model, generation_of(session, job), what, hint, reason=Reason.UTILITY_GATE)
+        refuse(
+            session,
+            model,
+            generation_of(session, job),
+            what,
+            hint,
+            reason=Reason.ACCURACY_DROP,
+            facts=points_of(job.policy),
+        )
 
 
 def _throw_away(storage: Storage, draft: Draft) -> None:

@@ -20,7 +20,7 @@ from service.infra.tables import DeletionRequest, Generation, Model, Task, Versi
 from service.infra.time import SECOND
 from service.models.restore_guard import unconfirmed
 from service.models.retrain_plan import budget_of, candidate_of, measured_seconds, plan_retrain
-from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
+from service.requests.reasons import NOT_FOR_AN_UPDATE, Cause, Reason, stored
 from service.requests.status import change_tasks, settle
 from unlearning.accounting.policy import Clock, Policy, Queue, next_action
 from workers.runtime.jobs import Claimed, Deletions, Preparation, Work
@@ -29,6 +29,7 @@ from workers.update.task_results import refuse
 
 HALVE_AFTER = 2
 HOLD_AFTER = 3
+_LOST = {"cause": Cause.WORKER_LOST}
 SERVED = ("live", "exhausted")
 LARGEST_BATCH = 10_000
 """tasks that one update takes at most; their vectors are never in memory together"""
@@ -130,9 +131,9 @@ def _building(session: Session, model: Model, generation: Generation, lease: Tak
     """Count the attempt; None where too many were lost, and the generation is refused."""
     kind = "preparation" if generation.id == model.generation_id else "retrain"
     if generation.attempts >= HOLD_AFTER:
-        what = f"worker_lost: {HOLD_AFTER} attempts ended without a result, the last in phase {generation.phase}."
+        what = f"{HOLD_AFTER} attempts ended without a result, the last in phase {generation.phase}."
         again = ", and register the model again" if kind == "preparation" else ""
-        refuse(session, model, generation, what, f"Read the worker's log{again}.", reason=Reason.WORKER_LOST)
+        refuse(session, model, generation, what, f"Read the worker's log{again}.", reason=Reason.FAILED, facts=_LOST)
         return None
     generation.attempts += 1
     facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id, "attempt": generation.attempts}
@@ -212,7 +213,9 @@ def _hold_lost(session: Session, model: Model, generation: Generation, lost: Ite
     requests = []
     for task in lost:
         row = session.get_one(Task, task.id)
-        row.status, row.reason = "blocked", row.reason or Reason.WORKER_LOST
+        row.status = "blocked"
+        if row.reason is None:
+            row.reason, row.facts = Reason.FAILED, stored(Reason.FAILED, _LOST)
         requests.append(task.request_id)
         record(
             session,

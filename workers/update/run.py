@@ -16,17 +16,18 @@ from service.infra.fault_injection import crash_point
 from service.infra.files import Damaged
 from service.infra.tables import Generation, Membership, Removal, Version
 from service.infra.tenants import recipes_of
-from service.requests.reasons import Reason
+from service.requests.reasons import Cause, Reason
 from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.recipe import Samples
-from unlearning.types import Examples, ForgetSet, Need, Refused, State, VectorsMissing
+from unlearning.types import Examples, ForgetSet, Json, Need, Refused, State, VectorsMissing
 from workers.guarantee.certify import CapNotReached, Certified, Size, Terms, certify
 from workers.guarantee.dry_run import guarantee_from_json
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from workers.guarantee.refine import refine
 from workers.runtime import recipes
 from workers.runtime.db_retry import retry
+from workers.runtime.failures import NUMBERS, facts_of
 from workers.runtime.jobs import Claimed, Deletions
 from workers.runtime.model import Bench, Benches, device_of
 from workers.runtime.process import Process
@@ -39,7 +40,7 @@ from workers.storage.private_state import seal_note
 from workers.update.collect import collect
 from workers.update.publish import Draft, Replan, note_commit, publish, write_draft
 from workers.update.select import Selection, forgotten, plan
-from workers.update.task_results import NUMBERS, Blocked, Postponed, Published, Result, end_without_version
+from workers.update.task_results import Blocked, Postponed, Published, Result, end_without_version, points_of
 
 PLANS = 5
 """A legal hold that appears during the computation makes us select again, this often at most in one claim."""
@@ -47,15 +48,10 @@ TRUSTED_SECONDS = 60.0
 """A recipe's data may change outside. An update on samples that were compared longer ago runs the recipe again."""
 RETRAIN_HELPS = frozenset(
     {
-        Reason.BEYOND_CALIBRATION,
-        Reason.CAP_NOT_REACHED,
         Reason.ENVIRONMENT_CHANGED,
-        Reason.METHOD_REFUSED,
+        Reason.NEEDS_RETRAIN,
         Reason.PARTIAL_SUBJECT,
-        Reason.STATE_DAMAGED,
-        Reason.STATE_FORMAT_UNKNOWN,
-        Reason.VECTORS_MISSING,
-        Reason.WEIGHTS_NOT_FINITE,
+        Reason.STATE_UNREADABLE,
     }
 )
 """Changed samples or a changed recipe are not among them: a retrain would read the same."""
@@ -107,8 +103,8 @@ def _update(errand: Errand) -> Mapping[Claimed, Result]:
     with errand.watch.phase("load"), storage.database.read() as session:
         current = _current(session, job)
         selection = plan(session, job, atomic=bool(current.manifest["vectors"]))
-    results: dict[Claimed, Result] = {task: Published(0, reason) for task, reason in selection.empty.items()}
-    results |= {task: _or_retrain(errand, Blocked(reason)) for task, reason in selection.blocked.items()}
+    results: dict[Claimed, Result] = dict(selection.empty)
+    results |= {task: _or_retrain(errand, why) for task, why in selection.blocked.items()}
     try:
         if job.policy.collect_seconds and selection.forget:
             bench = _bench(errand, current)
@@ -135,7 +131,8 @@ def _forget(
     certified, retained = _compute(errand, current, selection)
     if _too_bad(errand.job, current, certified):
         cost = certified.budget_cost
-        why = Blocked(Reason.UTILITY_GATE, {"withheld": Reason.UTILITY_GATE, "budget_cost": cost})
+        facts: dict[str, Json] = {"withheld": Reason.ACCURACY_DROP, "budget_cost": cost, **points_of(errand.job.policy)}
+        why = Blocked(Reason.ACCURACY_DROP, facts)
         results = others | dict.fromkeys(selection.forget, why)
         end_without_version(errand.process.storage, errand.job, results, cost)
         return results
@@ -168,21 +165,23 @@ def _compute(errand: Errand, current: Current, selection: Selection) -> tuple[Ce
             result = refine(bench, current.terms, result, retain)
             return certify(bench, current.terms, result, retain, size), found
     except (VectorsMissing, CapNotReached, Malformed, Refused, manifest.Changed) as error:
-        raise _why(error) from None
+        raise _why(error, errand.job.policy.method) from None
 
 
-def _why(error: Exception) -> CannotUpdate:
+def _why(error: Exception, method: str) -> CannotUpdate:
     match error:
         case VectorsMissing():
-            return CannotUpdate(Reason.VECTORS_MISSING, missing=error.count)
+            return CannotUpdate(Reason.NEEDS_RETRAIN, cause=Cause.VECTORS_MISSING, missing=error.count)
         case CapNotReached():
-            return CannotUpdate(error.reason)
+            return CannotUpdate(Reason.NEEDS_RETRAIN, **error.facts)
         case manifest.Changed():
-            return CannotUpdate(Reason.SAMPLES_CHANGED, missing=error.missing, changed=error.changed)
+            counts = {"missing": error.missing, "changed": error.changed}
+            return CannotUpdate(Reason.SAMPLES_CHANGED, lacking=sum(counts.values()), **counts)
         case Refused():
-            return CannotUpdate(Reason.METHOD_REFUSED, what=NUMBERS.sub("#", error.what))
+            detail = NUMBERS.sub("#", error.what)
+            return CannotUpdate(Reason.NEEDS_RETRAIN, cause=Cause.METHOD_REFUSED, method=method, detail=detail)
         case _:
-            return CannotUpdate(Reason.WEIGHTS_NOT_FINITE)
+            return CannotUpdate(Reason.NEEDS_RETRAIN, cause=Cause.WEIGHTS_NOT_FINITE)
 
 
 def _publish(errand: Errand, current: Current, draft: Draft, results: Mapping[Claimed, Result]) -> None:
@@ -248,15 +247,16 @@ def _load(
     """
     storage, device, target = errand.process.storage, bench.problem.device, selection.target
     if Need.TRAJECTORY in bench.method.needs and not manifest.replayable(current.manifest["libraries"], device):
-        raise CannotUpdate(Reason.ENVIRONMENT_CHANGED)
+        raise CannotUpdate(Reason.ENVIRONMENT_CHANGED, **manifest.difference(current.manifest["libraries"], device))
     secret = errand.benches.state_of(current.version.state)
     if secret is None:
         try:
             secret = state.load(storage.private, storage.sealer, current.version.state, device)
         except Damaged as error:
-            raise CannotUpdate(Reason.STATE_DAMAGED, what=type(error).__name__) from None
+            why = {"file": current.version.state, "what": type(error).__name__}
+            raise CannotUpdate(Reason.STATE_UNREADABLE, **why) from None
         except Malformed:
-            raise CannotUpdate(Reason.STATE_FORMAT_UNKNOWN) from None
+            raise CannotUpdate(Reason.STATE_UNREADABLE, cause=Cause.FORMAT, file=current.version.state) from None
     crash_point("worker-after-digest")
     theirs, retain = _samples(errand, current, selection, bench)
     numbers, generation_id = int(current.manifest["vectors"]), errand.job.generation_id
@@ -269,10 +269,10 @@ def _bench(errand: Errand, current: Current) -> Bench:
     try:
         bench = errand.benches.of(job.generation_id, job.tenant_id, job.recipe, job.policy)
     except Refused as error:
-        raise CannotUpdate(Reason.RECIPE_REFUSED, what=error.what) from None
+        raise CannotUpdate(Reason.RECIPE_FAILED, **facts_of(error)) from None
     found = (bench.digest, bench.settings, bench.problem.dimension, [asdict(part) for part in bench.parts])
     if found != (*(frozen[name] for name in ("recipe_digest", "settings_digest", "dimension")), list(frozen["parts"])):
-        raise CannotUpdate(Reason.RECIPE_CHANGED)
+        raise _changed(errand, bench.digest != frozen["recipe_digest"])
     return bench
 
 
@@ -319,7 +319,7 @@ def _found_again(
 
 def _of_somebody(retained: manifest.Located) -> manifest.Located:
     if len(retained.examples) == 0:
-        raise CannotUpdate(Reason.NOBODY_LEFT)
+        raise CannotUpdate(Reason.NO_DATA_LEFT)
     return retained
 
 
@@ -329,10 +329,17 @@ def _recipe_samples(errand: Errand, bench: Bench) -> Samples:
     try:
         loaded = recipes.load(recipes_of(errand.process.settings.recipes, job.tenant_id), job.recipe)
     except Refused as error:
-        raise CannotUpdate(Reason.RECIPE_REFUSED, what=error.what) from None
+        raise CannotUpdate(Reason.RECIPE_FAILED, **facts_of(error)) from None
     if (loaded.digest, loaded.settings) != (bench.digest, bench.settings):
-        raise CannotUpdate(Reason.RECIPE_CHANGED)
+        raise _changed(errand, loaded.digest != bench.digest)
     return loaded.recipe.samples
+
+
+def _changed(errand: Errand, code: bool) -> CannotUpdate:
+    """Return that the recipe is not the registered one. ``code``: its file, or a module that it imports, differs."""
+    folder = recipes_of(errand.process.settings.recipes, errand.job.tenant_id)
+    file = recipes.find(folder, errand.job.recipe).name
+    return CannotUpdate(Reason.RECIPE_CHANGED, **({"file": file} if code else {}))
 
 
 def _too_bad(job: Deletions, current: Current, certified: Certified) -> bool:
@@ -345,5 +352,6 @@ def _or_retrain(errand: Errand, why: Blocked) -> Result:
     """Return ``why``; or, where the policy's fallback is a retrain and that helps, wait for the retrain."""
     if errand.job.policy.fallback != "retrain" or why.reason not in RETRAIN_HELPS:
         return why
-    note = {"method": "retrain", "why": why.reason, **why.facts}
+    facts = {name: value for name, value in why.facts.items() if name != "cause"}
+    note = {"method": "retrain", "why": why.facts.get("cause", why.reason), **facts}
     return Postponed(Reason.AWAITING_RETRAIN, seal_note(errand.process.storage.sealer, note))

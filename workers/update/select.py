@@ -13,9 +13,10 @@ from sqlalchemy.orm import Session
 from service.infra.db import batches
 from service.infra.tables import Generation, Hold, Membership, Removal, StoredVector, SuppressionEntry
 from service.requests import suppression as suppressions
-from service.requests.reasons import Reason
+from service.requests.reasons import Cause, Reason
 from unlearning.accounting.policy import Granularity
 from workers.runtime.jobs import Claimed, Deletions, Job, Preparation
+from workers.update.task_results import Blocked, Published
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Selection:
     """A batch of tasks. Each is in exactly one of three: to forget (with its positions), empty, blocked."""
 
     forget: Mapping[Claimed, frozenset[int]]
-    empty: Mapping[Claimed, Reason]
-    blocked: Mapping[Claimed, Reason]
+    empty: Mapping[Claimed, Published]
+    blocked: Mapping[Claimed, Blocked]
     target: Target
 
 
@@ -45,17 +46,18 @@ def plan(session: Session, job: Deletions, atomic: bool) -> Selection:
     named = {task: frozenset(found[task.request_id]) for task in job.tasks if task.request_id in found}
     empty = {task: why_empty(session, job, task) for task in job.tasks if task not in named}
     under_hold = held_positions(session, job.tenant_id, job.generation_id)
-    blocked = {task: Reason.LEGAL_HOLD for task, positions in named.items() if positions & under_hold}
+    blocked = {task: Blocked(Reason.LEGAL_HOLD) for task, positions in named.items() if positions & under_hold}
     forget = {task: positions for task, positions in named.items() if task not in blocked}
     if atomic and job.policy.granularity is Granularity.SUBJECT:
         torn = partial(session, job.generation_id, {task.request_id: positions for task, positions in forget.items()})
-        blocked |= {task: Reason.PARTIAL_SUBJECT for task in forget if task.request_id in torn}
+        blocked |= {task: Blocked(Reason.PARTIAL_SUBJECT) for task in forget if task.request_id in torn}
         forget = {task: positions for task, positions in forget.items() if task not in blocked}
     target = target_of(session, job.generation_id, frozenset().union(*forget.values()))
     lacking = without_vector(session, job.generation_id, target.holders) if atomic else frozenset()
     if lacking:
         whose = {task: target_of(session, job.generation_id, positions).holders for task, positions in forget.items()}
-        blocked |= {task: Reason.VECTORS_MISSING for task in forget if not lacking.isdisjoint(whose[task])}
+        why = Blocked(Reason.NEEDS_RETRAIN, {"cause": Cause.VECTORS_MISSING})
+        blocked |= {task: why for task in forget if not lacking.isdisjoint(whose[task])}
         forget = {task: positions for task, positions in forget.items() if task not in blocked}
         target = target_of(session, job.generation_id, frozenset().union(*forget.values()))
     return Selection(forget, empty, blocked, target)
@@ -153,26 +155,25 @@ def forgotten(session: Session, generation_id: int) -> frozenset[int]:
     return frozenset(session.scalars(select(Removal.position).where(Removal.generation_id == generation_id)))
 
 
-def why_empty(session: Session, job: Job, task: Claimed) -> Reason:
-    """Return ``already_forgotten`` where the model once had the request's samples, else ``no_match`` or the like."""
+def why_empty(session: Session, job: Job, task: Claimed) -> Published:
+    """Return ``already_deleted`` where the model once had the request's samples, else ``no_match`` or the like."""
     columns = select(SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
     entries = session.execute(columns.where(SuppressionEntry.request_id == task.request_id)).all()
     samples = [sample for _, sample in entries if sample is not None]
     named: list[tuple[str | None, list[str]]] = [(subject, []) for subject, _ in entries if subject is not None] or [
         (None, samples)
     ]
-    known = any(
-        suppressions.matches(session, job.generation_id, subject, those)
-        or any(
-            each.model == job.model_name for each in suppressions.carried_out(session, job.tenant_id, subject, those)
-        )
+    earlier = [
+        each.request
         for subject, those in named
-    )
-    if known:
-        return Reason.ALREADY_FORGOTTEN
+        for each in suppressions.carried_out(session, job.tenant_id, subject, those)
+        if each.model == job.model_name
+    ]
+    if earlier or any(suppressions.matches(session, job.generation_id, *each) for each in named):
+        return Published(0, Reason.ALREADY_DELETED, {"earlier": earlier[0]} if earlier else {})
     subjects = [subject for subject, _ in entries if subject is not None]
-    held_out = suppressions.in_holdout(session, job.tenant_id, subjects, job.generation_id)
-    return Reason.IN_HOLDOUT if held_out else Reason.NO_MATCH
+    reason, facts = suppressions.why_unknown(session, job.tenant_id, subjects, [job.generation_id])
+    return Published(0, reason, {"cause": Cause.THIS_MODEL} if reason is Reason.NO_MATCH else facts)
 
 
 def partial(session: Session, generation_id: int, named: Mapping[str, frozenset[int]]) -> frozenset[str]:

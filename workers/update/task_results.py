@@ -5,7 +5,6 @@ Each transaction begins with the fence: a worker whose lease was taken over writ
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -29,31 +28,31 @@ from service.models.retrain_plan import (
     why_due,
 )
 from service.requests import suppression as suppressions
-from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
+from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason, stored
 from service.requests.status import SETTLED_AT_ONCE, change_tasks, end_open_tasks, settle
 from service.requests.webhooks import announce_exhaustion
-from unlearning.accounting.policy import CompleteWhen
+from unlearning.accounting.policy import CompleteWhen, Policy
 from unlearning.types import Json
+from workers.runtime.failures import NUMBERS
 from workers.runtime.jobs import Claimed, Deletions, Job
 from workers.runtime.lease import fence, give_back, give_back_beside
 from workers.storage.storage import Storage
 
 OPEN = ("queued", "running", "blocked")
-NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
-"""Numbers in a refusal are computed from people's data, so what is stored for long leaves them out."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """The task is completed: ``samples`` left the model; where there were none, ``reason`` says why."""
+    """The task is completed: ``samples`` left the model; where there were none, ``reason`` and ``facts`` say why."""
 
     samples: int
     reason: Reason | None = None
+    facts: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Blocked:
-    """The task cannot be carried out. ``facts`` are counts for the audit log."""
+    """The task cannot be carried out. ``facts`` are for the audit log and for the reason's sentence."""
 
     reason: Reason
     facts: Mapping[str, Json] = field(default_factory=dict)
@@ -92,6 +91,11 @@ def end_without_version(
         wrap_up(session, model)
 
 
+def points_of(policy: Policy) -> dict[str, Json]:
+    """Return how many points of accuracy an update may cost, for the reason of one that costs more."""
+    return {"points": f"{100 * (policy.utility_tolerance or 0):g}"}
+
+
 def charge_withheld(session: Session, storage: Storage, job: Job, budget_cost: int) -> None:
     """Charge an update that was computed and will never be published. Raises Overspent."""
     if budget_cost:
@@ -99,15 +103,17 @@ def charge_withheld(session: Session, storage: Storage, job: Job, budget_cost: i
         storage.journal.confirm(storage.journal.write(session, job, budget_cost, None))
 
 
-def give_up(database: Database, job: Job, why: str, pause_seconds: float, most: int) -> None:
+def give_up(database: Database, job: Job, why: Mapping[str, Json], pause_seconds: float, most: int) -> None:
     """Let the tasks of a failed attempt wait again for a pause. Nothing is discarded. Raises Stale, Busy.
 
+    ``why`` has the error's type, file and line, as far as they are known.
     The attempts made so far, this one included, count as ``most`` at most.
     """
     with database.write() as session:
         model = fence(session, job.lease)
         later = now(session) + int(pause_seconds * SECOND)
-        ledger.record(session, job.tenant_id, "attempt.failed", model_id=model.id, token=job.lease.token, why=why)
+        facts: dict[str, Any] = {"model_id": model.id, "token": job.lease.token, **why}
+        ledger.record(session, job.tenant_id, "attempt.failed", **facts)
         generation = session.get_one(Generation, job.generation_id)
         generation.attempts = min(generation.attempts, most)
         if job.lease.name is not None:
@@ -117,7 +123,8 @@ def give_up(database: Database, job: Job, why: str, pause_seconds: float, most: 
             select(Task).where(Task.model_id == model.id, Task.status == "running", Task.lease_token == job.lease.token)
         ).all()
         for task in tasks:
-            task.status, task.reason, task.attempts = "queued", why, min(task.attempts, most)
+            task.status, task.attempts = "queued", min(task.attempts, most)
+            task.reason, task.facts = Reason.FAILED, stored(Reason.FAILED, why)
         settle(session, [task.request_id for task in tasks])
         wrap_up(session, model, later)
 
@@ -129,17 +136,17 @@ def finish(session: Session, job: Job, results: Mapping[Claimed, Result], versio
     """
     at = ledger.recorded_at(session)
     behind = consumers.behind(session, version_id) if job.policy.complete_when is CompleteWhen.SERVED else False
-    alike: dict[tuple[tuple[str, Any], ...], list[str]] = {}
+    alike: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for task, result in results.items():
         columns = _columns(result, behind)
         if isinstance(result, Published):
             done_at = at if columns["status"] == "completed" else None
             columns |= {"version_id": version_id, "method": method, "completed_at": done_at}
-        alike.setdefault(tuple(columns.items()), []).append(task.id)
+        alike.setdefault(ledger.canonical(columns), (columns, []))[1].append(task.id)
     if alike:
         session.flush()
-        for values, ids in alike.items():
-            change_tasks(session, ids, **dict(values))
+        for values, ids in alike.values():
+            change_tasks(session, ids, **values)
         for batch in batches((task.request_id for task in results), SETTLED_AT_ONCE):
             settle(session, batch)
     waiting = [
@@ -154,14 +161,16 @@ def _columns(result: Result, behind: bool) -> dict[str, Any]:
 
     ``behind``: a consumer still serves a version of before, so people who were in it are not gone yet.
     """
-    columns: dict[str, Any] = {"status": "blocked", "samples": None, "reason": result.reason}
+    columns: dict[str, Any] = {"status": "blocked", "samples": None, "reason": result.reason, "facts": None}
+    if not isinstance(result, Postponed):
+        columns["facts"] = stored(result.reason, result.facts)
     if isinstance(result, Postponed):
         columns["status"] = "queued"
         if result.until is not None:
             columns |= {"not_before": result.until, "attempts": 0}
     elif isinstance(result, Published):
         columns |= {"status": "completed", "samples": result.samples}
-        if behind and (result.samples or result.reason == Reason.ALREADY_FORGOTTEN):
+        if behind and (result.samples or result.reason == Reason.ALREADY_DELETED):
             columns |= {"status": "running", "reason": Reason.AWAITING_CONSUMERS}
     return {**columns, "version_id": None, "method": None, "completed_at": None}
 
@@ -187,11 +196,13 @@ def refuse(
     hint: str,
     *,
     reason: Reason = Reason.RETRAIN_REFUSED,
+    facts: Mapping[str, Json] | None = None,
 ) -> None:
     """Refuse a generation that is being built, with what happened and a hint.
 
     Of a model's first generation nothing was ever published, so its requests end. Where a candidate is refused the
-    served generation stays, and the tasks that waited for the retrain are blocked with ``reason``. A dry run ends.
+    served generation stays, and the tasks that waited for the retrain are blocked with ``reason``, whose sentence names
+    the ``facts`` (None: ``what``, without its numbers). A dry run ends.
     """
     if is_dry_run(generation):
         end_dry_run(session, model, generation, {"refused": {"what": what, "hint": hint}})
@@ -199,20 +210,22 @@ def refuse(
     generation.status, generation.phase, generation.ended_at = "refused", None, now(session)
     generation.report = (generation.report or {}) | {"refused": {"what": what, "hint": hint}}
     model.due_at = None
-    facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id}
+    named: dict[str, Any] = {"model_id": model.id, "generation": generation.id}
+    plain = NUMBERS.sub("#", what)
     if model.generation_id == generation.id:
         model.status, model.reason = "refused", f"{what} {hint}"
         give_back(model)
-        ledger.record(session, model.tenant_id, "preparation.refused", **facts, what=NUMBERS.sub("#", what))
-        end_open_tasks(session, model.id, Reason.MODEL_REFUSED)
+        ledger.record(session, model.tenant_id, "preparation.refused", **named, what=plain)
+        end_open_tasks(session, model.id, Reason.NOT_PUBLISHED)
         return
     model.reason = f"The retrain was refused. {what} {hint}"
     schedule_retrain(session, model)
     give_back_beside(session, model.id)
-    ledger.record(session, model.tenant_id, "retrain.refused", **facts, reason=reason)
+    ledger.record(session, model.tenant_id, "retrain.refused", **named, reason=reason)
     tasks = session.scalars(select(Task).where(*waiting_for_retrain(model))).all()
+    why = stored(reason, {"detail": plain} if facts is None else facts)
     for task in tasks:
-        task.status, task.reason = "blocked", reason
+        task.status, task.reason, task.facts = "blocked", reason, why
     for batch in batches((task.request_id for task in tasks), SETTLED_AT_ONCE):
         settle(session, batch)
 

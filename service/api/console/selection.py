@@ -72,7 +72,7 @@ class ListFilter:
         elif self.status:
             found.append(_request.status.in_(_statuses(self.status)))
         if self.reason:
-            found.append(or_(_request.reason == self.reason, _request.reason.startswith(f"{self.reason}:")))
+            found.append(_request.reason == self.reason)
         if self.regulation:
             found.append(_request.regulation == self.regulation)
         first, last = _day("received_from", self.received_from), _day("received_to", self.received_to)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -163,7 +163,7 @@ def gauge(generation: Generation) -> Gauge | None:
     return Gauge(share, level, left, spent, generation.epsilon, generation.delta, plots.arc(share))
 
 
-def queue(session: Session, tenant_id: str) -> list[DeletionRequestView]:
+def queue(session: Session, tenant_id: str, scopes: Collection[str]) -> list[DeletionRequestView]:
     """Return the open requests, the nearest deadline first. Those without a deadline follow, oldest first."""
     rows = (
         select(DeletionRequest)
@@ -171,7 +171,7 @@ def queue(session: Session, tenant_id: str) -> list[DeletionRequestView]:
         .order_by(DeletionRequest.due_at.is_(None), DeletionRequest.due_at, DeletionRequest.received_at)
         .limit(ROWS)
     )
-    return views(session, session.scalars(rows).all())
+    return views(session, session.scalars(rows).all(), scopes)
 
 
 def recent(session: Session, tenant_id: str) -> list[tuple[DeletionRequestView, int]]:

@@ -12,6 +12,8 @@ from service.api.request_views import ActionView
 _ID, _NAME = "([0-9a-f]{32})", "([a-z0-9][a-z0-9_-]{0,62})"
 _REQUEST, _MODEL, _HOLD = f"/v1/deletion-requests/{_ID}", f"/v1/models/{_NAME}", f"/v1/holds/{_ID}"
 _PLACES = (
+    ("POST", "(/v1/deletion-requests)", "", "Delete from all models", False),
+    ("GET", _REQUEST, "/console/requests/{}", "Show the request", False),
     ("POST", f"{_REQUEST}/verify", "/console/requests/{}/verify", "Verify and go on", True),
     ("POST", f"{_REQUEST}/reject", "/console/requests/{}#decision", "Reject it", False),
     ("DELETE", _REQUEST, "/console/requests/{}/cancel", "Cancel the request", True),

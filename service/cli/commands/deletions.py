@@ -290,7 +290,7 @@ def _show(request: dict[str, Any], as_json: bool) -> None:
     show_facts({name: value for name, value in request.items() if name not in ("models", "remedy", "actions")})
     if request.get("models"):
         show_rows(request["models"], ("model", "status", "samples", "version", "method", "reason", "expected_at"))
-    if request.get("status") == "blocked":
+    if request.get("status") in ENDED and request.get("actions"):
         show_hint(_remedies(request))
 
 
@@ -315,6 +315,7 @@ def _reasons(request: dict[str, Any]) -> str:
 
 def _remedies(request: dict[str, Any]) -> str:
     """Return what to do: the remedy of each reason and who can do it, then the commands of its steps, one a line."""
-    explained = [each for each in _explained(request) if each["remedy"] is not None]
-    said = dict.fromkeys(f"{each['remedy']['action']} ({each['remedy']['by']})" for each in explained)
+    explained = _explained(request)
+    remedies = [each["remedy"] for each in explained if each["remedy"] is not None]
+    said = dict.fromkeys(f"{each['action']} ({each['by']})" for each in remedies)
     return " ".join(said) + commands_of(step for each in explained for step in each["actions"])

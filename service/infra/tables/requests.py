@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
 
 LONGEST_REASON = 120
-"""characters of a reason: its code and, behind it, the type and the place of an error"""
+"""characters of a reason's code"""
 
 
 class DeletionRequest(Record):
@@ -30,6 +30,8 @@ class DeletionRequest(Record):
     """the controller's own name for the case; not in the audit log"""
     status: Mapped[str] = mapped_column(String(9))
     reason: Mapped[str | None] = mapped_column(String(LONGEST_REASON))
+    facts: Mapped[dict[str, Any] | None]
+    """what the sentence of a reason names, by reason: values of ``service.requests.reasons.SLOTS``"""
     models: Mapped[list[str] | None]
     """the model names the client limited the request to; None: every model"""
     suppress_after: Mapped[int | None] = mapped_column(Serial)
@@ -69,6 +71,8 @@ class Task(Record):
     model_id: Mapped[str] = mapped_column(Id, ForeignKey("models.id"))
     status: Mapped[str] = mapped_column(String(9))
     reason: Mapped[str | None] = mapped_column(String(LONGEST_REASON))
+    facts: Mapped[dict[str, Any] | None]
+    """as the request's"""
     samples: Mapped[int | None] = mapped_column(Count)
     """how many samples it forgot; None until known"""
     method: Mapped[str | None] = mapped_column(String(32))

@@ -28,7 +28,7 @@ def overview(visit: Visitor, after: Annotated[str, Query(max_length=63)] = "") -
             "figures": figures,
             "lists": views.FIGURES,
             "latency": views.latency_plot(session, tenant) if reads else None,
-            "queue": views.queue(session, tenant) if reads else [],
+            "queue": views.queue(session, tenant, visit.caller.scopes) if reads else [],
             "recent": views.recent(session, tenant) if reads else [],
             "deadlines": views.deadlines_plot(session, tenant) if reads else None,
             "processes": views.processes(session, service.settings.lease_seconds),

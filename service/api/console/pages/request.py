@@ -66,7 +66,7 @@ def show(request_id: RequestId, visit: Visitor) -> Response:
     visit.need(Scope.DELETIONS_READ)
     with visit.service.database.read() as session:
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
-        view = request_views(session, [row])[0]
+        view = request_views(session, [row], visit.caller.scopes)[0]
         issued = views.has_certificate(session, row)
         expected = view.status == Status.COMPLETED and any(part.version for part in view.models)
         ends = views.window_ends(session, row)

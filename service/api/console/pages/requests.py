@@ -42,7 +42,7 @@ def index(visit: Visitor, chosen: Chosen, id: Annotated[str, Query(max_length=20
     tenant = visit.caller.tenant_id
     with visit.service.database.read() as session:
         at = now(session)
-        rows = views(session, page_of(session, chosen, tenant, at))
+        rows = views(session, page_of(session, chosen, tenant, at), visit.caller.scopes)
         total = count(session, chosen, tenant, at)
         models = session.scalars(select(Model.name).where(Model.tenant_id == tenant).order_by(Model.name)).all()
         actors = taken_in_by(session, tenant, [row.id for row in rows])

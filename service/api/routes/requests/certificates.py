@@ -50,7 +50,7 @@ def show(request_id: RequestId, service: Running, caller: Reader) -> Any:
     if request.status != Status.COMPLETED:
         raise ApiProblem(409, "not_completed", "A certificate is issued when the request is completed.")
     if issued is None:
-        raise ApiProblem(404, "no_certificate", "No model was trained on this subject, so there is nothing to certify.")
+        raise ApiProblem(404, "no_certificate", "No version was published for this request: there is no certificate.")
     if issued.refused is not None and issued.envelope is None:
         detail = f"Nothing is signed. {issued.refused} The operator must find out who edited the database."
         raise ApiProblem(409, "certificate_refused", detail)

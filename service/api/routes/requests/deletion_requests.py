@@ -193,7 +193,7 @@ def index(
     rows = rows.order_by(DeletionRequest.created_at.desc(), DeletionRequest.id.desc()).limit(limit + 1)
     with service.database.read() as session:
         found = session.scalars(rows).all()
-        data = views(session, found[:limit])
+        data = views(session, found[:limit], caller.scopes)
     next_cursor = f"{found[limit - 1].created_at}.{found[limit - 1].id}" if len(found) > limit else None
     link(request, response, next_cursor)
     return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
@@ -204,7 +204,7 @@ def show(
     request_id: RequestId, service: Running, caller: Reader, response: Response, if_none_match: IfNoneMatch = None
 ) -> DeletionRequestView:
     with service.database.read() as session:
-        view = views(session, [find(session, caller.tenant_id, request_id)])[0]
+        view = views(session, [find(session, caller.tenant_id, request_id)], caller.scopes)[0]
     if view.status in (Status.QUEUED, Status.RUNNING):
         response.headers["Retry-After"] = str(_POLL_SECONDS)
     return shown(view, response, if_none_match)
@@ -221,9 +221,9 @@ def withdraw(
 ) -> DeletionRequestView:
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row])[0], if_match)
+        require(views(session, [row], caller.scopes)[0], if_match)
         cancel(session, row)
-        return changed(views(session, [row])[0], response)
+        return changed(views(session, [row], caller.scopes)[0], response)
 
 
 @router.get(
@@ -248,9 +248,9 @@ def prolong(
 ) -> DeletionRequestView:
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row])[0], if_match)
+        require(views(session, [row], caller.scopes)[0], if_match)
         extend(session, row)
-        return changed(views(session, [row])[0], response)
+        return changed(views(session, [row], caller.scopes)[0], response)
 
 
 def find(session: Session, tenant_id: str, request_id: str) -> DeletionRequest:
@@ -302,11 +302,11 @@ def verify(
 ) -> DeletionRequestView:
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row])[0], if_match)
+        require(views(session, [row], caller.scopes)[0], if_match)
         undecided = awaits_decision(Status(row.status), row.reason)
         may = not undecided or agreed(service, session, caller, Act.VERIFY, row.id)
         to_notify = identity_check.verify(session, row, windows_of(service)) if may else ()
-        view = views(session, [row])[0]
+        view = views(session, [row], caller.scopes)[0]
     if not may:
         raise awaits_another(Act.VERIFY)
     service.notify(to_notify)
@@ -330,9 +330,9 @@ def reject(
 ) -> DeletionRequestView:
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row])[0], if_match)
+        require(views(session, [row], caller.scopes)[0], if_match)
         identity_check.reject(session, row, body.reason)
-        return changed(views(session, [row])[0], response)
+        return changed(views(session, [row], caller.scopes)[0], response)
 
 
 @router.post(
@@ -346,11 +346,11 @@ def approve_large(
 ) -> DeletionRequestView:
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row])[0], if_match)
+        require(views(session, [row], caller.scopes)[0], if_match)
         to_notify = approve(session, row)
         if not to_notify:
             raise ApiProblem(409, "not_large", "The request does not wait for an approval.")
-        view = views(session, [row])[0]
+        view = views(session, [row], caller.scopes)[0]
     service.notify(to_notify)
     return changed(view, response)
 
@@ -366,12 +366,12 @@ def retry_request(
 ) -> DeletionRequestView:
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row])[0], if_match)
+        require(views(session, [row], caller.scopes)[0], if_match)
         if awaits_decision(Status(row.status), row.reason):
             raise ApiProblem(409, "unverified", "Nobody has verified this request. Verify it, or reject it.")
         to_notify = retry(session, row)
         if not to_notify:
             raise ApiProblem(409, "not_blocked", "Only a request that is blocked or awaits_others can be retried.")
-        view = views(session, [row])[0]
+        view = views(session, [row], caller.scopes)[0]
     service.notify(to_notify)
     return changed(view, response)

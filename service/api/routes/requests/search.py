@@ -59,7 +59,7 @@ def search(order: SearchOrder, service: Running, caller: Seeker) -> SearchView:
         found = find_person(session, service.pepper, caller.tenant_id, order.subject_id)
         return SearchView(
             search=searched(session, caller),
-            requests=views(session, found.requests),
+            requests=views(session, found.requests, caller.scopes),
             has_more=found.has_more,
             models=[KnownInView(**vars(each)) for each in found.models],
         )

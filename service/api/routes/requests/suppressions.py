@@ -37,7 +37,7 @@ def create(
 ) -> LiftedView:
     with service.database.write() as session:
         request = find(session, caller.tenant_id, request_id)
-        require(views(session, [request])[0], if_match)
+        require(views(session, [request], caller.scopes)[0], if_match)
         may = not stands(session, request) or agreed(service, session, caller, Act.LIFT, request.id)
         if may:
             lifted, others = lift(session, request, body.reason)
