@@ -226,7 +226,7 @@ def _deadlines(session: Session, at: int) -> Iterator[Metric]:
     )
     used = GaugeMetricFamily(
         "expunge_requests_deadline_used_ratio",
-        "Share of the time from receipt to deadline that is over, the greatest of unfinished requests that are not late",
+        "Share of the time from receipt to deadline that is over, the greatest of those whose deadline is ahead",
         labels=["tenant"],
     )
     without = GaugeMetricFamily(
@@ -277,7 +277,9 @@ def _certificates(session: Session) -> Iterator[Metric]:
     due, refused, oldest = session.execute(counts.where(Certificate.issued_at.is_(None))).one()
     yield GaugeMetricFamily("expunge_certificates_pending", "Certificates that are not signed yet", value=due)
     age = (now(session) - oldest) / SECOND if oldest is not None else 0
-    yield GaugeMetricFamily("expunge_certificates_oldest_pending_seconds", "Age of the oldest that is not refused", value=age)
+    yield GaugeMetricFamily(
+        "expunge_certificates_oldest_pending_seconds", "Age of the oldest that is not refused", value=age
+    )
     text = "Certificates that are not signed because the database contradicts the audit log"
     yield GaugeMetricFamily("expunge_certificates_refused", text, value=refused)
 

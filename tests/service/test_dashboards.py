@@ -163,7 +163,9 @@ def test_deadlines_holds_failures_and_consumers_are_metrics(busy: TestClient, se
     assert before["expunge_consumers"][ours[0], ("standing", "behind"), ours[1]] == 1
     assert before["expunge_consumers"][ours[0], ("standing", "current"), ours[1]] == 0
     with service.database.read() as session:
-        newest = select(DeletionRequest).where(DeletionRequest.status == "blocked").order_by(DeletionRequest.received_at)
+        newest = (
+            select(DeletionRequest).where(DeletionRequest.status == "blocked").order_by(DeletionRequest.received_at)
+        )
         held = {row.reason: row.due_at for row in session.scalars(newest)}
     assert before["expunge_deletion_next_due_timestamp_seconds"][ours] == pytest.approx(held["worker_lost"] / 1e6)
     unverified = before["expunge_requests_unverified_next_due_timestamp_seconds"][()]

@@ -179,7 +179,9 @@ def test_a_request_without_a_deadline_is_counted_and_its_age_grows(client: TestC
     old = (datetime.now(UTC) - timedelta(days=9)).isoformat()
     for subject, body in (("ada", {"received_at": old}), ("bob", {}), ("cyd", {"regulation": "gdpr"})):
         key = {"Idempotency-Key": subject}
-        assert client.post("/v1/deletion-requests", json={"subject_id": subject, **body}, headers=key).status_code == 202
+        assert (
+            client.post("/v1/deletion-requests", json={"subject_id": subject, **body}, headers=key).status_code == 202
+        )
     found = scrape(client)
     assert found["expunge_requests_without_deadline", tenant] == 2
     age = found["expunge_requests_without_deadline_oldest_seconds", tenant]
