@@ -445,12 +445,13 @@ def test_the_chart_of_deadlines_has_bars_on_calendar_days(
 def test_an_open_request_without_a_deadline_is_amber_and_an_ended_one_is_not(
     service: Service, api: TestClient, key_of: Callable[..., dict[str, str]], login: Login
 ) -> None:
-    live_model(service)
-    made = api.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers=key_of() | {"Idempotency-Key": "k"})
-    client, address = login(), f"/console/requests/{made.json()['id']}"
+    body = {"subject_id": "ada", "verified": False}
+    made = api.post("/v1/deletion-requests", json=body, headers=key_of() | {"Idempotency-Key": "k"}).json()["id"]
+    client, address = login(), f"/console/requests/{made}"
     for path in ("/", "/console/requests", address):
         assert '<span class="warn">no deadline</span>' in client.get(path).text, path
-    assert api.delete(f"/v1/deletion-requests/{made.json()['id']}", headers=key_of()).status_code == 200
+    rejection = {"reason": "The letter was not from this person."}
+    assert api.post(f"/v1/deletion-requests/{made}/reject", json=rejection, headers=key_of()).status_code == 200
     for path in ("/", "/console/requests", address):
         assert 'class="warn">no deadline' not in client.get(path).text, path
     assert '<span class="quiet">no deadline</span>' in client.get(address).text
