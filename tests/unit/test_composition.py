@@ -61,6 +61,14 @@ def test_models_add_in_mu_squared() -> None:
     assert total.guarantee is Guarantee.PROVED and total.epsilon == epsilon_at(total.mu, 1e-5)
 
 
+@pytest.mark.parametrize("deltas", [(1e-5, 1e-6), (1e-6, 1e-5)])
+def test_models_with_different_deltas_are_bounded_at_the_smaller(deltas: tuple[float, float]) -> None:
+    """mu holds at every delta; at the smaller one epsilon is larger, so that no model's own bound is overstated."""
+    total = over_models([at_limit(proved(LIMIT), delta) for delta in deltas])
+    assert total is not None and total.delta == 1e-6
+    assert total.epsilon == epsilon_at(total.mu, 1e-6) > epsilon_at(total.mu, 1e-5)
+
+
 @pytest.mark.parametrize("mu", [1e-9, 1e-6, 0.001, 0.025066, 0.1, mu_of(LIMIT), 0.5, 1.0, 3.0, 12.0])
 def test_the_laymans_number_is_the_total_variation_rounded_up(mu: float) -> None:
     exact = 100 * (2 * mpmath.ncdf(mpmath.mpf(mu) / 2) - 1)
