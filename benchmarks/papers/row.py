@@ -106,10 +106,8 @@ class Row:
     @property
     def verdict(self) -> Verdict:
         """Return what became of the promise. It is reached only where the model that forgot nobody fails."""
-        if not self.ours:
-            return Verdict.NOT_RUN
         if self.goal is None:
-            return Verdict.NO_NUMBER
+            return Verdict.NO_NUMBER if self.ours else Verdict.NOT_RUN
         if not self.goal.met(statistics.mean(self.ours)):
             return Verdict.NOT_REACHED
         if self.cost:
