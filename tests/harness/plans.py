@@ -56,8 +56,8 @@ _plans: dict[str, list[str]] = {}
 def watch() -> None:
     """Look from now on at every query of the service or its workers.
 
-    A plan is asked for once. What it says is told to every test that sends the query, by whichever function: no test
-    passes because an earlier one sent the same text.
+    A plan is asked for once. Every test that sends the query fails by it, from whichever function: no test passes
+    because an earlier one sent the same text.
     """
 
     @event.listens_for(Engine, "before_cursor_execute")

@@ -91,7 +91,7 @@ def up(
 
 
 def _settle_regulation(settings: Settings) -> None:
-    """At the first start ask which law sets the deadlines. Where no terminal can answer, name the setting."""
+    """Ask at the first start which law sets the deadlines. Where no terminal can answer, name the setting."""
     if "default_regulation" in settings.model_fields_set:
         return
     if not sys.stdin.isatty():
