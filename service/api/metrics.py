@@ -270,7 +270,7 @@ def _moment(name: str, text: str, at: int | None) -> GaugeMetricFamily:
 def _certificates(session: Session) -> Iterator[Metric]:
     """Yield how many certificates are due and not signed, and how many the scheduler refuses to sign.
 
-    A refused one has a count of its own: it must not hide that others are late.
+    A refused one is counted apart: it must not hide that others are late.
     """
     awaited = case((Certificate.refused.is_(None), Certificate.completed_at))
     counts = select(func.count(), func.count(Certificate.refused), func.min(awaited))
