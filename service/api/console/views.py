@@ -372,7 +372,8 @@ def log_state(session: Session, last: LogCheck | None = None) -> dict[str, Any]:
     """
     last, head = last or session.get(LogCheck, 1), newest_head(session)
     waiting = session.scalar(select(func.count()).where(AuditEntry.log_index.is_(None))) or 0
-    state = {"size": 0, "entries": (0 if head is None else head.size) + waiting, "checked_at": None, "fault": None}
+    entries = (0 if head is None else head.size) + waiting
+    state: dict[str, Any] = {"size": 0, "entries": entries, "checked_at": None, "fault": None}
     if last is None or (last.note is None and last.fault is None):
         return state | {"status": "empty" if head is None else "not checked yet"}
     state |= {"size": last.size, "checked_at": last.checked_at, "fault": last.fault}
