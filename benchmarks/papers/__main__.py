@@ -2,8 +2,9 @@
 
 A paper is a module of this folder. It offers ``PAPER`` (a ``Paper``), ``FULL`` and ``SMALL`` (its sizes, each a type of
 its own) and ``rows(size)``, which yields a ``Row`` for each cell as soon as it is measured; tests run ``SMALL``.
-Results go to ``build/papers.json``; named papers replace their own. ``--publish`` copies what the file holds to
-``docs/papers.json``, keeps there the papers that the file lacks, and makes ``docs/papers.md``.
+Each row goes to ``build/papers.json`` as it comes, so that an interrupted run keeps what it measured; named papers
+replace their own. ``--publish`` copies the papers that the file holds whole to ``docs/papers.json``, keeps there the
+others, and makes ``docs/papers.md``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.papers import page
+from benchmarks.papers import images, page
 from benchmarks.papers.row import Paper, Row
 
 HERE = Path(__file__).parent
@@ -32,10 +33,15 @@ def main(arguments: list[str]) -> int:
         print(f"unknown: {', '.join(sorted(unknown))}. The papers are {', '.join(present())}.")
         return 2
     if arguments != ["--publish"]:
+        try:
+            images.folder()
+        except FileNotFoundError as error:
+            print(error)
+            return 2
         for name in chosen:
-            keep(name, measured(name))
+            measure(name)
     if "--publish" in arguments:
-        page.write(page.read() | kept())
+        publish()
     return 0
 
 
@@ -44,16 +50,28 @@ def present() -> list[str]:
     return [name for name in page.NAMES if (HERE / f"{name}.py").exists()]
 
 
-def measured(name: str) -> dict[str, Any]:
-    """Measure one paper on one thread, and show each row as it comes."""
+def measure(name: str) -> None:
+    """Measure one paper on one thread; show and keep each row as it comes."""
     torch.set_num_threads(1)
     module = importlib.import_module(f"benchmarks.papers.{name}")
     paper: Paper = module.PAPER
     print(f"{name}: {paper.title}. About {paper.seconds / 60:.0f} minutes of CPU time on one thread.", flush=True)
-    rows = [each.as_json() for each in told(module.rows(module.FULL))]
-    at = datetime.now(UTC).date().isoformat()
     words = {key: value for key, value in vars(paper).items() if key not in ("name", "seconds")}
-    return {**words, "at": at, "rows": rows}
+    found = {**words, "at": datetime.now(UTC).date().isoformat(), "rows": [], "whole": False}
+    for row in told(module.rows(module.FULL)):
+        found["rows"].append(row.as_json())
+        keep(name, found)
+    keep(name, found | {"whole": True})
+
+
+def publish() -> None:
+    """Write the papers that were measured to their end into docs/papers.json, and make the page."""
+    found = kept()
+    for name, result in found.items():
+        if not result["whole"]:
+            print(f"{name}: interrupted after {len(result['rows'])} rows, not published. Run it again to its end.")
+    whole = {name: result for name, result in found.items() if result.pop("whole")}
+    page.write(page.read() | whole)
 
 
 def told(rows: Iterator[Row]) -> Iterator[Row]:
@@ -69,8 +87,11 @@ def kept() -> dict[str, Any]:
 
 
 def keep(name: str, result: dict[str, Any]) -> None:
+    """Replace a paper's results. An interruption leaves the file as it was before or as it is after."""
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(kept() | {name: result}, indent=1, ensure_ascii=False) + "\n")
+    part = RESULTS.with_suffix(".part")
+    part.write_text(json.dumps(kept() | {name: result}, indent=1, ensure_ascii=False) + "\n")
+    part.replace(RESULTS)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from benchmarks.papers.images import Images, digits, mnist
 from benchmarks.papers.leaving import drawn, seconds_of
-from benchmarks.papers.row import Paper, Row, Verdict, at_least, at_most, not_run, within
+from benchmarks.papers.row import Paper, Row, at_least, at_most, not_run, within
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.evaluation.rulers.unseen_people import Side, auc_by_folds, folds_of, two_model_features
 from unlearning.methods.newton import Newton
@@ -187,7 +187,7 @@ def rows(size: Size) -> Iterator[Row]:
 @dataclass(frozen=True)
 class Updated:
     """What one seed's update left: F1 (forgotten, retained, test) of each model, distances, relearn epochs, the AUC of
-    the attack in % (of the certified and of the retrained model), and the speed-up.
+    the attack in % (of the certified, the retrained and the untouched model), and the speed-up.
     """
 
     original: tuple[float, ...]
@@ -198,7 +198,7 @@ class Updated:
     free_distance: float
     free_norm: float
     relearn: tuple[float, float]
-    attack: tuple[float, float]
+    attack: tuple[float, float, float]
     speed: float
 
 
@@ -222,7 +222,7 @@ def updated(each: Trained, free: Trained, size: Size) -> Updated:
         float((outside - free.retrained(gone)).norm()),
         norm_of([free.weights]),
         (each.relearned(noisy, gone, goal), each.relearned(anew[0], gone, goal)),
-        (each.attacked(noisy, gone), each.attacked(anew[0], gone)),
+        (each.attacked(noisy, gone), each.attacked(anew[0], gone), each.attacked(each.weights, gone)),
         slow / fast,
     )
 
@@ -250,9 +250,10 @@ def one_step_rows(size: Size, made: Sequence[Trained], spent: float) -> Iterator
             f"{certified - retrained:.2f} (original {original}, retrained {retrained}, certified {certified})",
             ours,
             DIFFERS + "; within half a point",
-            within(ours, certified - retrained, 0.5),
+            within(certified - retrained, 0.5),
             f"F1 here: {listed}.",
             spent / 8,
+            nothing=statistics.mean(each.original[place] - each.retrained[place] for each in found),
         )
     yield from _relearn_and_time(found, spent)
     yield from _distances(found, made, spent)
@@ -267,12 +268,12 @@ def _relearn_and_time(found: Sequence[Updated], spent: float) -> Iterator[Row]:
         "0.96 (24 over 25)",
         ratios,
         DIFFERS + "; full batches, until the loss is half the original's, since the paper's threshold is not said",
-        at_least(ratios, 0.96),
+        at_least(0.96),
         f"Epochs: certified {shown(epochs[0])}, retrained {shown(epochs[1])}.",
         spent / 8,
     )
-    gaps = tuple(mine - anew for mine, anew in (each.attack for each in found))
-    attacks = [[each.attack[side] for each in found] for side in (0, 1)]
+    gaps = tuple(each.attack[0] - each.attack[1] for each in found)
+    attacks = [[each.attack[side] for each in found] for side in (0, 1, 2)]
     yield Row(
         "table 2, MLP and MNIST, attack",
         "AUC of the two-model attack on the certified model less that on the retrained one, points",
@@ -280,10 +281,12 @@ def _relearn_and_time(found: Sequence[Updated], spent: float) -> Iterator[Row]:
         gaps,
         DIFFERS + "; the attacker is given labelled images of the real models, the paper's learns on shadow models of "
         "retraining; within two points",
-        within(gaps, 0.12, 2.0),
-        f"AUC: certified {shown(attacks[0])}, retrained {shown(attacks[1])}; 50 is guessing. A retrained model never "
-        "saw these images: what the attack finds there is that two models differ, not that one remembers.",
+        within(0.12, 2.0),
+        f"AUC: certified {shown(attacks[0])}, retrained {shown(attacks[1])}, untouched {shown(attacks[2])}; 50 is "
+        "guessing. A retrained model never saw these images: what the attack finds there is that two models differ, "
+        "not that one remembers.",
         spent / 8,
+        nothing=statistics.mean(attacks[2]) - statistics.mean(attacks[1]),
     )
     speeds = tuple(each.speed for each in found)
     yield Row(
@@ -292,10 +295,11 @@ def _relearn_and_time(found: Sequence[Updated], spent: float) -> Iterator[Row]:
         "over 10",
         speeds,
         DIFFERS + "; CPU time on one thread",
-        at_least(speeds, 10.0),
+        at_least(10.0),
         "A retraining of 10 epochs is a fifth of the paper's 50, and the step is as long; times 5 these are "
         f"{shown([5 * speed for speed in speeds])}.",
         spent / 8,
+        cost=True,
     )
 
 
@@ -307,7 +311,7 @@ def _distances(found: Sequence[Updated], made: Sequence[Trained], spent: float) 
         "",
         left,
         DIFFERS + "; another network; before the noise",
-        Verdict.NO_NUMBER,
+        None,
         f"Distances: before {shown([each.untouched_distance for each in found])}, after "
         f"{shown([each.distance for each in found])}, the weights' norm "
         f"{shown([norm_of([each.weights]) for each in made])}. The paper has the distance after the step alone.",
@@ -320,7 +324,7 @@ def _distances(found: Sequence[Updated], made: Sequence[Trained], spent: float) 
         "0.56 (26.17 over 46.71, AllCNN)",
         ratios,
         DIFFERS + "; another network, C = 10 for 20",
-        at_most(ratios, 0.56),
+        at_most(0.56),
         f"Without the ball {shown([each.free_distance for each in found])}: the ball is not much smaller than the "
         f"weights become without it, {shown([each.free_norm for each in found])}.",
         spent / 8,
@@ -340,7 +344,7 @@ def bound_rows() -> Iterator[Row]:
             f"{bound:,.2f} over 40",
             ratio,
             "arithmetic; a bound that says something is below 1",
-            at_most(ratio, 1.0),
+            at_most(1.0),
             "Two models of norm at most 20 are at most 40 apart, whatever was forgotten. Such a claim is refused here.",
         )
 
@@ -368,10 +372,10 @@ def sequence_rows(size: Size, made: Sequence[Trained]) -> Iterator[Row]:
     yield Row(
         "figure 3a",
         "norm of the gradient before the last step over that before the first",
-        "below 1 (a curve that falls)",
+        "drawn, no number: a curve that falls",
         ratios,
         differs,
-        at_most(ratios, 1.0),
+        None,
         f"It falls at {100 * falling:.0f} % of the steps.",
         spent / 2,
     )
@@ -379,10 +383,10 @@ def sequence_rows(size: Size, made: Sequence[Trained]) -> Iterator[Row]:
     yield Row(
         "figure 3c",
         "test F1 after the last step less that before the first, points",
-        "about 0 (a flat curve)",
+        "drawn, no number: a flat curve",
         changes,
-        differs + "; within half a point",
-        within(changes, 0.0, 0.5),
+        differs,
+        None,
         f"Test F1 after the last step: {shown([seen[-1] for seen in tests])}.",
         spent / 2,
     )

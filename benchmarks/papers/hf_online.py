@@ -16,7 +16,7 @@ from benchmarks.papers.scene import (
     DRAWN,
     METHOD,
     SOFTMAX,
-    TEST_SPLIT,
+    VECTORS,
     Scene,
     Size,
     drawn,
@@ -36,9 +36,10 @@ def table_1(size: Size, images: Images) -> Iterator[Row]:
     """Yield the time, memory and accuracy of softmax regression, one vector an image, 20 % forgotten one by one."""
     start = time.process_time()
     found = [one_by_one(images.normalised().first(size.single), replace(SOFTMAX, seed=seed)) for seed in size.seeds]
-    preparing, forgetting, speedup, accuracy, change = zip(*found, strict=True)
+    preparing, forgetting, speedup, accuracy, change, untouched = zip(*found, strict=True)
+    retrained = statistics.mean(accuracy) - statistics.mean(change)
     spent = (time.process_time() - start) / 4
-    differs = TEST_SPLIT + "; one CPU thread instead of an RTX 4090; no noise, the paper adds .1"
+    differs = VECTORS + "; one CPU thread instead of an RTX 4090; no noise, the paper adds .1"
     place = "table 1, MNIST, softmax regression"
     # Times of another machine: the promise is the order of magnitude.
     yield Row(
@@ -47,9 +48,10 @@ def table_1(size: Size, images: Images) -> Iterator[Row]:
         "1.95",
         preparing,
         differs,
-        at_most(preparing, 1.95),
+        at_most(1.95),
         "one busy CPU core in place of a GPU",
         spent,
+        cost=True,
     )
     yield Row(
         f"{place}, one deletion",
@@ -57,9 +59,10 @@ def table_1(size: Size, images: Images) -> Iterator[Row]:
         "1.4e-05 (its speed-up makes the printed 2.74 into 2.74e-03 for 200 deletions)",
         forgetting,
         differs,
-        at_most(forgetting, 2.74e-3 / 200),
+        at_most(2.74e-3 / 200),
         "the product's addition also looks the person up, sums in float64 and counts who is gone",
         spent,
+        cost=True,
     )
     yield Row(
         f"{place}, speed-up over retraining",
@@ -67,9 +70,10 @@ def table_1(size: Size, images: Images) -> Iterator[Row]:
         "448,060",
         speedup,
         differs,
-        at_least(speedup, 448_060),
+        at_least(448_060),
         "by the paper's own figures a retraining takes 6 s, where ours takes a fraction of a second",
         spent,
+        cost=True,
     )
     yield Row(
         f"{place}, accuracy after",
@@ -77,10 +81,10 @@ def table_1(size: Size, images: Images) -> Iterator[Row]:
         "87.75",
         accuracy,
         differs + "; tested on 2,000 images",
-        within(accuracy, 87.75, 2.0),
-        f"retraining itself reaches {statistics.mean(accuracy) - statistics.mean(change):.1f}; "
-        "2 points count as reached",
+        within(87.75, 2.0),
+        f"retraining itself reaches {retrained:.1f}; 2 points count as reached",
         spent,
+        nothing=retrained + statistics.mean(untouched),
     )
     yield Row(
         f"{place}, accuracy against retraining",
@@ -88,9 +92,10 @@ def table_1(size: Size, images: Images) -> Iterator[Row]:
         "-0.50",
         change,
         differs,
-        at_least(change, -0.5),
-        "mean of the seeds",
+        at_least(-0.5),
+        f"doing nothing {statistics.mean(untouched):.2f}",
         0.0,
+        nothing=statistics.mean(untouched),
     )
     yield Row(
         f"{place}, storage",
@@ -98,12 +103,16 @@ def table_1(size: Size, images: Images) -> Iterator[Row]:
         "0.03",
         (1000 * 7850 * 4 / 1e9,),
         "",
-        within((1000 * 7850 * 4 / 1e9,), 0.03, 0.005),
+        within(0.03, 0.005),
+        cost=True,
     )
 
 
-def one_by_one(images: Images, training: Training) -> tuple[float, float, float, float, float]:
-    """Return seconds of the preparation and of one deletion, retraining's over it, accuracy, and less retraining's."""
+def one_by_one(images: Images, training: Training) -> tuple[float, ...]:
+    """Return seconds of the preparation and of one deletion, retraining's over it, and accuracies in %.
+
+    Of the accuracies: after all deletions, that less retraining's, and doing nothing's less retraining's.
+    """
     count = len(images.inputs)
     scene = Scene.of(linear, images, training, [f"image-{place:04}" for place in range(count)])
     start = time.process_time()
@@ -119,10 +128,11 @@ def one_by_one(images: Images, training: Training) -> tuple[float, float, float,
     start = time.process_time()
     retrained = scene.retrained(forget_set(scene.examples, gone))
     retraining = time.process_time() - start
-    accuracies = [
-        100 * scene.problem.accuracy(w, images.test_inputs, images.test_targets) for w in (state.weights, retrained)
-    ]
-    return preparing, forgetting, retraining / forgetting, accuracies[0], accuracies[0] - accuracies[1]
+    after, anew, untouched = (
+        100 * scene.problem.accuracy(w, images.test_inputs, images.test_targets)
+        for w in (state.weights, retrained, scene.learned.weights)
+    )
+    return preparing, forgetting, retraining / forgetting, after, after - anew, untouched - anew
 
 
 def figure_8(size: Size, images: Images) -> Iterator[Row]:
@@ -143,10 +153,10 @@ def figure_8(size: Size, images: Images) -> Iterator[Row]:
                 measured="test accuracy, %",
                 published=DRAWN.format("back to a satisfactory level"),
                 ours=tuple(mended),
-                differs=f"softmax regression on MNIST instead of ResNet-18 on CelebA; {TEST_SPLIT}",
-                verdict=at_least(mended, statistics.mean(again), 1.0),
+                differs=f"softmax regression on MNIST instead of ResNet-18 on CelebA; {VECTORS}",
+                goal=None,
                 why=f"without any repair {statistics.mean(plain):.1f}, retrained {statistics.mean(again):.1f}; "
-                f"the repair took {steps} steps; reached: at most a point below retraining",
+                f"the repair took {steps} steps",
                 seconds=spent,
             )
 

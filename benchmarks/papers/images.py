@@ -12,8 +12,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-FOLDER = Path(os.environ.get("EXPUNGE_MNIST", Path(__file__).parents[3] / "shared" / "data" / "mnist10k"))
-"""of the images in IDX format; a checkout that lies elsewhere names it in EXPUNGE_MNIST"""
+BESIDE = Path("shared", "data", "mnist10k")
+"""where the images lie, beside the checkout or further up"""
+PIXELS, LABELS = "images-idx3-ubyte.gz", "labels-idx1-ubyte.gz"
 MEAN, DEVIATION = 0.1307, 0.3081
 """of MNIST's pixels"""
 
@@ -41,14 +42,32 @@ class Images:
         return Images(self.inputs[places], self.targets[places], self.test_inputs, self.test_targets)
 
 
+def folder() -> Path:
+    """Return the folder of MNIST's test split: ``EXPUNGE_MNIST``, else ``shared/data/mnist10k`` beside the checkout.
+
+    Raises:
+        FileNotFoundError: there is none; the message says what to set.
+    """
+    named = os.environ.get("EXPUNGE_MNIST")
+    places = [Path(named)] if named else [parent / BESIDE for parent in Path(__file__).resolve().parents]
+    for place in places:
+        if (place / PIXELS).is_file() and (place / LABELS).is_file():
+            return place
+    where = named or f"{BESIDE} beside this checkout"
+    raise FileNotFoundError(
+        f"{PIXELS} and {LABELS} are not in {where}. Set EXPUNGE_MNIST to the folder that holds these two files of "
+        "MNIST's test split."
+    )
+
+
 def mnist() -> Images:
     """Read the 10,000 images of MNIST's test split: the last 2,000 are tested with, as the folder's README has it.
 
     Raises:
         FileNotFoundError: the folder is missing.
     """
-    pixels = _idx("images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28).float() / 255
-    labels = _idx("labels-idx1-ubyte.gz", 8).long()
+    pixels = _idx(PIXELS, 16).reshape(-1, 1, 28, 28).float() / 255
+    labels = _idx(LABELS, 8).long()
     return Images(pixels[:8000], labels[:8000], pixels[8000:], labels[8000:])
 
 
@@ -62,5 +81,5 @@ def digits() -> Images:
 
 
 def _idx(name: str, header: int) -> Tensor:
-    with gzip.open(FOLDER / name) as file:
+    with gzip.open(folder() / name) as file:
         return torch.frombuffer(bytearray(file.read()[header:]), dtype=torch.uint8)

@@ -26,7 +26,10 @@ number and why. It is written for readers who are no specialists:
   "doing nothing" says how much there was to forget.
 - **Seeds**: every figure was measured at least three times with other random choices. `0.1 ± 0.02` is the mean and the
   standard deviation. A figure without `±` follows from arithmetic.
-- **Reached** means that our mean is at least as good as the paper's figure, or as near to it as the row says.
+- **Reached** means that our mean is at least as good as a number that the paper prints, or as near to it as the row
+  says, and that the same model with nobody forgotten is not. Runs scatter too much
+  to say where the standard error of the mean exceeds what the row allows around the paper's figure. A row without a
+  number in the paper has no verdict. The verdict on a time gives the shortest and the longest run.
 - **s** is the CPU time in seconds that our figures of the row took, on cores that others used as well. A long paper
   was run in parts, by the functions that the command calls.
 
@@ -62,7 +65,7 @@ def _section(name: str, paper: dict[str, Any]) -> str:
 
 
 def _line(row: Row) -> str:
-    verdict = f"**{row.verdict}**. {row.why}".strip() if row.why else f"**{row.verdict}**"
+    verdict = f"**{row.judged()}**. {row.why}".strip() if row.why else f"**{row.judged()}**"
     cells = (row.place, row.measured, row.published, row.shown(), verdict, row.differs, f"{row.seconds:.0f}")
     return "| " + " | ".join(cells) + " |\n"
 

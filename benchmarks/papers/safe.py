@@ -5,14 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.papers.images import Images, digits, mnist
 from benchmarks.papers.leaving import Scene, drawn, seconds_of
-from benchmarks.papers.row import Paper, Row, Verdict, at_least, at_most, not_run, within
+from benchmarks.papers.row import Paper, Row, at_least, at_most, not_run, within
 from unlearning import SGD, Training
 from unlearning.methods.safe import Safe, published_perturbation
 from unlearning.types import State
@@ -27,7 +26,8 @@ PAPER = Paper(
     measured="With the paper's step, mode and lambda the forgotten end near to where a retraining has them. Everyone "
     "else loses two points, four times the paper's loss, and a longer step loses more on both sides alike. From lambda "
     "1,000 on, the gradient of the training data no longer counts. On a logistic regression the paper's step is too "
-    "long: it ends 6 to 9 points below a retraining; a quarter of it ends between 3 below and 1 above.",
+    "long: it ends 6 to 9 points below a retraining; a quarter of it ends between 3 below and 1 above. Table 10 prints "
+    "93 % on a class for the model that was retrained without it; such a model has 0 by construction.",
     seconds=120,
 )
 PUBLISHED = Safe(mode="keep", step="published", strength=1000.0, calibration_count=0)
@@ -110,14 +110,17 @@ class Streams:
         return 100 * float((found > 0).double().mean())
 
     def of_class(self, method: Safe, label: int) -> tuple[float, float, float, float]:
-        """Return the accuracy in % on the other classes and on class ``label``, trained on and tested, once it left."""
-        everyone, (x, y) = self.scene.examples, self.scene.problem.recipe.holdout
-        members = (everyone.targets == label).nonzero().flatten()
+        """Return ``on_class`` once class ``label`` left, in the method's T rounds."""
+        members = (self.scene.examples.targets == label).nonzero().flatten()
         state = self.state
         for gone in members.tensor_split(method.rounds):
             state = method.forget(self.scene.problem, state, self.scene.forget_set(gone), None, GENERATOR).state
-        w, problem = state.weights, self.scene.problem
-        retained, forgotten, _ = self.scene.accuracies(w, members)
+        return self.on_class(state.weights, label)
+
+    def on_class(self, w: Tensor, label: int) -> tuple[float, float, float, float]:
+        """Return the accuracy in % on the other classes and on class ``label``, trained on and tested."""
+        (x, y), problem = self.scene.problem.recipe.holdout, self.scene.problem
+        retained, forgotten, _ = self.scene.accuracies(w, (self.scene.examples.targets == label).nonzero().flatten())
         tested = [100 * problem.accuracy(w, x[side], y[side]) for side in (y != label, y == label)]
         return retained, forgotten, tested[0], tested[1]
 
@@ -169,20 +172,22 @@ def random_rows(size: Size, made: list[Streams], spent: float) -> Iterator[Row]:
             f"{safe} (retrained {retrained})",
             mine,
             differs,
-            at_least(mine, safe),
+            at_least(safe),
             setting,
             spent / 6,
+            nothing=statistics.mean(column(untouched, place)),
         )
-        gap = tuple(one - other for one, other in zip(mine, column(anew, place), strict=True))
+        gap, idle = difference(ours, anew, place), difference(untouched, anew, place)
         yield Row(
             f"table 1, MNIST, SAFE, {name}",
             "accuracy less that of retraining, points",
             f"{safe - retrained:.2f}",
             gap,
             differs + "; within half a point",
-            within(gap, safe - retrained, 0.5),
-            f"Untouched less retrained: {shown(difference(untouched, anew, place))}.",
+            within(safe - retrained, 0.5),
+            f"Untouched less retrained: {shown(idle)}.",
             spent / 6,
+            nothing=statistics.mean(idle),
         )
 
 
@@ -210,14 +215,14 @@ def ablation_rows(size: Size, made: list[Streams]) -> Iterator[Row]:
         for place in range(2):
             ours = difference(found, whole, place)
             change = published[place] - (99.25, 98.89)[place]
-            verdict = within(ours, change, 0.5) if published[0] else Verdict.NO_NUMBER
+            goal = within(change, 0.5) if published[0] else None
             yield Row(
                 f"table 2, MNIST, {name}, {NAMES[place]}",
                 "accuracy less that of the whole method, points",
                 f"{change:.2f}" if published[0] else "",
                 ours,
                 f"{SETTING}; at the last round; without a gradient is lambda 0 or 1e9; within half a point",
-                verdict,
+                goal,
                 f"The whole method (lambda 1,000) has {shown(column(whole, place))} %. No change means that the other "
                 "gradient is too small to turn the step.",
                 seconds / 2,
@@ -250,7 +255,7 @@ def setting_rows(size: Size, made: list[Streams]) -> Iterator[Row]:
                 str(published[place]),
                 ours,
                 f"{SETTING}; at the last round",
-                at_least(ours, published[place]),
+                at_least(published[place]),
                 f"The step's length, {gamma(made, method_rounds(size, rounds)):.2f} at weights of norm "
                 f"{norm(made):.1f}, follows from the rounds. Table 1 has the same training, retrained.",
                 seconds / 2,
@@ -273,27 +278,26 @@ def step_rows(size: Size, made: list[Streams]) -> Iterator[Row]:
 
     seconds = seconds_of(measure)
     for place, name in enumerate(NAMES[:2]):
-        means = [statistics.mean(column(each, place)) for each in found.values()]
-        falls = all(one <= other + 0.05 for one, other in pairwise(means))
         listed = ", ".join(f"K = {k:g}: {shown(column(each, place))}" for k, each in found.items())
         yield Row(
             f"figure 2, MNIST, {name}",
             "accuracy at K = 10 less that at K = 1, points (a longer step costs more everywhere)",
-            "above 0",
+            "drawn, no number: above 0",
             difference(found[10.0], found[1.0], place),
-            f"{SETTING}; at the last round; the curves have no numbers",
-            Verdict.REACHED if falls else Verdict.NOT_REACHED,
+            f"{SETTING}; at the last round",
+            None,
             listed + ".",
             seconds / 2,
         )
 
 
 TABLE_10 = {
-    "other classes, trained on": 96.50,
-    "the class, trained on": 39.19,
-    "other classes, test": 95.96,
-    "the class, test": 30.95,
+    "other classes, trained on": (96.50, "99.68 ± 0.04"),
+    "the class, trained on": (39.19, "93.34 ± 21.54"),
+    "other classes, test": (95.96, "98.98 ± 0.21"),
+    "the class, test": (30.95, "93.70 ± 21.61"),
 }
+"""SAFE, and retraining as it is printed. A model that never saw the class cannot have 93 % of it."""
 
 
 def class_rows(size: Size, made: list[Streams]) -> Iterator[Row]:
@@ -303,20 +307,21 @@ def class_rows(size: Size, made: list[Streams]) -> Iterator[Row]:
     seconds = seconds_of(lambda: found.extend(each.of_class(method, 0) for each in made))
     longer: list[tuple[float, ...]] = []
     seconds += seconds_of(lambda: longer.extend(each.of_class(replace(method, divisor=1.0), 0) for each in made))
-    before = [each.scene.accuracies(each.scene.learned.weights, each.order[:10])[0] for each in made]
-    for place, (name, published) in enumerate(TABLE_10.items()):
-        ours = column(found, place)
+    before = [each.on_class(each.scene.learned.weights, 0) for each in made]
+    for place, (name, (published, retrained)) in enumerate(TABLE_10.items()):
         of_class = place % 2 == 1
+        never = " A retraining without the class has 0 by construction." if of_class else ""
         yield Row(
             f"table 10, MNIST, SAFE, {name}",
             "accuracy after 20 rounds, %",
-            f"{published} (a retrained model that never saw the class: 0)" if of_class else str(published),
-            ours,
+            f"{published:.2f} (retrained {retrained})",
+            column(found, place),
             f"{SETTING}; 40 images of the class a round for 300",
-            (at_most if of_class else at_least)(ours, published),
-            f"Before: {shown(before)} on the others. The length of the step decides: with K = 1 it is "
-            f"{shown(column(longer, place))}.",
+            (at_most if of_class else at_least)(published),
+            f"Untouched {shown(column(before, place))}. The length of the step decides: with K = 1 it is "
+            f"{shown(column(longer, place))}.{never}",
             seconds / 4,
+            nothing=statistics.mean(column(before, place)),
         )
 
 
@@ -331,7 +336,7 @@ def perturbed_rows(size: Size, made: list[Streams]) -> Iterator[Row]:
         "",
         column(found, 2),
         f"{SETTING}; at the last round",
-        Verdict.NO_NUMBER,
+        None,
         "The noise is 4.8 times the weights' norm in each coordinate: table 1 is not about a model with it.",
         seconds,
     )
@@ -367,10 +372,11 @@ def attack_rows(size: Size, made: list[Streams]) -> Iterator[Row]:
         gaps,
         f"{SETTING}; at the last round; 2,000 samples a side for 10,000; the other way of counting hits changes the "
         "sign alone; within two points",
-        within(gaps, 0.03, 2.0),
+        within(0.03, 2.0),
         f"SAFE {shown(ours)}, retrained {shown(anew)}, untouched {shown(untouched)}: the attack does not find who was "
         "trained on where the untouched model has what the retrained one has.",
         spent,
+        nothing=statistics.mean(untouched) - statistics.mean(anew),
     )
 
 
@@ -405,11 +411,12 @@ def regression_rows(size: Size) -> Iterator[Row]:
             gaps,
             f"{SETTING}; MNIST's pixels for both data sets; at the last round; within half a point of SST-2, whose "
             "regression is about as accurate",
-            within(gaps, sst, 0.5),
+            within(sst, 0.5),
             f"SAFE {shown(column(ours, place))}, retrained {shown(column(anew, place))}, untouched "
             f"{shown(column(untouched, place))}. The length of the step decides: with K = 10 for 2.5, a quarter of it, "
             f"SAFE has {shown(column(shorter, place))}.",
             spent / 3,
+            nothing=statistics.mean(difference(untouched, anew, place)),
         )
 
 
@@ -426,9 +433,10 @@ def time_rows(size: Size, made: list[Streams]) -> Iterator[Row]:
         "1.13",
         tuple(spent),
         f"{SETTING}; one CPU thread for an RTX A5000",
-        Verdict.REACHED if statistics.mean(spent) <= 1.13 else Verdict.NOT_REACHED,
+        at_most(1.13),
         f"A retraining takes {shown(ratios)} times as long here.",
         sum(spent) * size.rounds,
+        cost=True,
     )
 
 

@@ -18,6 +18,8 @@ from unlearning.types import Examples, ForgetSet, Learned, State, Vectors
 
 DRAWN = "drawn, no number: {}"
 TEST_SPLIT = "the images are the first 1,000 of MNIST's test split"
+VECTORS = f'{TEST_SPLIT}; `carried_by="everyone"`'
+"""what differs where a row uses the published vectors in place of the default ones"""
 SOFTMAX = Training(epochs=50, learning_rate=0.05, decay=0.995, clip=10.0, weight_decay=1e-6)
 NETWORK = replace(SOFTMAX, epochs=20, batch_size=64)
 METHOD = Recollection(threshold=1e9, carried_by="everyone", calibration_count=1)

@@ -124,7 +124,8 @@ def await_account(process: subprocess.Popen[bytes], home: Path) -> Account:
 def clean_environment(home: Path) -> dict[str, str]:
     """Ours, without the settings of another installation."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
-    return kept | {"EXPUNGE_HOME": str(home), "EXPUNGE_RECIPES": str(Path(__file__).resolve().parents[1])}
+    recipes = str(Path(__file__).resolve().parents[1])
+    return kept | {"EXPUNGE_HOME": str(home), "EXPUNGE_RECIPES": recipes, "EXPUNGE_DEFAULT_REGULATION": "gdpr"}
 
 
 def seconds_between(first: str, last: str) -> float:

@@ -16,7 +16,7 @@ from prometheus_client.core import (
     InfoMetricFamily,
     Metric,
 )
-from sqlalchemy import Select, case, func, select
+from sqlalchemy import ColumnElement, Select, case, func, select
 from sqlalchemy.orm import Session
 
 from service.api.host_metrics import disks, processes
@@ -80,25 +80,39 @@ def _build() -> Metric:
 
 
 def _webhooks(session: Session) -> Iterator[Metric]:
-    """Show what waits to be delivered to endpoints that are in force: how many, and since when."""
+    """Show the endpoints in force for which deliveries wait: how many, and since when."""
     waiting = (
-        select(func.count(), func.min(WebhookDelivery.created_at))
-        .join(WebhookEndpoint, WebhookEndpoint.id == WebhookDelivery.endpoint_id)
+        select(
+            WebhookEndpoint.tenant_id,
+            WebhookEndpoint.id,
+            func.count(WebhookDelivery.id),
+            func.min(WebhookDelivery.created_at),
+        )
+        .join(WebhookDelivery, WebhookDelivery.endpoint_id == WebhookEndpoint.id)
         .where(WebhookDelivery.delivered_at.is_(None), WebhookEndpoint.disabled_at.is_(None))
         .where(WebhookDelivery.attempts - WebhookDelivery.attempts_before < MAX_ATTEMPTS)
+        .group_by(WebhookEndpoint.tenant_id, WebhookEndpoint.id)
     )
-    count, oldest = session.execute(waiting).one()
-    age = (now(session) - oldest) / SECOND if oldest is not None else 0
-    yield GaugeMetricFamily("expunge_webhook_deliveries_pending", "Deliveries that no receiver has taken yet", count)
-    yield GaugeMetricFamily("expunge_webhook_oldest_pending_seconds", "Age of the oldest of them", age)
+    labels = ["tenant", "endpoint"]
+    text = "Deliveries that the receiver has not taken yet"
+    pending = GaugeMetricFamily("expunge_webhook_deliveries_pending", text, labels=labels)
+    oldest = GaugeMetricFamily("expunge_webhook_oldest_pending_seconds", "Age of the oldest of them", labels=labels)
+    at = now(session)
+    for tenant_id, endpoint, count, since in session.execute(waiting):
+        pending.add_metric([tenant_id, endpoint], count)
+        oldest.add_metric([tenant_id, endpoint], (at - since) / SECOND)
+    yield from (pending, oldest)
 
 
 def _feeds(session: Session) -> Iterator[Metric]:
-    """Show when deletion lists were last imported; no value where none ever were."""
-    last = session.scalar(select(func.max(FeedItem.imported_at)))
-    if last is not None:
-        text = "When deletion lists were last imported"
-        yield GaugeMetricFamily("expunge_deletion_lists_last_import_timestamp_seconds", text, value=last / SECOND)
+    """Show when each tenant last imported deletion lists; no value for one that never did."""
+    text = "When deletion lists were last imported"
+    last = GaugeMetricFamily("expunge_deletion_lists_last_import_timestamp_seconds", text, labels=["tenant"])
+    for tenant_id, at in session.execute(
+        select(FeedItem.tenant_id, func.max(FeedItem.imported_at)).group_by(FeedItem.tenant_id)
+    ):
+        last.add_metric([tenant_id], at / SECOND)
+    yield last
 
 
 def _keys(session: Session) -> Iterator[Metric]:
@@ -138,7 +152,8 @@ def _requests(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
     )
     held = _per_model("expunge_requests_blocked", "Tasks of a model that wait for an operator")
     due = _per_model(
-        "expunge_deletion_next_due_timestamp_seconds", "The nearest statutory deadline of unfinished tasks"
+        "expunge_deletion_next_due_timestamp_seconds",
+        "The nearest statutory deadline of unfinished tasks that is not missed yet",
     )
     stopped = func.sum(case((Task.status == "blocked", 1), else_=0))
     waiting = (
@@ -147,7 +162,7 @@ def _requests(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
             func.count(Task.id),
             func.min(DeletionRequest.received_at),
             stopped,
-            func.min(DeletionRequest.due_at),
+            _nearest(at),
             func.min(case((Task.status != "blocked", DeletionRequest.created_at))),
         )
         .select_from(Model)
@@ -162,7 +177,7 @@ def _requests(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
         held.add_metric(_of(model), int(stands or 0))
         if due_at is not None:
             due.add_metric(_of(model), due_at / SECOND)
-    yield from (pending, oldest, queued, held, due, *_deadlines(session, at), *_unverified(session))
+    yield from (pending, oldest, queued, held, due, *_deadlines(session, at), *_unverified(session, at))
 
 
 def _reasons(session: Session) -> Iterator[Metric]:
@@ -183,60 +198,87 @@ def _reasons(session: Session) -> Iterator[Metric]:
     yield blocked
 
 
+def _nearest(at: int) -> ColumnElement[int | None]:
+    """Return the expression for the nearest deadline that is not missed: a missed one must not hide the next."""
+    return func.min(case((DeletionRequest.due_at >= at, DeletionRequest.due_at)))
+
+
 def _deadlines(session: Session, at: int) -> Iterator[Metric]:
-    """Yield the number of late requests. One that touches two models counts once; an unverified one counts too."""
-    late = func.sum(case((DeletionRequest.due_at < at, 1), else_=0))
-    unfinished = select(late, func.min(DeletionRequest.due_at)).where(DeletionRequest.status.in_(_OPEN))
-    count, due_at = session.execute(unfinished).one()
+    """Yield the late requests, the next deadline, and what has none. One that touches two models counts once."""
+    missed = case((DeletionRequest.due_at < at, DeletionRequest.due_at))
+    facts = select(func.count(missed), func.min(missed), _nearest(at)).where(DeletionRequest.status.in_(_OPEN))
+    count, first_missed, due_at = session.execute(facts).one()
     yield GaugeMetricFamily(
         "expunge_requests_overdue",
         "Unfinished requests whose statutory deadline is over, verified or not; each counts once",
-        value=int(count or 0),
+        value=count,
     )
-    due = GaugeMetricFamily(
+    yield _moment(
+        "expunge_requests_first_missed_timestamp_seconds",
+        "The earliest statutory deadline that unfinished requests have missed, verified or not",
+        first_missed,
+    )
+    yield _moment(
         "expunge_requests_next_due_timestamp_seconds",
-        "The nearest statutory deadline of unfinished requests, verified or not",
+        "The nearest statutory deadline of unfinished requests that is not missed yet, verified or not",
+        due_at,
     )
-    if due_at is not None:
-        due.add_metric([], due_at / SECOND)
-    yield due
     used = GaugeMetricFamily(
         "expunge_requests_deadline_used_ratio",
-        "Share of the time from receipt to deadline that is over, of the unfinished request with the greatest",
+        "Share of the time from receipt to deadline that is over, the greatest of those whose deadline is ahead",
         labels=["tenant"],
     )
+    without = GaugeMetricFamily(
+        "expunge_requests_without_deadline", "Unfinished requests without a statutory deadline", labels=["tenant"]
+    )
+    oldest = GaugeMetricFamily(
+        "expunge_requests_without_deadline_oldest_seconds", "Age of the oldest of them, from receipt", labels=["tenant"]
+    )
     period = func.nullif(DeletionRequest.due_at - DeletionRequest.received_at, 0)
-    share = func.max((at - DeletionRequest.received_at) * 1.0 / period)
-    shares = select(DeletionRequest.tenant_id, share).group_by(DeletionRequest.tenant_id)
-    for tenant_id, greatest in session.execute(shares.where(DeletionRequest.status.in_(_OPEN))):
+    share = func.max(case((DeletionRequest.due_at >= at, (at - DeletionRequest.received_at) * 1.0 / period)))
+    undated = case((DeletionRequest.due_at.is_(None), DeletionRequest.received_at))
+    by_tenant = select(DeletionRequest.tenant_id, share, func.count(undated), func.min(undated))
+    open_ones = by_tenant.where(DeletionRequest.status.in_(_OPEN)).group_by(DeletionRequest.tenant_id)
+    for tenant_id, greatest, count, received_at in session.execute(open_ones):
         if greatest is not None:
             used.add_metric([tenant_id], float(greatest))
-    yield used
+        without.add_metric([tenant_id], count)
+        oldest.add_metric([tenant_id], 0 if received_at is None else (at - received_at) / SECOND)
+    yield from (used, without, oldest)
 
 
-def _unverified(session: Session) -> Iterator[Metric]:
+def _unverified(session: Session, at: int) -> Iterator[Metric]:
     """Yield the number of requests that nobody has verified. They belong to no model, and have a deadline all the
     same.
     """
     waiting = (DeletionRequest.status == "blocked") & (DeletionRequest.reason == Reason.UNVERIFIED)
-    count, due_at = session.execute(select(func.count(), func.min(DeletionRequest.due_at)).where(waiting)).one()
+    count, due_at = session.execute(select(func.count(), _nearest(at)).where(waiting)).one()
     yield GaugeMetricFamily("expunge_requests_unverified", "Requests that wait to be verified or rejected", value=count)
-    due = GaugeMetricFamily(
+    yield _moment(
         "expunge_requests_unverified_next_due_timestamp_seconds",
-        "The nearest statutory deadline of unverified requests",
+        "The nearest statutory deadline of unverified requests that is not missed yet",
+        due_at,
     )
-    if due_at is not None:
-        due.add_metric([], due_at / SECOND)
-    yield due
+
+
+def _moment(name: str, text: str, at: int | None) -> GaugeMetricFamily:
+    """Return a metric of one moment in seconds; without a value where there is none."""
+    return GaugeMetricFamily(name, text, value=None if at is None else at / SECOND)
 
 
 def _certificates(session: Session) -> Iterator[Metric]:
-    """Yield how many certificates are due and not signed, and how many the scheduler refuses to sign."""
-    counts = select(func.count(), func.count(Certificate.refused), func.min(Certificate.completed_at))
+    """Yield how many certificates are due and not signed, and how many the scheduler refuses to sign.
+
+    A refused one is counted apart: it must not hide that others are late.
+    """
+    awaited = case((Certificate.refused.is_(None), Certificate.completed_at))
+    counts = select(func.count(), func.count(Certificate.refused), func.min(awaited))
     due, refused, oldest = session.execute(counts.where(Certificate.issued_at.is_(None))).one()
     yield GaugeMetricFamily("expunge_certificates_pending", "Certificates that are not signed yet", value=due)
     age = (now(session) - oldest) / SECOND if oldest is not None else 0
-    yield GaugeMetricFamily("expunge_certificates_oldest_pending_seconds", "Since when the oldest is due", value=age)
+    yield GaugeMetricFamily(
+        "expunge_certificates_oldest_pending_seconds", "Age of the oldest that is not refused", value=age
+    )
     text = "Certificates that are not signed because the database contradicts the audit log"
     yield GaugeMetricFamily("expunge_certificates_refused", text, value=refused)
 

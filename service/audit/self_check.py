@@ -1,4 +1,6 @@
-"""The scheduler's own check of the whole audit log, every hour. The status page and two metrics read its result."""
+"""The service's own check of the whole audit log: the scheduler's, whose result the status page and two metrics read,
+and one before each dossier.
+"""
 
 from __future__ import annotations
 
@@ -25,41 +27,53 @@ log = logging.getLogger(__name__)
 
 
 def keep_checking(database: Database, signer: Callable[[], Signer], stop: Event) -> None:
-    """Check the log every hour, and soon after its first entry, until ``stop`` is set."""
+    """Check the log now, every hour, and whenever it has doubled, until ``stop`` is set."""
+    begun = False
     while not stop.is_set():
         try:
-            if _is_due(database):
+            if _is_due(database, begun):
                 check_log(database, signer().verifier)
+                begun = True
         except Exception as error:  # the next look tries again
             log.error("check of the audit log failed: %s", describe(error))
         stop.wait(_LOOK_SECONDS)
 
 
 def check_log(database: Database, verifier: Verifier) -> None:
-    """Compare every entry with the newest signed head, and store what was found.
-
-    The log must also continue the head that the last successful check found.
-    """
-    size, note, fault = 0, None, None
-    try:
-        size, note = _verified(database, verifier)
-    except NotAuthentic as error:
-        fault = str(error)
-        log.error("the audit log does not verify: %s", fault)
+    """Check the log, and store what was found."""
+    found = look(database, verifier)
     with database.write() as session:
         row = session.get(LogCheck, 1) or LogCheck(id=1, size=0)
-        row.checked_at, row.fault = now(session), fault
-        if fault is None:
-            row.size, row.note = size, note
+        row.checked_at, row.fault = now(session), found.fault
+        if found.fault is None:
+            row.size, row.note = found.size, found.note
         session.add(row)
 
 
-def _is_due(database: Database) -> bool:
+def look(database: Database, verifier: Verifier) -> LogCheck:
+    """Compare every entry with the newest signed head; return what was found, and store nothing.
+
+    The log must also continue the head that the last successful check found.
+    """
+    found = LogCheck(id=1, size=0)
+    try:
+        found.size, found.note = _verified(database, verifier)
+    except NotAuthentic as error:
+        found.fault = str(error)
+        log.error("the audit log does not verify: %s", found.fault)
     with database.read() as session:
-        last = session.get(LogCheck, 1)
+        found.checked_at = now(session)
+    return found
+
+
+def _is_due(database: Database, begun: bool) -> bool:
+    """Return whether the log is to be checked. ``begun``: this process has checked it before."""
+    with database.read() as session:
+        last, head = session.get(LogCheck, 1), newest_head(session)
         if last is None or (last.note is None and last.fault is None):
-            return newest_head(session) is not None
-        return now(session) - last.checked_at >= EVERY_SECONDS * 1_000_000
+            return head is not None
+        doubled = last.fault is None and head is not None and head.size >= 2 * last.size
+        return not begun or doubled or now(session) - last.checked_at >= EVERY_SECONDS * 1_000_000
 
 
 def _verified(database: Database, verifier: Verifier) -> tuple[int, str | None]:

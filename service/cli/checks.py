@@ -302,10 +302,10 @@ def _certificates(database: Database) -> Iterator[Finding]:
 
 
 def _lists(database: Database) -> Iterator[Finding]:
-    """Check when deletion lists were last imported; yield nothing where none ever were."""
+    """Check when the tenant that is latest imported deletion lists; yield nothing where none ever were."""
     with database.read() as session:
-        last = session.scalar(select(func.max(FeedItem.imported_at)))
-        days = None if last is None else (now(session) - last) / SECOND / DAY_SECONDS
+        imports = session.scalars(select(func.max(FeedItem.imported_at)).group_by(FeedItem.tenant_id)).all()
+        days = (now(session) - min(imports)) / SECOND / DAY_SECONDS if imports else None
     if days is None:
         return
     what = f"Deletion lists were last imported {days:.0f} days ago; the Delete Act asks for one every 45 days."

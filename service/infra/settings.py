@@ -43,6 +43,8 @@ RegulationName = Literal[
     "gdpr", "uk-gdpr", "ccpa", "cpa", "ctdpa", "delete-act", "lgpd", "pipeda", "tdpsa", "ucpa", "vcdpa"
 ]
 """as in ``service.requests.states.Regulation``"""
+REGULATION_FILE = "regulation"
+"""in the home folder: what the first ``expunge up`` was answered, a regulation or ``none``"""
 
 
 class Settings(BaseSettings):
@@ -116,7 +118,15 @@ class Settings(BaseSettings):
             "opendsr_key_file": home / "secrets" / "opendsr.key",
             "opendsr_certificate_file": home / "secrets" / "opendsr.pem",
         }
+        answered = home / REGULATION_FILE
+        if answered.exists():
+            from_home["default_regulation"] = answered.read_text().strip()
         return from_home | values | {"home": home}
+
+    @field_validator("default_regulation", mode="before")
+    @classmethod
+    def _none_is_an_answer(cls, value: Any) -> Any:
+        return None if value == "none" else value
 
     @property
     def folders(self) -> list[Path]:

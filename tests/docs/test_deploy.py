@@ -38,6 +38,7 @@ def everything() -> dict[str, Any]:
     values = json.loads(json.dumps(VALUES))
     for part in ("keda", "serviceMonitor", "rules", "dashboard"):
         values[part]["enabled"] = True
+    values["rules"]["runbooks"] = "http://127.0.0.1:8750/runbooks"
     values["worker"]["gpu"] |= {"enabled": True, "tag": "0.1.0-cuda"}
     values["opendsr"]["url"] = "https://dsr.example.com/opendsr"
     values["networkPolicy"]["callers"] = [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}]
@@ -190,10 +191,10 @@ def test_rules_and_dashboard_arrive_whole(objects: list[dict[str, Any]]) -> None
 
 def test_the_runbooks_are_where_the_values_say(renderer: Path) -> None:
     values = everything()
-    values["rules"]["runbooks"] = "https://docs.example.com/operations/runbooks/"
+    values["rules"]["runbooks"] = "https://expunge.example.com/runbooks"
     (rules,) = [each["spec"] for each in render(renderer, values) if each["kind"] == "PrometheusRule"]
     led = [rule["annotations"]["runbook_url"] for group in rules["groups"] for rule in group["rules"]]
-    assert led[0] == "https://docs.example.com/operations/runbooks/#expungedeadlinemissed"
+    assert led[0] == "https://expunge.example.com/runbooks#expungedeadlinemissed"
     assert all(each.startswith(values["rules"]["runbooks"] + "#") for each in led)
 
 

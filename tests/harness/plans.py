@@ -29,6 +29,7 @@ GROWING = (
 )
 """tables with a row for each person, sample, request, version or entry"""
 WHOLE = {
+    "service/models/generations.py:empty_generation": "a generation that ended: all of it is deleted",
     "service/api/routes/audit.py:inclusion": "a proof that is asked for by an entry's hash; certificates name indexes",
     "service/infra/migrate.py:migrate": "a migration, once",
     "service/models/tallies.py:_of_entries": "the first tally counts what was there before there were tallies",
@@ -48,23 +49,32 @@ _PLAN = re.compile(rf"SCAN ({'|'.join(GROWING)})\b|SEARCH memberships USING .*\(
 QUERIES = ("SELECT", "UPDATE", "DELETE", "WITH")
 """not INSERT: its plan has scans for foreign keys that are made where a check is deferred, and none is"""
 FOUND: list[str] = []
-"""a line for each query of the service or its workers that read a whole table"""
-_seen: set[str] = set()
+"""a line for each time that the service or its workers sent a query that reads a whole table"""
+_plans: dict[str, list[str]] = {}
+"""of each text of a query the parts of its plan that read a whole table, mostly none"""
 
 
 def watch() -> None:
-    """Look from now on at every text of a query, the first time that the service or its workers send it."""
+    """Look from now on at every query of the service or its workers.
+
+    A plan is asked for once. Every test that sends the query fails by it, from whichever function: no test passes
+    because an earlier one sent the same text.
+    """
 
     @event.listens_for(Engine, "before_cursor_execute")
     def look(connection: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, many: bool) -> None:
-        if many or statement in _seen or connection.dialect.name != "sqlite" or not statement.startswith(QUERIES):
+        if many or connection.dialect.name != "sqlite" or not statement.startswith(QUERIES):
+            return
+        whole = _plans.get(statement)
+        if whole == []:
             return
         sender = _sender(sys._getframe())
         if sender is None or sender in WHOLE:
             return
-        _seen.add(statement)
-        rows = connection.connection.driver_connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
-        FOUND.extend(f"{sender}: {row[3]}: {statement}" for row in rows if _PLAN.match(row[3]))
+        if whole is None:
+            rows = connection.connection.driver_connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            whole = _plans[statement] = [row[3] for row in rows if _PLAN.match(row[3])]
+        FOUND.extend(f"{sender}: {part}: {statement}" for part in whole)
 
 
 def _sender(frame: FrameType | None) -> str | None:

@@ -14,12 +14,13 @@ from sqlalchemy import delete, func, select, update
 
 from service.access.api_keys import revoke_key
 from service.access.session_cookie import COOKIE, SESSION_SECONDS
-from service.api.console import pages
+from service.api.console import charts, pages
 from service.api.dependencies import Service
 from service.audit.log import integrate, record
 from service.audit.self_check import check_log
 from service.audit.signed_note import Signer
 from service.infra.db import now
+from service.infra.pseudonyms import new_id
 from service.infra.tables import (
     ApiKey,
     AuditEntry,
@@ -31,6 +32,7 @@ from service.infra.tables import (
     TreeHead,
     Version,
 )
+from service.infra.time import SECOND, instant
 from service.models.consumers import report
 from service.requests.reasons import Reason
 from service.requests.status import settle
@@ -386,6 +388,73 @@ def test_a_check_that_is_hours_old_is_not_shown_as_verified(service: Service, lo
     with service.database.write() as session:
         session.execute(update(LogCheck).values(checked_at=LogCheck.checked_at - 2 * 3_600_000_000 - 1))
     assert '<span class="value word">not checked lately</span>' in login().get("/").text
+
+
+def size(service: Service) -> int:
+    """The size of the newest signed head."""
+    with service.database.read() as session:
+        return session.scalars(select(func.max(TreeHead.size))).one()
+
+
+def test_the_page_says_to_which_entry_the_log_is_verified(service: Service, login: Login) -> None:
+    client = login()
+    grow(service, 3)
+    check_log(service.database, Signer.of(service.settings).verifier)
+    first = size(service)
+    grow(service, 2)
+    with service.database.write() as session:
+        record(session, "default", "hold.placed", hold=new_id())  # in no head yet
+    for path in ("/", "/console/audit"):
+        assert f"verified to entry {first} of {first + 3} at <time" in client.get(path).text, path
+
+
+def test_a_dossier_is_checked_when_it_is_made(service: Service, login: Login) -> None:
+    client = login()
+    assert "<dt>Audit log</dt><dd>empty</dd>" in client.get("/console/dossier").text
+    grow(service, 1)
+    check_log(service.database, Signer.of(service.settings).verifier)
+    first = size(service)
+    grow(service, 4)
+    last = first + 4
+    assert f"verified to entry {last} of {last} at <time" in client.get("/console/dossier").text
+    assert f"verified to entry {first} of {last} at <time" in client.get("/").text, "nothing is stored"
+    with service.database.write() as session:
+        edit(session)
+    assert f"tampered: One of the first {first} entries was edited" in client.get("/console/dossier").text
+
+
+@pytest.mark.both_engines
+def test_the_chart_of_deadlines_has_bars_on_calendar_days(
+    service: Service, api: TestClient, key_of: Callable[..., dict[str, str]], login: Login
+) -> None:
+    """A deadline early tomorrow is tomorrow's, and one late today is today's, whatever the time of day is now."""
+    for subject in ("ada", "bob", "cyd"):
+        body = {"subject_id": subject, "regulation": "gdpr", "verified": False}
+        api.post("/v1/deletion-requests", json=body, headers=key_of() | {"Idempotency-Key": subject})
+    with service.database.write() as session:
+        tomorrow = (now(session) // charts.DAY + 1) * charts.DAY
+        moments = (tomorrow - SECOND, tomorrow + SECOND, tomorrow + charts.DAY - SECOND)
+        for request, due_at in zip(session.scalars(select(DeletionRequest)).all(), moments, strict=True):
+            request.due_at = due_at
+    page = login().get("/").text
+    first, most = re.findall(r"the first on ([^,]+), most \(2\) on ([^.]+)\.", page)[0]
+    days = [instant(tomorrow + ahead * charts.DAY) for ahead in (-1, 0)]
+    assert [first, most] == [f"{day.day} {day:%B %Y}" for day in days]
+
+
+def test_an_open_request_without_a_deadline_is_amber_and_an_ended_one_is_not(
+    service: Service, api: TestClient, key_of: Callable[..., dict[str, str]], login: Login
+) -> None:
+    body = {"subject_id": "ada", "verified": False}
+    made = api.post("/v1/deletion-requests", json=body, headers=key_of() | {"Idempotency-Key": "k"}).json()["id"]
+    client, address = login(), f"/console/requests/{made}"
+    for path in ("/", "/console/requests", address):
+        assert '<span class="warn">no deadline</span>' in client.get(path).text, path
+    rejection = {"reason": "The letter was not from this person."}
+    assert api.post(f"/v1/deletion-requests/{made}/reject", json=rejection, headers=key_of()).status_code == 200
+    for path in ("/", "/console/requests", address):
+        assert 'class="warn">no deadline' not in client.get(path).text, path
+    assert '<span class="quiet">no deadline</span>' in client.get(address).text
 
 
 def test_an_expired_key_ends_its_session(login: Login, service: Service) -> None:

@@ -56,8 +56,12 @@ def busy(client: TestClient, service: Service) -> TestClient:
         session.add(FeedItem(tenant_id="default", imported_at=now(session), shared=False, **listed))
         ends = now(session) + 60 * SECOND
         create_key(session, service.pepper, label="soon over", scopes=["audit:read"], expires_at=ends)
+    endpoint = client.post("/v1/webhooks", json={"url": "https://hooks.example.com/"})
+    assert endpoint.status_code == 201, endpoint.text
     stranger = {"subject_id": "ada", "regulation": "gdpr", "verified": False}
-    client.post("/v1/deletion-requests", json=stranger, headers={"Idempotency-Key": "stranger"})
+    for key, more in (("stranger", {}), ("late", {"received_at": "2026-01-01T00:00:00Z"})):
+        body = stranger | more
+        assert client.post("/v1/deletion-requests", json=body, headers={"Idempotency-Key": key}).status_code == 202
     with service.database.write() as session:
         integrate(session, Signer.of(service.settings))
     check_log(service.database, Signer.of(service.settings).verifier)
@@ -160,10 +164,13 @@ def test_deadlines_holds_failures_and_consumers_are_metrics(busy: TestClient, se
     assert before["expunge_consumers"][ours[0], ("standing", "behind"), ours[1]] == 1
     assert before["expunge_consumers"][ours[0], ("standing", "current"), ours[1]] == 0
     with service.database.read() as session:
-        held = {row.reason: row.due_at for row in session.scalars(select(DeletionRequest)) if row.status == "blocked"}
+        newest = (
+            select(DeletionRequest).where(DeletionRequest.status == "blocked").order_by(DeletionRequest.received_at)
+        )
+        held = {row.reason: row.due_at for row in session.scalars(newest)}
     assert before["expunge_deletion_next_due_timestamp_seconds"][ours] == pytest.approx(held["failed"] / 1e6)
     unverified = before["expunge_requests_unverified_next_due_timestamp_seconds"][()]
-    assert (before["expunge_requests_unverified"][()], unverified) == (1, pytest.approx(held["unverified"] / 1e6))
+    assert (before["expunge_requests_unverified"][()], unverified) == (2, pytest.approx(held["unverified"] / 1e6))
     with service.database.write() as session:
         session.execute(update(Task).values(status="completed"))
         head = session.scalars(select(Version).where(Version.number == 2)).one()
@@ -209,10 +216,12 @@ def test_what_waits_and_what_ends_are_metrics(busy: TestClient, service: Service
     assert found["expunge_budget_updates_left"][ours] > 0
     assert found["expunge_certificates_pending"][()] == 1
     assert 0 <= found["expunge_certificates_oldest_pending_seconds"][()] < 60
-    assert found["expunge_webhook_deliveries_pending"][()] == found["expunge_webhook_oldest_pending_seconds"][()] == 0
+    ((receiver, waiting),) = found["expunge_webhook_deliveries_pending"].items()
+    assert [name for name, _ in receiver] == ["endpoint", "tenant"] and waiting == 4, "two accepted, two blocked"
+    assert 0 <= found["expunge_webhook_oldest_pending_seconds"][receiver] < 60
     (expiry,) = found["expunge_api_key_next_expiry_timestamp_seconds"].items()
     assert expiry[0] == (("tenant", "default"),) and 0 < expiry[1] - at < 60
-    assert abs(found["expunge_deletion_lists_last_import_timestamp_seconds"][()] - at) < 60
+    assert abs(found["expunge_deletion_lists_last_import_timestamp_seconds"][(("tenant", "default"),)] - at) < 60
     assert found["expunge_deletion_oldest_queued_seconds"][ours] == 0, "what is blocked waits for people"
     ((labels, value),) = found["expunge_build_info"].items()
     assert value == 1 and {name for name, _ in labels} == {"version", "python"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,16 @@ from service.api.dependencies import Service
 from service.audit.log import charge
 from service.infra.db import now
 from service.infra.pseudonyms import new_id
-from service.infra.tables import DeletionRequest, Heartbeat, PhaseSeconds, Task
+from service.infra.tables import (
+    Certificate,
+    DeletionRequest,
+    FeedItem,
+    Heartbeat,
+    PhaseSeconds,
+    Task,
+    WebhookDelivery,
+    WebhookEndpoint,
+)
 from service.requests.status import settle
 from tests.service.worlds import live_model, publish
 
@@ -129,13 +138,101 @@ def test_a_missed_deadline_counts_once_per_request_verified_or_not(client: TestC
         assert answer.status_code == 202
     found = scrape(client)
     assert found["expunge_requests_overdue", ()] == 2
-    due = datetime(2026, 2, 1, tzinfo=UTC).timestamp()
-    assert abs(found["expunge_requests_next_due_timestamp_seconds", ()] - due) < 86_400
+    missed = datetime(2026, 2, 1, tzinfo=UTC).timestamp()
+    assert abs(found["expunge_requests_first_missed_timestamp_seconds", ()] - missed) < 86_400
     with service.database.write() as session:
         session.execute(update(DeletionRequest).values(status="completed"))
     over = scrape(client)
     assert over["expunge_requests_overdue", ()] == 0
-    assert ("expunge_requests_next_due_timestamp_seconds", ()) not in over
+    assert ("expunge_requests_first_missed_timestamp_seconds", ()) not in over
+
+
+@pytest.mark.both_engines
+def test_a_missed_deadline_hides_no_deadline_that_is_ahead(client: TestClient, service: Service) -> None:
+    """One overdue request that is verified and one that is not, each beside one that is due in five days."""
+    live_model(service)
+    at = datetime.now(UTC)
+    received = (at - timedelta(days=40)).isoformat()
+    soon = at + timedelta(days=5)
+    for subject, due_at in (("ada", at - timedelta(days=2)), ("bob", soon)):
+        for verified in (True, False):
+            body = {"subject_id": subject, "received_at": received, "due_at": due_at.isoformat(), "verified": verified}
+            key = {"Idempotency-Key": f"{subject}-{verified}"}
+            assert client.post("/v1/deletion-requests", json=body, headers=key).status_code == 202
+    found = scrape(client)
+    digits = (("model", "digits"), ("tenant", "default"))
+    assert found["expunge_requests_overdue", ()] == 2
+    for name, labels in (
+        ("expunge_requests_next_due_timestamp_seconds", ()),
+        ("expunge_requests_unverified_next_due_timestamp_seconds", ()),
+        ("expunge_deletion_next_due_timestamp_seconds", digits),
+    ):
+        assert found[name, labels] == pytest.approx(soon.timestamp(), abs=1e-3), name
+    share = found["expunge_requests_deadline_used_ratio", (("tenant", "default"),)]
+    assert share == pytest.approx(40 / 45, abs=0.01), "the late ones are beyond 1"
+
+
+@pytest.mark.both_engines
+def test_a_request_without_a_deadline_is_counted_and_its_age_grows(client: TestClient, service: Service) -> None:
+    live_model(service)
+    tenant = (("tenant", "default"),)
+    old = (datetime.now(UTC) - timedelta(days=9)).isoformat()
+    for subject, body in (("ada", {"received_at": old}), ("bob", {}), ("cyd", {"regulation": "gdpr"})):
+        key = {"Idempotency-Key": subject}
+        assert (
+            client.post("/v1/deletion-requests", json={"subject_id": subject, **body}, headers=key).status_code == 202
+        )
+    found = scrape(client)
+    assert found["expunge_requests_without_deadline", tenant] == 2
+    age = found["expunge_requests_without_deadline_oldest_seconds", tenant]
+    assert age == pytest.approx(9 * 86_400, abs=60)
+    with service.database.write() as session:
+        session.execute(update(DeletionRequest).values(status="completed"))
+    assert ("expunge_requests_without_deadline", tenant) not in scrape(client)
+
+
+def test_a_refused_certificate_does_not_hide_that_another_is_late(client: TestClient, service: Service) -> None:
+    live_model(service)
+    requests = []
+    for subject in ("ada", "bob"):
+        key = {"Idempotency-Key": subject}
+        requests.append(client.post("/v1/deletion-requests", json={"subject_id": subject}, headers=key).json()["id"])
+    with service.database.write() as session:
+        at = now(session)
+        for request_id, hours, refused in zip(requests, (50, 1), ("The row was edited.", None), strict=True):
+            done = at - hours * 3_600_000_000
+            session.get_one(DeletionRequest, request_id).completed_at = done
+            session.add(Certificate(request_id=request_id, tenant_id="default", completed_at=done, refused=refused))
+    found = scrape(client)
+    assert found["expunge_certificates_refused", ()] == 1
+    assert found["expunge_certificates_oldest_pending_seconds", ()] == pytest.approx(3600, abs=60)
+
+
+def test_one_dead_endpoint_hides_no_other_and_one_tenants_import_no_other_tenants(
+    client: TestClient, service: Service
+) -> None:
+    with service.database.write() as session:
+        at = now(session)
+        for name, age in (("dead", 60), ("late", 2)):
+            facts = {"tenant_id": "default", "url": f"https://{name}.example", "kinds": [], "created_at": at}
+            session.add(WebhookEndpoint(id=name.ljust(32, "0"), **facts))
+            session.flush()
+            sent = {"endpoint_id": name.ljust(32, "0"), "kind": "webhook.test", "payload": "{}", "next_at": at}
+            session.add(WebhookDelivery(id=new_id(), created_at=at - age * 3_600_000_000, **sent))
+        for tenant, days in (("default", 1), ("other", 44)):
+            listed = {"item": tenant, "list_name": "Email", "source": "20261101_4821", "digest": "0" * 64}
+            begun = at - days * 86_400_000_000
+            session.add(FeedItem(tenant_id=tenant, imported_at=begun, shared=False, **listed))
+    found = scrape(client)
+    hours = {
+        dict(labels)["endpoint"][:4]: round(value / 3600)
+        for (name, labels), value in found.items()
+        if name == "expunge_webhook_oldest_pending_seconds"
+    }
+    assert hours == {"dead": 60, "late": 2}
+    imported = "expunge_deletion_lists_last_import_timestamp_seconds"
+    apart = found[imported, (("tenant", "default"),)] - found[imported, (("tenant", "other"),)]
+    assert apart == pytest.approx(43 * 86_400)
 
 
 def test_every_metric_of_the_surface_is_there(client: TestClient, service: Service) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import event, text
 from service.infra.db import Database
 from service.requests.suppression import exceeds, matches
 from tests.harness import databases
-from tests.harness.plans import FOUND, ROOT
+from tests.harness.plans import FOUND, ROOT, WHOLE
 
 
 def plans(database: Database) -> list[str]:
@@ -38,6 +38,25 @@ def test_a_query_that_reads_a_whole_table_is_seen(
     database.close()
     assert [each.split(": ")[0] for each in FOUND] == ["service/planted.py:ask"] * found
     FOUND.clear()
+
+
+def test_every_test_is_told_and_an_excuse_is_for_its_function_alone(
+    sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same text again, from an excused function and from another: no verdict depends on what was sent before."""
+    monkeypatch.setitem(WHOLE, "service/planted.py:excused", "for the test")
+    source = "".join(f"def {name}(session, text):\n    session.execute(text)\n" for name in ("excused", "ask", "other"))
+    made: dict[str, Any] = {}
+    exec(compile(source, str(ROOT / "service" / "planted.py"), "exec"), made)
+    database = Database(databases.sqlite_databases(sqlite_template)(tmp_path))
+    asked = []
+    with database.read() as session:
+        for name in ("excused", "ask", "other", "ask"):
+            made[name](session, text(f"SELECT body FROM audit_entries -- {tmp_path}"))
+            asked.append([each.split(": ")[0].rpartition(":")[2] for each in FOUND])
+            FOUND.clear()
+    database.close()
+    assert asked == [[], ["ask"], ["other"], ["ask"]]
 
 
 @pytest.mark.parametrize("asked", ["matches", "exceeds", "samples"])

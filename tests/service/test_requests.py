@@ -137,6 +137,17 @@ def test_a_deadline_is_extended_once_while_it_runs(
     assert refused.value.code in codes
 
 
+@pytest.mark.parametrize(("now", "refused"), [(99, False), (100, True), (101, True)])
+def test_at_its_deadline_it_is_too_late_to_extend(now: int, refused: bool) -> None:
+    facts = (Status.QUEUED, "gdpr", 100, None, now)
+    if not refused:
+        require_extendable(*facts)
+        return
+    with pytest.raises(RequestRefused) as found:
+        require_extendable(*facts)
+    assert found.value.code == "deadline_passed"
+
+
 REASONS = st.sampled_from([None, Reason.UNVERIFIED, "large", "legal_hold", "no_match"])
 
 

@@ -60,15 +60,58 @@ def test_the_stored_result_cannot_be_edited_unseen(service: Service) -> None:
     assert checked(service)[1] == "The stored result of the last check was edited."
 
 
-def test_a_check_is_due_with_the_first_entry_and_then_every_hour(service: Service) -> None:
-    due = self_check._is_due
-    assert not due(service.database)
-    grow(service, 1)
-    assert due(service.database)
+def turn(service: Service, turns: int = 1) -> None:
+    """Run the scheduler's loop in a new process of its own for so many looks."""
     stop = Event()
-    stop.wait = lambda *_: stop.set()  # type: ignore[method-assign,assignment,return-value,func-returns-value]
+    left = iter(range(turns - 1))
+
+    def wait(*_: object) -> None:
+        if next(left, None) is None:
+            stop.set()
+
+    stop.wait = wait  # type: ignore[method-assign,assignment]
     keep_checking(service.database, lambda: Signer.of(service.settings), stop)
-    assert not due(service.database)
+
+
+def test_a_check_is_due_with_the_first_entry_and_then_every_hour(service: Service) -> None:
+    def due() -> bool:
+        return self_check._is_due(service.database, True)
+
+    assert not due() and not self_check._is_due(service.database, False)
+    grow(service, 1)
+    assert due()
+    turn(service)
+    assert not due()
     with service.database.write() as session:
         session.execute(update(LogCheck).values(checked_at=LogCheck.checked_at - 3_600_000_000))
-    assert due(service.database)
+    assert due()
+
+
+def test_the_log_is_checked_after_a_start_and_whenever_it_has_doubled(service: Service) -> None:
+    """What is said to be verified is more than half of the log, and all that a start found."""
+
+    def size() -> int:
+        with service.database.read() as session:
+            return session.get_one(LogCheck, 1).size
+
+    grow(service, 1)
+    turn(service)
+    assert size() == 1
+    grow(service, 4)
+    assert self_check._is_due(service.database, True), "it has doubled"
+    turn(service, 2)
+    assert size() == 5
+    grow(service, 4)
+    assert not self_check._is_due(service.database, True)
+    turn(service)
+    assert size() == 9, "another process started"
+
+
+def test_a_fault_is_looked_at_again_after_an_hour_and_not_all_the_time(service: Service) -> None:
+    grow(service, 2)
+    assert checked(service) == (2, None)
+    grow(service, 3)
+    with service.database.write() as session:
+        session.execute(update(AuditEntry).where(AuditEntry.log_index == 1).values(body="{}"))
+    assert checked(service)[1] is not None
+    assert not self_check._is_due(service.database, True)

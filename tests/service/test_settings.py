@@ -45,6 +45,18 @@ def test_what_is_not_set_lies_in_the_home_by_absolute_path(tmp_path: Path, monke
     assert settings.store == Path("/elsewhere")
 
 
+def test_the_regulation_that_was_answered_lies_in_the_home_and_a_variable_goes_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Settings(home=tmp_path).default_regulation is None
+    assert "default_regulation" not in Settings(home=tmp_path).model_fields_set
+    (tmp_path / "regulation").write_text("uk-gdpr\n")
+    assert Settings(home=tmp_path).default_regulation == "uk-gdpr"
+    monkeypatch.setenv("EXPUNGE_DEFAULT_REGULATION", "none")
+    assert Settings(home=tmp_path).default_regulation is None
+    assert "default_regulation" in Settings(home=tmp_path).model_fields_set
+
+
 def test_development_makes_missing_secrets_once_and_for_the_owner_alone(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     ensure_secrets(settings)

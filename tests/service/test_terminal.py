@@ -120,18 +120,22 @@ def test_blocked_has_an_exit_code_of_its_own(site: Site, tmp_path: Path) -> None
 
 
 def test_status_shows_what_is_open_late_and_blocked(site: Site, tmp_path: Path) -> None:
-    late = (datetime.now(UTC) - timedelta(days=2)).isoformat()
+    late, soon, later = ((datetime.now(UTC) + timedelta(days=days)).isoformat() for days in (-2, 3, 9))
     site.answers = [
         page(row(FIRST, "blocked", reason="unverified", due_at=late)),
-        page(),
-        page(row(SECOND)),
+        page(row(FIRST, "running", due_at=later)),
+        page(row(SECOND, due_at=soon)),
         (200, {"status": "ready", "workers": 2}),
         page({"name": "digits", "status": "live"}),
     ]
     done = here("status", "--json", home=tmp_path, **keys(site))
     found = json.loads(done.stdout)
-    assert found["open"] == {"blocked": 1, "queued": 1} and found["late"] == 1 and found["models"] == {"live": 1}
-    assert found["ready"] == "yes, with 2 worker(s)" and found["next_due"] == late
+    assert (
+        found["open"] == {"blocked": 1, "running": 1, "queued": 1}
+        and found["late"] == 1
+        and found["models"] == {"live": 1}
+    )
+    assert found["ready"] == "yes, with 2 worker(s)" and found["next_due"] == soon
     assert [each["id"] for each in found["blocked"]] == [FIRST]
 
 

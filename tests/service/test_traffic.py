@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import yaml
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import update
@@ -15,7 +18,7 @@ from service.api.traffic import BOUNDS, Measured, Traffic
 from service.infra.db import now
 from service.infra.tables import DeletionRequest, Heartbeat
 from service.infra.time import SECOND
-from tests.harness.dashboards import rules
+from tests.harness.dashboards import FOLDER, rules
 from tests.service.test_dashboards import busy, exported
 
 __all__ = ["busy"]
@@ -108,14 +111,22 @@ def test_the_share_of_the_period_that_is_over(busy: TestClient, service: Service
     assert labels == (("tenant", "default"),) and 0.9 <= share < 1
 
 
-def test_every_alert_leads_to_its_section_of_the_runbooks() -> None:
-    from tests.docs.commands import ROOT  # noqa: PLC0415 (the tests of the docs load every command)
+@SQLITE
+def test_every_alert_leads_to_a_section_that_the_api_serves_as_the_docs_have_it(client: TestClient) -> None:
+    from tests.docs.runbooks import DOCS, PAGE, page  # noqa: PLC0415 (the tests of the docs load every command)
 
-    page = (ROOT / "docs" / "operations" / "runbooks.md").read_text()
-    assert "`docs/operations/runbooks.md#`" in page, "the page says where the alerts lead"
+    assert PAGE.read_text() == page(), "run: python -m tests.docs.runbooks"
+    config = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
+    (target,) = config["scrape_configs"][0]["static_configs"][0]["targets"]
+    del client.headers["Authorization"]
     for rule in rules():
-        assert rule["annotations"]["runbook_url"] == f"docs/operations/runbooks.md#{rule['alert'].lower()}"
-        assert f"\n### {rule['alert']}\n" in page
+        address, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert address == f"http://{target}/runbooks", "where the configuration beside the rules finds the API"
+        answer = client.get(urlsplit(address).path)
+        assert answer.status_code == 200
+        section = re.search(rf'<section id="{anchor}">(.*?)</section>', answer.text, re.DOTALL)
+        assert section and f"<h2>{rule['alert']}</h2>" in section[1]
+        assert f"\n### {rule['alert']}\n" in DOCS.read_text()
 
 
 def test_the_exposition_is_parsed_by_prometheus_own_parser(busy: TestClient) -> None:

@@ -79,6 +79,7 @@ def test_the_demo_ends_with_the_facts_as_one_json_object(environment: dict[str, 
     assert facts["holdout_accuracy_after"] > 0.9
     assert facts["audit_verified"] is True
     assert "%" in done.stderr, "progress is to be seen"
+    assert "EXPUNGE_DEFAULT_REGULATION" not in done.stderr, "the demo sets it"
 
 
 @pytest.mark.drill
@@ -110,6 +111,64 @@ def test_up_runs_everything_restarts_what_dies_and_stops_with_ctrl_c(
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     with pytest.raises(httpx.ConnectError):
         httpx.get(account.url)
+
+
+def begin(environment: dict[str, str], stdin: int, said: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "service.cli.main", "up", "--port", "0"]
+    with said.open("wb") as file:
+        streams: dict[str, Any] = {"stdin": stdin, "stdout": file, "stderr": file}
+        return subprocess.Popen(command, env=environment, cwd=ROOT, preexec_fn=listen_to_ctrl_c, **streams)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+
+
+def test_the_first_start_on_a_terminal_asks_for_a_regulation_and_keeps_the_answer(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """A real terminal: a wrong answer is asked again, the right one holds for the API, and for the next start."""
+    keyboard, terminal = os.openpty()
+    said = tmp_path / "said"
+    process = begin(environment, terminal, said)
+    try:
+        until(lambda: "Which law sets the deadline" in said.read_text())
+        assert "gdpr" in said.read_text() and "starting" not in said.read_text()
+        os.write(keyboard, b"gdrp\n")
+        until(lambda: "'gdrp' is none of gdpr" in said.read_text())
+        os.write(keyboard, b"GDPR\n")
+        account: Account = until(lambda: Account.read(tmp_path / "home"))
+        keys = {"Authorization": f"Bearer {account.api_key}", "Idempotency-Key": "k"}
+        order = {"subject_id": "ada", "verified": False}
+        made = httpx.post(f"{account.url}/v1/deletion-requests", json=order, headers=keys).json()
+        assert made["regulation"] == "gdpr" and made["due_at"] is not None
+        end(process)
+        again = tmp_path / "again"
+        process = begin(environment, terminal, again)
+        until(lambda: "starting api" in again.read_text())
+        assert "Which law" not in again.read_text() and "EXPUNGE_DEFAULT_REGULATION" not in again.read_text()
+    finally:
+        process.kill()
+        process.wait()
+        os.close(keyboard)
+        os.close(terminal)
+
+
+def test_a_start_without_a_terminal_takes_no_regulation_and_names_the_setting(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    for number, more in enumerate(({}, {"EXPUNGE_DEFAULT_REGULATION": "none"})):
+        said = tmp_path / str(number)
+        process = begin(environment | more, subprocess.DEVNULL, said)
+        try:
+            until(lambda said=said: "starting api" in said.read_text())  # type: ignore[misc]
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(30)
+        lines = [line for line in said.read_text().splitlines() if "EXPUNGE_DEFAULT_REGULATION" in line]
+        assert len(lines) == (0 if more else 1), said.read_text()
+        assert not (tmp_path / "home" / "regulation").exists()
 
 
 def test_up_says_that_its_port_is_taken(environment: dict[str, str]) -> None:

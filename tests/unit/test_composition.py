@@ -73,6 +73,14 @@ def test_the_guess_never_falls_with_mu_and_is_phi_rounded_up_to_a_tenth(one: flo
     assert exact <= guess(less) <= exact + mpmath.mpf("0.1") + mpmath.mpf("1e-9")
 
 
+@pytest.mark.parametrize("deltas", [(1e-5, 1e-6), (1e-6, 1e-5)])
+def test_models_with_different_deltas_are_bounded_at_the_smaller(deltas: tuple[float, float]) -> None:
+    """mu holds at every delta; at the smaller one epsilon is larger, so that no model's own bound is overstated."""
+    total = over_models([at_limit(proved(LIMIT), delta) for delta in deltas])
+    assert total is not None and total.delta == 1e-6
+    assert total.epsilon == epsilon_at(total.mu, 1e-6) > epsilon_at(total.mu, 1e-5)
+
+
 def test_the_guess_starts_at_fifty_and_no_doubt_is_rounded_away() -> None:
     assert guess(0.0) == 50 and guess(5e-324) == guess(0.001) == 50.1
     assert guess(0.268) == 60.6 and guess(mu_of(LIMIT)) == 60.6 and guess(50) == 100

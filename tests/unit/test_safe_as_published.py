@@ -44,6 +44,21 @@ def test_the_published_perturbation_is_that_of_the_theorem_and_drowns_the_model(
     assert float(moved.norm()) > 10 * float(learned.weights.norm())
 
 
+@pytest.mark.parametrize("mode", ["keep", "freeze"])
+def test_a_stream_of_three_rounds_refuses_the_fourth_update(mode: str) -> None:
+    problem = Problem(recipe_of(*blobs())).double()
+    everyone = problem.recipe.samples.examples()
+    learned = train(problem, everyone)
+    method = Safe(mode=mode, step="published", rounds=3, calibration_count=0)
+    state = stream(method, problem, everyone, learned, [[0], [1], [2]])
+    assert state.facts["updates"] == 3
+    with pytest.raises(Refused, match=r"made for 3 updates .* all of them were made") as refused:
+        method.forget(problem, state, ask(everyone, [3]), None, torch.Generator())
+    assert "more rounds" in refused.value.hint
+    ours = Safe(mode=mode, rounds=3, calibration_count=0)
+    assert stream(ours, problem, everyone, learned, [[0], [1], [2], [3]]).facts["updates"] == 4, "T is not its length"
+
+
 def test_a_perturbation_claims_nothing() -> None:
     method = Safe(perturbation=published_perturbation(1.0, 1e-5))
     assert [method.bound(guarantee) for guarantee in Guarantee] == [None] * len(Guarantee)

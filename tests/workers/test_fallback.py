@@ -38,3 +38,23 @@ def test_a_worker_that_dies_after_the_switch_prepares_the_retrain(world: World) 
     world.work(model_id)
     assert (world.model(model_id).status, world.generation(model_id).method) == ("live", "retrain")
     assert world.kinds().count("preparation.switched") == 1
+
+
+@pytest.mark.parametrize("fallback", [None, "retrain"])
+def test_the_request_after_the_last_round_of_safe_ends_visibly(world: World, fallback: str | None) -> None:
+    """One update more than the published step is made for: it is blocked with its ways out, or retrained."""
+    options = {"step": "published", "rounds": 1, "calibration_count": 0}
+    model_id = world.live("steps", "safe", min_guarantee="none", options=options, fallback=fallback)
+    first = world.delete("p1")
+    world.work(model_id)
+    assert (world.task(first).status, world.head(model_id).number) == ("completed", 2)
+    second = world.delete("p2")
+    world.work(model_id)
+    if fallback is None:
+        assert (world.task(second).status, world.task(second).reason) == ("blocked", "method_refused")
+        assert world.head(model_id).number == 2
+        return
+    for _ in range(3):
+        world.work(model_id)
+    task = world.task(second)
+    assert (task.status, task.method, world.head(model_id).number) == ("completed", "retrain", 3)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from service.infra.tables import AuditEntry, Model, WorkUnit
+from service.infra.tables import AuditEntry, Model, Task, WorkUnit
 from tests.workers.test_calibrate import release_connections
 from tests.workers.test_crashes import die_at
 from tests.workers.test_work_units import keep_lease
@@ -106,6 +106,24 @@ def test_deletions_that_no_release_can_take_now_interrupt_nothing(world: World) 
         with world.database.read() as session:
             assert waiting_deletions(session) == []
         world.change(Model, live, **before)
+
+
+@pytest.mark.both_engines
+def test_the_model_whose_deletion_waits_longest_comes_first(world: World) -> None:
+    """Neither the smallest id, nor the model whose last deletion is the oldest: the order of the oldest deletions."""
+    first, second = sorted(world.live(name=name, min_guarantee="proved") for name in ("m", "n"))
+    for model in (first, second, second):
+        name = world.model(model).name
+        world.delete(f"p{len(world.rows_of(Task)) + 1}", models=(name,))
+    moments = {first: iter([200]), second: iter([100, 300])}
+    for task in world.rows_of(Task):
+        world.change(Task, task.id, not_before=next(moments[task.model_id]))
+    with world.database.read() as session:
+        assert waiting_deletions(session) == [second, first]
+    for task in world.rows_of(Task):
+        world.change(Task, task.id, not_before=100)
+    with world.database.read() as session:
+        assert waiting_deletions(session) == [first, second], "the same for everybody who looks"
 
 
 def test_a_worker_is_not_interrupted_for_the_tenants_of_others(world: World) -> None:

@@ -78,22 +78,22 @@ def forecast(left: int | None, charged: int, seconds: float, at: int) -> str:
 
 
 def deadlines(counts: Mapping[int, int], late: int, at: int) -> Plot | None:
-    """Draw how many open requests are due on each of the next 45 days. None: no open request has a deadline.
+    """Draw how many open requests are due on each calendar day (UTC) from today to 45 days ahead.
 
-    ``counts``: by the number of whole days from now; ``late``: how many are overdue.
+    ``counts``: by the number of days since 1970; ``late``: how many are overdue. None: no open request has a deadline.
     """
     due = sum(counts.values())
     if not due:
         return None
     up = whole_steps(max(counts.values()))
-    frame = Frame(0, AHEAD_DAYS + 1, 0, float(up[-1]))
-    first = min(counts)
+    today = at // DAY
+    frame = Frame(today, today + AHEAD_DAYS + 1, 0, float(up[-1]))
     busiest = max(sorted(counts), key=lambda each: counts[each])
     return Plot(
         says=f"Deadlines of the next {AHEAD_DAYS} days: {due:,} open {'request' if due == 1 else 'requests'}, the "
-        f"first on {_date(at + first * DAY)}, most ({counts[busiest]:,}) on {_date(at + busiest * DAY)}. "
+        f"first on {_date(min(counts) * DAY)}, most ({counts[busiest]:,}) on {_date(busiest * DAY)}. "
         f"{late:,} {'is' if late == 1 else 'are'} overdue.",
-        across=tuple(Tick(frame.x(day + 0.5), _short(at + day * DAY)) for day in (0, 15, 30, 44)),
+        across=tuple(Tick(frame.x(day + 0.5), _short(day * DAY)) for day in (today + n for n in (0, 15, 30, 45))),
         up=tuple(Tick(frame.y(value), f"{value:,}") for value in up),
         bars=tuple(frame.bar(day, day + 1, count) for day, count in sorted(counts.items())),
     )

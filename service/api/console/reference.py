@@ -1,4 +1,7 @@
-"""``/docs``: the API's reference, made here from the OpenAPI document. The browser loads nothing from anybody else."""
+"""``/docs``: the API's reference, made here from the OpenAPI document; and ``/runbooks``, to which the alerts lead.
+
+No key is needed. The browser loads nothing from anybody else.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +51,12 @@ def reference(request: Request) -> Response:
     rooms = [(tag, _operations(document, tag["name"])) for tag in document["tags"]]
     schemas = {name: json.dumps(schema, indent=2) for name, schema in document["components"]["schemas"].items()}
     return page("reference.html", info=document["info"], rooms=rooms, schemas=schemas)
+
+
+@router.get("/runbooks")
+def runbooks() -> Response:
+    """Show what to do about each alert."""
+    return page("runbooks.html")
 
 
 def _operations(document: dict[str, Any], tag: str) -> list[Operation]:

@@ -299,7 +299,7 @@ def forecast(session: Session, generation: Generation) -> str:
 def deadlines_plot(session: Session, tenant_id: str) -> plots.Plot | None:
     """Draw the deadlines of the open requests in the next 45 days."""
     at = now(session)
-    day = (DeletionRequest.due_at - at) // charts.DAY
+    day = DeletionRequest.due_at // charts.DAY
     rows = select(day, func.count()).where(*ListFilter(due="45").conditions(tenant_id, at)).group_by(day)
     counts = {int(place or 0): many for place, many in session.execute(rows)}
     return charts.deadlines(counts, count(session, FIGURES["overdue"], tenant_id, at), at)
@@ -366,17 +366,20 @@ def processes(session: Session, lease_seconds: float) -> list[dict[str, Any]]:
     ]
 
 
-def log_state(session: Session) -> dict[str, Any]:
-    """Return what the scheduler's last check of the audit log found."""
-    last = session.get(LogCheck, 1)
+def log_state(session: Session, last: LogCheck | None = None) -> dict[str, Any]:
+    """Return what a check of the audit log found, and how many ``entries`` it has now; by default the scheduler's last.
+
+    ``size``: the first entries of the log, which were verified.
+    """
+    last, head = last or session.get(LogCheck, 1), newest_head(session)
+    waiting = session.scalar(select(func.count()).where(AuditEntry.log_index.is_(None))) or 0
+    entries = (0 if head is None else head.size) + waiting
+    state: dict[str, Any] = {"size": 0, "entries": entries, "checked_at": None, "fault": None}
     if last is None or (last.note is None and last.fault is None):
-        empty = newest_head(session) is None
-        return {"status": "empty" if empty else "not checked yet", "size": 0, "checked_at": None, "fault": None}
-    status = "verified" if last.fault is None else "tampered"
+        return state | {"status": "empty" if head is None else "not checked yet"}
+    state |= {"size": last.size, "checked_at": last.checked_at, "fault": last.fault}
     late = now(session) - last.checked_at > 2 * EVERY_SECONDS * SECOND
-    if late and last.fault is None:
-        status = "not checked lately"
-    return {"status": status, "size": last.size, "checked_at": last.checked_at, "fault": last.fault}
+    return state | {"status": "tampered" if last.fault else "not checked lately" if late else "verified"}
 
 
 def is_busy(caller: Caller, figures: OpenRequests | None, rows: list[ModelRow]) -> bool:

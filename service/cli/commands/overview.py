@@ -49,14 +49,15 @@ def open_page() -> None:
 
 def _overview(client: Client) -> dict[str, Any]:
     requests = [row for state in OPEN for row in client.pages(REQUESTS, status=state, limit=200)]
-    due = sorted(row["due_at"] for row in requests if row["due_at"])
+    late = [row for row in requests if due_in(row).startswith("late")]
+    due = [row["due_at"] for row in requests if row["due_at"] and row not in late]
     return {
         "server": client.url,
         "ready": _readiness(client),
         "models": dict(Counter(row["status"] for row in client.pages("/v1/models"))) or "none",
         "open": dict(Counter(row["status"] for row in requests)) or "no request",
-        "late": sum(due_in(row).startswith("late") for row in requests),
-        "next_due": due[0] if due else None,
+        "late": len(late),
+        "next_due": min(due, default=None),
         "blocked": [row for row in requests if row["status"] == "blocked"],
     }
 

@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from ipaddress import ip_address
-from typing import Annotated
+from typing import Annotated, get_args
 
 import httpx
 import typer
@@ -22,7 +22,7 @@ from service.infra.db import Database
 from service.infra.migrate import compare
 from service.infra.migrate import migrate as migrate_schema
 from service.infra.pseudonyms import Pepper
-from service.infra.settings import Settings, ensure_secrets, session_key
+from service.infra.settings import REGULATION_FILE, RegulationName, Settings, ensure_secrets, session_key
 
 READY_SECONDS = 90.0
 
@@ -69,6 +69,7 @@ def up(
     signal.signal(signal.SIGTERM, _interrupt)
     errors.print(f"home: {settings.home}")
     database = prepare(settings)
+    _settle_regulation(settings)
     # absolute: the children may have another working folder
     environment = os.environ | {"EXPUNGE_HOME": str(settings.home)}
     supervisor = Supervisor(children(settings.home, settings.host, chosen, environment), errors.print)
@@ -87,6 +88,29 @@ def up(
         supervisor.stop()
         database.close()
     errors.print("stopped.")
+
+
+def _settle_regulation(settings: Settings) -> None:
+    """Ask at the first start which law sets the deadlines. Where no terminal can answer, name the setting."""
+    if "default_regulation" in settings.model_fields_set:
+        return
+    if not sys.stdin.isatty():
+        errors.print(
+            "No regulation is set: a request that names none has no deadline. Set EXPUNGE_DEFAULT_REGULATION, "
+            "for example to gdpr, or to none.",
+            soft_wrap=True,
+        )
+        return
+    names = (*get_args(RegulationName), "none")
+
+    def named(answer: str) -> str:
+        if answer.strip().lower() not in names:
+            raise typer.BadParameter(f"{answer!r} is none of {', '.join(names)}.")
+        return answer.strip().lower()
+
+    question = f"Which law sets the deadline of a deletion request that names none? ({', '.join(names)})"
+    answer = typer.prompt(question, value_proc=named, err=True)
+    (settings.home / REGULATION_FILE).write_text(f"{answer}\n")
 
 
 def prepare(settings: Settings) -> Database:

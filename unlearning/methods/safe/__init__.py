@@ -145,7 +145,7 @@ class Safe(Method):
         reach: of ``share``: gamma_t = reach * ||w_0|| * M_t / n_0; how far everyone's deletion would move the
             weights, in units of their norm.
         divisor: of ``published``: the paper's K. It has 2.5 for MNIST and CIFAR-10, 8 for Fashion.
-        rounds: of ``published``: the paper's T, how many updates there will be.
+        rounds: of ``published``: the paper's T, how many updates there will be. One more is refused.
         strength: lambda, the weight of the forgetting gradient against the retention gradient. Saturates,
             because g_t is normalised. The paper has 1e3 (Fashion 6e3) to 1e6 (Tiny ImageNet).
         perturbation: phi / ||w_0||, the spread of the paper's b_t; 0: none. It claims nothing.
@@ -254,10 +254,15 @@ class Safe(Method):
         """Take one step from w_0 for everyone forgotten so far.
 
         Raises Refused when the samples are missing, were forgotten before or never trained on, when nobody
-        would be left, and when a gradient is not finite.
+        would be left, when a gradient is not finite, and when the published step has made its T updates.
         """
         if not forget:
             return Forgotten(state)
+        if self.step == "published" and _count(state, "updates") >= self.rounds:
+            raise Refused(
+                f"The published step is made for {self.rounds} updates (the option rounds), and all of them were made.",
+                "Train the model again, or register it with more rounds.",
+            )
         state = replace(state, tensors={name: value.to(problem.device) for name, value in state.tensors.items()})
         examples = _samples_of(forget)
         left = _strike(state.tensors["left"], examples.positions)
