@@ -124,20 +124,20 @@ def holding_all(first: Scope, *others: Scope) -> Callable[..., Caller]:
     return caller
 
 
-def seeking(service: Running, caller: Annotated[Caller, Depends(holding(Scope.PEOPLE_SEARCH))]) -> Caller:
-    """Return the caller, who may learn whether a person is in the data, and count the search.
-
-    Raises ApiProblem (429) where the key has searched too often.
-    """
-    wait = service.searches.wait_of(caller.key_id)
+def count_search(service: Service, caller: Caller, ids: int = 1) -> None:
+    """Count a search by the ids that it tries. Raises ApiProblem (429) where the key has searched for too many."""
+    wait = service.searches.wait_of(caller.key_id, ids)
     if wait:
         limit = service.settings.searches_per_minute
-        detail = f"This key searches for people too often: at most {limit} times a minute. Wait {wait} s."
+        detail = f"This key searches for too many people: at most {limit} ids a minute. Wait {wait} s."
         raise ApiProblem(429, "too_many_searches", detail, headers={"Retry-After": str(wait)})
-    return caller
 
 
-_ASKED[seeking] = ((Scope.PEOPLE_SEARCH,),)
+def require_search(service: Service, caller: Caller) -> None:
+    """Count a search that a call makes besides. Raises ApiProblem (403, 429; 503 while nothing can be written)."""
+    _permitted(caller, (Scope.PEOPLE_SEARCH,))
+    require_writable(service)
+    count_search(service, caller)
 
 
 def _identified(service: Service, request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:

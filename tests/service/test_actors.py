@@ -32,6 +32,7 @@ WRITTEN_OUT = {
         "attempt.failed",
         "budget.exhausted",
         "certificate.refused",
+        "consumer.added",
         "consumer.removed",
         "generation.switched",
     ),

@@ -221,6 +221,14 @@ def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
     assert here("keys", "revoke", made["prefix"], home=tmp_path).returncode == 1
 
 
+def test_who_makes_a_key_reads_what_its_scopes_tell_together(tmp_path: Path) -> None:
+    here("migrate", home=tmp_path)
+    said = here("keys", "create", "--role", "viewer", "--scope", "deletions:write", home=tmp_path).stderr
+    assert "deletions:write and audit:read and deletions:read" in said and "who is in the data" in said
+    assert "who is in the data" not in here("keys", "create", "--role", "privacy", home=tmp_path).stderr
+    assert "who is in the data" not in here("keys", "create", "--role", "viewer", home=tmp_path).stderr
+
+
 def test_a_list_is_followed_to_its_end(site: Site) -> None:
     site.answers = [
         (200, {"data": [{"n": 1}], "next_cursor": "c", "has_more": True}),

@@ -184,7 +184,7 @@ def test_the_overview_shows_what_is_late_held_and_spent(login: Login, held: str,
         generation = session.get_one(Generation, model.generation_id)
         generation.spent = 9_000_000
         first = session.scalars(select(Version)).one()
-        report(session, model, "web", first)
+        report(session, model, "web", first, "actor")
     publish(service, model, b"two")
     page = login().get("/").text
     assert re.search(r'<span class="value">1</span><span class="name">blocked', page)

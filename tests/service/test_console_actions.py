@@ -229,7 +229,7 @@ def test_a_silent_consumer_comes_before_a_known_old_one(login: Login, service: S
     with service.database.write() as session:
         versions = {each.number: each for each in session.scalars(select(Version))}
         for name, number in (("one-new", 2), ("two-old", 1), ("three-silent", 2)):
-            row = report(session, session.get_one(Model, model.id), name, versions[number])
+            row = report(session, session.get_one(Model, model.id), name, versions[number], "actor")
             row.seen_at -= 3_600_000_000 if name == "three-silent" else 0
     for path in ("/console/consumers", "/console/models/digits"):
         page = login().get(path).text
