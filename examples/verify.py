@@ -6,6 +6,7 @@ import json
 import sys
 from base64 import b64decode
 from pathlib import Path
+from unicodedata import normalize
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -54,7 +55,8 @@ for file in sys.argv[3:4]:
 told = ((each["body"], each["leaf_hash"]) for each in entries if each["body"] is not None)
 checks["every text has its hash"] = all(sha(b"\0", body.encode()).hex() == leaf for body, leaf in told)
 for opening, subject, *case in [sys.argv[4:]] * bool(sys.argv[4:]):
-    named = json.dumps(({"case": case[0]} if case else {}) | {"subject": subject}, separators=(",", ":"))
+    said = ({"case": case[0]} if case else {}) | {"subject": normalize("NFC", subject)}
+    named = json.dumps(said, separators=(",", ":"))
     seen = hmac.digest(bytes.fromhex(opening), named.encode(), "sha256").hex()
     checks["the opening and the subject fit"] = seen == accepted["commitment"]
 sys.exit("\n".join(f"NOT SO: {each}" for each in checks if not checks[each]) or print("verified:", *checks, sep="\n"))

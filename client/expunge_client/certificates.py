@@ -13,6 +13,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unicodedata import normalize
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -96,8 +97,11 @@ def verify_certificate(
         envelope = certificate if isinstance(certificate, Mapping) else json.loads(certificate)
         statement = _statement(envelope, parsed)
         if opening is not None:
-            people = [subject_id] if subject_id is not None else sorted(set(subject_ids or ()))
-            _check_opening(statement, bytes.fromhex(opening), people, sample_ids or (), case_id)
+            people = sorted(
+                {normalize("NFC", each) for each in ([subject_id] if subject_id is not None else subject_ids or ())}
+            )
+            samples = [normalize("NFC", each) for each in sample_ids or ()]  # the service compares ids in this form
+            _check_opening(statement, bytes.fromhex(opening), people, samples, case_id)
     except NotAuthentic:
         raise
     except _MALFORMED as error:

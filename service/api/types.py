@@ -17,6 +17,7 @@ from pydantic import (
 from starlette.convertors import Convertor, register_url_convertor
 
 from service.infra.time import rfc_3339
+from unlearning.accounting.ids import PATTERN, spelled
 
 MODEL_NAME = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 RECIPE_NAME = r"^[a-z0-9][a-z0-9_-]*(/[a-z0-9][a-z0-9_-]*)*$"
@@ -84,7 +85,13 @@ ModelName = Annotated[str, StringConstraints(pattern=MODEL_NAME)]
 RecipeName = Annotated[str, StringConstraints(pattern=RECIPE_NAME, max_length=200)]
 CaseId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/#-]{0,63}$")]
 """opaque: no space, no @ and no +, so that neither a name, an address nor a phone number with its country fits"""
-PersonalId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+PersonalId = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=512),
+    AfterValidator(spelled),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 512, "pattern": PATTERN}),
+]
+"""of a person or a sample: compared by its NFC form, refused with what no reader sees"""
 FreeText = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00-\x08\x0b-\x1f]+$")]
 RequestId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 When = Annotated[

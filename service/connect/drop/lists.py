@@ -18,6 +18,7 @@ from typing import IO, NamedTuple
 from zipfile import BadZipFile, ZipFile
 
 from service.connect.drop.identifiers import COLUMNS, LISTS, PERSON, Row
+from unlearning.accounting.ids import spelled
 
 REMOVED = "Removed"
 _NAME = re.compile(rf"([0-9]{{8}}_[0-9]{{4}})_({'|'.join((*LISTS, REMOVED))})(?:_[A-Za-z0-9]{{1,10}})?\.csv")
@@ -139,6 +140,10 @@ def _rows(path: Path, reader: csv.DictReader[str]) -> Iterator[Row]:
     for row in reader:
         if not row[PERSON] or "" in row:
             raise ValueError(f"{path}, line {reader.line_num}: no person, or more fields than columns.")
+        try:
+            row[PERSON] = spelled(row[PERSON])
+        except ValueError as error:
+            raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
         yield row
     if reader.line_num < 2:
         raise ValueError(f"{path} holds no people: nobody would be found. Write all of them to it.")

@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AwareDatetime, BaseModel, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, StringConstraints, ValidationError
 
 from service.audit.log import canonical
 from service.connect.opendsr.processor import Processor
 from service.infra.pseudonyms import Pepper, digest
 from service.requests.intake import Order
 from service.requests.states import Regulation, RequestRefused
+from unlearning.accounting.ids import spelled
 
 API_VERSION = "2.0"
 UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
@@ -27,7 +28,7 @@ class Identity(BaseModel):
     """One id of the person."""
 
     identity_type: Text
-    identity_value: Text
+    identity_value: Annotated[Text, AfterValidator(spelled)]
     identity_format: Text = RAW
 
 
