@@ -134,7 +134,7 @@ def count_search(service: Service, caller: Caller, ids: int = 1) -> None:
 
 
 def require_search(service: Service, caller: Caller) -> None:
-    """Count a search that a call makes besides. Raises ApiProblem (403, 429; 503 while nothing can be written)."""
+    """Count a search that is part of another call. Raises ApiProblem (403, 429; 503 while nothing can be written)."""
     _permitted(caller, (Scope.PEOPLE_SEARCH,))
     require_writable(service)
     count_search(service, caller)

@@ -56,7 +56,7 @@ def _check_kinds(kinds: Sequence[News], caller: Caller) -> None:
     hidden = sorted(ABOUT_REQUESTS.intersection(kinds))
     if hidden and Scope.DELETIONS_READ not in caller.scopes:
         errors = [{"pointer": "/kinds", "detail": f"{', '.join(hidden)}: these need the scope deletions:read too."}]
-        detail = "News of deletion requests goes to endpoints that a key with the scope deletions:read added."
+        detail = "News of deletion requests is sent only to endpoints that a key with the scope deletions:read added."
         raise ApiProblem(403, "scope_missing", detail, errors)
 
 
