@@ -13,6 +13,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, StringCons
 from service.audit.log import canonical
 from service.connect.opendsr.processor import Processor
 from service.infra.pseudonyms import Pepper, digest
+from service.infra.time import within_reach
 from service.requests.intake import Order
 from service.requests.states import Regulation, RequestRefused
 from unlearning.accounting.ids import spelled
@@ -38,7 +39,7 @@ class SubjectRequest(BaseModel):
     subject_request_id: Annotated[str, StringConstraints(pattern=UUID, to_lower=True)]
     subject_request_type: Text
     regulation: Regulation
-    submitted_time: AwareDatetime
+    submitted_time: Annotated[AwareDatetime, AfterValidator(within_reach)]
     subject_identities: list[Identity] = Field(min_length=1, max_length=50)
     api_version: Text = API_VERSION
     status_callback_urls: list[Annotated[str, StringConstraints(max_length=2048)]] = Field(
