@@ -53,7 +53,10 @@ class CalibrationSettings(BaseModel):
 
     alpha: _Number | None = Field(default=None, description="the share of request streams that may leave the bound")
     orders: Annotated[int, Field(strict=True, ge=1, le=LARGEST_ORDERS), WHOLE] | None = None
-    sizes: Annotated[list[Annotated[int, Field(strict=True, ge=1), WHOLE]], Field(max_length=100)] | None = None
+    sizes: (
+        Annotated[list[Annotated[int, Field(strict=True, ge=1, le=LARGEST_NUMBER), WHOLE]], Field(max_length=100)]
+        | None
+    ) = None
 
 
 class Registration(BaseModel):
