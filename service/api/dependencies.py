@@ -15,7 +15,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from service.access.api_keys import Caller, Scope, authenticate, caller_of
 from service.access.four_eyes import Act, seconded
 from service.access.proxy import named_by_proxy
-from service.access.session_cookie import COOKIE, open_session
+from service.access.session_cookie import open_session, read_cookie
 from service.api.http.limits import Limiter, client_of, wrong_keys
 from service.api.openapi import answer, problem
 from service.api.problems import ApiProblem, Error
@@ -65,6 +65,10 @@ class Service:
         from service.infra.queue.notify import publisher  # noqa: PLC0415 (celery is slow to load; only writes notify)
 
         return publisher(self.settings.broker_url)
+
+    def over_tls(self, request: Request) -> bool:
+        """Return whether the browser speaks TLS: to us, or in production to the proxy before us."""
+        return self.settings.mode == "production" or request.url.scheme == "https"
 
     def notify(self, model_ids: Collection[str]) -> None:
         """Notify the workers of these models; never raises. The scheduler's sweep finds what is lost here."""
@@ -194,7 +198,7 @@ def in_force(service: Service, request: Request, caller: Caller) -> Callable[[Se
     """Return a function that says whether the caller's key or session is still valid, to ask while an answer is being
     sent.
     """
-    cookie = request.cookies.get(COOKIE, "") if request.state.by_session else None
+    cookie = (read_cookie(request, service.over_tls(request)) or "") if request.state.by_session else None
 
     def asked(session: Session) -> bool:
         if cookie is None:
@@ -206,7 +210,7 @@ def in_force(service: Service, request: Request, caller: Caller) -> Callable[[Se
 
 def session_of(service: Service, request: Request) -> Caller | None:
     """Return the caller of the status page's session that this request carries. None: there is no session."""
-    cookie = request.cookies.get(COOKIE)
+    cookie = read_cookie(request, service.over_tls(request))
     if cookie is None:
         return None
     with service.database.read() as session:

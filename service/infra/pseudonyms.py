@@ -31,6 +31,7 @@ Kind = Literal[
     "session",
     "form",
     "link",
+    "page",
     "feed",
     "proxy",
 ]

@@ -95,10 +95,19 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites_and_holds_no_secret(log
 
 
 def test_the_cookie_stays_on_tls_where_there_is_tls(login: Login) -> None:
+    """Its name then says that this host set it: one that another host of the domain set is not read."""
     client = login()
-    assert "Secure" not in client.get("/").headers["set-cookie"].split("; ")
+    plain = client.get("/").headers["set-cookie"]
+    assert plain.startswith(f"{COOKIE}=") and "Secure" not in plain.split("; ")
     client.base_url = "https://testserver"
-    assert "Secure" in client.get("/").headers["set-cookie"].split("; ")
+    assert client.get("/").status_code == 401 and COOKIE in client.cookies
+    login()
+    kept = client.get("/").headers["set-cookie"]
+    assert kept.startswith(f"__Host-{COOKIE}=") and "Domain" not in kept
+    assert {"Secure", "Path=/"} <= set(kept.split("; "))
+    token = token_in(client.get("/").text)
+    client.post("/console/logout", data={"token": token}, follow_redirects=False)
+    assert f"__Host-{COOKIE}" not in client.cookies and client.get("/").status_code == 401
 
 
 def test_every_page_forbids_inline_scripts_and_other_origins(login: Login, held: str) -> None:

@@ -18,6 +18,7 @@ from typing import IO, NamedTuple
 from zipfile import BadZipFile, ZipFile
 
 from service.connect.drop.identifiers import COLUMNS, LISTS, PERSON, Row
+from service.infra.time import within_reach
 from unlearning.accounting.ids import spelled
 
 REMOVED = "Removed"
@@ -49,9 +50,9 @@ class DeletionList(NamedTuple):
 def received_at(source: str) -> datetime:
     """Return the day that the list was downloaded on, in UTC. Raises ValueError where the name holds no date."""
     try:
-        return datetime.strptime(source[:8], "%Y%m%d").replace(tzinfo=UTC)
+        return within_reach(datetime.strptime(source[:8], "%Y%m%d").replace(tzinfo=UTC))
     except ValueError:
-        raise ValueError(f"{source} begins with no date (YYYYMMDD).") from None
+        raise ValueError(f"{source} begins with no date (YYYYMMDD) from 1971 to 9998.") from None
 
 
 def lists(path: Path) -> Iterator[DeletionList]:
