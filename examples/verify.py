@@ -8,6 +8,7 @@ import sys
 from base64 import b64decode, b64encode
 from decimal import Decimal
 from pathlib import Path
+from unicodedata import normalize
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -231,7 +232,8 @@ def main(certificate, key, *more):
     if log:
         compare(statement, bytes_of(envelope["payload"]), lines, keys)
     if opening:
-        named = json.dumps(({"case": case} if case else {}) | {"subject": subject}, separators=(",", ":"))
+        asked = ({"case": case} if case else {}) | {"subject": normalize("NFC", subject)}
+        named = json.dumps(asked, separators=(",", ":"))
         seen = hmac.digest(bytes.fromhex(opening), named.encode(), "sha256").hex()
         check(seen == told["request.accepted"]["commitment"], "the opening and the subject fit")
     print("verified:", *checks, *([] if log else ["claim not compared with the log"]), sep="\n")

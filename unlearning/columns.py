@@ -179,6 +179,13 @@ class Texts(Sequence[str]):
             found[row] = next(same, -1)
         return torch.from_numpy(found)
 
+    def plain(self) -> bool:
+        """Return whether every text is printable ASCII and has no space at an end. No text may be empty."""
+        first, last = self.data[self.ends[:-1]], self.data[self.ends[1:] - 1]
+        within = self.data[self.ends[0] : self.ends[-1]]
+        printable = bool(((within >= ord(" ")) & (within <= ord("~"))).all())
+        return printable and bool(((first != ord(" ")) & (last != ord(" "))).all())
+
     def empty(self) -> int | None:
         """Return the first row without any text; None where there is none."""
         found = np.flatnonzero(np.diff(self.ends) == 0)

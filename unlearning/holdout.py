@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from unlearning.accounting.ids import nfc
+
 SHARE = 0.2
 
 
@@ -30,4 +32,4 @@ def held_out(people: str | Sequence[str], share: float = SHARE) -> bool:
 
 def _place(name: str) -> float:
     """Return a number from 0 to 1 that depends on the name alone, uniform over names."""
-    return int.from_bytes(hashlib.sha256(b"expunge holdout " + name.encode()).digest()[:8]) / 2**64
+    return int.from_bytes(hashlib.sha256(b"expunge holdout " + nfc(name).encode()).digest()[:8]) / 2**64

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from unlearning import sources
+from unlearning.accounting.ids import spelled
 from unlearning.columns import Column, Texts
 from unlearning.holdout import SHARE, held_out
 from unlearning.settings import Training
@@ -37,13 +38,14 @@ class Samples:
     data by blocks, so that they may be larger than memory. Ids and people are columns.
 
     Args:
-        ids: n distinct, non-empty strings.
+        ids: n distinct, non-empty strings. Ids are compared by their NFC form.
         subjects: n entries, each one subject id or several; stored as sorted tuples.
         inputs: (n, ...) tensor, a map-style dataset of (x, y), or a source (``unlearning.sources``).
         targets: (n, ...) tensor; None when ``inputs`` is no tensor.
 
     Raises:
-        RecipeError: duplicate or empty ids, no subject, different lengths, NaN or infinity.
+        RecipeError: duplicate or empty ids, no subject, an id with white space at an end or an invisible character,
+            different lengths, NaN or infinity.
     """
 
     ids: Sequence[str]
@@ -324,7 +326,8 @@ class Recipe:
         if self.trajectory is not None and self.weights is None:
             raise RecipeError("A trajectory is given without weights.", "Give the weights that it ended in.")
         if self.vectors_for is not None:
-            object.__setattr__(self, "vectors_for", frozenset(self.vectors_for))
+            chosen = frozenset(_spelled("One of vectors_for", each) for each in self.vectors_for)
+            object.__setattr__(self, "vectors_for", chosen)
         for name, digest in self.public.items():
             if not (isinstance(digest, str) and DIGEST.fullmatch(digest)):
                 raise RecipeError(
@@ -346,10 +349,18 @@ def holdout_people(recipe: Recipe) -> frozenset[str]:
 
 
 def _subjects_of(entry: str | Sequence[str]) -> tuple[str, ...]:
-    names = (entry,) if isinstance(entry, str) else tuple(sorted(set(entry)))
+    names = (entry,) if isinstance(entry, str) else tuple(entry)
     if not names or not all(isinstance(name, str) and name for name in names):
         raise RecipeError("A sample has an empty subject.", "Name at least one subject for each sample.")
-    return names
+    return tuple(sorted({_spelled("A subject", name) for name in names}))
+
+
+def _spelled(what: str, name: str) -> str:
+    """Return the id as it is compared (``unlearning.accounting.ids``). Raises RecipeError, which does not repeat it."""
+    try:
+        return spelled(name)
+    except ValueError as error:
+        raise RecipeError(f"{what} cannot be named. {error}", "Clean the ids: requests name them too.") from None
 
 
 def _people(subjects: Sequence[str | Sequence[str]]) -> Column[tuple[str, ...]]:
@@ -362,6 +373,8 @@ def _ids(ids: Iterable[str]) -> Texts:
     empty = found.empty()
     if empty is not None:
         raise RecipeError(f"The sample id at position {empty} is not a string or empty.", "Give non-empty strings.")
+    if not found.plain():
+        found = Texts.of(_spelled(f"The sample at position {place}", each) for place, each in enumerate(found))
     again = found.repeated()
     if again is not None:
         raise RecipeError(f"The sample id at position {again} occurs twice.", "Give every sample its own id.")

@@ -38,7 +38,7 @@ CAPTION = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0, or 2 with one line and a hint on standard error."""
     given = _parser().parse_args(arguments)
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False, emoji=False)
     try:
         demand = Demand(Guarantee(given.min_guarantee), given.requests_per_month)
         console.print(f"This takes at most about {duration(given.seconds)}, and the time that the recipe loads.")
@@ -125,7 +125,7 @@ def _positive(text: str) -> float:
 
 @contextmanager
 def _bar(console: Console, seconds: float) -> Iterator[Callable[[str], None]]:
-    columns = (TextColumn("trying {task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("trying {task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task, start = progress.add_task("the recipe", total=seconds), time.monotonic()
         yield lambda name: progress.update(task, completed=time.monotonic() - start, description=name)
@@ -151,7 +151,7 @@ def _json(found: Findings, demand: Demand) -> dict[str, Any]:
 
 
 def _show(found: Findings, demand: Demand) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
     takes = "cannot be made here" if found.retraining is None else f"takes {duration(found.retraining)}"
     table = Table(title=f"a retraining {takes}", caption=CAPTION)
     for name in ("method", "guarantee", "accuracy", "first version", "retrainings", "update", "retrainings", "kept"):

@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from service.infra.settings import Settings
 from unlearning.accounting.advice import duration
@@ -63,7 +64,7 @@ class Audit:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Attack every method's claims; see the module for the exit status."""
     given = _parser().parse_args(arguments)
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     try:
         with redirect_stdout(sys.stderr):  # a recipe may print
             found = audit(_request(given), console)
@@ -166,7 +167,7 @@ def _count(text: str) -> int:
 
 @contextmanager
 def _bar(console: Console, method: str) -> Iterator[Tell]:
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
         task = progress.add_task(method, total=1.0)
         yield lambda name, share: progress.update(task, completed=share, description=f"{method}: {name}")
@@ -183,7 +184,7 @@ def _json(found: Audit) -> dict[str, Any]:
 
 
 def _show(found: Audit) -> None:
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
     table = Table(caption=CAPTION)
     for name in ("method", "attack"):
         table.add_column(name, no_wrap=True)
@@ -201,7 +202,7 @@ def _show(found: Audit) -> None:
     console.print(_verdict(found.rows), style="bold")
 
 
-def _cells(row: AttackRow) -> tuple[str, ...]:
+def _cells(row: AttackRow) -> tuple[str | Text, ...]:
     detectable = f"over {LARGEST_MU:g}" if row.detectable >= LARGEST_MU else f"{row.detectable:.3g}"
     return (
         row.method,
@@ -213,7 +214,7 @@ def _cells(row: AttackRow) -> tuple[str, ...]:
         f"{row.found.epsilon:.3g}",
         f"{row.seen:,}",
         detectable,
-        "[bold red]exceeds the claim[/bold red]" if row.exceeded else "below the claim",
+        Text("exceeds the claim", style="bold red") if row.exceeded else "below the claim",
     )
 
 

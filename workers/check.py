@@ -33,7 +33,7 @@ STRONGEST = (Guarantee.EXACT, Guarantee.PROVED, Guarantee.CALIBRATED, Guarantee.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0; 1 where a check failed, or the recipe does not run."""
     given = _parser().parse_args(arguments)
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     place = Path(given.recipe).resolve()
     folder, name = place.parent, place.stem if place.suffix == ".py" else place.name
     console.print(f"This takes about {duration(given.seconds + 10.0)}, and three times the time that the recipe loads.")
@@ -110,11 +110,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _show(found: Mapping[str, Any]) -> None:
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
     for each in found["findings"]:
-        mark = "[green]ok  [/green]" if each["well"] else "[bold red]FAIL[/bold red]"
-        console.print(f"{mark} {each['name']}: ", end="")
-        console.print(each["what"], markup=False, soft_wrap=True)
+        mark, style = ("ok  ", "green") if each["well"] else ("FAIL", "bold red")
+        console.print(mark, style=style, end="")
+        console.print(f" {each['name']}: {each['what']}", soft_wrap=True)
         if each["hint"]:
             console.print(f"     {each['hint']}", style="yellow", markup=False, soft_wrap=True)
     if found["counts"]:

@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
     given.said = list(sys.argv[1:] if arguments is None else arguments)
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False, emoji=False)
     try:
         request = _request(given)
         console.print(_announced(request), highlight=False)

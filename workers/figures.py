@@ -177,7 +177,7 @@ def shown(rows: Sequence[Row]) -> list[Figure]:
 def show_table(rows: Sequence[Row]) -> None:
     """Print the table: one line for each method and share, or for each method and round."""
     figures = shown(rows)
-    console = Console(width=None if sys.stdout.isatty() else 100 + 14 * len(figures))
+    console = Console(width=None if sys.stdout.isatty() else 100 + 14 * len(figures), markup=False, emoji=False)
     table = Table(title="mean ± deviation over seeds", caption=CAPTION)
     for name in ("method", "forgotten", *(each.heading for each in figures), "guarantee", "epsilon"):
         table.add_column(name, justify="left" if name in ("method", "guarantee") else "right", no_wrap=name == "method")

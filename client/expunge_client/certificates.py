@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from math import isfinite
 from typing import Any
+from unicodedata import normalize
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -157,8 +158,11 @@ def verify_certificate(
         else:
             statement, entries = _statement_in_log(envelope, parsed, log)
         if opening is not None:
-            people = [subject_id] if subject_id is not None else sorted(set(subject_ids or ()))
-            _check_opening(statement, bytes.fromhex(opening), people, sample_ids or (), case_id)
+            people = sorted(
+                {normalize("NFC", each) for each in ([subject_id] if subject_id is not None else subject_ids or ())}
+            )
+            samples = [normalize("NFC", each) for each in sample_ids or ()]  # the service compares ids in this form
+            _check_opening(statement, bytes.fromhex(opening), people, samples, case_id)
     except NotAuthentic:
         raise
     except _MALFORMED as error:

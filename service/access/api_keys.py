@@ -208,13 +208,13 @@ def caller_of(session: Session, key_id: str) -> Caller | None:
     return _caller(session, session.get(ApiKey, key_id))
 
 
-def searched(session: Session, caller: Caller) -> str:
-    """Record that the caller learns whether a person is in the data; return the search's id.
+def searched(session: Session, caller: Caller, ids: int = 1) -> str:
+    """Record that the caller learns whether a person, or one of several ids, is in the data; return the search's id.
 
-    The person is not written down.
+    The ids are not written down, only how many they are.
     """
     search = new_id()
-    record(session, caller.tenant_id, "people.searched", search=search)
+    record(session, caller.tenant_id, "people.searched", search=search, ids=ids)
     return search
 
 

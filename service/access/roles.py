@@ -27,6 +27,16 @@ and decides requests, places and lifts legal holds, and finds people. admin: eve
 """
 
 
+def remark(scopes: Collection[str]) -> str | None:
+    """Return what a key learns by scopes that are harmless one by one; None: nothing, or it may search for people."""
+    if Scope.DELETIONS_WRITE not in scopes or Scope.PEOPLE_SEARCH in scopes:
+        return None
+    tells = sorted({Scope.AUDIT_READ, Scope.DELETIONS_READ}.intersection(scopes))
+    if not tells:
+        return None
+    return f"With {Scope.DELETIONS_WRITE} and {' and '.join(tells)} the key can find out who is in the data."
+
+
 def role_of(scopes: Collection[str]) -> KeyRole | None:
     """Return the role that has exactly these scopes; None: no role has."""
     return next((role for role, granted in SCOPES.items() if granted == set(scopes)), None)

@@ -7,7 +7,9 @@ stored, so that it ends every copy of the cookie.
 from __future__ import annotations
 
 import hmac
+from base64 import urlsafe_b64encode
 
+from cryptography.fernet import Fernet, InvalidToken
 from fastapi import Request, Response
 from sqlalchemy import delete
 from sqlalchemy.exc import IntegrityError
@@ -22,6 +24,8 @@ from service.infra.time import HOUR_SECONDS, SECOND
 COOKIE = "expunge_session"
 SESSION_SECONDS = HOUR_SECONDS
 LINK_SECONDS = 300
+PAGE_SECONDS = 60
+"""how long what an action did waits for the page that shows it"""
 
 
 def begin(session: Session, session_key: bytes, key_id: str) -> str:
@@ -103,13 +107,40 @@ def _id(value: str) -> str:
     return value.split(".")[1]
 
 
-def set_cookie(request: Request, response: Response, value: str, secure: bool) -> None:
-    """Set the cookie HttpOnly and SameSite=Strict, and Secure over TLS or in production."""
-    response.set_cookie(
-        COOKIE,
-        value,
-        max_age=SESSION_SECONDS,
-        httponly=True,
-        samesite="strict",
-        secure=secure or request.url.scheme == "https",
-    )
+def read_cookie(request: Request, tls: bool, name: str = COOKIE) -> str | None:
+    """Return the cookie's value; None: there is none."""
+    return request.cookies.get(_kept_as(name, tls))
+
+
+def set_cookie(response: Response, tls: bool, value: str, name: str = COOKIE, seconds: int | None = None) -> None:
+    """Set a cookie HttpOnly and SameSite=Strict, for the time of a session unless ``seconds`` says otherwise.
+
+    Over TLS it is Secure, and its name begins with ``__Host-``: no other host of the domain can set it.
+    """
+    lasts = SESSION_SECONDS if seconds is None else seconds
+    response.set_cookie(_kept_as(name, tls), value, max_age=lasts, httponly=True, samesite="strict", secure=tls)
+
+
+def drop_cookie(response: Response, tls: bool, name: str = COOKIE) -> None:
+    response.delete_cookie(_kept_as(name, tls), httponly=True, samesite="strict", secure=tls)
+
+
+def _kept_as(name: str, tls: bool) -> str:
+    return f"__Host-{name}" if tls else name
+
+
+def seal_for_page(session_key: bytes, value: str, text: str) -> str:
+    """Return the text, encrypted for this session's next page; within ``PAGE_SECONDS`` ``unsealed`` reads it."""
+    return _page_key(session_key, value).encrypt(text.encode()).decode()
+
+
+def unsealed(session_key: bytes, value: str, sealed: str) -> str | None:
+    """Return the text; None where it is another session's, forged, or too old."""
+    try:
+        return _page_key(session_key, value).decrypt(sealed, ttl=PAGE_SECONDS).decode()
+    except InvalidToken:
+        return None
+
+
+def _page_key(session_key: bytes, value: str) -> Fernet:
+    return Fernet(urlsafe_b64encode(bytes.fromhex(mac(session_key, "page", _lasting(value)))))

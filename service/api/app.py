@@ -70,6 +70,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         docs_url=None,
         generate_unique_id_function=operation_id,
         telemetry=NO_TELEMETRY,
+        redirect_slashes=False,  # such a redirect leads to the host that the caller named
     )
     app.state.service = service
     problems.install(app)

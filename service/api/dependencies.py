@@ -15,7 +15,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from service.access.api_keys import Caller, Scope, authenticate, caller_of
 from service.access.four_eyes import Act, seconded
 from service.access.proxy import named_by_proxy
-from service.access.session_cookie import COOKIE, open_session
+from service.access.session_cookie import open_session, read_cookie
 from service.api.http.limits import Limiter, client_of, wrong_keys
 from service.api.openapi import answer, problem
 from service.api.problems import ApiProblem, Error
@@ -65,6 +65,10 @@ class Service:
         from service.infra.queue.notify import publisher  # noqa: PLC0415 (celery is slow to load; only writes notify)
 
         return publisher(self.settings.broker_url)
+
+    def over_tls(self, request: Request) -> bool:
+        """Return whether the browser speaks TLS: to us, or in production to the proxy before us."""
+        return self.settings.mode == "production" or request.url.scheme == "https"
 
     def notify(self, model_ids: Collection[str]) -> None:
         """Notify the workers of these models; never raises. The scheduler's sweep finds what is lost here."""
@@ -124,20 +128,20 @@ def holding_all(first: Scope, *others: Scope) -> Callable[..., Caller]:
     return caller
 
 
-def seeking(service: Running, caller: Annotated[Caller, Depends(holding(Scope.PEOPLE_SEARCH))]) -> Caller:
-    """Return the caller, who may learn whether a person is in the data, and count the search.
-
-    Raises ApiProblem (429) where the key has searched too often.
-    """
-    wait = service.searches.wait_of(caller.key_id)
+def count_search(service: Service, caller: Caller, ids: int = 1) -> None:
+    """Count a search by the ids that it tries. Raises ApiProblem (429) where the key has searched for too many."""
+    wait = service.searches.wait_of(caller.key_id, ids)
     if wait:
         limit = service.settings.searches_per_minute
-        detail = f"This key searches for people too often: at most {limit} times a minute. Wait {wait} s."
+        detail = f"This key searches for too many people: at most {limit} ids a minute. Wait {wait} s."
         raise ApiProblem(429, "too_many_searches", detail, headers={"Retry-After": str(wait)})
-    return caller
 
 
-_ASKED[seeking] = ((Scope.PEOPLE_SEARCH,),)
+def require_search(service: Service, caller: Caller) -> None:
+    """Count a search that is part of another call. Raises ApiProblem (403, 429; 503 while nothing can be written)."""
+    _permitted(caller, (Scope.PEOPLE_SEARCH,))
+    require_writable(service)
+    count_search(service, caller)
 
 
 def _identified(service: Service, request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
@@ -194,7 +198,7 @@ def in_force(service: Service, request: Request, caller: Caller) -> Callable[[Se
     """Return a function that says whether the caller's key or session is still valid, to ask while an answer is being
     sent.
     """
-    cookie = request.cookies.get(COOKIE, "") if request.state.by_session else None
+    cookie = (read_cookie(request, service.over_tls(request)) or "") if request.state.by_session else None
 
     def asked(session: Session) -> bool:
         if cookie is None:
@@ -206,7 +210,7 @@ def in_force(service: Service, request: Request, caller: Caller) -> Callable[[Se
 
 def session_of(service: Service, request: Request) -> Caller | None:
     """Return the caller of the status page's session that this request carries. None: there is no session."""
-    cookie = request.cookies.get(COOKIE)
+    cookie = read_cookie(request, service.over_tls(request))
     if cookie is None:
         return None
     with service.database.read() as session:

@@ -72,7 +72,10 @@ class ModelPart(_Explained):
 class DeletionRequestView(_Explained):
     id: str
     status: Status
-    subject_digest: str | None = Field(description="null: the request names samples, or several ids of one person")
+    subject_digest: str | None = Field(
+        description="null: the request names samples, or several ids of one person; or it is unverified, rejected or "
+        "cancelled, and must not tell whether the person is known"
+    )
     case_id: str | None = Field(description="your own id of the case")
     samples: int | None = Field(description="forgotten over all models; null while that is not known")
     suppress: Suppress = Field(description="where later registrations leave the person out")
@@ -225,7 +228,7 @@ def _view(
     return DeletionRequestView(
         id=request.id,
         status=status,
-        subject_digest=request.subject_digest,
+        subject_digest=None if _may_be_a_strangers(status, request.reason) else request.subject_digest,
         case_id=request.case_id,
         samples=None if awaits_decision(status, request.reason) else _total(part.samples for part in parts),
         suppress=suppressed(request.models, request.suppress_after),
@@ -241,6 +244,11 @@ def _view(
         **why
         | ({"title": theirs[0].title, "remedy": theirs[0].remedy, "actions": [*steps.values()]} if theirs else {}),
     )
+
+
+def _may_be_a_strangers(status: Status, reason: str | None) -> bool:
+    """Return whether the request may have ended, or wait, without anybody's word that its person sent it."""
+    return status in (Status.REJECTED, Status.CANCELLED) or awaits_decision(status, reason)
 
 
 def _waits_for_others(task: Task) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import (
@@ -16,19 +14,20 @@ from pydantic import (
 )
 from starlette.convertors import Convertor, register_url_convertor
 
-from service.infra.time import rfc_3339
+from service.infra.time import RFC_3339, rfc_3339, within_reach
+from service.requests.states import CASE_ID
+from unlearning.accounting.ids import PATTERN, spelled
 
 MODEL_NAME = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 RECIPE_NAME = r"^[a-z0-9][a-z0-9_-]*(/[a-z0-9][a-z0-9_-]*)*$"
 LARGEST_NUMBER = 2**53 - 1
 """that every JSON parser reads exactly"""
 _YEARS = r"^(197[1-9]|19[89][0-9]|[2-8][0-9]{3}|9[0-8][0-9]{2}|99[0-8][0-9]|999[0-8])-"
-_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def _is_rfc_3339(value: Any) -> Any:
     """Refuse what Pydantic would also accept: numbers, and dates without a time."""
-    if not isinstance(value, str) or not _RFC_3339.fullmatch(value):
+    if not isinstance(value, str) or not RFC_3339.fullmatch(value):
         raise ValueError("must be an RFC 3339 date and time with its offset, as 2026-01-31T12:00:00Z")
     return value
 
@@ -36,12 +35,6 @@ def _is_rfc_3339(value: Any) -> Any:
 def _whole(value: Any) -> Any:
     """Convert 3.0 to 3: JSON has one kind of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _after_1970(value: datetime) -> datetime:
-    if not 1970 < value.year < 9999:
-        raise ValueError("must lie between the years 1971 and 9998")
-    return value
 
 
 class _Digest(Convertor[str]):
@@ -82,15 +75,21 @@ WHOLE = BeforeValidator(_whole)
 """after a strict integer's Field"""
 ModelName = Annotated[str, StringConstraints(pattern=MODEL_NAME)]
 RecipeName = Annotated[str, StringConstraints(pattern=RECIPE_NAME, max_length=200)]
-CaseId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/#-]{0,63}$")]
+CaseId = Annotated[str, StringConstraints(pattern=CASE_ID)]
 """opaque: no space, no @ and no +, so that neither a name, an address nor a phone number with its country fits"""
-PersonalId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+PersonalId = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=512),
+    AfterValidator(spelled),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 512, "pattern": PATTERN}),
+]
+"""of a person or a sample: compared by its NFC form, refused with what no reader sees"""
 FreeText = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00-\x08\x0b-\x1f]+$")]
 RequestId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 When = Annotated[
     AwareDatetime,
     BeforeValidator(_is_rfc_3339),
-    AfterValidator(_after_1970),
+    AfterValidator(within_reach),
     WithJsonSchema({"type": "string", "format": "date-time", "pattern": _YEARS, "maxLength": 36}),
 ]
 Moment = Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import re
@@ -120,7 +121,7 @@ class Client:
         headers = {"Authorization": f"Bearer {account.api_key}"}
         # trust_env off: a proxy from the environment must not see keys and subject ids
         self._http = httpx.Client(base_url=account.url, headers=headers, timeout=timeout_seconds, trust_env=False)
-        self._attempts = attempts
+        self._attempts, self._secret = attempts, account.api_key.encode()
         self.url = account.url
 
     def __enter__(self) -> Client:
@@ -135,6 +136,13 @@ class Client:
     def post(self, path: str, body: dict[str, Any], idempotency_key: str | None = None) -> Any:
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         return self._send("POST", path, json=body, headers=headers)
+
+    def key_for(self, body: dict[str, Any]) -> str:
+        """Return the idempotency key of this body: the same each time, and only the holder of the API key can make it.
+
+        The service stores such keys, and from a bare digest the people in the body could be guessed.
+        """
+        return hmac.digest(self._secret, json.dumps(body, sort_keys=True).encode(), "sha256").hex()
 
     def put(self, path: str, body: dict[str, Any]) -> Any:
         return self._send("PUT", path, json=body)

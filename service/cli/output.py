@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,8 +23,9 @@ OK, FAILED, USAGE, UNREACHABLE, BLOCKED = 0, 1, 2, 3, 4
 LINE_SECONDS = 2.0
 """least time between two lines of progress that say the same with another figure"""
 
-errors = Console(stderr=True, highlight=False)
-output = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+# without markup: a text that somebody wrote, as a hold's reason, may hold brackets and colons
+errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
+output = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 200)
 
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -58,6 +59,23 @@ def commands_of(actions: Iterable[dict[str, Any]]) -> str:
 
 def show_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2))
+
+
+@contextmanager
+def json_list() -> Iterator[Callable[[Any], None]]:
+    """Yield a function that prints an item of a JSON list at once. The list is ended however the command ends."""
+    before = "["
+
+    def show(item: Any) -> None:
+        nonlocal before
+        typer.echo(f"{before}\n{json.dumps(item, indent=2)}", nl=False)
+        sys.stdout.flush()
+        before = ","
+
+    try:
+        yield show
+    finally:
+        typer.echo("[]" if before == "[" else "\n]")
 
 
 def show_list(rows: Sequence[dict[str, Any]], columns: Sequence[str], as_json: bool, as_csv: bool) -> None:
@@ -156,7 +174,7 @@ def meter(title: str) -> Iterator[Meter]:
     # here alone: most commands show no progress, and it takes long to import
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(30), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(30), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True) as live:
         yield Meter(title, live)
 

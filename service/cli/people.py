@@ -3,29 +3,77 @@
 from __future__ import annotations
 
 import csv
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from service.cli.output import USAGE, CommandError
+from service.infra.time import read_rfc_3339
+from service.requests.states import CASE_ID
+from unlearning.accounting.ids import spelled
 
 _COLUMNS = ("subject_id", "case_id", "received_at")
 _HINT = "The first row names the columns: subject_id and, if you like, case_id and received_at."
+_LONGEST_ID = 512
+_SHOWN = 5
 
 
-def read_people(path: Path) -> list[dict[str, str]]:
+def read_people(path: Path, due_at: str | None = None) -> list[dict[str, str]]:
     """Return the rows as parts of orders. A cell that is empty is left out.
 
-    Raises CommandError for a file that is no such table. It names the row, never what the row holds.
+    Every row is checked as the service will check it, so that none is refused after others were accepted. ``due_at``
+    is the deadline of all of them. Raises CommandError, which names rows and never what they hold.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file, strict=True))
+            reader = csv.DictReader(file, strict=True)
+            rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise CommandError(f"{path} cannot be read as CSV: {type(error).__name__}.", _HINT, USAGE) from None
     if not rows:
         raise CommandError(f"{path} has no rows.", _HINT, USAGE)
-    if "subject_id" not in rows[0] or not rows[0].keys() <= {*_COLUMNS, None}:
+    columns = list(reader.fieldnames or ())
+    if "subject_id" not in columns or not set(columns) <= set(_COLUMNS):
         raise CommandError(f"{path} has no column subject_id, or one of another name.", _HINT, USAGE)
+    if len(set(columns)) < len(columns):
+        raise CommandError(f"{path} names a column twice.", "Give each column once.", USAGE)
     for number, row in enumerate(rows, start=1):
         if None in row or None in row.values() or not row["subject_id"].strip():
             raise CommandError(f"Row {number} of {path} has no subject_id, or too few or too many cells.", _HINT, USAGE)
-    return [{name: cell.strip() for name, cell in row.items() if cell.strip()} for row in rows]
+    people = [{name: cell.strip() for name, cell in row.items() if cell.strip()} for row in rows]
+    deadline = None if due_at is None else _moment(due_at, "--due-at")
+    found = [f"row {number}: {what}" for number, person in enumerate(people, 1) for what in _faults(person, deadline)]
+    if found:
+        what = f"{len(found)} faults in {path}; {'; '.join(found[:_SHOWN])}."
+        raise CommandError(what, "Nothing was sent. Correct these rows and run the command again.", USAGE)
+    return people
+
+
+def _faults(person: dict[str, str], deadline: datetime | None) -> Iterator[str]:
+    """Yield what the service would refuse."""
+    try:
+        spelled(person["subject_id"])
+    except ValueError as error:
+        yield f"subject_id: {str(error).removesuffix('.')}"
+    if len(person["subject_id"]) > _LONGEST_ID:
+        yield f"subject_id has more than {_LONGEST_ID} characters"
+    if "case_id" in person and not re.fullmatch(CASE_ID, person["case_id"]):
+        yield "case_id takes at most 64 letters, digits and ._:/#-, and begins with a letter or digit"
+    if "received_at" in person:
+        try:
+            received = read_rfc_3339(person["received_at"])
+        except ValueError as error:
+            yield f"received_at {error}"
+            return
+        if received > datetime.now(UTC):
+            yield "received_at lies in the future"
+        if deadline is not None and deadline < received:
+            yield "received_at lies after --due-at"
+
+
+def _moment(text: str, name: str) -> datetime:
+    try:
+        return read_rfc_3339(text)
+    except ValueError as error:
+        raise CommandError(f"{name} {error}.", "Nothing was sent.", USAGE) from None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from service.infra.settings import read_secret
+from unlearning.accounting.ids import nfc
 
 Kind = Literal[
     "subject",
@@ -30,6 +31,7 @@ Kind = Literal[
     "session",
     "form",
     "link",
+    "page",
     "feed",
     "proxy",
 ]
@@ -77,11 +79,12 @@ def mac(key: bytes, kind: Kind, value: str | bytes) -> str:
 
 
 def subject_digest(pepper: Pepper, tenant_id: str, subject: str) -> str:
-    return digest(pepper, "subject", _within(tenant_id, subject.encode()))
+    """Return the digest of a person's id: one for all spellings with the same NFC form."""
+    return digest(pepper, "subject", _within(tenant_id, nfc(subject).encode()))
 
 
 def sample_digest(pepper: Pepper, tenant_id: str, sample: str) -> str:
-    return digest(pepper, "sample", _within(tenant_id, sample.encode()))
+    return digest(pepper, "sample", _within(tenant_id, nfc(sample).encode()))
 
 
 def digests(pepper: Pepper, kind: Kind, tenant_id: str, values: Iterable[bytes | memoryview]) -> bytes:

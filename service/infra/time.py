@@ -8,6 +8,7 @@ is over.
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 
 SECOND = 1_000_000
@@ -21,6 +22,26 @@ SHORTEST = 2.0**-10
 LONGEST = 2.0**20
 BUCKETS = tuple(2.0**power for power in range(-10, 21))
 """upper edges in seconds, from a thousandth of a second to twelve days"""
+
+
+RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def within_reach(when: datetime) -> datetime:
+    """Return the moment. Raises ValueError where it cannot be stored, or no deadline after it could."""
+    if not 1970 < when.year < 9999:
+        raise ValueError("must lie between the years 1971 and 9998")
+    return when
+
+
+def read_rfc_3339(text: str) -> datetime:
+    """Read a moment that somebody typed. Raises ValueError, which does not repeat it."""
+    if not RFC_3339.fullmatch(text):
+        raise ValueError("must be an RFC 3339 date and time with its offset, as 2026-01-31T12:00:00Z")
+    try:
+        return within_reach(datetime.fromisoformat(text.upper()))
+    except ValueError:
+        raise ValueError("must be a date and time between the years 1971 and 9998") from None
 
 
 def moment(when: datetime) -> int:

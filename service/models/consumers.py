@@ -12,18 +12,32 @@ from service.infra.db import now
 from service.infra.tables import Consumer, Model, Task, Version
 from service.infra.time import SECOND
 from service.requests.reasons import Reason
+from service.requests.states import RequestRefused
 from service.requests.status import settle
 
 SILENT_SECONDS = 300
 
 
-def report(session: Session, model: Model, name: str, version: Version) -> Consumer:
-    """Note that a consumer serves ``version`` now."""
+def report(session: Session, model: Model, name: str, version: Version, actor_id: str) -> Consumer:
+    """Note that a consumer serves ``version`` now. Its name belongs to the actor that reported it first.
+
+    Raises RequestRefused (409) where that was another actor.
+    """
     row = session.get(Consumer, (model.id, name))
+    if row is None:  # of two first reports of a name, one is first
+        session.execute(select(Model.id).where(Model.id == model.id).with_for_update())
+        row = session.get(Consumer, (model.id, name))
     if row is None:
-        row = Consumer(model_id=model.id, name=name, tenant_id=model.tenant_id, version_id=version.id, seen_at=0)
-        session.add(row)
-    row.version_id, row.seen_at = version.id, now(session)
+        row = Consumer(model_id=model.id, name=name, tenant_id=model.tenant_id)
+    if row.actor_id not in (None, actor_id):
+        removal = f"expunge consumers remove {model.name} {name}"
+        what = f"Another actor reported the consumer {name} first. Report under another name, or run `{removal}`."
+        raise RequestRefused(409, "consumer_of_another", what)
+    first = row.actor_id is None
+    row.version_id, row.seen_at, row.actor_id = version.id, now(session), actor_id
+    session.add(row)
+    if first:
+        record(session, model.tenant_id, "consumer.added", model_id=model.id, consumer=name)
     return row
 
 

@@ -26,6 +26,7 @@ from service.requests.reasons import Reason, stored
 from service.requests.states import Regulation, RequestRefused, Status, Suppress, due_at
 from service.requests.status import announce_requests, record_status
 from service.requests.webhooks import News
+from unlearning.accounting.ids import nfc
 
 FORGETTING = ("preparing", "live", "exhausted")
 
@@ -52,9 +53,9 @@ class Order:
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """Return the ids of the person, sorted, each once; none where the order names samples."""
+        """Return the ids of the person in their NFC form, sorted, each once; none where the order names samples."""
         ids = self.subject_ids or (() if self.subject_id is None else (self.subject_id,))
-        return tuple(sorted(set(ids)))
+        return tuple(sorted(set(map(nfc, ids))))
 
 
 @dataclass(frozen=True)
@@ -269,7 +270,7 @@ def commitment(salt: bytes, order: Order) -> str:
     controller's case, where there is one, under ``case``.
     """
     subjects = order.subjects
-    named: dict[str, Any] = {"samples": sorted(order.sample_ids or ())}
+    named: dict[str, Any] = {"samples": sorted(map(nfc, order.sample_ids or ()))}
     if subjects:
         named = {"subject": subjects[0]} if len(subjects) == 1 else {"subjects": list(subjects)}
     if order.case_id is not None:

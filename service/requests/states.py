@@ -11,6 +11,9 @@ from typing import Any
 
 from service.requests.reasons import Reason
 
+CASE_ID = r"^[A-Za-z0-9][A-Za-z0-9._:/#-]{0,63}$"
+"""the controller's own id of a case"""
+
 
 class Status(StrEnum):
     QUEUED = "queued"

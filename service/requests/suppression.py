@@ -180,6 +180,12 @@ def related(session: Session, request: DeletionRequest, limit: int = 50) -> list
     return [request_id for request_id, _ in session.execute(query)]
 
 
+def never_verified(session: Session, request: DeletionRequest) -> bool:
+    """Return whether a stranger may have sent the request: it awaits a decision, or ended without being verified."""
+    mine = SuppressionEntry.request_id == request.id
+    return session.scalar(select(exists().where(mine, SuppressionEntry.lifted_reason == Reason.UNVERIFIED))) is True
+
+
 def names_with_requests(session: Session, tenant_id: str) -> frozenset[str]:
     """Return the digests of the subjects and samples that the tenant's requests name, in whichever models.
 

@@ -67,6 +67,12 @@ SUBSCRIBED: tuple[News, ...] = tuple(kind for kind in News if kind is not News.T
 """what an endpoint gets that names no kinds; a test is sent to the one endpoint that it tests"""
 
 
+ABOUT_REQUESTS = frozenset(
+    kind for kind in News if kind.startswith("deletion_request.") or kind is News.CERTIFICATE_ISSUED
+)
+"""kinds that tell what became of requests: an endpoint for them takes the scope ``deletions:read``"""
+
+
 def is_wanted(session: Session, tenant_id: str, news: News) -> bool:
     """Return whether an endpoint of the tenant asked for this kind of news."""
     return any(news in kinds for _, kinds in _endpoints(session, tenant_id))

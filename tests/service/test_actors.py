@@ -33,6 +33,7 @@ WRITTEN_OUT = {
         "budget.exhausted",
         "certificate.issued",
         "certificate.refused",
+        "consumer.added",
         "consumer.removed",
         "generation.switched",
     ),

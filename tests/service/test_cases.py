@@ -142,6 +142,15 @@ def test_the_opening_is_derived_for_every_request(client: TestClient, service: S
         ("subject_id,case_id\nada\n", "Row 1"),
         ("subject_id\nada\n\n \n", "Row 2"),
         ("subject_id\nada,x\n", "no column subject_id|Row 1"),
+        ("subject_id,subject_id\nada,bob\n", "a column twice"),
+        ("subject_id,case_id,case_id\nada,C-1,C-2\n", "a column twice"),
+        ("subject_id\nbob\na\u200bda\n", "row 2: subject_id: An id must hold no invisible"),
+        (f"subject_id\n{'ada' * 171}\n", "row 1: subject_id has more than 512"),
+        ("subject_id,case_id\nbob,no spaces\nada,-x\n", "2 faults .*row 1: case_id takes.*row 2: case_id takes"),
+        ("subject_id,received_at\nada,2026-01-31\n", "row 1: received_at must be an RFC 3339"),
+        ("subject_id,received_at\nada,0001-01-31T00:00:00Z\n", "row 1: received_at must be a date"),
+        ("subject_id,received_at\nada,2026-02-31T00:00:00Z\n", "row 1: received_at must be a date"),
+        ("subject_id,received_at\nada,2999-01-31T00:00:00Z\n", "row 1: received_at lies in the future"),
     ],
 )
 def test_a_file_that_is_no_table_of_people_is_refused_and_not_repeated(tmp_path: Path, text: str, said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import os
@@ -19,6 +20,7 @@ from unittest.mock import patch
 import pytest
 
 from service.api.routes.models.models import Registration
+from service.cli import output
 from service.cli.client import Account, Client
 from service.cli.main import main
 from service.cli.output import CommandError
@@ -221,6 +223,14 @@ def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
     assert here("keys", "revoke", made["prefix"], home=tmp_path).returncode == 1
 
 
+def test_who_makes_a_key_reads_what_its_scopes_tell_together(tmp_path: Path) -> None:
+    here("migrate", home=tmp_path)
+    said = here("keys", "create", "--role", "viewer", "--scope", "deletions:write", home=tmp_path).stderr
+    assert "deletions:write and audit:read and deletions:read" in said and "who is in the data" in said
+    assert "who is in the data" not in here("keys", "create", "--role", "privacy", home=tmp_path).stderr
+    assert "who is in the data" not in here("keys", "create", "--role", "viewer", home=tmp_path).stderr
+
+
 def test_a_list_is_followed_to_its_end(site: Site) -> None:
     site.answers = [
         (200, {"data": [{"n": 1}], "next_cursor": "c", "has_more": True}),
@@ -269,3 +279,17 @@ def test_a_stored_key_goes_to_its_own_service_only(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("EXPUNGE_URL", "http://elsewhere.example")
     monkeypatch.setenv("EXPUNGE_API_KEY", "given")
     assert Account.find(os.environ) == Account("http://elsewhere.example", "given")
+
+
+@pytest.mark.parametrize("text", ["[/bold]", ":x:", "[red]a[/red]"])
+def test_no_console_reads_markup(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """All tables, facts and lines of the terminal go through these two; the commands that measure make theirs."""
+    output.show_rows([{"a": text}], ("a",))
+    output.show_facts({"a": text, "b": {text: [text]}})
+    output.show_error(CommandError(text, text))
+    assert "".join(capsys.readouterr()).count(text) == 6
+    for path in [*ROOT.glob("service/**/*.py"), *ROOT.glob("workers/**/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Console":
+                off = {each.arg for each in node.keywords if ast.unparse(each.value) == "False"}
+                assert {"markup", "emoji"} <= off, path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import func, select
 from typer.testing import CliRunner
 
 from service.api.dependencies import Service
@@ -23,6 +25,7 @@ from service.cli.commands import suppression as suppressions
 from service.cli.commands.connect import consumers, webhooks
 from service.cli.main import app
 from service.cli.output import CommandError
+from service.infra.tables import DeletionRequest
 from tests.service.worlds import live_model
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -116,10 +119,65 @@ def test_a_file_of_people_is_deleted_one_request_each(
     assert [len(each["request"]["models"]) for each in first] == [1, 1, 0]
     assert run(*file, "--json") == first, "repeated under one key it is the same requests"
     assert not re.search(r"\bada\b", run(*file)), "ids stay in the file"
-    (tmp_path / "people.csv").write_text("subject_id,received_at\nada,\nbob,2999-01-01T00:00:00Z\n")
-    refused = CliRunner().invoke(app, ["delete", "--file", str(tmp_path / "people.csv")])
-    assert isinstance(refused.exception, CommandError)
-    assert "1 of 2 were refused; row 2" in refused.exception.what
+    openings = [each["request"]["opening"] for each in first]
+    assert all(each in run(*file) for each in openings), "the table has them too: they are shown nowhere else"
+
+
+def test_a_wrong_row_of_a_file_is_found_before_anything_is_sent(
+    run: Run, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row 3 was refused after rows 1 and 2 were accepted: their openings were lost, and they were sent once more."""
+    monkeypatch.setattr(deletions, "BATCH", 2)
+    people = tmp_path / "people.csv"
+    for wrong in ("eve,no spaces,", "eve,,2999-01-01T00:00:00Z", "e\u200bve,,"):
+        people.write_text(f"subject_id,case_id,received_at\nada,,\nbob,,\n{wrong}\n")
+        refused = CliRunner().invoke(app, ["delete", "--file", str(people)])
+        assert isinstance(refused.exception, CommandError) and "row 3" in refused.exception.what
+        with service.database.read() as session:
+            assert session.scalar(select(func.count()).select_from(DeletionRequest)) == 0
+
+
+def test_a_file_that_was_interrupted_is_sent_again_and_nobody_twice(
+    run: Run, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second call fails; the first one is printed, and neither the same nor a longer file asks twice."""
+    monkeypatch.setattr(deletions, "BATCH", 2)
+    people = tmp_path / "people.csv"
+    people.write_text("subject_id\nada\nbob\neve\n")
+    real, calls = Client.post, []
+
+    def second_fails(self: Client, path: str, body: dict[str, Any], key: str | None = None) -> Any:
+        calls.append(key)
+        if len(calls) == 2:
+            raise CommandError("The service does not answer.", "Is it running?", 3)
+        return real(self, path, body, key)
+
+    monkeypatch.setattr(Client, "post", second_fails)
+    broken = CliRunner().invoke(app, ["delete", "--file", str(people), "--json"])
+    assert isinstance(broken.exception, CommandError) and broken.exception.what.startswith("2 of 3 rows were sent")
+    assert (broken.exception.code, "run the same command again" in broken.exception.hint) == (3, True)
+    first = json.loads(broken.stdout)
+    assert [each["index"] for each in first] == [0, 1] and all(each["request"]["opening"] for each in first)
+    again = run("delete", "--file", str(people), "--json")
+    assert again[:2] == first and len(again) == 3
+    people.write_text("subject_id\nada\nbob\neve\ndan\n")
+    assert run("delete", "--file", str(people), "--json")[:2] == first
+    with service.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(DeletionRequest)) == 5, "eve's call had another body"
+    text = json.dumps({"requests": [{"subject_id": "ada"}, {"subject_id": "bob"}]}, sort_keys=True)
+    assert hashlib.sha256(text.encode()).hexdigest() not in calls, "the key gives nobody away"
+
+
+@pytest.mark.parametrize("text", ["the court [/bold] said", "[red]no[/red]", "see :x: and [link=http://x]here", "[0]"])
+def test_what_somebody_wrote_is_printed_as_it_is(
+    run: Run, service: Service, client: TestClient, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``[/bold]`` in a hold's reason ended ``holds list`` in a traceback."""
+    monkeypatch.setenv("EXPUNGE_DATABASE_URL", service.settings.database_url)
+    hold = run("holds", "place", "--sample", "s", "--reason", text, "--json")["id"]
+    client.post("/v1/keys", json={"label": text, "scopes": ["audit:read"]})
+    shown = [run("holds", "list"), run("holds", "show", hold), run("keys", "list"), run("keys", "actors")]
+    assert all(text in re.sub(r"\s+", " ", each) for each in shown)
 
 
 def test_the_log_says_who_did_it_and_an_export_holds_no_name(

@@ -97,10 +97,19 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites_and_holds_no_secret(log
 
 
 def test_the_cookie_stays_on_tls_where_there_is_tls(login: Login) -> None:
+    """Its name then says that this host set it: one that another host of the domain set is not read."""
     client = login()
-    assert "Secure" not in client.get("/").headers["set-cookie"].split("; ")
+    plain = client.get("/").headers["set-cookie"]
+    assert plain.startswith(f"{COOKIE}=") and "Secure" not in plain.split("; ")
     client.base_url = "https://testserver"
-    assert "Secure" in client.get("/").headers["set-cookie"].split("; ")
+    assert client.get("/").status_code == 401 and COOKIE in client.cookies
+    login()
+    kept = client.get("/").headers["set-cookie"]
+    assert kept.startswith(f"__Host-{COOKIE}=") and "Domain" not in kept
+    assert {"Secure", "Path=/"} <= set(kept.split("; "))
+    token = token_in(client.get("/").text)
+    client.post("/console/logout", data={"token": token}, follow_redirects=False)
+    assert f"__Host-{COOKIE}" not in client.cookies and client.get("/").status_code == 401
 
 
 def test_every_page_forbids_inline_scripts_and_other_origins(login: Login, held: str) -> None:
@@ -186,7 +195,7 @@ def test_the_overview_shows_what_is_late_held_and_spent(login: Login, held: str,
         generation = session.get_one(Generation, model.generation_id)
         generation.spent = 9_000_000
         first = session.scalars(select(Version)).one()
-        report(session, model, "web", first)
+        report(session, model, "web", first, "actor")
     publish(service, model, b"two")
     page = login().get("/").text
     assert re.search(r'<span class="value">1</span><span class="name">blocked', page)

@@ -16,12 +16,22 @@ from service.access.api_keys import Caller, Scope
 from service.api.console import pages
 from service.api.console.pages.model import ACTIONS as MODEL_ACTIONS
 from service.api.console.pages.request import ACTIONS
+from service.api.console.visit import MADE
 from service.api.console.ways import ways
 from service.api.dependencies import Service, allows
 from service.api.request_views import ActionView
 from service.audit.log import integrate
 from service.audit.signed_note import Signer
-from service.infra.tables import ApiKey, AuditEntry, DeletionRequest, Hold, Model, Task, Version
+from service.infra.tables import (
+    ApiKey,
+    AuditEntry,
+    DeletionRequest,
+    Hold,
+    Model,
+    Task,
+    Version,
+    WebhookEndpoint,
+)
 from service.models.consumers import report
 from service.requests.reasons import Reason, actions
 from service.requests.status import settle
@@ -229,7 +239,7 @@ def test_a_silent_consumer_comes_before_a_known_old_one(login: Login, service: S
     with service.database.write() as session:
         versions = {each.number: each for each in session.scalars(select(Version))}
         for name, number in (("one-new", 2), ("two-old", 1), ("three-silent", 2)):
-            row = report(session, session.get_one(Model, model.id), name, versions[number])
+            row = report(session, session.get_one(Model, model.id), name, versions[number], "actor")
             row.seen_at -= 3_600_000_000 if name == "three-silent" else 0
     for path in ("/console/consumers", "/console/models/digits"):
         page = login().get(path).text
@@ -259,6 +269,45 @@ def test_a_key_is_made_shown_once_and_revoked(login: Login, service: Service) ->
     token = token_in(narrow.get("/console/keys").text)
     more = narrow.post("/console/keys", data={"token": token, "scope": ["models:admin"]})
     assert more.status_code == 403, "a key grants no more than it holds"
+
+
+@pytest.mark.parametrize("made", ["key", "rotated", "webhook"])
+def test_a_page_that_shows_a_secret_is_loaded_again_and_makes_no_second_one(
+    login: Login, service: Service, made: str
+) -> None:
+    """The page was the answer to the form, so a reload sent the form again."""
+    client = login()
+    listed = client.get("/console/keys").text
+    token, key = token_in(listed), re.findall(r"/console/keys/([0-9a-f]{32})/revoke", listed)[-1]
+    address, body = {
+        "key": ("/console/keys", {"scope": ["models:read"]}),
+        "rotated": (f"/console/keys/{key}/rotate", {"sure": "yes"}),
+        "webhook": ("/console/webhooks", {"url": "https://example.org/hook", "kind": ["model_version.published"]}),
+    }[made]
+    counted = (ApiKey, WebhookEndpoint)[made == "webhook"]
+    with service.database.read() as session:
+        before = len(session.scalars(select(counted)).all())
+    answer = client.post(address, data={"token": token} | body, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/console/made")
+    page = client.get("/console/made")
+    secret = re.search(r'id="secret">([^<]+)<', page.text)
+    assert secret and secret[1] not in str(answer.headers), "what the browser keeps meanwhile is encrypted"
+    again = client.get("/console/made")
+    assert secret[1] not in again.text and "It was shown once" in again.text
+    with service.database.read() as session:
+        assert len(session.scalars(select(counted)).all()) == before + 1
+
+
+def test_a_secret_is_shown_to_the_session_alone_that_made_it(login: Login, api: TestClient, service: Service) -> None:
+    client = login()
+    sent = {"token": token_in(client.get("/console/keys").text), "scope": ["models:read"]}
+    client.post("/console/keys", data=sent, follow_redirects=False)
+    sealed = client.cookies[MADE]
+    login()
+    api.cookies.set(MADE, sealed)
+    assert 'id="secret"' not in api.get("/console/made").text
+    api.cookies.set(MADE, "forged")
+    assert 'id="secret"' not in api.get("/console/made").text
 
 
 def test_a_webhook_is_added_its_deliveries_shown_and_sent_again(

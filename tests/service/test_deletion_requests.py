@@ -284,6 +284,11 @@ MALFORMED: tuple[Any, ...] = (
     {"subject_id": "ada", CANARY: 1},
     {"subject_id": {CANARY: CANARY}},
     {"subject_id": "\ud800" + CANARY},
+    {"subject_id": CANARY + " "},
+    {"subject_id": "\u00a0" + CANARY},
+    {"subject_id": "a\u200b" + CANARY},
+    {"subject_ids": ["ada", CANARY + "\n"]},
+    {"sample_ids": ["\ufeff" + CANARY]},
     [CANARY],
     CANARY,
     None,
@@ -301,6 +306,24 @@ def test_a_malformed_order_is_a_problem_that_repeats_nothing(client: TestClient,
         assert {"type", "title", "status", "detail", "instance", "code", "errors"} <= answer.json().keys(), body
     with service.database.read() as session:
         assert session.scalar(select(func.count()).select_from(DeletionRequest)) == 0
+
+
+def test_both_spellings_of_an_id_are_the_same_person_at_every_door(client: TestClient, service: Service) -> None:
+    composed, decomposed = "Zo\u00eb", "Zoe\u0308"
+    live_model(service, "digits", {decomposed: ["caf\u00e9"]})
+    assert client.post(f"{PATH}/estimate", json={"subject_id": decomposed}).json()["samples"] == 1
+    assert client.post(f"{PATH}/estimate", json={"sample_ids": ["cafe\u0301"]}).json()["samples"] == 1
+    first = post(client, subject_id=composed, key="both")
+    again = post(client, subject_id=decomposed, key="both")
+    assert first.json()["models"][0]["model"] == "digits" and again.json() == first.json(), "one body, one request"
+    for spelling in (composed, decomposed):
+        found = client.post(f"{PATH}/search", json={"subject_id": spelling}).json()
+        assert [each["id"] for each in found["requests"]] == [first.json()["id"]]
+        hold = client.post("/v1/holds", json={"subject_id": spelling, "reason": "court"}).json()
+        assert hold["subject_digest"] == first.json()["subject_digest"]
+    for order in (Order(subject_id=decomposed), Order(subject_ids=(composed, decomposed))):
+        key = bytes.fromhex(first.json()["opening"])
+        assert commitment(key, order) == commitment(key, Order(subject_id=composed))
 
 
 def test_the_cancel_window_keeps_tasks_from_being_claimed(client: TestClient, service: Service) -> None:

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2] / "migrations"
 FROZEN = {
     "v0001_first.py": "0b5e45d2c3830099ee0e8ed9e7d20136c04494d25c6c916ddb7028c7bdbd850a",
     "v0002_words.py": "90a6e00e6a91f0a4ac4a994a46b59fe7ee2d2a3765e00093e4b738b8ef596e99",
+    "v0003_consumers.py": "980ad1b149273c480d822496c19d6eb95e51eacc414ff46c852e28cb244da768",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """

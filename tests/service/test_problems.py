@@ -31,6 +31,15 @@ def is_problem(answer: Any, status: int, code: str) -> bool:
     return (answer.status_code, body["status"], body["code"]) == (status, status, code)
 
 
+def test_no_host_header_leads_anywhere(client: TestClient) -> None:
+    """An address with a slash too many was led to the host that the caller had named."""
+    paths = [*client.app.openapi()["paths"], "/docs", "/console/requests", "/console/login", "/console/keys"]  # type: ignore[attr-defined]
+    for path in paths:
+        for method in ("GET", "POST"):
+            answer = client.request(method, f"{path}/", headers={"Host": "canary.example"}, follow_redirects=False)
+            assert not answer.is_redirect, (method, path)
+
+
 def test_what_the_framework_refuses_is_a_problem_too(client: TestClient) -> None:
     assert is_problem(client.get("/canary"), 404, "not_found")
     assert is_problem(client.put("/v1/models"), 405, "method_not_allowed")

@@ -48,8 +48,52 @@ def test_only_the_scope_for_searches_estimates_and_each_use_is_recorded_without_
     written = searches(service)
     assert [each["search"] for each in written] == [each["search"] for each in told]
     assert {each["actor_key"] for each in written} == {each["actor_key"] for each in written[:1]} != {None}
-    names = {"search", "entry", "at", "kind", "tenant", "request", "model", "actor", "actor_key"}
+    names = {"search", "ids", "entry", "at", "kind", "tenant", "request", "model", "actor", "actor_key"}
     assert written[0].keys() == names
+
+
+def test_a_search_counts_as_many_ids_as_it_tries(api: TestClient, service: Service, key_of: Keys) -> None:
+    """Fifty people in one call were one search of sixty."""
+    live_model(service)
+    key = key_of("people:search", "deletions:decide")
+    fifty = {"subject_ids": [f"p{each}" for each in range(50)]}
+    assert api.post(f"{PATH}/estimate", json=fifty, headers=key).status_code == 200
+    assert api.post(f"{PATH}/search", json={"subject_id": "ada"}, headers=key).status_code == 200
+    samples = {"sample_ids": [f"s{each}" for each in range(25)] * 2}
+    assert api.post(f"{PATH}/estimate", json=samples, headers=key).status_code == 200
+    refused = [
+        api.post(f"{PATH}/estimate", json={"subject_id": "ada"}, headers=key),
+        api.post(f"{PATH}/search", json={"subject_id": "ada"}, headers=key),
+        api.post("/v1/holds", json={"subject_id": "ada", "reason": "court"}, headers=key),
+    ]
+    assert [(each.status_code, each.json()["code"]) for each in refused] == [(429, "too_many_searches")] * 3
+    assert int(refused[0].headers["retry-after"]) > 10, "the 25 samples are made up for first, one a second"
+    assert [each["ids"] for each in searches(service)] == [50, 1, 25]
+    assert api.post(f"{PATH}/search", json={"subject_id": "ada"}, headers=key_of()).status_code == 200
+
+
+@pytest.mark.parametrize("ending", ["", "/reject", "cancel"])
+def test_an_unverified_request_links_a_person_only_for_a_search_that_is_recorded(
+    api: TestClient, service: Service, key_of: Keys, ending: str
+) -> None:
+    """A stranger's request changes nothing; it must not tell either who was deleted before."""
+    live_model(service)
+    first = send(api, key_of(), "first", subject_id="ada").json()
+    key = key_of("deletions:write", "deletions:read")
+    mine = send(api, key, "mine", subject_id="ada", verified=False).json()
+    item = f"{PATH}/{mine['id']}"
+    if ending == "cancel":
+        assert api.delete(item, headers=key).status_code == 200
+    elif ending:
+        assert api.post(item + ending, json={"reason": "not them"}, headers=key_of()).status_code == 200
+    assert mine["subject_digest"] is api.get(item, headers=key).json()["subject_digest"] is None
+    refused = api.get(f"{item}/related", headers=key)
+    assert (refused.status_code, refused.json()["code"]) == (403, "scope_missing") and searches(service) == []
+    officer = key_of("deletions:read", "people:search")
+    assert api.get(f"{item}/related", headers=officer).json()["data"] == [first["id"]]
+    assert [each["ids"] for each in searches(service)] == [1]
+    assert api.get(f"{PATH}/{first['id']}/related", headers=key).json()["data"] == [mine["id"]]
+    assert len(searches(service)) == 1, "of a request that counts there is nothing new to learn"
 
 
 @pytest.mark.parametrize(

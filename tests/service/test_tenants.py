@@ -36,7 +36,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/holds"): {"subject_id": "nobody-in-particular", "reason": "court"},
     ("POST", "/v1/keys"): {"scopes": ["keys:admin"]},
     ("PUT", "/v1/actors/{actor_id}"): {"name": "an-auditor"},
-    ("POST", "/v1/webhooks"): {"url": "https://example.org/hook"},
+    ("POST", "/v1/webhooks"): {"url": "https://example.org/hook", "kinds": [News.VERSION_PUBLISHED]},
 }
 """a valid body for each route that takes one"""
 SENT = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)

@@ -75,6 +75,18 @@ def test_completed_and_held_requests_are_news_that_names_nobody(client: TestClie
     assert all(each.id.startswith("msg_") and each.attempts == 0 and each.delivered_at is None for each in sent)
 
 
+def test_news_of_requests_takes_the_scope_that_reads_them(api: TestClient, service: Service, key_of: Any) -> None:
+    """With ``models:admin`` alone every request of the tenant came to an endpoint of one's own."""
+    operator, both = key_of("models:admin"), key_of("models:admin", "deletions:read")
+    hidden = [kind for kind in SUBSCRIBED if kind not in (News.VERSION_PUBLISHED, News.BUDGET_EXHAUSTED)]
+    for kinds in [{}, *({"kinds": [News.VERSION_PUBLISHED, kind]} for kind in hidden)]:
+        refused = api.post(PATH, json=URL | kinds, headers=operator)
+        assert (refused.status_code, refused.json()["code"]) == (403, "scope_missing"), kinds
+        assert api.post(PATH, json=URL | kinds, headers=both).status_code == 201
+    seen = {"kinds": [News.VERSION_PUBLISHED, News.BUDGET_EXHAUSTED]}
+    assert api.post(PATH, json=URL | seen, headers=operator).status_code == 201
+
+
 @pytest.mark.both_engines
 def test_news_is_undone_with_its_transaction(client: TestClient, service: Service) -> None:
     client.post(PATH, json=URL)
@@ -162,7 +174,7 @@ def test_a_delivery_is_replayed_under_its_id_by_its_tenant_alone(
 
 
 def test_plain_http_to_this_machine_is_for_development(settings: Settings) -> None:
-    order = {"url": "http://127.0.0.1:9000/hook"}
+    order = {"url": "http://127.0.0.1:9000/hook", "kinds": [News.VERSION_PUBLISHED]}
     chosen = settings.model_copy(update={"webhook_loopback": True})
     with TestClient(create_app(chosen)) as client:
         service = client.app.state.service  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -93,6 +94,8 @@ def test_from_the_download_to_the_answer(world: World, expunge: Expunge, tmp_pat
         "items": 0,
         "withdrawn_too_late": 0,
         "people": 5,
+        "hashed": {"Email": 5},
+        "uncompared": 0,
         "requests": 2,
         "shared": 1,
     }
@@ -154,6 +157,80 @@ def test_an_entry_that_came_during_the_comparison_is_not_answered(world: World) 
     with world.database.read() as session:
         given = {each.item.rstrip("0"): each.status for each in answers(session, TENANT)}
     assert given == {"early": AnswerCode.NOT_FOUND, "twin": AnswerCode.NOT_FOUND}
+
+
+def test_an_entry_that_was_compared_with_nobody_is_not_answered(
+    world: World, expunge: Expunge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has no telephone numbers: whether p1 is meant by the second list, nobody knows."""
+    number = hash_of("Phone", {"phone": "4155559317"})
+    assert number is not None
+    mails = write_list(tmp_path, f"{SOURCE}_Email.csv", entry("mail", "stranger"))
+    phones = write_list(tmp_path, f"{SOURCE}_Phone.csv", ListEntry("phone".ljust(12, "0"), number, "Phone"))
+    people = write_people(tmp_path, "p1", "p2")
+    found = expunge("import", str(mails), str(phones), "--identities", str(people))
+    assert (found["hashed"], found["uncompared"]) == ({"Email": 2, "Phone": 0}, 1)
+    assert expunge("export", str(tmp_path / "out")) == {"answers": 1, "waiting": 1, "files": [f"{SOURCE}_Email.csv"]}
+
+    monkeypatch.setenv("LISTED_PEOPLE", str(people))
+    refused = world.register("listed", name="m")
+    world.work(refused)
+    assert "1 entries" in (world.model(refused).reason or "")
+    accepted = world.register("listed", name="accepted", on_unchecked_feed="accept")
+    world.work(accepted)
+    assert world.model(accepted).status == "live" and "feed.unchecked" in world.kinds()
+
+
+def test_a_column_whose_cells_say_nothing_is_no_comparison(world: World) -> None:
+    found = hash_of("Phone", {"phone": "4155559317"})
+    assert found is not None
+    feed = Feed(world.database, world.storage.pepper, TENANT)
+    store(feed, SOURCE, [ListEntry("phone".ljust(12, "0"), found, "Phone")])
+    mark_checked(feed, match(feed, [{"person": "p1", "phone": each} for each in ("", "unknown")]))
+    with world.database.read() as session:
+        assert list(answers(session, TENANT)) == []
+
+
+@pytest.mark.parametrize("text", ["person,email\n", "person,email,email\np1,a@b.c,d@e.f\n"])
+def test_a_file_without_people_or_with_a_column_twice_is_refused(
+    world: World, expunge: Expunge, tmp_path: Path, text: str
+) -> None:
+    del world
+    expunge("import", str(write_list(tmp_path, f"{SOURCE}_Email.csv", entry("one", "p1"))))
+    (tmp_path / "people.csv").write_text(text)
+    done = CliRunner().invoke(app, ["drop", "match", "--identities", str(tmp_path / "people.csv")])
+    assert done.exit_code == 1
+    assert expunge("status") == {"waiting": 1, "to_report": 0}
+
+
+def test_a_withdrawal_that_is_read_before_its_list_is_honoured(world: World, expunge: Expunge, tmp_path: Path) -> None:
+    """The state took the entry back: its person is not deleted, and it is not answered."""
+    model_id = world.live(min_guarantee="proved")
+    gone, kept = entry("gone", "p1"), entry("kept", "p2")
+    expunge("import", str(write_list(tmp_path, f"{SOURCE}_Removed.csv", gone)))
+    listed = write_list(tmp_path, f"{SOURCE}_Email.csv", gone, kept)
+    found = expunge("import", str(listed), "--identities", str(write_people(tmp_path, "p1", "p2", "p3")))
+    assert (found["items"], found["requests"]) == (1, 1)
+    world.work(model_id)
+    expunge("export", str(tmp_path / "out"))
+    assert answered(tmp_path / "out", f"{SOURCE}_Email.csv") == {"kept": 3}
+
+
+def test_a_download_that_unpacks_without_end_is_refused(world: World, expunge: Expunge, tmp_path: Path) -> None:
+    """One megabyte of zeros packed a thousandfold, and one line of a list that never ends."""
+    del world
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"{SOURCE}_Email.csv", "0" * 1_000_000)
+    (tmp_path / f"{SOURCE}_Phone.csv").write_text("ID,Hash\n" + "0" * 20_000)
+    for name, what in (("bomb.zip", "times its size"), (f"{SOURCE}_Phone.csv", "10000 characters")):
+        done = CliRunner().invoke(app, ["drop", "import", str(tmp_path / name)])
+        assert done.exit_code == 1 and what in str(done.exception)
+    dice = Random(7)
+    entries = [ListEntry(f"{number:012d}", dice.randbytes(32), "Email") for number in range(500)]
+    listed = write_list(tmp_path, f"{SOURCE}_Email.csv", *entries)
+    with zipfile.ZipFile(tmp_path / "honest.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        archive.write(listed, listed.name)
+    assert expunge("import", str(tmp_path / "honest.zip"))["items"] == 500
 
 
 def test_a_request_that_another_entry_still_asks_for_is_not_counted_as_withdrawn_too_late(

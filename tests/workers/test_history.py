@@ -112,7 +112,7 @@ def test_a_version_whose_tasks_wait_for_consumers_is_tallied_when_they_are_compl
     model_id = world.live(complete_when="served")
     first = world.head(model_id)
     with world.database.write() as session:
-        consumers.report(session, world.model(model_id), "web", first)
+        consumers.report(session, world.model(model_id), "web", first, "actor")
     request = world.delete("p1")
     world.work(model_id)
     waited_for = world.head(model_id)
@@ -122,7 +122,7 @@ def test_a_version_whose_tasks_wait_for_consumers_is_tallied_when_they_are_compl
     tallied = {each.id for each in world.versions(model_id) if each.tallied}
     assert first.id in tallied and waited_for.id not in tallied
     with world.database.write() as session:
-        consumers.report(session, world.model(model_id), "web", world.head(model_id))
+        consumers.report(session, world.model(model_id), "web", world.head(model_id), "actor")
         consumers.complete(session)
     assert world.task(request).status == "completed"
     tally(world.database)

@@ -15,7 +15,7 @@ from workers.scheduler import run as scheduler
 def serves(world: World, model_id: str, number: int, name: str = "web") -> None:
     version = next(each for each in world.versions(model_id) if each.number == number)
     with world.database.write() as session:
-        consumers.report(session, session.get_one(Model, model_id), name, session.get_one(Version, version.id))
+        consumers.report(session, session.get_one(Model, model_id), name, session.get_one(Version, version.id), "actor")
 
 
 def stands(world: World, request: str) -> tuple[str, str | None, int | None]:

@@ -96,5 +96,5 @@ def _positive(name: str, value: float) -> Fraction:
 
 def _storable(units: int, what: str, hint: str) -> int:
     if units > LARGEST:
-        raise ValueError(f"{what} is {units:.3g} units, more than can be counted ({LARGEST:.3g}). {hint}")
+        raise ValueError(f"{what} is more units than can be counted ({LARGEST:.3g}). {hint}")
     return units

@@ -53,7 +53,7 @@ class ForgottenInRecipe(StrEnum):
 
 
 class UncheckedFeed(StrEnum):
-    """What a registration does whose recipe names no ``identities`` to compare a state's deletion lists with."""
+    """What a registration does where its recipe's ``identities`` leave a state's deletion list uncompared."""
 
     REFUSE = "refuse"
     ACCEPT = "accept"

@@ -19,12 +19,18 @@ import httpx
 DEADLINE_SECONDS = 10.0
 _TRANSLATED = IPv6Network("64:ff9b::/32")  # NAT64 (RFC 6052, RFC 8215): an IPv4 address in disguise
 _NOT_PUBLIC = (
+    IPv4Network("192.0.0.0/24"),  # protocol assignments, NAT64 discovery among them (RFC 6890)
+    IPv4Network("192.31.196.0/24"),  # AS112 (RFC 7535), a service that each network may run itself
+    IPv4Network("192.52.193.0/24"),  # multicast relays (RFC 7450), likewise
     IPv4Network("192.88.99.0/24"),  # 6to4 relays (RFC 7526)
+    IPv4Network("192.175.48.0/24"),  # AS112 (RFC 7534)
+    IPv6Network("2001::/23"),  # protocol assignments (RFC 2928)
+    IPv6Network("2620:4f:8000::/48"),  # AS112 (RFC 7534)
     IPv6Network("3fff::/20"),  # documentation (RFC 9637)
     IPv6Network("5f00::/16"),  # segment routing (RFC 9602)
     IPv6Network("fec0::/10"),  # site-local (RFC 3879)
 )
-"""ranges that some of the supported Python versions count as global"""
+"""ranges that some of the supported Python versions count as global, and where no receiver is"""
 _ISATAP = (0x00005EFE, 0x02005EFE)
 """bits 32 to 63 of an address that tunnels to an IPv4 address, which may be private (RFC 5214)"""
 Address = IPv4Address | IPv6Address

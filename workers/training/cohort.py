@@ -114,34 +114,34 @@ def require_compared(process: Process, job: Preparation, recipe: Recipe) -> None
 
     All lines are compared, also of people whom the recipe does not train on: an identifier that one of them shares
     with a person of the recipe deletes nobody. Who is named is left out by ``admit``, like everybody who asks while a
-    model is prepared. A retrain without ``identities`` is built all the same, and the audit log says how many entries
-    were not compared.
+    model is prepared. Entries of a list for which no line gives a hash were not compared. A retrain is built all the
+    same, and the audit log says how many entries were not compared.
 
     Raises:
-        Refused: there are lists to compare with, the recipe names no identities, and the policy does not accept that;
-            or the file cannot be read.
+        Refused: some entries were not compared, and the policy does not accept that; or the file cannot be read.
     """
     storage = process.storage
     with storage.database.read() as session:
         waiting = count_open(session, job.tenant_id)
     if not waiting:
         return
-    if recipe.identities is None:
-        if not job.retrains and job.policy.on_unchecked_feed is UncheckedFeed.REFUSE:
-            what = f"{waiting} entries of a state's deletion lists cannot be compared with the recipe's people."
-            fix = "Give the recipe identities=FILE.csv (docs/deletion-lists.md), or register with"
-            raise Refused(what, f"{fix} --on-unchecked-feed accept: then somebody whom they name may be trained on.")
-        with storage.database.write() as session:
-            record(session, job.tenant_id, "feed.unchecked", model_id=job.model_id, items=waiting)
+    if recipe.identities is not None:
+        try:
+            with identities(Path(recipe.identities)) as rows:
+                found = match(Feed(storage.database, storage.pepper, job.tenant_id), rows)
+        except (OSError, ValueError) as error:
+            what = f"The recipe's identities cannot be read. {error}"
+            raise Refused(what, "Correct the file, and register again.") from None
+        queue.notify(storage.database, process.notifier, found.to_notify)
+        waiting = found.uncompared
+    if not waiting:
         return
-    try:
-        with identities(Path(recipe.identities)) as rows:
-            found = match(Feed(storage.database, storage.pepper, job.tenant_id), rows)
-    except (OSError, ValueError) as error:
-        raise Refused(
-            f"The recipe's identities cannot be read. {error}", "Correct the file, and register again."
-        ) from None
-    queue.notify(storage.database, process.notifier, found.to_notify)
+    if not job.retrains and job.policy.on_unchecked_feed is UncheckedFeed.REFUSE:
+        what = f"{waiting} entries of a state's deletion lists cannot be compared with the recipe's people."
+        fix = "Give the recipe identities=FILE.csv with the columns of every list (docs/deletion-lists.md), or register"
+        raise Refused(what, f"{fix} with --on-unchecked-feed accept: then somebody whom they name may be trained on.")
+    with storage.database.write() as session:
+        record(session, job.tenant_id, "feed.unchecked", model_id=job.model_id, items=waiting)
 
 
 def admit(

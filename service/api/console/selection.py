@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from service.api.problems import ApiProblem
+from service.api.types import LARGEST_NUMBER
 from service.infra.db import batches
 from service.infra.tables import DeletionRequest, Model, Task
 from service.infra.time import DAY_SECONDS, SECOND, moment
@@ -54,8 +55,8 @@ class ListFilter:
             given = getattr(self, name)
             if given and given not in values:
                 raise ApiProblem(422, "unknown_filter", f"The filter {name} may be: {', '.join(values)}.")
-        if self.page < 1:
-            raise ApiProblem(422, "unknown_filter", "Pages count from 1.")
+        if not 1 <= self.page <= LARGEST_NUMBER:
+            raise ApiProblem(422, "unknown_filter", f"Pages count from 1 to {LARGEST_NUMBER}.")
         for name in ("received_from", "received_to"):
             _day(name, getattr(self, name))
 

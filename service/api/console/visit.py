@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hmac
 import inspect
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -16,7 +17,16 @@ from fastapi import Depends, Request, Response
 from fastapi.responses import RedirectResponse
 
 from service.access.api_keys import Caller, Scope
-from service.access.session_cookie import COOKIE, form_token, renew, set_cookie
+from service.access.session_cookie import (
+    PAGE_SECONDS,
+    drop_cookie,
+    form_token,
+    read_cookie,
+    renew,
+    seal_for_page,
+    set_cookie,
+    unsealed,
+)
 from service.api.console.forms import Fields, field, typed
 from service.api.console.render import HEADERS
 from service.api.console.render import page as rendered
@@ -24,9 +34,8 @@ from service.api.dependencies import Running, Service, allows, require_scopes_of
 from service.api.problems import ApiProblem
 from service.infra.db import now
 
-SAID = "expunge_said"
-"""the cookie that carries what an action did to the page that is shown next"""
-_SAID_SECONDS = 60
+SAID, MADE = "expunge_said", "expunge_made"
+"""the cookies that carry what an action did, and a secret that it made, to the page that is shown next"""
 
 
 @dataclass(frozen=True)
@@ -48,11 +57,12 @@ class PageAction:
 
 @dataclass(frozen=True)
 class Visit:
-    """One look at the page, at what service. ``token`` is what its forms must carry."""
+    """One look at the page, at what service. ``cookie`` is its session's, ``token`` what its forms must carry."""
 
     request: Request
     service: Service
     caller: Caller
+    cookie: str
     token: str
 
     def may(self, scope: str) -> bool:
@@ -100,7 +110,26 @@ class Visit:
     def lead(self, back: str, said: str) -> Response:
         """Redirect to a page of ours, which says what happened."""
         answer = RedirectResponse(back, 303, HEADERS)
-        answer.set_cookie(SAID, quote(said), _SAID_SECONDS, httponly=True, samesite="strict")
+        set_cookie(answer, self.service.over_tls(self.request), quote(said), SAID, PAGE_SECONDS)
+        return answer
+
+    def lead_to_secret(self, what: str, secret: str | None, back: str) -> Response:
+        """Redirect to the page that shows a new secret once, so that loading that page again makes no second one."""
+        made = json.dumps({"what": what, "secret": secret, "back": back})
+        answer = RedirectResponse("/console/made", 303, HEADERS)
+        sealed = seal_for_page(self.service.session_key, self.cookie, made)
+        set_cookie(answer, self.service.over_tls(self.request), sealed, MADE, PAGE_SECONDS)
+        return answer
+
+    def show_secret(self) -> Response:
+        """Return that page; without a secret to show it leads back to the overview."""
+        tls = self.service.over_tls(self.request)
+        sealed = read_cookie(self.request, tls, MADE)
+        made = None if sealed is None else unsealed(self.service.session_key, self.cookie, sealed)
+        if made is None:
+            return self.lead("/", "It was shown once, and is not stored. If you did not copy it, make another.")
+        answer = self.page("secret.html", **json.loads(made))
+        drop_cookie(answer, tls, MADE)
         return answer
 
     def page(self, template: str, **facts: Any) -> Response:
@@ -109,14 +138,15 @@ class Visit:
         opened = "x-refresh" not in self.request.headers
         with self.service.database.read() as session:
             at = now(session)
-            value = renew(session, self.service.session_key, self.request.cookies[COOKIE]) if opened else ""
-        said = unquote(self.request.cookies.get(SAID, "")) if opened else ""
+            value = renew(session, self.service.session_key, self.cookie) if opened else ""
+        tls = self.service.over_tls(self.request)
+        said = unquote(read_cookie(self.request, tls, SAID) or "") if opened else ""
         common: dict[str, Any] = {"at": at, "may": self.may, "token": self.token, "follows": follows, "said": said}
         answer = rendered(template, **common, here=self.request.url.path, **facts)
         if opened:
-            set_cookie(self.request, answer, value, self.service.settings.mode == "production")
+            set_cookie(answer, tls, value)
         if said:
-            answer.delete_cookie(SAID, httponly=True, samesite="strict")
+            drop_cookie(answer, tls, SAID)
         return answer
 
 
@@ -125,7 +155,8 @@ def visiting(request: Request, service: Running) -> Visit:
     caller = session_of(service, request)
     if caller is None:
         raise ApiProblem(401, "login_needed", "Log in first.")
-    return Visit(request, service, caller, form_token(service.session_key, request.cookies[COOKIE]))
+    cookie = read_cookie(request, service.over_tls(request)) or ""
+    return Visit(request, service, caller, cookie, form_token(service.session_key, cookie))
 
 
 Visitor = Annotated[Visit, Depends(visiting)]

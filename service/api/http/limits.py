@@ -25,13 +25,16 @@ class Limiter:
     """by key: the tokens in it, and when that was"""
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
-    def wait_of(self, key_id: str) -> int:
-        """Count the call and return 0; or return the whole seconds to wait, and count nothing."""
+    def wait_of(self, key_id: str, calls: int = 1) -> int:
+        """Count the calls and return 0; or return the whole seconds to wait, and count nothing.
+
+        Where they are more than are left, the next ones wait until all of them are made up for.
+        """
         with self._guard:
             tokens, at = self._filled(key_id)
             if tokens < 1:
                 return self._seconds(tokens)
-            self._buckets[key_id] = tokens - 1, at
+            self._buckets[key_id] = tokens - calls, at
             return 0
 
     def knows(self, key_id: str) -> bool:

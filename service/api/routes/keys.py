@@ -42,7 +42,10 @@ class KeyOrder(BaseModel):
 
     label: Label = ""
     scopes: list[Scope] = Field(
-        default=[], max_length=20, description="what it may do, in addition to what its role grants"
+        default=[],
+        max_length=20,
+        description="what it may do, in addition to what its role grants. With "
+        "deletions:write, both deletions:read and audit:read tell who is in the data",
     )
     role: KeyRole | None = Field(default=None, description="a named set of scopes; needed where `scopes` is left out")
     expires_at: When | None = None

@@ -40,7 +40,7 @@ REQUESTS = ("/requests", "/opendsr_requests")
 
 def mount(service: Service, processor: Processor) -> FastAPI:
     """Return the application to mount."""
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY, redirect_slashes=False)
     app.state.service, app.state.processor = service, processor
     for kind in (ApiProblem, RequestRefused, Busy, HTTPException):
         app.add_exception_handler(kind, _error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ from service.api.problems import ApiProblem, not_found
 from service.api.types import Moment, RequestId
 from service.infra.tables import WebhookDelivery, WebhookEndpoint
 from service.requests.webhooks import (
+    ABOUT_REQUESTS,
     MAX_ATTEMPTS,
     SUBSCRIBED,
     DeliveryOutcome,
@@ -49,11 +51,25 @@ def _check_url(url: str, *, plain: bool) -> None:
         raise ApiProblem(422, "invalid_url", "A webhook needs an https URL.", errors)
 
 
+def _check_kinds(kinds: Sequence[News], caller: Caller) -> None:
+    """Check that the caller may read what the endpoint is to be sent. Raises ApiProblem (403)."""
+    hidden = sorted(ABOUT_REQUESTS.intersection(kinds))
+    if hidden and Scope.DELETIONS_READ not in caller.scopes:
+        errors = [{"pointer": "/kinds", "detail": f"{', '.join(hidden)}: these need the scope deletions:read too."}]
+        detail = "News of deletion requests is sent only to endpoints that a key with the scope deletions:read added."
+        raise ApiProblem(403, "scope_missing", detail, errors)
+
+
 class EndpointOrder(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     url: Annotated[str, StringConstraints(max_length=2048, pattern=r"^https?://[\x21-\x7e]+$")]
-    kinds: list[News] = Field(default_factory=lambda: [*SUBSCRIBED], min_length=1, max_length=20)
+    kinds: list[News] = Field(
+        default_factory=lambda: [*SUBSCRIBED],
+        min_length=1,
+        max_length=20,
+        description="left out: all. Those of deletion requests need the scope deletions:read too",
+    )
 
 
 class EndpointView(BaseModel):
@@ -90,6 +106,7 @@ class DeliveryView(BaseModel):
 )
 def create(body: EndpointOrder, service: Running, caller: Admin, response: Response) -> EndpointView:
     _check_url(body.url, plain=service.settings.webhook_loopback)
+    _check_kinds(body.kinds, caller)
     with service.database.write() as session:
         endpoint, secret = add_endpoint(
             session, service.session_key, caller.tenant_id, body.url, sorted(set(body.kinds))

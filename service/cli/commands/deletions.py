@@ -7,6 +7,7 @@ import sys
 import time
 import uuid
 from base64 import b64decode
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from service.cli.output import (
     commands_of,
     due_in,
     errors,
+    json_list,
     meter,
     show_facts,
     show_hint,
@@ -30,7 +32,6 @@ from service.cli.output import (
     show_list,
     show_rows,
 )
-from service.cli.people import read_people
 
 commands = typer.Typer(
     no_args_is_help=True,
@@ -75,7 +76,9 @@ def delete(
     due_at: Annotated[str | None, typer.Option(help="Your own deadline instead, ISO 8601.")] = None,
     received_at: Annotated[str | None, typer.Option(help="When the person asked, ISO 8601.")] = None,
     case: Annotated[str | None, typer.Option(help="Your own id of the case; it must not name the person.")] = None,
-    idempotency_key: Annotated[str | None, typer.Option(help="Repeat a request safely; random otherwise.")] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Repeat a request safely. Left out: random; with --file, made from its rows.")
+    ] = None,
     verified: Annotated[
         bool, typer.Option(help="--no-verified: it is blocked, and changes nothing, until `requests verify`.")
     ] = True,
@@ -99,7 +102,9 @@ def delete(
     if file is not None:
         if wait or estimate:
             raise typer.BadParameter("--file cannot be combined with --wait or --estimate")
-        _delete_all(read_people(file), order, idempotency_key or str(uuid.uuid4()), as_json)
+        from service.cli.people import read_people  # noqa: PLC0415 (it knows the service's rules, which load slowly)
+
+        _delete_all(read_people(file, due_at), order, idempotency_key, as_json)
         return
     order |= _named(subject or [], sample or [])
     with connect() as client:
@@ -125,28 +130,42 @@ def _named(subjects: list[str], samples: list[str]) -> dict[str, Any]:
     return {"subject_id": ids[0]} if len(ids) == 1 else {"subject_ids": ids}
 
 
-def _delete_all(people: list[dict[str, str]], order: dict[str, Any], key: str, as_json: bool) -> None:
-    """Send one request for each person, ``BATCH`` in a call. Raises CommandError where one was refused."""
-    outcomes: list[dict[str, Any]] = []
-    with connect() as client, meter("deletion requests") as progress:
+def _delete_all(people: list[dict[str, str]], order: dict[str, Any], key: str | None, as_json: bool) -> None:
+    """Send one request for each person, ``BATCH`` in a call, and print what became of them as it comes.
+
+    Without a ``key`` that of each call follows from its rows. Raises CommandError where a row or a call was refused.
+    """
+    refused: list[dict[str, Any]] = []
+    listed = json_list() if as_json else nullcontext(None)
+    with connect() as client, meter("deletion requests") as progress, listed as show:
         for start in range(0, len(people), BATCH):
-            requests = [order | person for person in people[start : start + BATCH]]
-            answer = client.post("/v1/deletion-requests/batch", {"requests": requests}, f"{key}-{start}")
-            outcomes += [each | {"index": start + each["index"]} for each in answer["outcomes"]]
-            progress.show(len(outcomes) / len(people), f"{len(outcomes)} of {len(people)} sent")
-    if as_json:
-        show_json(outcomes)
-    else:
-        rows = [
-            {"row": each["index"] + 1, "case_id": people[each["index"]].get("case_id")} | (each["request"] or {})
-            for each in outcomes
-        ]
-        show_rows(rows, ("row", "case_id", "id", "status", "due_at"))
-    refused = [each for each in outcomes if each["problem"]]
+            body = {"requests": [order | person for person in people[start : start + BATCH]]}
+            try:
+                answer = client.post(f"{REQUESTS}/batch", body, f"{key}-{start}" if key else client.key_for(body))
+            except CommandError as error:
+                again = "Then run the same command again within a day: what was accepted is not accepted twice."
+                what = f"{start} of {len(people)} rows were sent; then: {error.what}"
+                raise CommandError(what, f"{error.hint} {again}", error.code) from None
+            outcomes = [each | {"index": start + each["index"]} for each in answer["outcomes"]]
+            refused += [each for each in outcomes if each["problem"]]
+            if show is None:
+                _show_outcomes(outcomes, people)
+            else:
+                for each in outcomes:
+                    show(each)
+            progress.show((start + len(outcomes)) / len(people), f"{start + len(outcomes)} of {len(people)} sent")
     if refused:
         first = refused[0]
         what = f"{len(refused)} of {len(people)} were refused; row {first['index'] + 1}: {first['problem']['detail']}"
-        raise CommandError(what, "Correct these rows and send them in another file.")
+        raise CommandError(what, "Correct these rows and send them alone, in another file.")
+
+
+def _show_outcomes(outcomes: list[dict[str, Any]], people: list[dict[str, str]]) -> None:
+    rows = [
+        {"row": each["index"] + 1, "case_id": people[each["index"]].get("case_id")} | (each["request"] or {})
+        for each in outcomes
+    ]
+    show_rows(rows, ("row", "case_id", "id", "status", "due_at", "opening"))
 
 
 @commands.command("list")

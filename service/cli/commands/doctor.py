@@ -29,8 +29,8 @@ def doctor(as_json: AsJson = False) -> None:
 
 def _show(finding: Finding) -> None:
     """Print a finding at once: some recipes take long to read their data."""
-    mark = "[green]ok  [/green]" if finding.well else "[bold red]FAIL[/bold red]"
-    output.print(f"{mark} {finding.name}: ", end="")
-    output.print(finding.what, markup=False, soft_wrap=True)
+    mark, style = ("ok  ", "green") if finding.well else ("FAIL", "bold red")
+    output.print(mark, style=style, end="")
+    output.print(f" {finding.name}: {finding.what}", soft_wrap=True)
     if finding.hint:
         output.print(f"     {finding.hint}", style="yellow", markup=False, soft_wrap=True)

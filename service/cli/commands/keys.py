@@ -21,11 +21,11 @@ from service.access.api_keys import (
     rotate_key,
 )
 from service.access.installation import check_places
-from service.access.roles import SCOPES, KeyRole, role_of
+from service.access.roles import SCOPES, KeyRole, remark, role_of
 from service.audit.key_rotation import keep_handovers, rotate
 from service.audit.log import newest_key
 from service.audit.signed_note import Signer
-from service.cli.output import AsCsv, AsJson, CommandError, errors, show_json, show_list
+from service.cli.output import AsCsv, AsJson, CommandError, errors, show_hint, show_json, show_list
 from service.infra.db import Database, now
 from service.infra.files import folder_at
 from service.infra.migrate import SchemaState, schema_state
@@ -62,6 +62,7 @@ def create(
 ) -> None:
     """Make a key. It is shown once and not stored."""
     settings = Settings()
+    scopes = {*(scope or ()), *(SCOPES[role] if role else ())} or set(Scope)
     with _database(settings) as database, database.write() as session:
         expires_at = None if days is None else now(session) + days * DAY_SECONDS * SECOND
         pepper = Pepper.load(settings.pepper_file)
@@ -71,11 +72,12 @@ def create(
             session,
             pepper,
             label=label,
-            scopes={*(scope or ()), *(SCOPES[role] if role else ())} or Scope,
+            scopes=scopes,
             tenant_id=tenant,
             expires_at=expires_at,
             actor_id=actor,
         )
+    show_hint(remark(scopes) or "")
     if as_json:
         show_json({"id": key.id, "prefix": key.prefix, "actor": key.actor_id, "key": key.secret})
         return

@@ -87,7 +87,7 @@ def add(
         str | None, typer.Option(help="People who asked before and are still in the recipe: refuse, or leave_out.")
     ] = None,
     on_unchecked_feed: Annotated[
-        str | None, typer.Option(help="A recipe without identities while deletion lists are kept: refuse, or accept.")
+        str | None, typer.Option(help="Deletion lists that its identities cannot be compared with: refuse, or accept.")
     ] = None,
     rank: Annotated[
         int | None, typer.Option(help="Recollection by sketch: directions kept, e.g. 64. Left out: exact vectors.")

@@ -7,7 +7,7 @@ stored once, and a person is asked for once for each item.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -64,9 +64,13 @@ class Matched:
     """What a comparison with known people found."""
 
     people: int = 0
-    """lines that were compared"""
-    compared: Collection[str] = ()
-    """ids of the items they were compared with, joined where several have the same identifier"""
+    """lines that were read"""
+    hashed: dict[str, int] = field(default_factory=dict)
+    """by list with open items: how many of the lines gave a hash for it"""
+    compared: list[str] = field(default_factory=list)
+    """ids of the items that a hash was compared with, joined where several have the same identifier"""
+    uncompared: int = 0
+    """open items on lists for which no line gave a hash"""
     requests: list[str] = field(default_factory=list)
     """deletion requests that were made"""
     shared: int = 0
@@ -88,42 +92,20 @@ class Answer(NamedTuple):
 
 def store(feed: Feed, source: str, entries: Iterable[ListEntry]) -> int:
     """Keep the entries of a list that are not kept yet; return how many. An interrupted call is simply repeated."""
-    stored = 0
-    for read in batches(entries, ROWS):
-        batch = list({each.item: each for each in read}.values())
-        found = feed.digests([each.hash for each in batch])
-        with feed.database.write() as session:
-            known = _known(session, feed.tenant_id, [each.item for each in batch])
-            at = now(session)
-            rows = [
-                {
-                    "tenant_id": feed.tenant_id,
-                    "item": each.item,
-                    "list_name": each.list_name,
-                    "source": source,
-                    "digest": digest.hex(),
-                    "imported_at": at,
-                    "shared": False,
-                }
-                for each, digest in zip(batch, found, strict=True)
-                if each.item not in known
-            ]
-            if rows:
-                session.execute(insert(FeedItem), rows)
-                record(session, feed.tenant_id, "feed.imported", source=source, items=len(rows))
-        stored += len(rows)
-    return stored
+    return sum(_store(feed, source, read) for read in batches(entries, ROWS))
 
 
-def withdraw(feed: Feed, entries: Iterable[ListEntry]) -> int:
+def withdraw(feed: Feed, source: str, entries: Iterable[ListEntry]) -> int:
     """Take back the items that the state withdrew, and cancel their requests where that is still possible.
 
-    Return how many requests could not be cancelled: these people stay deleted.
+    An item that is not kept yet is kept as withdrawn, so that its list may be read later. Return how many requests
+    could not be cancelled: these people stay deleted.
     """
     kept = 0
-    for batch in batches(entries, ROWS):
+    for read in batches(entries, ROWS):
+        _store(feed, source, read, withdrawn=True)
         with feed.database.write() as session:
-            items = [each.item for each in batch]
+            items = [each.item for each in read]
             for part in batches(items):
                 gone = update(FeedItem).where(FeedItem.tenant_id == feed.tenant_id, FeedItem.item.in_(part))
                 session.execute(gone.where(FeedItem.removed_at.is_(None)).values(removed_at=now(session)))
@@ -134,6 +116,33 @@ def withdraw(feed: Feed, entries: Iterable[ListEntry]) -> int:
                     kept += _too_late(session, request_id or "")
             record(session, feed.tenant_id, "feed.withdrawn", items=len(items))
     return kept
+
+
+def _store(feed: Feed, source: str, read: Iterable[ListEntry], *, withdrawn: bool = False) -> int:
+    batch = list({each.item: each for each in read}.values())
+    found = feed.digests([each.hash for each in batch])
+    with feed.database.write() as session:
+        known = _known(session, feed.tenant_id, [each.item for each in batch])
+        at = now(session)
+        rows = [
+            {
+                "tenant_id": feed.tenant_id,
+                "item": each.item,
+                "list_name": each.list_name,
+                "source": source,
+                "digest": digest.hex(),
+                "imported_at": at,
+                "shared": False,
+                "removed_at": at if withdrawn else None,
+            }
+            for each, digest in zip(batch, found, strict=True)
+            if each.item not in known
+        ]
+        if rows:
+            session.execute(insert(FeedItem), rows)
+            if not withdrawn:
+                record(session, feed.tenant_id, "feed.imported", source=source, items=len(rows))
+    return len(rows)
 
 
 def _too_late(session: Session, request_id: str) -> bool:
@@ -158,13 +167,7 @@ def match(feed: Feed, people: Iterable[Row]) -> Matched:
     An identifier that several of them have deletes nobody: the item is answered as opted out. One that named a person
     before names each further one as well, so that nobody comes back under another id.
     """
-    index, names = _open_items(feed)
-    result = Matched(compared=index.values())
-    holders: dict[str, set[str]] = defaultdict(set)
-    for batch in batches(people, ROWS) if index else ():
-        result.people += len(batch)
-        for row, item in _named(feed, batch, index, names):
-            holders[item].add(row[PERSON])
+    result, holders = _compared(feed, people)
     sources = _sources(feed, holders)
     shared = {item for item, them in holders.items() if len(them) > 1 and not sources[item].matched}
     result.shared = _mark_shared(feed, {item: holders[item] for item in shared})
@@ -180,10 +183,31 @@ def match(feed: Feed, people: Iterable[Row]) -> Matched:
     return result
 
 
+def _compared(feed: Feed, people: Iterable[Row]) -> tuple[Matched, dict[str, set[str]]]:
+    """Return the counts, and by item the ids of the people whom it names."""
+    index = _open_items(feed)
+    result = Matched(hashed=dict.fromkeys(index, 0))
+    holders: dict[str, set[str]] = defaultdict(set)
+    for batch in batches(people, ROWS):
+        result.people += len(batch)
+        for list_name, items in index.items():
+            hashed = [(row[PERSON], found) for row in batch if (found := hash_of(list_name, row)) is not None]
+            result.hashed[list_name] += len(hashed)
+            for (person, _), digest in zip(hashed, feed.digests([each for _, each in hashed]), strict=True):
+                for item in _ids(items.get(digest, "")):
+                    holders[item].add(person)
+    for list_name, items in index.items():
+        if result.hashed[list_name]:
+            result.compared += items.values()
+        else:
+            result.uncompared += sum(map(len, items.values())) // ITEM_LENGTH
+    return result, holders
+
+
 def mark_checked(feed: Feed, matched: Matched) -> None:
     """Note that everybody who is known was compared with these items; from now on they may be answered "not found".
 
-    Items that were stored during the comparison are not among them.
+    Items that were stored during the comparison, and those of a list for which no line gave a hash, are not among them.
     """
     here = FeedItem.tenant_id == feed.tenant_id, FeedItem.item == bindparam("named")
     mark = update(FeedItem).where(*here).values(checked_at=bindparam("at"))
@@ -229,27 +253,15 @@ def _open(tenant_id: str) -> tuple[ColumnElement[bool], ...]:
     return FeedItem.tenant_id == tenant_id, FeedItem.removed_at.is_(None), FeedItem.shared.is_(False)
 
 
-def _open_items(feed: Feed) -> tuple[dict[bytes, str], list[str]]:
-    """Return the ids of the open items by digest, joined where several have the same, and the lists they are on."""
-    index: dict[bytes, str] = {}
+def _open_items(feed: Feed) -> dict[str, dict[bytes, str]]:
+    """Return the ids of the open items by list and digest, joined where several have the same."""
+    index: dict[str, dict[bytes, str]] = defaultdict(dict)
     with feed.database.read() as session:
-        columns = select(FeedItem.digest, FeedItem.item).where(*_open(feed.tenant_id)).execution_options(yield_per=ROWS)
-        for digest, item in session.execute(columns):
-            key = bytes.fromhex(digest)
-            index[key] = index.get(key, "") + item
-        names = session.scalars(select(FeedItem.list_name).where(*_open(feed.tenant_id)).distinct())
-        return index, sorted(names)
-
-
-def _named(
-    feed: Feed, rows: Sequence[Row], index: Mapping[bytes, str], names: Iterable[str]
-) -> Iterator[tuple[Row, str]]:
-    """Yield each row with each item that names it."""
-    for list_name in names:
-        hashed = [(row, found) for row in rows if (found := hash_of(list_name, row)) is not None]
-        for (row, _), digest in zip(hashed, feed.digests([each for _, each in hashed]), strict=True):
-            for item in _ids(index.get(digest, "")):
-                yield row, item
+        columns = select(FeedItem.list_name, FeedItem.digest, FeedItem.item).where(*_open(feed.tenant_id))
+        for list_name, digest, item in session.execute(columns.execution_options(yield_per=ROWS)):
+            items, key = index[list_name], bytes.fromhex(digest)
+            items[key] = items.get(key, "") + item
+    return {name: index[name] for name in sorted(index)}
 
 
 def _ids(joined: str) -> Iterator[str]:

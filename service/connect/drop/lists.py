@@ -18,11 +18,17 @@ from typing import IO, NamedTuple
 from zipfile import BadZipFile, ZipFile
 
 from service.connect.drop.identifiers import COLUMNS, LISTS, PERSON, Row
+from service.infra.time import within_reach
+from unlearning.accounting.ids import spelled
 
 REMOVED = "Removed"
 _NAME = re.compile(rf"([0-9]{{8}}_[0-9]{{4}})_({'|'.join((*LISTS, REMOVED))})(?:_[A-Za-z0-9]{{1,10}})?\.csv")
 _ITEM = re.compile(r"[A-Za-z0-9]{12}")
 HASH_BYTES = 32
+LONGEST_LINE = 10_000
+"""characters of a line of either file"""
+MOST_UNPACKED = 20
+"""times its own size: random hashes pack to no less than half"""
 
 
 class ListEntry(NamedTuple):
@@ -44,9 +50,9 @@ class DeletionList(NamedTuple):
 def received_at(source: str) -> datetime:
     """Return the day that the list was downloaded on, in UTC. Raises ValueError where the name holds no date."""
     try:
-        return datetime.strptime(source[:8], "%Y%m%d").replace(tzinfo=UTC)
+        return within_reach(datetime.strptime(source[:8], "%Y%m%d").replace(tzinfo=UTC))
     except ValueError:
-        raise ValueError(f"{source} begins with no date (YYYYMMDD).") from None
+        raise ValueError(f"{source} begins with no date (YYYYMMDD) from 1971 to 9998.") from None
 
 
 def lists(path: Path) -> Iterator[DeletionList]:
@@ -60,6 +66,8 @@ def lists(path: Path) -> Iterator[DeletionList]:
     except BadZipFile:
         raise ValueError(f"{path} is no ZIP file: download it again.") from None
     with archive:
+        if sum(each.file_size for each in archive.infolist()) > MOST_UNPACKED * path.stat().st_size:
+            raise ValueError(f"{path} unpacks to more than {MOST_UNPACKED} times its size, as no list does.")
         for name in sorted(archive.namelist()):
             with archive.open(name) as file:
                 yield _list(Path(name).name, io.TextIOWrapper(file, "utf-8-sig", newline=""))
@@ -76,7 +84,7 @@ def _list(name: str, file: IO[str]) -> DeletionList:
 def _entries(name: str, list_name: str, file: IO[str]) -> Iterator[ListEntry]:
     header = ["ID", "Hash", *(["ListType"] if list_name == REMOVED else [])]
     with _readable(name):
-        reader = csv.reader(file)
+        reader = csv.reader(_lines(name, file))
         if next(reader, None) != header:
             raise ValueError(f"{name} does not begin with the line {','.join(header)}.")
         for line, row in enumerate(reader, 2):
@@ -88,6 +96,14 @@ def _entries(name: str, list_name: str, file: IO[str]) -> Iterator[ListEntry]:
             if not _ITEM.fullmatch(item) or len(found) != HASH_BYTES or kind not in LISTS:
                 raise ValueError(f"{name}, line {line}: not an id of 12 letters and digits with a SHA-256 hash.")
             yield ListEntry(item, found, kind)
+
+
+def _lines(name: str, file: IO[str]) -> Iterator[str]:
+    """Yield the lines. Raises ValueError at one that is too long, before it is read whole."""
+    while line := file.readline(LONGEST_LINE):
+        if len(line) == LONGEST_LINE:
+            raise ValueError(f"{name} has a line of {LONGEST_LINE} characters or more.")
+        yield line
 
 
 @contextmanager
@@ -104,10 +120,10 @@ def _readable(name: str) -> Iterator[None]:
 def identities(path: Path) -> Iterator[Iterator[Row]]:
     """Open a CSV file with the column ``person`` and some of ``COLUMNS``; a person may have several lines.
 
-    Nothing of it is stored. Raises ValueError.
+    Nothing of it is stored. Raises ValueError, also for a file without people.
     """
     with path.open(newline="", encoding="utf-8-sig") as file, _readable(str(path)):
-        reader = csv.DictReader(file, restkey="")
+        reader = csv.DictReader(_lines(str(path), file), restkey="")
         _require_columns(path, reader.fieldnames or ())
         yield _rows(path, reader)
 
@@ -117,10 +133,18 @@ def _require_columns(path: Path, columns: Sequence[str]) -> None:
     if PERSON not in columns or len(columns) < 2 or unknown:
         extra = f" It has unknown ones: {', '.join(unknown)}." if unknown else ""
         raise ValueError(f"{path} needs the column person and some of {', '.join(COLUMNS)}.{extra}")
+    if len(set(columns)) < len(columns):
+        raise ValueError(f"{path} names a column twice. Give each column once.")
 
 
 def _rows(path: Path, reader: csv.DictReader[str]) -> Iterator[Row]:
     for row in reader:
         if not row[PERSON] or "" in row:
             raise ValueError(f"{path}, line {reader.line_num}: no person, or more fields than columns.")
+        try:
+            row[PERSON] = spelled(row[PERSON])
+        except ValueError as error:
+            raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
         yield row
+    if reader.line_num < 2:
+        raise ValueError(f"{path} holds no people: nobody would be found. Write all of them to it.")

@@ -8,13 +8,15 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AwareDatetime, BaseModel, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, StringConstraints, ValidationError
 
 from service.audit.log import canonical
 from service.connect.opendsr.processor import Processor
 from service.infra.pseudonyms import Pepper, digest
+from service.infra.time import within_reach
 from service.requests.intake import Order
 from service.requests.states import Regulation, RequestRefused
+from unlearning.accounting.ids import spelled
 
 API_VERSION = "2.0"
 UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
@@ -27,7 +29,7 @@ class Identity(BaseModel):
     """One id of the person."""
 
     identity_type: Text
-    identity_value: Text
+    identity_value: Annotated[Text, AfterValidator(spelled)]
     identity_format: Text = RAW
 
 
@@ -37,7 +39,7 @@ class SubjectRequest(BaseModel):
     subject_request_id: Annotated[str, StringConstraints(pattern=UUID, to_lower=True)]
     subject_request_type: Text
     regulation: Regulation
-    submitted_time: AwareDatetime
+    submitted_time: Annotated[AwareDatetime, AfterValidator(within_reach)]
     subject_identities: list[Identity] = Field(min_length=1, max_length=50)
     api_version: Text = API_VERSION
     status_callback_urls: list[Annotated[str, StringConstraints(max_length=2048)]] = Field(

@@ -207,6 +207,8 @@ class Consumer(Record):
     tenant_id: Mapped[str] = mapped_column(Name)
     version_id: Mapped[str] = mapped_column(Id)
     seen_at: Mapped[int] = mapped_column(Moment)
+    actor_id: Mapped[str | None] = mapped_column(Id)
+    """the actor that reported it first, and alone may speak for it; None: it was reported before names were bound"""
 
 
 class CalibrationOrder(Record):

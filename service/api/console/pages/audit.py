@@ -7,7 +7,7 @@ from base64 import b64decode
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
@@ -20,6 +20,7 @@ from service.api.console.visit import Visit, Visitor
 from service.api.http.pagination import NumberCursor
 from service.api.problems import not_found
 from service.api.routes import audit
+from service.api.types import LARGEST_NUMBER
 from service.audit import merkle as tree
 from service.audit.signed_note import NotAuthentic, Signer
 from service.audit.succession import ROTATED
@@ -72,7 +73,7 @@ def export(visit: Visitor) -> Response:
 
 
 @router.get("/console/audit/{index}")
-def show(index: int, visit: Visitor) -> Response:
+def show(index: Annotated[int, Path(ge=0, le=LARGEST_NUMBER)], visit: Visitor) -> Response:
     """Show an entry, and check its proof against the signed head."""
     visit.need(Scope.AUDIT_READ)
     with visit.service.database.read() as session:

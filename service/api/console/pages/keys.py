@@ -42,7 +42,7 @@ def index(visit: Visitor) -> Response:
 
 @router.post("/console/keys")
 def create(visit: Visitor, fields: Form) -> Response:
-    """Make a key, and show it once: it is not stored, and not shown again."""
+    """Make a key, and lead to the page that shows it once."""
     visit.check_form(fields)
     hint = "A key needs a role or at least one scope. Its label has at most 120 characters, its end is a date."
     ends = field(fields, "expires")
@@ -54,9 +54,7 @@ def create(visit: Visitor, fields: Form) -> Response:
         role=field(fields, "role"),
         expires_at=f"{ends}T00:00:00Z" if ends else None,
     )
-    return visit.page(
-        "secret.html", what="API key", secret=visit.call(keys.create, body=order).key, back="/console/keys"
-    )
+    return visit.lead_to_secret("API key", visit.call(keys.create, body=order).key, "/console/keys")
 
 
 @router.post("/console/keys/{key_id}/revoke")
@@ -66,9 +64,9 @@ def revoke(key_id: RequestId, visit: Visitor, fields: Form) -> Response:
 
 @router.post("/console/keys/{key_id}/rotate")
 def rotate(key_id: RequestId, visit: Visitor, fields: Form) -> Response:
-    """Make the key's successor, and show it once."""
+    """Make the key's successor, and lead to the page that shows it once."""
     visit.check_form(fields)
     if field(fields, "sure") != "yes":
         return visit.ask(_ROTATE.label, _ROTATE.warning, fields, "/console/keys")
     made = visit.call(keys.rotate, key_id=key_id)
-    return visit.page("secret.html", what="API key", secret=made.key, back="/console/keys")
+    return visit.lead_to_secret("API key", made.key, "/console/keys")

@@ -8,7 +8,6 @@ from service.access.api_keys import Scope
 from service.api.console.forms import Form, field, filled
 from service.api.console.render import PageRoute
 from service.api.console.visit import Visitor
-from service.api.dependencies import seeking
 from service.api.routes.requests.search import SearchOrder, search
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -26,5 +25,4 @@ def find(visit: Visitor, fields: Form) -> Response:
     visit.need(Scope.PEOPLE_SEARCH)
     visit.check_form(fields)
     order = filled(SearchOrder, "Give the person's id, at most 512 characters.", subject_id=field(fields, "subject_id"))
-    found = visit.call(search, order=order, caller=seeking(visit.service, visit.caller))
-    return visit.page("people.html", found=found)
+    return visit.page("people.html", found=visit.call(search, order=order))

@@ -20,7 +20,7 @@ from service.api.types import RequestId
 from service.infra.db import now
 from service.infra.tables import DeletionRequest
 from service.requests.states import RequestRefused, Status, awaits_decision, require_extendable
-from service.requests.suppression import related
+from service.requests.suppression import never_verified, related
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 ACTIONS = {
@@ -84,7 +84,7 @@ def show(request_id: RequestId, visit: Visitor) -> Response:
             "agreed_by_one": consented(session, visit.caller.tenant_id, Act.VERIFY, row.id) is not None,
             "cancellable": ends is not None and visit.allows(ACTIONS["cancel"].route),
             "extendable": extendable,
-            "related": related(session, row),
+            "related": [] if never_verified(session, row) else related(session, row),
             "busy": view.status in (Status.QUEUED, Status.RUNNING) or (expected and not issued),
         }
     return visit.page("request.html", **facts, actions=ACTIONS)

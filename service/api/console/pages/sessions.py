@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, RedirectResponse
 
-from service.access.session_cookie import COOKIE, begin, end, set_cookie, use_link
+from service.access.session_cookie import begin, drop_cookie, end, set_cookie, use_link
 from service.api.console.forms import Form, field
 from service.api.console.render import HEADERS, PageRoute, login_page
 from service.api.console.visit import Visitor
@@ -36,7 +36,7 @@ def login(request: Request, service: Running, fields: Form) -> Response:
     if not value:
         return login_page(401, "This key is unknown, expired or revoked.")
     response = RedirectResponse("/", 303, HEADERS)
-    set_cookie(request, response, value, service.settings.mode == "production")
+    set_cookie(response, service.over_tls(request), value)
     return response
 
 
@@ -65,7 +65,7 @@ def follow_link(request: Request, service: Running, fields: Form) -> Response:
     if not value:
         return login_page(401, "This link was used before or is older than five minutes. Log in with a key.")
     response = RedirectResponse("/", 303, HEADERS)
-    set_cookie(request, response, value, service.settings.mode == "production")
+    set_cookie(response, service.over_tls(request), value)
     return response
 
 
@@ -80,13 +80,19 @@ def _is_local(request: Request) -> bool:
 
 
 @router.post("/console/logout")
-def logout(request: Request, visit: Visitor, fields: Form) -> Response:
+def logout(visit: Visitor, fields: Form) -> Response:
     visit.check_token(fields)
     with visit.service.database.write() as session:
-        end(session, request.cookies[COOKIE])
+        end(session, visit.cookie)
     response = RedirectResponse("/", 303, HEADERS)
-    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    drop_cookie(response, visit.service.over_tls(visit.request))
     return response
+
+
+@router.get("/console/made")
+def made(visit: Visitor) -> Response:
+    """Show the key or the secret that the form before has made."""
+    return visit.show_secret()
 
 
 @router.get("/console/static/{name}")

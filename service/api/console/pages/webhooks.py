@@ -32,12 +32,12 @@ def index(visit: Visitor) -> Response:
 
 @router.post("/console/webhooks")
 def create(visit: Visitor, fields: Form) -> Response:
-    """Add an endpoint, and show its secret once."""
+    """Add an endpoint, and lead to the page that shows its secret once."""
     visit.check_form(fields)
     hint = "An endpoint needs an address that begins with https:// and at least one kind of news."
     order = filled(webhooks.EndpointOrder, hint, url=field(fields, "url"), kinds=fields.get("kind", []))
     made = visit.call(webhooks.create, body=order)
-    return visit.page("secret.html", what="secret of the endpoint", secret=made.secret, back="/console/webhooks")
+    return visit.lead_to_secret("secret of the endpoint", made.secret, "/console/webhooks")
 
 
 @router.get("/console/webhooks/{endpoint_id}")

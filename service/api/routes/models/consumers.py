@@ -41,7 +41,7 @@ class ConsumerView(BaseModel):
 @router.put(
     _PATH + "/{consumer_id}",
     response_model=ConsumerView,
-    responses=problems(404),
+    responses=problems(404, 409),
     summary="Report what you serve",
 )
 def put(
@@ -55,7 +55,7 @@ def put(
         if version is None or head is None:
             errors = [{"pointer": "/version", "detail": "The model has no such version."}]
             raise ApiProblem(422, "unknown_version", "The model has no such version.", errors)
-        report(session, model, consumer_id, version)
+        report(session, model, consumer_id, version, caller.actor_id)
         session.flush()
         found = next(each for each in standing(session, model, head) if each["name"] == consumer_id)
     return ConsumerView(**found)

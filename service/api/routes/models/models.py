@@ -53,7 +53,10 @@ class CalibrationSettings(BaseModel):
 
     alpha: _Number | None = Field(default=None, description="the share of request streams that may leave the bound")
     orders: Annotated[int, Field(strict=True, ge=1, le=LARGEST_ORDERS), WHOLE] | None = None
-    sizes: Annotated[list[Annotated[int, Field(strict=True, ge=1), WHOLE]], Field(max_length=100)] | None = None
+    sizes: (
+        Annotated[list[Annotated[int, Field(strict=True, ge=1, le=LARGEST_NUMBER), WHOLE]], Field(max_length=100)]
+        | None
+    ) = None
 
 
 class Registration(BaseModel):
@@ -83,7 +86,8 @@ class Registration(BaseModel):
         default=None, description="samples of people who asked to be forgotten before this registration"
     )
     on_unchecked_feed: Literal["refuse", "accept"] | None = Field(
-        default=None, description="a recipe without identities while a state's deletion lists are kept"
+        default=None,
+        description="entries of a state's deletion lists that the recipe's identities cannot be compared with",
     )
     cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = None
     requests_per_month: _Number | None = Field(default=None, description="how many people will ask; auto reads it")

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.access.api_keys import Caller, Scope, searched
-from service.api.dependencies import Running, Service, holding, problems, seeking
+from service.api.dependencies import Running, Service, count_search, holding, problems
 from service.api.problems import problem_of
 from service.api.request_views import AcceptedView, ReceiptView, accepted_view, answer_for
 from service.api.routes.requests.deletion_requests import (
@@ -29,7 +29,7 @@ from service.requests.states import RequestRefused
 
 router = APIRouter(tags=["deletion requests"])
 Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
-Seeker = Annotated[Caller, Depends(seeking)]
+Seeker = Annotated[Caller, Depends(holding(Scope.PEOPLE_SEARCH))]
 _BATCH = "/v1/deletion-requests/batch"
 
 
@@ -108,9 +108,12 @@ def create_batch(batch: BatchOrder, service: Running, caller: Writer, idempotenc
 )
 def estimate_cost(order: DeletionOrder, service: Running, caller: Seeker) -> EstimateView:
     check_length(order, service.settings.max_sample_ids)
+    asked = order.order()
+    ids = len(asked.subjects or set(asked.sample_ids or ()))
+    count_search(service, caller, ids)
     with service.database.write() as session:
-        costs = estimate(session, service.pepper, caller.tenant_id, order.order())
-        search = searched(session, caller)
+        costs = estimate(session, service.pepper, caller.tenant_id, asked)
+        search = searched(session, caller, ids)
     models = [CostView(**vars(cost)) for cost in costs]
     return EstimateView(search=search, samples=sum(cost.samples for cost in costs), models=models)
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, m
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Caller, Scope
+from service.access.api_keys import Caller, Scope, searched
 from service.access.four_eyes import Act
 from service.api.dependencies import (
     Running,
@@ -21,6 +21,7 @@ from service.api.dependencies import (
     holding_all,
     problems,
     reading,
+    require_search,
 )
 from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, link
@@ -46,7 +47,7 @@ from service.requests.deadlines import extend
 from service.requests.intake import Accepted, Order, Windows, accept, opening
 from service.requests.legal_holds import approve, retry
 from service.requests.states import Regulation, RequestRefused, Status, Suppress, awaits_decision
-from service.requests.suppression import related
+from service.requests.suppression import never_verified, related
 
 router = APIRouter(tags=["deletion requests"])
 Decider = Annotated[Caller, Depends(holding_all(Scope.DELETIONS_DECIDE, Scope.DELETIONS_READ))]
@@ -233,7 +234,14 @@ def withdraw(
     summary="Other requests that name the same person, or one of the samples; newest first, at most 50",
 )
 def others(request_id: RequestId, service: Running, caller: Reader) -> Listed[str]:
+    """List them. Of a request that was never verified this is a search for its person, with `people:search`."""
     with service.database.read() as session:
+        request = find(session, caller.tenant_id, request_id)
+        if not never_verified(session, request):
+            return Listed(data=related(session, request))
+    require_search(service, caller)
+    with service.database.write() as session:
+        searched(session, caller)
         return Listed(data=related(session, find(session, caller.tenant_id, request_id)))
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from service.access.api_keys import Caller, Scope, searched
 from service.access.four_eyes import Act
-from service.api.dependencies import Running, agreed, awaits_another, holding, problems, reading
+from service.api.dependencies import Running, agreed, awaits_another, count_search, holding, problems, reading
 from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from service.api.http.pagination import Limit, MomentCursor, Page, after, link
 from service.api.openapi import answer
@@ -65,6 +65,8 @@ def create(body: HoldOrder, service: Running, caller: Decider, response: Respons
     """Place a hold. Without `people:search` a hold on a person who was forgotten is accepted, and has no effect."""
     named = {"subject_id": body.subject_id, "sample_id": body.sample_id}
     may_see = Scope.PEOPLE_SEARCH in caller.scopes
+    if may_see:
+        count_search(service, caller)
     with service.database.write() as session:
         updates = forgotten_already(session, service.pepper, caller.tenant_id, **named) if may_see else []
         if updates:

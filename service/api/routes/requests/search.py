@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.access.api_keys import Caller, searched
-from service.api.dependencies import Running, problems, seeking
+from service.access.api_keys import Caller, Scope, searched
+from service.api.dependencies import Running, count_search, holding, problems
 from service.api.request_views import DeletionRequestView, views
 from service.api.types import Moment, PersonalId
 from service.requests.search import find_person
 
 router = APIRouter(tags=["deletion requests"])
-Seeker = Annotated[Caller, Depends(seeking)]
+Seeker = Annotated[Caller, Depends(holding(Scope.PEOPLE_SEARCH))]
 
 
 class SearchOrder(BaseModel):
@@ -55,6 +55,7 @@ class SearchView(BaseModel):
     summary="Find a person's requests and the models that know them",
 )
 def search(order: SearchOrder, service: Running, caller: Seeker) -> SearchView:
+    count_search(service, caller)
     with service.database.write() as session:
         found = find_person(session, service.pepper, caller.tenant_id, order.subject_id)
         return SearchView(

@@ -49,7 +49,7 @@ def import_lists(
         for each in (found for file in files for found in lists(file)):
             errors.print(f"reading {each.source}_{each.list_name} ...", markup=False, highlight=False)
             if each.list_name == REMOVED:
-                facts["withdrawn_too_late"] += withdraw(feed, each.entries)
+                facts["withdrawn_too_late"] += withdraw(feed, each.source, each.entries)
             else:
                 facts["items"] += store(feed, each.source, each.entries)
         facts |= _matched(feed, people) if people is not None else {}
@@ -65,7 +65,7 @@ def match_people(
     """Compare every kept entry with everybody whom you know, and ask for the deletion of whom they name.
 
     The file is read once and not stored. It must hold everybody: an entry that names nobody in it is answered
-    "not found".
+    "not found". The entries of a list for which no line gives a hash get no answer.
     """
     with _feed(tenant) as feed:
         facts = _matched(feed, people)
@@ -128,7 +128,15 @@ def _matched(feed: Feed, people: Path) -> dict[str, Any]:
         found = match(feed, rows)
     mark_checked(feed, found)
     notify(feed.database, publisher(Settings().broker_url), found.to_notify)
-    return {"people": found.people, "requests": len(found.requests), "shared": found.shared}
+    for name in (name for name, lines in found.hashed.items() if not lines):
+        errors.print(
+            f"No line of {people} gives a hash for the list {name}: its entries were compared with nobody, and get no "
+            "answer. Add its columns and run `expunge drop match` again.",
+            markup=False,
+            soft_wrap=True,
+        )
+    compared = {"people": found.people, "hashed": found.hashed, "uncompared": found.uncompared}
+    return compared | {"requests": len(found.requests), "shared": found.shared}
 
 
 @contextmanager
