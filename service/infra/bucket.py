@@ -125,6 +125,12 @@ class Bucket(Folder):
                 raise
         crash_point("bucket-created")
 
+    def add(self, name: str, chunks: Sequence[Chunk]) -> None:
+        self.create(name, b"".join(chunks))
+
+    def sync(self) -> None:
+        """Return at once: what was answered is durable."""
+
     def overwrite(self, name: str, pieces: Mapping[int, bytes]) -> None:
         path = self._prefix + name
         for _ in range(TRIES):

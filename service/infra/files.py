@@ -128,6 +128,14 @@ class Folder(ABC):
         """Write a small file durably. Raises FileExistsError where there is one."""
 
     @abstractmethod
+    def add(self, name: str, chunks: Sequence[Chunk]) -> None:
+        """Write a whole file durably under a name that is free, or nothing. Raises FileExistsError."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Make every name durable that a process gave here, whichever it was."""
+
+    @abstractmethod
     def overwrite(self, name: str, pieces: Mapping[int, bytes]) -> None:
         """Write each piece at its offset, over what is there, durably; no other copy of those bytes remains readable.
 
@@ -213,6 +221,21 @@ class DiskFolder(Folder):
             self.disk.write(file, data)
             self.disk.sync(file)
         self.disk.sync_folder(self.root)
+
+    def add(self, name: str, chunks: Sequence[Chunk]) -> None:
+        self._make_root()
+        part = self.root / f".{secrets.token_hex(8)}.part"
+        try:
+            self._write(part, chunks)
+            self.disk.link(part, self.root / name)
+        finally:
+            self.disk.unlink(part)
+        crash_point("store-linked")
+        self.disk.sync_folder(self.root)
+
+    def sync(self) -> None:
+        if self.root.is_dir():
+            self.disk.sync_folder(self.root)
 
     def overwrite(self, name: str, pieces: Mapping[int, bytes]) -> None:
         with self.disk.open(self.root / name) as file:

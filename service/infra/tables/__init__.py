@@ -12,6 +12,7 @@ from service.infra.tables.installation import (
     Lease,
     LogCheck,
     Restoration,
+    SweptFile,
     TreeHead,
     TreeNode,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "Restoration",
     "Serial",
     "StoredVector",
+    "SweptFile",
     "SuppressionEntry",
     "Tally",
     "Task",

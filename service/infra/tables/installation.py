@@ -161,4 +161,18 @@ class Restoration(Record):
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     started_at: Mapped[int] = mapped_column(Moment)
     confirmed_at: Mapped[int | None] = mapped_column(Moment)
+    epoch: Mapped[int | None] = mapped_column(Count)
+    """that its confirmation began (``service.audit.witness``); None: it began none"""
     report: Mapped[dict[str, Any]]
+
+
+class SweptFile(Record):
+    """A file that was deleted because no version named it: a worker that slept since it wrote the file may not publish.
+
+    Written before the file is deleted, under a lock that each publication shares.
+    """
+
+    __tablename__ = "swept_files"
+    digest: Mapped[str] = mapped_column(Digest, primary_key=True)
+    deleted_at: Mapped[int | None] = mapped_column(Moment)
+    """None: it is about to be deleted. What is written under this name later is another file"""
