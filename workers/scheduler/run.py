@@ -285,7 +285,7 @@ def complete_served(database: Database) -> int:
 def retry_large(database: Database) -> int:
     """Retry each unusually large request whose waiting time is over."""
     with database.read() as session:
-        if not holds.large_and_due(session):
+        if session.scalar(select(Task.id).where(*holds.large_and_due(session)).limit(1)) is None:
             return 0
     with database.write() as session:
         return len(holds.retry_large(session))
