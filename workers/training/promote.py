@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import and_, case, delete, func, or_, select
+from sqlalchemy import case, delete, select
 from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
@@ -73,7 +73,7 @@ class Departure:
 
 def departure(session: Session, job: Preparation) -> Departure:
     """Return who leaves with the first version if it is drafted now: everyone who has asked."""
-    found = asked(session, job, _cancellable(session, job))
+    found = asked(session, job)
     return _departure(session, job, found, target_of(session, job.generation_id, found.going))
 
 
@@ -99,7 +99,7 @@ def publish_generation(
     Raises Stale, Replan, TrainAgain, Overspent; then nothing was written.
     """
     with publication(storage, job, draft) as (session, model):
-        found = asked(session, job, _cancellable(session, job))
+        found = asked(session, job)
         current = _departure(session, job, found, draft.target)
         replaced = current.replaced
         if replaced is None:
@@ -155,7 +155,10 @@ def _erase_all(session: Session, old_id: int, version: Version) -> None:
 def _first_results(
     session: Session, job: Preparation, current: Departure, registered: Registered
 ) -> dict[Claimed, Result]:
-    """Return the result of every waiting task with version 1. Raises Replan where someone asked since the draft."""
+    """Return the result of every waiting task with version 1, without those that can still be cancelled.
+
+    Raises Replan where someone asked since the draft.
+    """
     found = current.asked
     missing = found.going.difference(current.target.positions)
     if missing:
@@ -165,6 +168,8 @@ def _first_results(
     )
     results: dict[Claimed, Result] = {}
     for task_id, request_id in rows:
+        if request_id in found.later:
+            continue
         positions = found.named.get(request_id, frozenset())
         left_out = registered.left_out.get(request_id, 0)
         task = Claimed(task_id, request_id)
@@ -189,7 +194,7 @@ def _switch_results(session: Session, job: Preparation, current: Departure, repl
             raise Replan(still_there(named, positions - target))
         if status == "completed" and positions - target:
             raise TrainAgain("somebody was forgotten while the candidate was trained, and is under a legal hold since")
-        if status not in OPEN:
+        if status not in OPEN or request_id in current.asked.later:
             continue
         task = Claimed(task_id, request_id)
         if positions & current.asked.protected:
@@ -227,20 +232,6 @@ def _tasks(session: Session, job: Preparation, named: Mapping[str, frozenset[int
     for batch in batches(named):
         found |= {row.id: row for row in session.execute(columns.where(Task.request_id.in_(batch)))}
     return [(row.id, row.request_id, row.status) for row in found.values()]
-
-
-def _cancellable(session: Session, job: Preparation) -> frozenset[str]:
-    """Return the requests that a retrain does not carry out yet: they can be cancelled, or wait for an approval.
-
-    Version 1 carries out everything.
-    """
-    if not job.retrains:
-        return frozenset()
-    collected = func.coalesce(Task.reason, "") == Reason.AWAITING_OTHERS
-    inside = and_(Task.status == "queued", Task.not_before > now(session), ~collected)
-    large = and_(Task.status == "blocked", Task.reason == Reason.LARGE)
-    query = select(Task.request_id).where(Task.model_id == job.model_id, or_(inside, large))
-    return frozenset(session.scalars(query))
 
 
 def _require_held_people(session: Session, job: Preparation, old_id: int) -> None:
