@@ -108,6 +108,13 @@ class Folder(ABC):
     def inside(self, name: str) -> Folder:
         """Return the folder of that name in this one. It need not exist."""
 
+    def promptly(self) -> Folder:
+        """Return this folder for small files that a transaction waits for: no call waits for longer than 10 s.
+
+        A disk is as it is.
+        """
+        return self
+
     @abstractmethod
     def entries(self) -> Iterator[Entry]:
         """Yield every file, half-written ones too, and no folder."""

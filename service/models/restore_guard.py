@@ -19,8 +19,12 @@ from service.infra.settings import SettingsError
 from service.infra.tables import Restoration, Version
 
 UPDATES = "updates"
-"""the journal's folder in the store"""
 COMMITTED = ".release"
+
+
+def updates_in(store: Folder) -> Folder:
+    """Return the journal's folder. A publication waits for its files while intake waits for the publication."""
+    return store.inside(UPDATES).promptly()
 
 
 def unconfirmed(session: Session) -> Restoration | None:
@@ -44,7 +48,7 @@ def updates_missing(database: Database, store: Folder) -> int:
 
     Raises Busy, OSError.
     """
-    names = [PurePath(entry.name) for entry in store.inside(UPDATES).entries()]
+    names = [PurePath(entry.name) for entry in updates_in(store).entries()]
     versions = [name.stem for name in names if name.suffix == COMMITTED and not name.stem.startswith("draw-")]
     with database.read() as session:
         known = sum(len(_known(session, part)) for part in batches(versions))

@@ -37,7 +37,7 @@ from service.infra.time import SECOND
 from service.models import consumers
 from service.models.figures import FOLDER as FIGURES
 from service.models.figures import Figures
-from service.models.restore_guard import UPDATES, unconfirmed
+from service.models.restore_guard import unconfirmed, updates_in
 from service.models.retrain_plan import retrain_lease
 from service.models.tallies import tally
 from service.requests import legal_holds as holds
@@ -105,7 +105,7 @@ class Scheduler:
         duties: list[Callable[[], object]] = [
             lambda: sweep(self.database, self.notifier),
             lambda: extend_log(self.database, self.signer()),
-            lambda: destroy_keys(self.database, self.keys, self.store.folder.inside(UPDATES), self.tenants),
+            lambda: destroy_keys(self.database, self.keys, updates_in(self.store.folder), self.tenants),
             lambda: erase_ended(self.database, self.private, self.keys, self.tenants),
             lambda: issue(self.database, self.signer(), self.pepper),
             lambda: purge(self.database, self.store, self.grace_seconds),
@@ -233,7 +233,7 @@ def purge(database: Database, store: Store, grace_seconds: float) -> int:
         follows = (Version.model_id == version.model_id, Version.parent_id == version.id)
         with database.write() as session:
             successors = session.scalars(select(Version.id).where(*follows)).all()
-            confirm_committed(session, store.folder.inside(UPDATES), successors)
+            confirm_committed(session, updates_in(store.folder), successors)
             _purge_one(session, store, version.id, version.checkpoint)
     return len(due)
 
@@ -317,11 +317,11 @@ def sweep_files(database: Database, store: Store, private: Store, older_than: fl
     Those written within the last ``older_than`` seconds are kept: their row may follow. Raises Busy, OSError.
     """
     with database.read() as session:
-        confirm_committed(session, store.folder.inside(UPDATES))
+        confirm_committed(session, updates_in(store.folder))
         published = set(session.scalars(select(Version.checkpoint).where(Version.status.in_(UNPURGED))))
         secret = set(session.scalars(select(Version.state).where(Version.status == "current")))
         secret |= _prepared(session)
-    half_written = [Store(store.folder.inside(name)) for name in (UPDATES, FIGURES)]
+    half_written = [Store(updates_in(store.folder)), Store(store.folder.inside(FIGURES))]
     swept = sum(each.sweep((), older_than) for each in half_written)
     return swept + store.sweep(published, older_than) + private.sweep(secret, older_than)
 

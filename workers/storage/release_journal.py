@@ -31,7 +31,7 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from service.models.restore_guard import UPDATES
+from service.models.restore_guard import updates_in
 from workers.storage.encryption import Sealer
 
 DRAFT, UPDATE, SET_ASIDE = ".draft", ".release", ".set-aside"
@@ -81,7 +81,7 @@ class Journal:
     """A folder of sealed entries, named by their version. It is in the folder of the store."""
 
     def __init__(self, store: Folder, sealer: Sealer) -> None:
-        self.folder = store.inside(UPDATES)
+        self.folder = updates_in(store)
         self._sealer = sealer
 
     def write(

@@ -18,7 +18,7 @@ from service.api.http.etag import IfNoneMatch, shown
 from service.api.http.pagination import Limit, NumberCursor, Page, link
 from service.api.http.ranges import ByteRange, choose
 from service.api.openapi import answer, problem
-from service.api.problems import ApiProblem, not_found
+from service.api.problems import ApiProblem, asking_store, not_found
 from service.api.routes.models.models import find as find_model
 from service.api.types import ModelName, Moment
 from service.infra.files import Damaged, Store
@@ -186,9 +186,10 @@ def _why_never(session: Session, version: Version) -> str:
 
 
 def _open(store: Store, digest: str) -> BinaryIO:
-    """Open the verified file. Raises ApiProblem (500) where it is missing or damaged."""
+    """Open the verified file. Raises ApiProblem: 500 where it is missing or damaged, 503 where the store is away."""
     try:
-        return store.open(digest)
+        with asking_store():
+            return store.open(digest)
     except Damaged:
         detail = "The checkpoint's file is missing or damaged in the store; the operator must restore it."
         raise ApiProblem(500, "checkpoint_damaged", detail) from None
