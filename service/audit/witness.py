@@ -59,7 +59,7 @@ class Witness:
     """The files of one store. Every method raises OSError where the store does not answer. None lists a folder."""
 
     def __init__(self, store: Folder) -> None:
-        self.updates, self.heads, self.epochs = (store.inside(name) for name in (UPDATES, HEADS, EPOCHS))
+        self.updates, self.heads, self.epochs = (store.inside(name).promptly() for name in (UPDATES, HEADS, EPOCHS))
 
     def epoch(self, known: int = 0) -> Epoch:
         """Return the newest epoch, looking from ``known`` on. An installation that was never restored is in epoch 0."""

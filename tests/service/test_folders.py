@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from service.infra.files import MARK, Damaged, DiskFolder, Folder, Store, folder_at
 from service.infra.settings import Settings
+from service.models.restore_guard import updates_in
 from tests.harness.s3 import S3
 
 LARGE = bytes(range(256)) * 8192
@@ -134,6 +138,36 @@ def test_a_bucket_that_does_not_answer_is_an_error_of_the_machine(bucket: str, m
     with pytest.raises(OSError, match="the bucket did not do it") as error:
         folder_at(bucket).read(MARK)
     assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def silent_bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """URL of a bucket whose server takes every connection and answers nothing."""
+    pytest.importorskip("obstore", reason="unverified here: obstore is not installed (pip install 'expunge[s3]')")
+    for name, value in (("ACCESS_KEY_ID", "k"), ("SECRET_ACCESS_KEY", "s"), ("REGION", "us-east-1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
+        yield "s3://bucket/store"
+
+
+@pytest.mark.parametrize("seconds", [1, pytest.param(None, marks=pytest.mark.drill)])
+def test_a_file_that_a_transaction_waits_for_is_given_up_within_ten_seconds(
+    silent_bucket: str, monkeypatch: pytest.MonkeyPatch, seconds: int | None
+) -> None:
+    """Intake waits for the publication that waits for it. Files of models have 300 seconds."""
+    from service.infra import bucket  # an extra  # noqa: PLC0415
+
+    assert sum(bucket.PROMPT_SECONDS) <= 10
+    if seconds is not None:
+        monkeypatch.setattr(bucket, "PROMPT_SECONDS", (seconds, 0))
+    updates = updates_in(folder_at(silent_bucket))
+    for call in (lambda: updates.write("a.draft", [b"x"]), lambda: updates.rename("a.draft", "a.release")):
+        began = time.monotonic()
+        with pytest.raises(OSError, match="the bucket did not do it"):
+            call()
+        assert time.monotonic() - began < (seconds or 10) + 2
 
 
 @pytest.mark.parametrize("wrong", ["gs://bucket/prefix", "s3:///prefix", "file:///folder"])

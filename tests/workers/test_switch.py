@@ -161,7 +161,7 @@ def test_a_request_inside_its_cancel_window_is_not_forgotten_by_the_switch(world
 def test_a_request_that_arrives_while_a_model_is_prepared_can_be_cancelled_in_its_whole_window(
     world: World, asked: str, cancelled: bool
 ) -> None:
-    """Version 1 holds the person. When the window is over, an update forgets them. One of the requests matches nobody."""
+    """Version 1 holds the person. When it is over, an update forgets them. One of the requests matches nobody."""
     model_id, requests = world.register(), list[str]()
 
     def ask() -> None:
