@@ -49,7 +49,7 @@ from workers.runtime.heartbeat import Pulse
 from workers.runtime.recipe_messages import drop_messages
 from workers.scheduler.ssrf_guard import Outbound
 from workers.scheduler.webhook_sender import WebhookSender
-from workers.storage.crypto_erase import bury, destroy_keys, erase_ended
+from workers.storage.crypto_erase import bury, destroy_keys, erase_ended, erase_lost
 from workers.storage.key_store import KeyStore
 from workers.storage.release_journal import confirm_committed
 from workers.storage.storage import open_places
@@ -124,6 +124,7 @@ class Scheduler:
             duties.append(lambda: _in_portions(lambda: tally(self.database)))
         if count % ORPHANS_EVERY == 0:
             duties.append(lambda: sweep_files(self.database, self.store, self.private))
+            duties.append(lambda: erase_lost(self.database, self.keys))
             duties.append(lambda: self.keys.sweep(ORPHAN_SECONDS))
             duties.append(self.database.truncate_log)
         carry_out(duties)

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from sqlalchemy import ColumnElement, or_, select, true, update
+from sqlalchemy import ColumnElement, func, or_, select, true, update
 from sqlalchemy.orm import InstrumentedAttribute
 
 from service.audit.log import record, recorded_at
 from service.infra.db import Database, batches, now
 from service.infra.fault_injection import crash_point
 from service.infra.files import Folder, Store
-from service.infra.tables import Certificate, Erasure, Generation, Model, Task, Version
+from service.infra.tables import Certificate, Erasure, Generation, Model, Restoration, Task, Version
 from service.infra.time import SECOND
 from service.models.generations import empty_generation
 from workers.storage.key_store import KeyStore
@@ -108,6 +108,24 @@ def erase_ended(database: Database, private: Store, keys: KeyStore, tenants: Col
         crash_point("erase-after-state")
         keys.destroy_generation(generation_id)
     return len(generations)
+
+
+def erase_lost(database: Database, keys: KeyStore) -> int:
+    """Destroy the keys of generations that no database knows since a restore; return how many generations.
+
+    They were begun after the backup that was put back. Nothing is destroyed before the operator has confirmed that
+    backup. Raises Busy, KeysMissing, OSError.
+    """
+    with database.read() as session:
+        confirmed = select(func.max(Restoration.last_generation)).where(Restoration.confirmed_at.is_not(None))
+        last = session.scalar(confirmed)
+        if last is None:
+            return 0
+        known = set(session.scalars(select(Generation.id).where(Generation.id <= last)))
+    lost = {each for each in keys.generations() if each <= last} - known
+    for generation_id in sorted(lost):
+        keys.destroy_generation(generation_id)
+    return len(lost)
 
 
 def bury(database: Database) -> int:

@@ -163,6 +163,8 @@ class Restoration(Record):
     confirmed_at: Mapped[int | None] = mapped_column(Moment)
     epoch: Mapped[int | None] = mapped_column(Count)
     """that its confirmation began (``service.audit.witness``); None: it began none"""
+    last_generation: Mapped[int | None] = mapped_column(Serial)
+    """the largest number of a generation that journal, key store and log knew: later ones start above it"""
     report: Mapped[dict[str, Any]]
 
 
