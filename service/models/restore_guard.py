@@ -12,7 +12,8 @@ from typing import Any
 from sqlalchemy import inspect, select
 from sqlalchemy.orm import Session
 
-from service.audit.log import record, recorded_at
+from service.audit.log import newest_head, record, recorded_at
+from service.audit.witness import Epoch, Witness, epoch_of
 from service.infra.db import Busy, Database, batches
 from service.infra.files import Folder
 from service.infra.settings import SettingsError
@@ -33,14 +34,28 @@ def unconfirmed(session: Session) -> Restoration | None:
     return session.scalars(waiting.limit(1)).one_or_none()
 
 
-def confirm(session: Session, tenant_id: str) -> dict[str, Any] | None:
-    """Let the service write again; returns the report that was confirmed. None: nothing waited."""
+def confirm(session: Session, tenant_id: str, witness: Witness) -> dict[str, Any] | None:
+    """Let the service write again, in a new epoch; returns the report that was confirmed. None: nothing waited.
+
+    Raises Contradicted where another began that epoch at this moment, and OSError where the store does not answer.
+    """
     waiting = unconfirmed(session)
     if waiting is None:
         return None
-    waiting.confirmed_at = recorded_at(session)
-    record(session, tenant_id, "restore.confirmed", restoration=waiting.id)
+    epoch = _next_epoch(session, witness)
+    waiting.confirmed_at, waiting.epoch = recorded_at(session), epoch.number
+    record(session, tenant_id, "restore.confirmed", restoration=waiting.id, epoch=epoch.number)
+    session.flush()
+    witness.begin(epoch)  # without the commit nothing is in that epoch, and the next confirmation begins the one after
     return waiting.report
+
+
+def _next_epoch(session: Session, witness: Witness) -> Epoch:
+    """Return the epoch in which the log goes on from the database's newest head, whatever was signed after it."""
+    old, head = witness.epoch(epoch_of(session)), newest_head(session)
+    begins = 0 if head is None else head.size
+    since = witness.last_head(old.number, begins) or witness.last_head(old.number, old.begins)
+    return Epoch(old.number + 1, begins, since or old.last)
 
 
 def updates_missing(database: Database, store: Folder) -> int:

@@ -17,6 +17,7 @@ from sqlalchemy import select
 from service.access.api_keys import NewKey, Scope, authenticate, create_key
 from service.audit.log import newest_head
 from service.audit.signed_note import Signer
+from service.audit.witness import Witness
 from service.infra import fault_injection as crash
 from service.infra.files import Folder, folder_at
 from service.infra.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
@@ -233,7 +234,7 @@ class Town:
         self.notifier.messages.clear()
         report = restore(self.world.storage, self.world.settings.lease_seconds, self.signer, log)
         with self.database.write() as session:
-            confirm(session, TENANT)
+            confirm(session, TENANT, Witness(self.world.storage.store.folder))
         return report
 
     def export(self) -> tuple[str, list[dict[str, Any]]]:

@@ -17,6 +17,7 @@ from service.api.app import create_app
 from service.audit.log import newest_head
 from service.audit.signed_note import NotAuthentic, Signer
 from service.audit.verify import verify
+from service.audit.witness import Head, Witness, epoch_of
 from service.certificates.envelope import verify as verified
 from service.certificates.issue import issue_due
 from service.infra.files import Damaged, folder_at
@@ -125,9 +126,10 @@ def retrained(world: World, model_id: str) -> None:
 
 
 def confirmed(world: World) -> None:
+    witness = Witness(world.storage.store.folder)
     with world.database.write() as session:
-        assert backups.confirm(session, TENANT) is not None
-        assert backups.confirm(session, TENANT) is None
+        assert backups.confirm(session, TENANT, witness) is not None
+        assert backups.confirm(session, TENANT, witness) is None
 
 
 @pytest.mark.parametrize("with_log", [True, False])
@@ -427,3 +429,56 @@ def dying(world: World, point: str, model_id: str) -> None:
     world.storage.database.close()
     world.storage.keys.close()
     die_at(world, point, lambda other: other.work(model_id))
+
+
+@pytest.mark.both_engines
+def test_a_restore_on_purpose_without_an_export_goes_on_signing_publishing_and_verifying(
+    world: World, snapshot: Snapshot
+) -> None:
+    """The store has heads and versions of after the backup. They bind who verifies, and not the new epoch's signer."""
+    model_id = world.live(min_guarantee="proved")
+    scheduler.extend_log(world.database, signer(world))
+    backups_of_then = [snapshot(world) for _ in range(2)]
+    released(world, model_id, "p1")
+    for _ in range(3):
+        world.delete("nobody")
+        scheduler.extend_log(world.database, signer(world))
+    for number, old in enumerate(backups_of_then, 1):
+        begins = head_of(old)
+        restore(old.storage, old.settings.lease_seconds, signer(old))
+        confirmed(old)
+        with old.database.read() as session:
+            assert epoch_of(session) == number
+        epoch = Witness(old.storage.store.folder).epoch()
+        assert (epoch.number, epoch.begins) == (number, begins.size)
+        (request,) = released(old, model_id, f"p{number + 1}")
+        keeper = scheduler.open_scheduler(old.settings)
+        for _ in range(2):  # what the first tick writes into the log is certified in the second
+            keeper.tick()
+        keeper.database.close()
+        head, lines = export(old)
+        assert verify(lines, head, signer(old).verifier).size > begins.size
+        with old.database.read() as session:
+            envelope = session.scalar(select(Certificate.envelope).where(Certificate.request_id == request))
+        assert verified(json.loads(envelope or ""), signer(old).verifier)["subject"]
+        assert [version.number for version in old.versions(model_id)][-1] == number + 2
+
+
+def head_of(world: World) -> Head:
+    with world.database.read() as session:
+        head = newest_head(session)
+        assert head is not None
+        return Head(head.size, head.root)
+
+
+def test_a_confirmation_that_ends_before_its_commit_begins_the_next_epoch_when_it_is_repeated(world: World) -> None:
+    world.live(min_guarantee="proved")
+    witness = Witness(world.storage.store.folder)
+    restore(world.storage, world.settings.lease_seconds, signer(world))
+    with pytest.raises(KeyboardInterrupt), world.database.write() as session:
+        backups.confirm(session, TENANT, witness)
+        raise KeyboardInterrupt
+    assert witness.epoch().number == 1
+    confirmed(world)
+    with world.database.read() as session:
+        assert epoch_of(session) == witness.epoch().number == 2
