@@ -1,4 +1,4 @@
-"""Epochs of the log, and files that were swept before a version named them."""
+"""Epochs of the log, files that were swept before a version named them, and when a lease was renewed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ BIGINT = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
+    for table, column in (("models", "lease_renewed_at"), ("leases", "renewed_at")):
+        op.add_column(table, sa.Column(column, BIGINT, server_default=sa.text("0"), nullable=False))
     op.add_column("restorations", sa.Column("epoch", BIGINT, nullable=True))
     op.create_table(
         "swept_files",

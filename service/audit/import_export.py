@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.audit import merkle as tree
-from service.audit.log import newest_head, recorded_at
+from service.audit.log import newest_head, recorded_at, unplace
 from service.audit.signed_note import NotAuthentic, Verifier
 from service.audit.verify import verify
 from service.infra.tables import AuditEntry, TreeHead, TreeNode
@@ -35,6 +35,7 @@ def continue_log(
     one for each tenant. Raises NotAuthentic.
     """
     head, lines = _merged(exports)
+    unplace(session)
     ours = newest_head(session)
     try:
         signed = verify(lines, head, verifier, [ours.note] if ours else [])

@@ -26,7 +26,7 @@ DRAFT, RELEASE, SET_ASIDE = ".draft", ".release", ".set-aside"
 
 
 class Contradicted(RuntimeError):
-    """The store holds another file of that name: another database wrote to it, or this one was put back."""
+    """The store says something else: another database wrote to it, or this one or the store was put back."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,9 @@ class Witness:
         found = _read(self.updates, place(model_id, number) + DRAFT)
         return None if found is None else found.partition("\n")[0]
 
+    def has_draft(self, model_id: str, number: int) -> bool:
+        return self.updates.holds(place(model_id, number) + DRAFT)
+
     def released(self, model_id: str, number: int) -> str | None:
         """Return the id of the version whose commit under this number is known."""
         return _read(self.updates, place(model_id, number) + RELEASE)
@@ -112,6 +115,23 @@ class Witness:
     def release(self, model_id: str, number: int, version_id: str) -> None:
         """Write that the version was committed. Raises Contradicted."""
         _write(self.updates, place(model_id, number) + RELEASE, version_id)
+
+    def confirm(self, model_id: str, number: int, version_id: str) -> None:
+        """Release a version that the database has, where its worker died after the commit.
+
+        Raises Contradicted where the store never had it, or has another of this number.
+        """
+        found = self.released(model_id, number)
+        if found is None:
+            found = self.drafted(model_id, number) or (version_id if self._of_before(version_id) else None)
+            if found == version_id:
+                self.release(model_id, number, version_id)
+        if found != version_id:
+            raise Contradicted(f"{self.updates}/{place(model_id, number)} is of {found}, in the database of {version_id}")
+
+    def _of_before(self, version_id: str) -> bool:
+        """Return whether a release before 0.2 wrote the version's file, which it named by the version alone."""
+        return any(self.updates.holds(version_id + ending) for ending in (RELEASE, DRAFT))
 
     def set_aside(self, model_id: str, number: int, version_id: str) -> None:
         """Write that no database will know the version. Raises Contradicted."""

@@ -351,15 +351,19 @@ class Store:
 
         Returns how many. An update writes its file before the row that names it, so young files must stay.
         """
+        orphans = self.orphans(keep, older_than)
+        self.folder.delete(orphans)
+        return len(orphans)
+
+    def orphans(self, keep: Container[str], older_than: float) -> list[str]:
+        """Return the names of the files that ``sweep`` would remove."""
         before = time.time() - older_than
-        orphans = [
+        return [
             entry.name
             for entry in self.folder.entries()
             if entry.written_at <= before
             and (PART.fullmatch(entry.name) or (DIGEST.fullmatch(entry.name) and entry.name not in keep))
         ]
-        self.folder.delete(orphans)
-        return len(orphans)
 
 
 def _named(digest: str) -> str:

@@ -7,6 +7,8 @@ publishes nothing afterwards. What is left of the weights and the keys is destro
 
 from __future__ import annotations
 
+import secrets
+
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session
 
@@ -111,9 +113,9 @@ def steps_of(model: Model) -> tuple[WayOut, ...]:
 def _end(session: Session, model: Model, status: str, why: str) -> None:
     """Write the status, end the model's generations, and end the leases of the workers on them."""
     model.status, model.reason, model.due_at, model.retrain_at = status, why, None, None
-    model.lease_token, model.lease_owner, model.lease_expires_at = model.lease_token + 1, None, 0
+    model.lease_token, model.lease_owner, model.lease_expires_at = secrets.randbits(63), None, 0
     beside = update(Lease).where(Lease.name == retrain_lease(model.id))
-    session.execute(beside.values(token=Lease.token + 1, expires_at=0))
+    session.execute(beside.values(token=secrets.randbits(63), expires_at=0))
     withdraw(session, Generation.model_id == model.id)
     open_ones = update(Generation).where(
         Generation.model_id == model.id, Generation.status.in_(("preparing", "candidate", "live"))

@@ -239,7 +239,7 @@ class Town:
 
     def export(self) -> tuple[str, list[dict[str, Any]]]:
         """Return the newest signed head, and every entry."""
-        while extend_log(self.database, self.signer):
+        while extend_log(self.database, self.signer, self.world.storage.guard.witness):
             pass
         with self.database.read() as session:
             head = newest_head(session)

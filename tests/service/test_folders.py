@@ -13,7 +13,7 @@ import pytest
 
 from service.infra.files import MARK, Damaged, DiskFolder, Folder, Store, folder_at
 from service.infra.settings import Settings
-from service.models.restore_guard import updates_in
+from service.audit.witness import Witness
 from tests.harness.s3 import S3
 
 LARGE = bytes(range(256)) * 8192
@@ -162,7 +162,7 @@ def test_a_file_that_a_transaction_waits_for_is_given_up_within_ten_seconds(
     assert sum(bucket.PROMPT_SECONDS) <= 10
     if seconds is not None:
         monkeypatch.setattr(bucket, "PROMPT_SECONDS", (seconds, 0))
-    updates = updates_in(folder_at(silent_bucket))
+    updates = Witness(folder_at(silent_bucket)).updates
     for call in (lambda: updates.write("a.draft", [b"x"]), lambda: updates.rename("a.draft", "a.release")):
         began = time.monotonic()
         with pytest.raises(OSError, match="the bucket did not do it"):

@@ -86,7 +86,7 @@ def signer(world: World) -> Signer:
 
 
 def export(world: World) -> tuple[str, list[dict[str, Any]]]:
-    scheduler.extend_log(world.database, signer(world))
+    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
     with world.database.read() as session:
         head = newest_head(session)
         rows = session.scalars(
@@ -136,7 +136,7 @@ def confirmed(world: World) -> None:
 def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: Snapshot, with_log: bool) -> None:
     model_id = world.live(min_guarantee="proved")
     released(world, model_id, "p1")
-    scheduler.extend_log(world.database, signer(world))
+    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
     open_then = world.delete("p2")
     old = snapshot(world)
     world.work(model_id)
@@ -163,7 +163,7 @@ def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: 
 @pytest.mark.both_engines
 def test_the_log_goes_on_where_it_was_and_contradicts_no_signed_head(world: World, snapshot: Snapshot) -> None:
     model_id = world.live(min_guarantee="proved")
-    scheduler.extend_log(world.database, signer(world))
+    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
     old = snapshot(world)
     released(world, model_id, "p1")
     log = export(world)
@@ -268,7 +268,7 @@ def test_what_a_lost_version_carried_out_is_completed_and_certified_of_the_other
     tasks = {task.model_id: task for task in old.rows_of(Task)}
     assert (tasks[lost].status, tasks[lost].reason, tasks[lost].version_id) == ("completed", "model_retired", None)
     assert old.request(request).status == "completed"
-    scheduler.extend_log(old.database, signer(old))
+    scheduler.extend_log(old.database, signer(old), old.storage.guard.witness)
     assert issue_due(old.database, signer(old), old.storage.pepper) == 1
     with old.database.read() as session:
         envelope = session.scalar(select(Certificate.envelope).where(Certificate.request_id == request))

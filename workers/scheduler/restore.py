@@ -51,17 +51,15 @@ from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from service.requests.states import Status, awaits_decision, derive
 from service.requests.status import end_open_tasks, outcomes_of, record_status, settle
-from workers.runtime.lease import give_back
+from workers.runtime.lease import drawn, give_back
 from workers.scheduler.replay import RestoreReport, Said, follow, to_do
 from workers.storage.private_state import drop_vectors
-from workers.storage.release_journal import SET_ASIDE, JournalEntry, revived
+from workers.storage.release_journal import JournalEntry, revived
 from workers.storage.storage import Storage
 from workers.update.publish import erase, mark_forgotten
 from workers.update.select import target_of
 from workers.update.task_results import note_exhaustion, queue_tasks
 
-BEYOND_ANY_CLAIM = 1 << 20
-"""Added to every lease's token, so that a worker from before the restore never passes the fence."""
 _NOT_IN_THE_TREE = {"id": None, "log_index": None, "leaf_hash": None}
 _RETIRED = (
     "The backup is older than what is served of this model, and holds neither its people nor its state. "
@@ -87,8 +85,8 @@ def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Seq
         report.log_entries = len(said) if exports else None
         published = {body["version"] for body in said if body["kind"] == PUBLISHED}
         new = [entry for entry in entries if not _known(session, entry)]
-        settled = {entry.name: _take_up(session, report, entry, new, published) for entry in new}
-        entries += storage.journal.entries(SET_ASIDE)
+        settled = [(entry, _take_up(session, report, entry, new, published)) for entry in new]
+        entries += storage.journal.entries(set_aside=True)
         _spend_greatest(session, report, entries)
         follow(session, report, said, storage.pepper)
         _destroy_retired(session, report)
@@ -100,9 +98,8 @@ def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Seq
         report.to_do = to_do(report)
         restoration = _file(session, report)
         number_above(session, restoration, _last_generation(storage, entries, said))
-    for name, adopted in settled.items():
-        if storage.journal.folder.holds(name):
-            storage.journal.confirm(name) if adopted else storage.journal.set_aside(name)
+    for entry, adopted in settled:
+        storage.journal.settle(entry, adopted=adopted)
     return report
 
 
@@ -345,11 +342,11 @@ def _spend_greatest(session: Session, report: RestoreReport, entries: Sequence[J
 def _restart(session: Session) -> None:
     """End the leases from before the restore; running tasks wait again."""
     for model in session.scalars(select(Model)):
-        model.lease_token += BEYOND_ANY_CLAIM
+        model.lease_token = drawn()
         model.notified_at = 0
         give_back(model)
     for lease in session.scalars(select(Lease)):
-        lease.token += BEYOND_ANY_CLAIM
+        lease.token = drawn()
         lease.expires_at = 0
     busy = (Task.status == "running") & (func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS)
     running = session.scalars(select(Task).where(busy)).all()

@@ -12,9 +12,10 @@ from sqlalchemy import ColumnElement, func, or_, select, true, update
 from sqlalchemy.orm import InstrumentedAttribute
 
 from service.audit.log import record, recorded_at
+from service.audit.witness import Witness
 from service.infra.db import Database, batches, now
 from service.infra.fault_injection import crash_point
-from service.infra.files import Folder, Store
+from service.infra.files import Store
 from service.infra.tables import Certificate, Erasure, Generation, Model, Restoration, Task, Version
 from service.infra.time import SECOND
 from service.models.generations import empty_generation
@@ -26,10 +27,10 @@ ERASED_AGAIN_SECONDS = 86_400.0
 """A worker that did not notice yet may make another key for a model that has ended: it is looked for this long."""
 
 
-def destroy_keys(database: Database, keys: KeyStore, updates: Folder, tenants: Collection[str] | None = None) -> int:
+def destroy_keys(database: Database, keys: KeyStore, witness: Witness, tenants: Collection[str] | None = None) -> int:
     """Destroy every key whose erasure is due; return how many.
 
-    ``updates`` is the journal's folder: its entries are confirmed first. ``tenants`` are those whose keys are in this
+    The versions that their people left with are released first, and that is durable. ``tenants`` are those whose keys are in this
     key store, None means all: a key store that never held a key must not report it as destroyed. An erasure is marked
     as done only after the key's share was overwritten in its file. Raises Busy, KeysMissing, OSError.
     """
@@ -39,7 +40,7 @@ def destroy_keys(database: Database, keys: KeyStore, updates: Folder, tenants: C
             .where(Erasure.destroyed_at.is_(None), _of(tenants, Erasure.tenant_id))
             .order_by(Erasure.id)
         ).all()
-        confirm_committed(session, updates, sorted({row.version_id for row in due if row.version_id}))
+        confirm_committed(session, witness, sorted({row.version_id for row in due if row.version_id}))
     if not due:
         return 0
     keys.destroy(row.key_id for row in due)

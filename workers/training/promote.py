@@ -23,7 +23,7 @@ from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from workers.guarantee.certify import Size
 from workers.runtime.jobs import Claimed, Preparation
-from workers.runtime.lease import Stale, give_back, give_back_beside
+from workers.runtime.lease import Stale, drawn, give_back, give_back_beside
 from workers.storage.storage import Storage
 from workers.update.publish import (
     Draft,
@@ -117,7 +117,7 @@ def publish_generation(
         generation.report = (generation.report or {}) | dict(registered.report)
         model.status, model.reason, model.generation_id = "live", None, generation.id
         schedule_retrain(session, model)
-        make_version(session, job, draft, replaced, digests)
+        make_version(session, storage, job, draft, replaced, digests)
         if replaced is not None:
             crash_point("switch-after-version")
             _erase_all(session, replaced.generation_id, session.get_one(Version, draft.version_id))
@@ -139,7 +139,7 @@ def _end_replaced(session: Session, model: Model, job: Preparation, replaced: Ve
     """End the served generation, and fence off an update that is still computed on it."""
     old = session.get_one(Generation, replaced.generation_id)
     old.status, old.phase, old.ended_at = "ended", None, now(session)
-    model.lease_token += 1
+    model.lease_token = drawn()
     give_back(model)
     give_back_beside(session, model.id)
     facts: dict[str, Any] = {"model_id": model.id, "generation": job.generation_id, "replaces": old.id}

@@ -96,7 +96,7 @@ def charge_withheld(session: Session, storage: Storage, job: Job, budget_cost: i
     """Charge an update that was computed and will never be published. Raises Overspent."""
     if budget_cost:
         ledger.charge(session, job.generation_id, None, budget_cost)
-        storage.journal.confirm(storage.journal.write(session, job, budget_cost, None))
+        storage.journal.write_withheld(session, job, budget_cost)
 
 
 def give_up(database: Database, job: Job, why: str, pause_seconds: float, most: int) -> None:
@@ -107,7 +107,7 @@ def give_up(database: Database, job: Job, why: str, pause_seconds: float, most: 
     with database.write() as session:
         model = fence(session, job.lease)
         later = now(session) + int(pause_seconds * SECOND)
-        ledger.record(session, job.tenant_id, "attempt.failed", model_id=model.id, token=job.lease.token, why=why)
+        ledger.record(session, job.tenant_id, "attempt.failed", model_id=model.id, token=str(job.lease.token), why=why)
         generation = session.get_one(Generation, job.generation_id)
         generation.attempts = min(generation.attempts, most)
         if job.lease.name is not None:

@@ -142,6 +142,7 @@ class Lease(Record):
     token: Mapped[int] = mapped_column(Count)
     owner: Mapped[str] = mapped_column(String(120))
     expires_at: Mapped[int] = mapped_column(Moment)
+    renewed_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
 
 
 class ClaimedPlace(Record):

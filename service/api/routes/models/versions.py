@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
 from service.access.api_keys import Caller, Scope
-from service.api.dependencies import Running, holding, problems, reading
+from service.api.dependencies import Running, holding, problems, reading, require_agreed
 from service.api.http.etag import IfNoneMatch, shown
 from service.api.http.pagination import Limit, NumberCursor, Page, link
 from service.api.http.ranges import ByteRange, choose
@@ -148,6 +148,7 @@ def restore(name: ModelName, number: Number, service: Running, caller: Admin) ->
     summary="Download the checkpoint that is served",
 )
 def checkpoint(*, name: ModelName, number: Number, request: Request, service: Running, caller: Downloader) -> Response:
+    verdict = require_agreed(service)
     with service.database.read() as session:
         model = find_model(session, caller.tenant_id, name)
         row = session.execute(_one(model, number)).one_or_none()
@@ -159,6 +160,10 @@ def checkpoint(*, name: ModelName, number: Number, request: Request, service: Ru
         if version.status != "current":
             why = f"{_why_never(session, version)} Download the current version instead."
             raise ApiProblem(410, "version_superseded", why)
+    with asking_store():
+        if verdict.silent:
+            raise OSError
+        service.watch.require_released(model.id, version.number, version.id)
     part = choose(request.headers, f'"{version.checkpoint}"', version.size)
     headers = _headers(version, part)
     if part.status == 416:
