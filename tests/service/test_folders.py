@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from service.audit.witness import Witness
 from service.infra.files import MARK, Damaged, DiskFolder, Folder, Store, folder_at
 from service.infra.settings import Settings
-from service.audit.witness import Witness
 from tests.harness.s3 import S3
 
 LARGE = bytes(range(256)) * 8192
