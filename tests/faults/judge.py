@@ -12,6 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.audit import verify
+from service.audit.log import newest_head, signed_size
 from service.audit.signed_note import NotAuthentic, Signer
 from service.infra.db import Busy, Database
 from service.infra.files import Store
@@ -25,7 +26,6 @@ from service.infra.tables import (
     Model,
     Removal,
     Task,
-    TreeHead,
     Version,
 )
 from service.infra.tenants import DEFAULT_TENANT
@@ -141,9 +141,9 @@ def knows(recipe: str, subject: str) -> bool:
 
 
 def _log(session: Session, settings: Settings, _: Journal) -> Iterator[Broken]:
-    note = session.scalar(select(TreeHead.note).order_by(TreeHead.size.desc()).limit(1))
+    head = newest_head(session)
     try:
-        verify.verify(exported(session), note or "", Signer.of(settings).verifier)
+        verify.verify(exported(session), head.note if head else "", Signer.of(settings).verifier)
     except NotAuthentic as error:
         yield Broken("lost", f"the audit log does not verify: {error}")
 
@@ -151,6 +151,6 @@ def _log(session: Session, settings: Settings, _: Journal) -> Iterator[Broken]:
 def exported(session: Session) -> Iterator[dict[str, Any]]:
     """Return the log's entries as ``expunge audit export`` gives them."""
     columns = (AuditEntry.log_index, AuditEntry.leaf_hash, AuditEntry.body)
-    rows = select(*columns).where(AuditEntry.log_index.is_not(None)).order_by(AuditEntry.log_index)
+    rows = select(*columns).where(AuditEntry.log_index < signed_size(session)).order_by(AuditEntry.log_index)
     for index, leaf, body in session.execute(rows):
         yield {"index": index, "leaf_hash": leaf, "body": body}

@@ -446,7 +446,7 @@ def test_a_restore_on_purpose_without_an_export_goes_on_signing_publishing_and_v
 ) -> None:
     """The store has heads and versions of after the backup. They bind who verifies, and not the new epoch's signer."""
     model_id = world.live(min_guarantee="proved")
-    scheduler.extend_log(world.database, signer(world))
+    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
     backups_of_then = [snapshot(world) for _ in range(2)]
     released(world, model_id, "p1")
     for _ in range(3):
