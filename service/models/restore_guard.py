@@ -104,7 +104,11 @@ class Guard:
     def look(self, model_id: str | None = None) -> None:
         """Compare everything, or the log and one model. Raises PutBack, OSError, Busy."""
         with self._lock:
-            if self._differs(model_id) is not None:
+            try:
+                first = self._differs(model_id)
+            except Busy:  # the pool's connection may have ended with its server, and the next one is new
+                first = self._differs(model_id)
+            if first is not None:
                 self._database.close()  # connections to the database of before
                 time.sleep(AGAIN_SECONDS)
                 found = self._differs(model_id)

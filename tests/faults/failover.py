@@ -290,7 +290,7 @@ def _goes_on(course: Lived) -> None:
     for name in course.models:
         code = _status(lambda name=name: course.get(_download(name)))  # type: ignore[misc]
         course.require(code == 200, f"{name} is not handed out after the restore: {code}")
-    course.found += judge(course.where.stack.settings, course.journal)
+    course.found += judge(course.where.stack.settings, course.journal, restored=True)
 
 
 def _publish_unseen(copy: World, model_id: str) -> None:
