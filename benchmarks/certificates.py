@@ -87,7 +87,7 @@ def issue(world: World) -> dict[str, Any]:
     one.
     """
     signer, statements, database = Signer.of(world.settings), [0], Timed(world.settings.database_url)
-    while extend_log(world.database, signer):
+    while extend_log(world.database, signer, world.storage.guard.witness):
         pass
     event.listen(database.engine, "before_cursor_execute", lambda *_: statements.append(0))
     calls, issued, start, cpu = 0, 0, time.perf_counter(), time.process_time()

@@ -18,6 +18,7 @@ from service.infra.queue import notify as queue
 from service.infra.queue.messages import MODEL_ID, TASK
 from service.infra.tables import Model
 from service.infra.tracing import updating
+from service.models.restore_guard import PutBack
 from workers.runtime.db_retry import retry
 from workers.runtime.failures import of_the_machine
 from workers.runtime.heartbeat import Pulse
@@ -63,10 +64,12 @@ class Worker:
             if self._did_what_precedes(model_id):
                 return
             self._claim_and_do(model_id)
-        except Stale as error:
+        except (Stale, PutBack) as error:
             log.warning("%s", error)
         except Busy as error:
             log.warning("The database is busy: %s", error)
+        except OSError as error:
+            log.warning("The store does not answer: %s", error)
         crash_point("worker-before-ack")
 
     def _did_what_precedes(self, model_id: str) -> bool:
@@ -77,7 +80,10 @@ class Worker:
         deletions, pieces = before(self._database, model_id, self._process.settings.served_tenants)
         for other in deletions:
             self._claim_and_do(other)
-        if pieces is None or not self._help(pieces):
+        if pieces is None:
+            return False
+        self._process.storage.guard.look(pieces)
+        if not self._help(pieces):
             return False
         queue.notify_one(self._process.notifier, model_id)
         return True
@@ -94,18 +100,22 @@ class Worker:
             for model_id in waiting:
                 start = time.perf_counter()
                 owner, lease = self._process.owner, settings.lease_seconds
+                self._process.storage.guard.look(model_id)
                 job = claim_deletions(self._database, model_id, owner, lease, settings.served_tenants)
                 if job is not None:
                     self._carry_out(job, time.perf_counter() - start)
                     done += 1
-        except Stale as error:
+        except (Stale, PutBack) as error:
             log.warning("%s", error)
         except Busy as error:
             log.warning("The database is busy: %s", error)
+        except OSError as error:
+            log.warning("The store does not answer: %s", error)
         return done
 
     def _claim_and_do(self, model_id: str) -> None:
         start = time.perf_counter()
+        self._process.storage.guard.look(model_id)
         job = claim(
             self._database,
             model_id,
@@ -126,7 +136,7 @@ class Worker:
         self._pulse.hold(job.lease, job.generation_id)
         try:
             self._do(job, watch)
-        except Stale:
+        except (Stale, PutBack):
             self._benches.drop()
             raise
         except Interrupted:

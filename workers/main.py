@@ -7,18 +7,16 @@ import os
 import signal
 import sys
 import threading
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from service.audit.import_export import read_export
 from service.audit.signed_note import Signer
 from service.infra.actors import OPERATOR
-from service.infra.db import Busy, Database
-from service.infra.files import folder_at
+from service.infra.db import Busy
 from service.infra.logging import configure
 from service.infra.settings import API_SECRETS, Settings, SettingsError, ensure_secrets
 from service.infra.tracing import export_spans
-from service.models.restore_guard import check_age
 
 WORKERS_SECRETS = ("sealing_key_file", "pepper_file")
 NEEDED = {"worker": WORKERS_SECRETS, "updater": WORKERS_SECRETS, "scheduler": API_SECRETS}
@@ -40,8 +38,6 @@ def main(arguments: list[str]) -> int:
     if settings.mode == "production":  # elsewhere the commands that set up make them; a lost pepper is not replaced
         ensure_secrets(settings, NEEDED[arguments[0]])
     try:
-        with closing(Database(settings.database_url)) as database:
-            check_age(database, folder_at(settings.store))
         return {"worker": _worker, "updater": _updater, "scheduler": _scheduler}[arguments[0]](settings)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")

@@ -29,14 +29,12 @@ from service.infra.logging import configure
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import API_SECRETS, Settings, ensure_secrets, session_key
 from service.infra.tracing import NO_TELEMETRY, Traced, export_spans
-from service.models.restore_guard import check_age
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Make the application.
 
-    Raises SettingsError where production lacks a secret, a place is another installation's, or the database is older
-    than the store.
+    Raises SettingsError where production lacks a secret, or a place is another installation's.
     """
     settings = settings or Settings()
     configure(settings.log_level)
@@ -47,7 +45,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     with suppress(Busy):  # under another pepper no API key is valid, so nothing is accepted
         check_pepper(database, pepper)
         check_places(database, {"store": store})
-    check_age(database, store)
     service = Service(
         settings=settings,
         database=database,

@@ -21,11 +21,11 @@ from service.api.openapi import answer, problem
 from service.api.problems import ApiProblem, Error
 from service.api.traffic import Traffic
 from service.infra.actors import Actor, act_for
-from service.infra.db import Database
+from service.infra.db import Busy, Database
 from service.infra.files import Store
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import Settings
-from service.models.restore_guard import unconfirmed
+from service.models.restore_guard import Guard, Verdict, Watch, unconfirmed
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -59,6 +59,11 @@ class Service:
     def store(self) -> Store:
         """Return the store of published checkpoints."""
         return Store.at(self.settings.store)
+
+    @cached_property
+    def watch(self) -> Watch:
+        """Return what knows whether database and store agree."""
+        return Watch(Guard(self.database, self.store.folder))
 
     @cached_property
     def notifier(self) -> Celery:
@@ -288,15 +293,29 @@ def _require_read(request: Request) -> None:
 
 
 def require_writable(service: Service) -> None:
-    """Check that the service may write. Raises ApiProblem (503) while a restored backup waits for the operator."""
+    """Check that the service may write. A store that does not answer stops no request.
+
+    Raises ApiProblem (503) while a restored backup waits for the operator, and while the database and the store differ.
+    """
     with service.database.read() as session:
-        if unconfirmed(session) is None:
-            return
+        waiting = unconfirmed(session) is not None
+    if not waiting:
+        if require_agreed(service).silent == "database":
+            raise Busy("The database did not answer.")
+        return
     detail = (
         "The database was restored from a backup and can only be read. An operator checks the report of "
         "`expunge restore` and ends this with `expunge restore --confirm`."
     )
     raise ApiProblem(503, "read_only", detail, headers={"Retry-After": "60"})
+
+
+def require_agreed(service: Service) -> Verdict:
+    """Return the verdict on database and store. Raises ApiProblem (503) where they differ."""
+    found = service.watch.verdict()
+    if found.difference:
+        raise ApiProblem(503, "database_put_back", found.difference, headers={"Retry-After": "60"})
+    return found
 
 
 def _within_limits(service: Service, request: Request, found: Caller) -> None:

@@ -18,7 +18,7 @@ from service.infra.migrate import SchemaState, schema_state
 from service.infra.settings import SettingsError
 from service.infra.tables import Heartbeat
 from service.infra.time import SECOND
-from service.models.restore_guard import unconfirmed, updates_missing
+from service.models.restore_guard import unconfirmed
 
 router = APIRouter(tags=["health"])
 _METRICS = "text/plain; version=1.0.0; charset=utf-8"
@@ -45,10 +45,11 @@ def readyz(service: Running) -> ReadyView:
         raise _not_ready("The schema is behind this release: run `expunge migrate`.")
     if state is SchemaState.AHEAD:
         raise _not_ready("The schema is ahead of this release: start the newer release.")
-    _require_store(service)
     with service.database.read() as session:
         if unconfirmed(session) is not None:
             raise _not_ready("A restored backup waits for `expunge restore --confirm`; until then only reading works.")
+    _require_store(service)
+    with service.database.read() as session:
         workers = live_workers(session, service.settings.lease_seconds)
     if workers == 0:
         raise _not_ready("No worker is alive: start one with `expunge worker`.")
@@ -57,28 +58,32 @@ def readyz(service: Running) -> ReadyView:
 
 @router.get("/metrics", response_class=Response, summary="Prometheus metrics")
 def metrics(service: Running) -> Response:
-    return Response(render(service.database, service.settings, service.traffic), media_type=_METRICS)
+    differs = service.watch.verdict().difference is not None
+    return Response(render(service.database, service.settings, service.traffic, differs=differs), media_type=_METRICS)
 
 
 def live_workers(session: Session, lease_seconds: float) -> int:
     """Count the workers whose heartbeat is younger than a lease, by the database's clock."""
-    since = now(session) - int(lease_seconds * SECOND)
-    count = select(func.count()).where(Heartbeat.kind == "worker", Heartbeat.beat_at >= since)
+    at, young = now(session), int(lease_seconds * SECOND)  # a clock that had jumped ahead left beats of the future
+    count = select(func.count()).where(Heartbeat.kind == "worker", Heartbeat.beat_at.between(at - young, at + young))
     return session.scalar(count) or 0
 
 
 def _require_store(service: Service) -> None:
-    """Raise ApiProblem (503) unless the store answers, is this installation's, and knows no more than the database."""
-    folder = service.store.folder
+    """Raise ApiProblem (503) unless the store answers, is this installation's, and agrees with the database."""
+    verdict = service.watch.verdict()
+    if verdict.difference:
+        raise _not_ready(verdict.difference)
+    if verdict.silent == "database":
+        raise _not_ready("The database does not answer.")
     try:
-        check_places(service.database, {"store": folder})
-        missing = updates_missing(service.database, folder)
+        if verdict.silent:
+            raise Busy
+        check_places(service.database, {"store": service.store.folder})
     except SettingsError as error:
         raise _not_ready(str(error)) from None
-    except (Busy, OSError):
+    except Busy:
         raise _not_ready("The store does not answer: look at EXPUNGE_STORE, and at the server of its bucket.") from None
-    if missing:
-        raise _not_ready("The database is older than the store: run `expunge restore`.")
 
 
 def _not_ready(detail: str) -> ApiProblem:

@@ -60,7 +60,7 @@ class _Scrape:
         return iter(self._metrics)
 
 
-def render(database: Database, settings: Settings, traffic: Traffic) -> bytes:
+def render(database: Database, settings: Settings, traffic: Traffic, *, differs: bool) -> bytes:
     """Write the exposition text: this process's own metrics, then those from the database. Raises Busy."""
     with database.snapshot() as session:
         counted = counts(session)
@@ -68,7 +68,7 @@ def render(database: Database, settings: Settings, traffic: Traffic) -> bytes:
         for part in (_reasons, _certificates, _preparations, _budgets, _consumers, _webhooks, _keys, _feeds, processes):
             metrics += part(session)
     registry = CollectorRegistry()
-    registry.register(_Scrape([_build(), *traffic.metrics(), *disks(settings), *metrics]))
+    registry.register(_Scrape([_build(), _witnessed(differs), *traffic.metrics(), *disks(settings), *metrics]))
     registry.register(FAILED_NOTIFICATIONS)
     return generate_latest(REGISTRY) + generate_latest(registry)
 
@@ -77,6 +77,11 @@ def _build() -> Metric:
     """Show which release answers; the value is always 1."""
     facts = {"version": metadata_version("expunge"), "python": python_version()}
     return InfoMetricFamily("expunge_build", "The release that answers", value=facts)
+
+
+def _witnessed(differs: bool) -> Metric:
+    text = "1: the database and the store differ, and nothing is taken in, published, signed or handed out"
+    return GaugeMetricFamily("expunge_database_put_back", text, int(differs))
 
 
 def _webhooks(session: Session) -> Iterator[Metric]:

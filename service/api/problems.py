@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from itertools import takewhile
 from typing import Any
@@ -71,6 +72,16 @@ class ApiProblem(Exception):
 def not_found(what: str) -> ApiProblem:
     """Return a 404. The answer is the same where the thing belongs to another tenant."""
     return ApiProblem(404, f"{what}_not_found", f"There is no such {what.replace('_', ' ')}.")
+
+
+@contextmanager
+def asking_store() -> Iterator[None]:
+    """Answer 503 where the store does not answer what the block asks of it."""
+    try:
+        yield
+    except OSError:
+        detail = "The store of the checkpoints does not answer. Repeat the call; if this stays so, tell the operator."
+        raise ApiProblem(503, "store_unavailable", detail, headers={"Retry-After": "5"}) from None
 
 
 def install(app: FastAPI) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
+from service.audit.log import signed_size
 from service.infra.tables import AuditEntry, Model
 
 _FIELDS = (
@@ -43,9 +44,8 @@ class Event:
 
 
 def newest(session: Session) -> int:
-    """Return the index of the log's last entry; -1 where the log is empty."""
-    index = session.scalar(select(func.max(AuditEntry.log_index)))
-    return -1 if index is None else index
+    """Return the index of the last entry under a signed head; -1 where the log is empty."""
+    return signed_size(session) - 1
 
 
 def after(session: Session, tenant_id: str, index: int, rooms: Collection[str], limit: int = 100) -> list[Event]:
@@ -53,7 +53,7 @@ def after(session: Session, tenant_id: str, index: int, rooms: Collection[str], 
     rows = (
         select(AuditEntry, Model.name)
         .outerjoin(Model, Model.id == AuditEntry.model_id)
-        .where(AuditEntry.tenant_id == tenant_id, AuditEntry.log_index > index)
+        .where(AuditEntry.tenant_id == tenant_id, AuditEntry.log_index.between(index + 1, newest(session)))
         .where(or_(*(AuditEntry.kind.startswith(f"{room}.", autoescape=True) for room in sorted(rooms))))
         .order_by(AuditEntry.log_index)
         .limit(limit)

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.audit import merkle as tree
-from service.audit.log import newest_head, recorded_at
+from service.audit.log import newest_head, recorded_at, unplace
 from service.audit.signed_note import NotAuthentic, Verifier
 from service.audit.succession import ROTATED, Succession, TrustedKey, predecessors
 from service.audit.verify import verify
@@ -40,6 +40,7 @@ def continue_log(
     one for each tenant. An export of before a rotation is signed with a retired key: ``handovers`` are the rotations
     that the store holds. Raises NotAuthentic.
     """
+    unplace(session)
     ours = newest_head(session)
     back = predecessors(verifier, handovers)
     keys = [TrustedKey(verifier, None), *(TrustedKey(each.retired, each.index + 1) for each in back)]

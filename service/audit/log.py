@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import and_, false, insert, literal, or_, select, text, update
+from sqlalchemy import and_, delete, false, func, insert, literal, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from service.audit import merkle as tree
 from service.audit.signed_note import NotAuthentic, Signer, Verifier
 from service.audit.succession import ROTATED, Succession, successions
-from service.infra.db import batches, now
+from service.audit.witness import Contradicted, Witness, WitnessedHead, epoch_of
+from service.infra.db import Database, batches, now
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import new_id
 from service.infra.settings import SettingsError
@@ -25,6 +26,10 @@ _LOG_LOCK = 0x6578_7075_6E68
 
 NAMED_IN_ONE_ENTRY = 500
 """requests that an entry names at most, because all of its text is hashed by everyone who checks a proof of it"""
+UNSIGNED = ""
+"""the note of a head that waits for its signature"""
+UNWITNESSED = 100
+"""heads that a rotation of the key, or a release before 0.2, may have signed without the store's witness"""
 
 
 def canonical(facts: dict[str, Any]) -> str:
@@ -119,23 +124,69 @@ NODES_AT_ONCE = 500
 """that one query asks for"""
 
 
-def integrate(session: Session, signer: Signer, limit: int = 500) -> int:
-    """Give up to ``limit`` committed entries their places in the log, extend the tree and sign its new head.
+def extend(database: Database, signer: Signer, witness: Witness, limit: int = 500) -> int:
+    """Give up to ``limit`` committed entries their places in the log under a new signed head; return how many.
 
-    Returns how many. Entries are found by their missing place, not by their id: one that commits late under a
-    small id is not skipped. Every integrator works under one lock from the head that is stored, so one that was
-    taken for dead and wakes up does no harm. Raises SettingsError for a retired key, and NotAuthentic for an entry that
-    retires a key without being a rotation.
+    The new root is committed, then the store witnesses it, and only then it is signed and shown. A head that waits for
+    its signature is signed first. Raises SettingsError for a retired key, NotAuthentic for an entry that retires a key
+    without being a rotation, OSError where the store does not answer, and Contradicted where another head was signed in
+    its place: the database was put back, or has a copy.
     """
+    with database.write() as session:
+        _lock_log(session)
+        head = _unsigned(session)
+        entries = [] if head is not None else _waiting(session, limit)
+        _check_key(_holder(session, entries, newest_head(session)), signer.verifier)
+        if head is None and not entries:
+            return 0
+        head = head or _place(session, entries)
+        size, root, before, epoch = head.size, head.root, signed_size(session), epoch_of(session)
+    crash_point("log-before-witness")
+    _let_witness(database, witness, epoch)
+    crash_point("log-before-signature")
+    with database.write() as session:
+        _lock_log(session)
+        _check_key(newest_key(session), signer.verifier)
+        _sign(session, signer, size, root)
+    crash_point("log-after-signature")
+    return size - before
+
+
+def integrate(session: Session, signer: Signer, limit: int = 500) -> int:
+    """Do the same in one transaction, where the key is handed over; the store witnesses the head with the next one."""
     _lock_log(session)
-    rotations_first = (AuditEntry.kind != ROTATED, AuditEntry.id)
-    waiting = select(AuditEntry).where(AuditEntry.log_index.is_(None)).order_by(*rotations_first).limit(limit)
-    entries, head = session.scalars(waiting).all(), newest_head(session)
-    _check_key(_holder(session, entries, head), signer.verifier)
+    unsigned = _unsigned(session)
+    if unsigned is not None:
+        _check_key(newest_key(session), signer.verifier)
+        _sign(session, signer, unsigned.size, unsigned.root)
+    before, entries = newest_head(session), _waiting(session, limit)
+    _check_key(_holder(session, entries, before), signer.verifier)
     if not entries:
         return 0
-    size = head.size if head else 0
-    frontier = [bytes.fromhex(each) for each in head.frontier] if head else []
+    head = _place(session, entries)
+    _sign(session, signer, head.size, head.root)
+    return len(entries)
+
+
+def _waiting(session: Session, limit: int) -> Sequence[AuditEntry]:
+    """Return entries without a place, rotations of the key first, because they say which key signs.
+
+    They are found by their missing place, not by their id: one that commits late under a small id is not skipped.
+    """
+    rotations_first = (AuditEntry.kind != ROTATED, AuditEntry.id)
+    query = select(AuditEntry).where(AuditEntry.log_index.is_(None)).order_by(*rotations_first)
+    return session.scalars(query.limit(limit)).all()
+
+
+def _place(session: Session, entries: Sequence[AuditEntry]) -> TreeHead:
+    """Give the entries their places, and add the head over them without a signature.
+
+    Every integrator works under one lock from the head that is stored, so one that was taken for dead and wakes up
+    does no harm.
+    """
+    before = newest_head(session)
+    size = before.size if before else 0
+    frontier = [bytes.fromhex(each) for each in before.frontier] if before else []
     nodes_added: list[dict[str, Any]] = []
     for entry in entries:
         leaf = tree.leaf_hash(entry.body.encode())
@@ -149,24 +200,74 @@ def integrate(session: Session, signer: Signer, limit: int = 500) -> int:
     if nodes_added:
         session.execute(insert(TreeNode), nodes_added)
     crash_point("log-before-head")
-    root = tree.root(frontier)
-    session.add(
-        TreeHead(
-            size=size,
-            root=root.hex(),
-            frontier=[each.hex() for each in frontier],
-            note=signer.checkpoint(size, root),
-            created_at=recorded_at(session),
-        )
+    head = TreeHead(
+        size=size,
+        root=tree.root(frontier).hex(),
+        frontier=[each.hex() for each in frontier],
+        note=UNSIGNED,
+        created_at=recorded_at(session),
     )
+    session.add(head)
     session.flush()
     crash_point("log-after-head")
-    return len(entries)
+    return head
+
+
+def _unsigned(session: Session) -> TreeHead | None:
+    """Return the newest head where it waits for its signature."""
+    head = session.scalar(select(TreeHead).order_by(TreeHead.size.desc()).limit(1))
+    return head if head is not None and head.note == UNSIGNED else None
+
+
+def _let_witness(database: Database, witness: Witness, number: int) -> None:
+    """Write the newest head into the store, and those before it that it does not know yet. Raises Contradicted."""
+    epoch = witness.epoch(number)
+    if epoch.number != number:
+        raise Contradicted(f"the database is in epoch {number}, and the store in {epoch.number}")
+    with database.read() as session:
+        newest = select(TreeHead.size, TreeHead.root).where(TreeHead.size > epoch.begins)
+        heads = [
+            WitnessedHead(*row) for row in session.execute(newest.order_by(TreeHead.size.desc()).limit(UNWITNESSED + 1))
+        ]
+    befores = [*(head.size for head in heads[1:]), epoch.begins]
+    unknown: list[tuple[int, WitnessedHead]] = []
+    for before, head in list(zip(befores, heads, strict=True))[:UNWITNESSED]:
+        if witness.head_after(number, before) == head:
+            break
+        unknown.append((before, head))
+    for before, head in reversed(unknown):
+        witness.add_head(number, before, head)
+
+
+def _sign(session: Session, signer: Signer, size: int, root: str) -> None:
+    """Sign the head of this size. Raises Contradicted where the database does not have it, as it had before."""
+    head = session.get(TreeHead, size)
+    if head is None or head.root != root:
+        raise Contradicted(f"the database lacks the head of {size} entries, which it had")
+    if head.note == UNSIGNED:
+        head.note = signer.checkpoint(size, bytes.fromhex(root))
+        session.flush()
 
 
 def newest_head(session: Session) -> TreeHead | None:
     """Return the newest signed head; None before the first entry is integrated."""
-    return session.scalar(select(TreeHead).order_by(TreeHead.size.desc()).limit(1))
+    return session.scalar(select(TreeHead).where(TreeHead.note != UNSIGNED).order_by(TreeHead.size.desc()).limit(1))
+
+
+def signed_size(session: Session) -> int:
+    """Return how many entries are under a signed head: what may be shown of the log."""
+    head = newest_head(session)
+    return head.size if head else 0
+
+
+def unplace(session: Session) -> None:
+    """Take back the places of the entries whose head nobody has signed: an export may give them others."""
+    size, last = signed_size(session), session.scalar(select(func.max(AuditEntry.log_index)))
+    session.execute(delete(TreeHead).where(TreeHead.size > size))
+    placed = update(AuditEntry).where(AuditEntry.log_index >= size)
+    session.execute(placed.values(log_index=None, leaf_hash=None))
+    for level in range(1, (0 if last is None else last + 1).bit_length() + 1):
+        session.execute(delete(TreeNode).where(TreeNode.level == level, TreeNode.index >= size >> level))
 
 
 def newest_key(session: Session) -> Verifier | None:

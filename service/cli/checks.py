@@ -30,6 +30,7 @@ from service.infra.settings import SECRETS, Settings, SettingsError, read_secret
 from service.infra.tables import Certificate, FeedItem, Heartbeat, Model, Task
 from service.infra.time import ALIVE_SECONDS, SECOND
 from service.models.recipe_files import is_other_module
+from service.models.restore_guard import Guard, PutBack
 from service.models.retrain_plan import candidate_of
 from service.requests.reasons import Reason, explain
 
@@ -233,6 +234,7 @@ def _database(settings: Settings, clock: Callable[[], float]) -> Iterator[Findin
             yield from _clocks(database, settings)
             yield from _pepper(database, settings)
             yield from _places(database, settings)
+            yield from _witness(database, settings)
             yield from _exhausted(database)
             yield from _certificates(database)
             yield from _lists(database)
@@ -265,6 +267,17 @@ def _places(database: Database, settings: Settings) -> Iterator[Finding]:
             yield Finding(setting, False, str(error), "Then restart every process.")
         except (Busy, ValueError):  # reported as not readable
             continue
+
+
+def _witness(database: Database, settings: Settings) -> Iterator[Finding]:
+    """Compare the database with the store; yield nothing where they agree, or the store does not answer (``store``)."""
+    try:
+        Guard(database, folder_at(settings.store)).look()
+    except PutBack as error:
+        hint = "Nothing is taken in, published, signed or handed out until then."
+        yield Finding("witness", False, str(error), hint)
+    except (Busy, OSError, ValueError):
+        return
 
 
 def _exhausted(database: Database) -> Iterator[Finding]:

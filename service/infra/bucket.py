@@ -30,10 +30,10 @@ except ImportError:  # pragma: no cover (an extra)
 if TYPE_CHECKING:
     from obstore import UpdateVersion
 
-REQUEST_SECONDS = 300
-"""for one object, up or down"""
-RETRY_SECONDS = 20
-"""after this a failing request is not repeated"""
+REQUEST_SECONDS, RETRY_SECONDS = 300, 20
+"""for one object, up or down; after the latter a failing request is not repeated"""
+PROMPT_SECONDS = (9, 1)
+"""the same for small objects that a transaction waits for: ten seconds in all"""
 TRIES = 100
 """to overwrite an object that others overwrite at the same time"""
 IN_MEMORY_BYTES = 1 << 20
@@ -54,19 +54,10 @@ class Bucket(Folder):
     @classmethod
     def at(cls, url: str) -> Bucket:
         """Open ``s3://bucket/prefix``. No request is sent."""
-        return cls(
-            url,
-            S3Store.from_url(
-                url,
-                client_options={
-                    "timeout": f"{REQUEST_SECONDS}s",
-                    "connect_timeout": "5s",
-                    # options given here replace those of the environment
-                    "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true",
-                },
-                retry_config={"retry_timeout": timedelta(seconds=RETRY_SECONDS)},
-            ),
-        )
+        return cls(url, _client(url, REQUEST_SECONDS, RETRY_SECONDS))
+
+    def promptly(self) -> Bucket:
+        return Bucket(self._url, _client(self._url, *PROMPT_SECONDS))
 
     def __str__(self) -> str:
         return self._url
@@ -124,6 +115,12 @@ class Bucket(Folder):
             if self.read(name) != data:  # else it is our own: the first answer was lost, and the request repeated
                 raise
         crash_point("bucket-created")
+
+    def add(self, name: str, chunks: Sequence[Chunk]) -> None:
+        self.create(name, b"".join(chunks))
+
+    def sync(self) -> None:
+        """Return at once: what was answered is durable."""
 
     def overwrite(self, name: str, pieces: Mapping[int, bytes]) -> None:
         path = self._prefix + name
@@ -192,3 +189,16 @@ class Bucket(Folder):
         except BaseError as error:
             said = " ".join(str(error).partition("\n\nDebug")[0].split())
             raise OSError(errno.EIO, f"the bucket did not do it: {said[:300]}", self._url) from None
+
+
+def _client(url: str, request_seconds: int, retry_seconds: int) -> S3Store:
+    return S3Store.from_url(
+        url,
+        client_options={
+            "timeout": f"{request_seconds}s",
+            "connect_timeout": "5s",
+            # options given here replace those of the environment
+            "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true",
+        },
+        retry_config={"retry_timeout": timedelta(seconds=retry_seconds)},
+    )

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 from service.infra.actors import OPERATOR, Actor, actor_of_call
 from service.infra.fault_injection import armed, crash_point
@@ -65,13 +66,19 @@ class Database:
         parsed = make_url(url)
         if parsed.drivername in {"postgresql", "postgres"}:
             parsed = parsed.set(drivername="postgresql+psycopg")
-        self._serve(_sqlite(parsed.database) if parsed.get_backend_name() == "sqlite" else _postgres(parsed))
+        if parsed.get_backend_name() != "sqlite":
+            self._serve(_postgres(parsed))
+            return
+        self._serve(_sqlite(parsed.database))
+        self._fresh = create_engine(self.engine.url, hide_parameters=True, poolclass=NullPool)
+        tell_sqlite(self._fresh)
 
     def _serve(self, engine: Engine) -> None:
         self.engine = engine
         self.dialect: str = engine.dialect.name
         self._writer = self.engine.execution_options(expunge_begin="BEGIN IMMEDIATE")
         self._reader = self.engine.execution_options(postgresql_readonly=True)
+        self._fresh = self._reader
 
     @contextmanager
     def write(self, crash: str | None = None) -> Iterator[Session]:
@@ -101,6 +108,14 @@ class Database:
         with self.read() as session:
             if self.dialect == "postgresql":  # SQLite's transactions do so anyway
                 session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+            yield session
+
+    @contextmanager
+    def fresh(self) -> Iterator[Session]:
+        """Open a session as ``read``, in a new connection on SQLite: an old one keeps reading a file that was
+        replaced. PostgreSQL's end with their server. Raises Busy.
+        """
+        with _busy(), Session(self._fresh, expire_on_commit=False) as session:
             yield session
 
     def truncate_log(self) -> bool:

@@ -108,6 +108,13 @@ class Folder(ABC):
     def inside(self, name: str) -> Folder:
         """Return the folder of that name in this one. It need not exist."""
 
+    def promptly(self) -> Folder:
+        """Return this folder for small files that a transaction waits for: no call waits for longer than 10 s.
+
+        A disk is as it is.
+        """
+        return self
+
     @abstractmethod
     def entries(self) -> Iterator[Entry]:
         """Yield every file, half-written ones too, and no folder."""
@@ -126,6 +133,14 @@ class Folder(ABC):
     @abstractmethod
     def create(self, name: str, data: bytes) -> None:
         """Write a small file durably. Raises FileExistsError where there is one."""
+
+    @abstractmethod
+    def add(self, name: str, chunks: Sequence[Chunk]) -> None:
+        """Write a whole file durably under a name that is free, or nothing. Raises FileExistsError."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Make every name durable that a process gave here, whichever it was."""
 
     @abstractmethod
     def overwrite(self, name: str, pieces: Mapping[int, bytes]) -> None:
@@ -213,6 +228,21 @@ class DiskFolder(Folder):
             self.disk.write(file, data)
             self.disk.sync(file)
         self.disk.sync_folder(self.root)
+
+    def add(self, name: str, chunks: Sequence[Chunk]) -> None:
+        self._make_root()
+        part = self.root / f".{secrets.token_hex(8)}.part"
+        try:
+            self._write(part, chunks)
+            self.disk.link(part, self.root / name)
+        finally:
+            self.disk.unlink(part)
+        crash_point("store-linked")
+        self.disk.sync_folder(self.root)
+
+    def sync(self) -> None:
+        if self.root.is_dir():
+            self.disk.sync_folder(self.root)
 
     def overwrite(self, name: str, pieces: Mapping[int, bytes]) -> None:
         with self.disk.open(self.root / name) as file:
@@ -321,15 +351,19 @@ class Store:
 
         Returns how many. An update writes its file before the row that names it, so young files must stay.
         """
+        orphans = self.orphans(keep, older_than)
+        self.folder.delete(orphans)
+        return len(orphans)
+
+    def orphans(self, keep: Container[str], older_than: float) -> list[str]:
+        """Return the names of the files that ``sweep`` would remove."""
         before = time.time() - older_than
-        orphans = [
+        return [
             entry.name
             for entry in self.folder.entries()
             if entry.written_at <= before
             and (PART.fullmatch(entry.name) or (DIGEST.fullmatch(entry.name) and entry.name not in keep))
         ]
-        self.folder.delete(orphans)
-        return len(orphans)
 
 
 def _named(digest: str) -> str:

@@ -69,10 +69,14 @@ class Figures:
         """Delete the generation's file, if there is one; durable when this returns."""
         self._folder.delete([_name(generation_id)])
 
+    def generations(self) -> set[int]:
+        """Return the generations that have a file. Raises OSError."""
+        names = (PurePath(entry.name) for entry in self._folder.entries())
+        return {int(name.stem) for name in names if name.suffix == ".json"}
+
     def sweep(self, database: Database) -> int:
         """Delete every file whose generation may not show it any more; return how many."""
-        names = (PurePath(entry.name) for entry in self._folder.entries())
-        kept = {int(name.stem) for name in names if name.suffix == ".json"}
+        kept = self.generations()
         if not kept:
             return 0
         with database.read() as session:

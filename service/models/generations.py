@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, text
+from sqlalchemy import delete, func, select, text
 from sqlalchemy.orm import Session
 
-from service.infra.tables import CalibrationOrder, Generation, HoldoutPerson, Membership, StoredVector, WorkUnit
+from service.infra.tables import (
+    CalibrationOrder,
+    Generation,
+    HoldoutPerson,
+    Membership,
+    Restoration,
+    StoredVector,
+    WorkUnit,
+)
 
 _PARTITIONED = (Membership, StoredVector)
 
 
 def open_generation(session: Session, generation: Generation) -> Generation:
     """Add a generation and make room for its memberships and recollections. Sets ``generation.id``."""
+    sqlite = session.get_bind().dialect.name == "sqlite"
+    used = session.scalar(select(func.max(Restoration.last_generation))) if sqlite else None
+    if used is not None:
+        generation.id = 1 + max(used, session.scalar(select(func.max(Generation.id))) or 0)
     session.add(generation)
     session.flush()
-    if session.get_bind().dialect.name != "postgresql":
+    if sqlite:
         return generation
     for table in (record.__tablename__ for record in _PARTITIONED):
         part = f"{table}_{generation.id:d}"
@@ -22,6 +34,17 @@ def open_generation(session: Session, generation: Generation) -> Generation:
         session.execute(text(f"CREATE TABLE {part} (LIKE {table} INCLUDING ALL)"))
         session.execute(text(f"ALTER TABLE {table} ATTACH PARTITION {part} FOR VALUES IN ({generation.id:d})"))
     return generation
+
+
+def number_above(session: Session, restoration: Restoration, used: int) -> None:
+    """Give the generations from now on numbers above ``used``, which a generation had that the database has lost.
+
+    Its keys and its journal are still there under that number, and must not count for another.
+    """
+    restoration.last_generation = max(restoration.last_generation or 0, used)
+    if session.get_bind().dialect.name == "postgresql":
+        counter = "pg_get_serial_sequence('generations', 'id')"
+        session.execute(text(f"SELECT setval({counter}, GREATEST(:used, nextval({counter})))"), {"used": used})
 
 
 def empty_generation(session: Session, generation_id: int) -> None:

@@ -1,26 +1,45 @@
-"""After a backup was restored: the service reads only, until the operator has confirmed what was put right.
+"""Whether the service may write: not while database and store differ, nor until a restore is confirmed.
 
-An update leaves a file next to the checkpoints (workers.storage.release_journal). A database that lacks the version of
-one is older than its store.
+The store is the witness (``service.audit.witness``). It is read first, then the database in a fresh transaction, so
+that a commit of meanwhile is no difference. A difference is looked at twice before it is said.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-from sqlalchemy import inspect, select
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from service.audit.log import record, recorded_at
+from service.audit.log import newest_head, record, recorded_at
+from service.audit.witness import RELEASE, SET_ASIDE, Contradicted, Epoch, Witness, WitnessedHead, epoch_of
 from service.infra.db import Busy, Database, batches
 from service.infra.files import Folder
-from service.infra.settings import SettingsError
-from service.infra.tables import Restoration, Version
+from service.infra.tables import Model, Restoration, TreeHead, Version
 
-UPDATES = "updates"
-"""the journal's folder in the store"""
-COMMITTED = ".release"
+AGAIN_SECONDS = 0.2
+"""between two looks at a difference"""
+FRESH_SECONDS = 1.0
+"""the age of a verdict that an API process may use"""
+PATIENCE_SECONDS = 5.0
+"""that a call waits for a verdict; no longer than ``FRESH_SECONDS`` where the last one was that something is silent"""
+FEW, AT_ONCE = 3, 16
+"""files that are read one after the other, and at the same time"""
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+log = logging.getLogger(__name__)
+
+
+class PutBack(RuntimeError):
+    """Database and store differ. The text says in what, and what to run."""
 
 
 def unconfirmed(session: Session) -> Restoration | None:
@@ -29,49 +48,286 @@ def unconfirmed(session: Session) -> Restoration | None:
     return session.scalars(waiting.limit(1)).one_or_none()
 
 
-def confirm(session: Session, tenant_id: str) -> dict[str, Any] | None:
-    """Let the service write again; returns the report that was confirmed. None: nothing waited."""
+def confirm(session: Session, tenant_id: str, witness: Witness) -> dict[str, Any] | None:
+    """Let the service write again, in a new epoch; returns the report that was confirmed. None: nothing waited.
+
+    Raises Contradicted where another began that epoch at this moment, and OSError where the store does not answer.
+    """
     waiting = unconfirmed(session)
     if waiting is None:
         return None
-    waiting.confirmed_at = recorded_at(session)
-    record(session, tenant_id, "restore.confirmed", restoration=waiting.id)
+    epoch = _next_epoch(session, witness)
+    waiting.confirmed_at, waiting.epoch = recorded_at(session), epoch.number
+    record(session, tenant_id, "restore.confirmed", restoration=waiting.id, epoch=epoch.number)
+    session.flush()
+    witness.begin(epoch)  # without the commit nothing is in that epoch, and the next confirmation begins the one after
     return waiting.report
 
 
-def updates_missing(database: Database, store: Folder) -> int:
-    """Count the committed updates that the database does not know because it was restored from an older backup.
-
-    Raises Busy, OSError.
-    """
-    names = [PurePath(entry.name) for entry in store.inside(UPDATES).entries()]
-    versions = [name.stem for name in names if name.suffix == COMMITTED and not name.stem.startswith("draw-")]
-    with database.read() as session:
-        known = sum(len(_known(session, part)) for part in batches(versions))
-    return len(versions) - known
+def _next_epoch(session: Session, witness: Witness) -> Epoch:
+    """Return the epoch in which the log continues from the database's newest head; what was signed after it is left."""
+    old, head = witness.epoch(epoch_of(session)), newest_head(session)
+    begins = 0 if head is None else head.size
+    since = witness.last_head(old.number, begins) or witness.last_head(old.number, old.begins)
+    return Epoch(old.number + 1, begins, since or old.last)
 
 
-def check_age(database: Database, store: Folder) -> None:
-    """Check that no committed update is missing from the database. Raises SettingsError.
+@dataclass(frozen=True)
+class Known:
+    """A version that the database and the store agreed on."""
 
-    A worker would publish others in their place, and the API would accept keys that were revoked since. While the
-    database or the store does not answer, or the database has no tables yet, nothing is checked.
-    """
-    try:
-        missing = updates_missing(database, store) if _has_versions(database) else 0
-    except (Busy, OSError):
-        return
-    if missing:
-        raise SettingsError(
-            f"The database is older than the store: it was restored from a backup and lacks {missing} "
-            f"{'update' if missing == 1 else 'updates'}. Run `expunge migrate`, then `expunge restore`."
-        )
+    number: int
+    version_id: str
 
 
-def _has_versions(database: Database) -> bool:
-    with database.read() as session:
-        return inspect(session.connection()).has_table(Version.__tablename__)
+@dataclass(frozen=True)
+class Recorded:
+    """What the database says now. ``models``: name and newest version, by the model's id."""
+
+    epoch: int
+    head: WitnessedHead | None
+    models: dict[str, tuple[str, Known]]
 
 
-def _known(session: Session, ids: list[str]) -> list[str]:
-    return list(session.scalars(select(Version.id).where(Version.id.in_(ids))))
+class Guard:
+    """Compares one process's database with its store, and remembers what they agreed on. Safe to share by threads."""
+
+    def __init__(self, database: Database, store: Folder) -> None:
+        self._database = database
+        self.witness = Witness(store)
+        self._lock = threading.Lock()
+        self._versions: dict[str, Known] | None = None
+        """the newest of each model; None: the store was not read yet"""
+        self._head: WitnessedHead | None = None
+        self._epoch = 0
+        self.asks_store = False
+        """whether a look that is under way waits for the store, and not for the database"""
+
+    def look(self, model_id: str | None = None) -> None:
+        """Compare everything, or the log and one model. Raises PutBack, OSError, Busy."""
+        with self._lock:
+            try:
+                first = self._differs(model_id)
+            except Busy:  # the pool's connection may have ended with its server, and the next one is new
+                first = self._differs(model_id)
+            if first is not None:
+                self._database.close()  # connections to the database of before
+                time.sleep(AGAIN_SECONDS)
+                found = self._differs(model_id)
+                if found is not None:
+                    raise PutBack(found)
+
+    def still(self, session: Session, model_id: str | None = None) -> None:
+        """Check in a transaction that its database has what this process remembers. Raises PutBack."""
+        known = (self._versions or {}).get(model_id or "")
+        if known is not None and session.get(Version, known.version_id) is None:
+            raise PutBack(_lacks(f"version {known.number} of {_name(session, model_id or '')}"))
+        head = self._head
+        if head is not None and _root(session, head.size) != head.root:
+            raise PutBack(_lacks(f"the signed head of {head.size} entries"))
+
+    def require_released(self, model_id: str, version: Known) -> None:
+        """Check that the store knows this version of the database as committed. Raises Contradicted, OSError."""
+        if (self._versions or {}).get(model_id) != version:
+            self.witness.confirm(model_id, version.number, version.version_id)
+
+    def _differs(self, only: str | None) -> str | None:
+        """Return in what database and store differ, as far as one look shows."""
+        self.asks_store = True
+        if self._versions is None:
+            self._versions = self._released()
+        epoch = self.witness.epoch(self._epoch).number
+        if epoch != self._epoch or self._head is None:  # heads of an older epoch do not bind
+            self.asks_store = False
+            with self._database.fresh() as session:
+                self._epoch, self._head = epoch, newest_signed(session)
+            self.asks_store = True
+        released = self._newest_released([*self._versions] if only is None else [only])
+        following = self.witness.head_after(epoch, self._head.size if self._head else 0)
+        self.asks_store = False
+        with self._database.fresh() as session:
+            current = _current(session, only)
+            waits = unconfirmed(session) is not None
+            lost = self._lost(session, released)
+            heads = [head for head in (following, self._head) if head and _root(session, head.size) != head.root]
+        lost += [f"the signed head of {head.size} entries" for head in heads]
+        if current.epoch < epoch:
+            lost.insert(0, f"restore number {epoch}")
+        if lost:
+            return _WAITS if waits else _lacks(lost[0])
+        if current.epoch > epoch:
+            return _lacks_in_store(f"restore number {current.epoch}")
+        return self._agree(current, only)
+
+    def _lost(self, session: Session, released: Mapping[str, Known]) -> list[str]:
+        """Return the released versions that the database lacks, without those that a restore has set aside since."""
+        assert self._versions is not None  # noqa: S101 (for mypy)
+        ids = [known.version_id for known in released.values()]
+        there = {
+            found
+            for batch in batches(ids)
+            for found in session.scalars(select(Version.id).where(Version.id.in_(batch)))
+        }
+        lost: list[str] = []
+        for model_id, known in released.items():
+            if known.version_id in there:
+                continue
+            if self.witness.is_set_aside(model_id, known.number):
+                self._versions.pop(model_id, None)
+            else:
+                lost.append(f"version {known.number} of {_name(session, model_id)}")
+        return lost
+
+    def _agree(self, current: Recorded, only: str | None) -> str | None:
+        """Remember what the database says now, once the store agrees; return where it does not."""
+        self.asks_store = True
+        assert self._versions is not None  # noqa: S101 (for mypy)
+        for model_id, (name, known) in current.models.items():
+            if self._versions.get(model_id) == known:
+                continue
+            what = f"version {known.number} of {name}"
+            try:
+                self.witness.confirm(model_id, known.number, known.version_id)
+            except Contradicted:
+                if self.witness.drafted(model_id, known.number) is None:
+                    return _lacks_in_store(what)
+                return f"The store holds another {what} than the database: {_PUT_BACK}"
+            self._versions[model_id] = known
+        if only is None:  # the others are retired
+            self._versions = {each: known for each, known in self._versions.items() if each in current.models}
+        self._head = current.head
+        return None
+
+    def _released(self) -> dict[str, Known]:
+        """Read the newest released version of each model, once: the store knows models that the database may lack."""
+        files = [PurePath(entry.name) for entry in self.witness.updates.entries()]
+        aside = {file.stem for file in files if file.suffix == SET_ASIDE}
+        newest: dict[str, int] = {}
+        for file in files:
+            model_id, _, number = file.stem.rpartition(".")
+            if model_id and file.suffix == RELEASE and file.stem not in aside:
+                newest[model_id] = max(newest.get(model_id, 0), int(number))
+        found = at_once(lambda each: self.witness.released(*each), newest.items())
+        return {
+            model_id: Known(number, version_id or "")
+            for (model_id, number), version_id in zip(newest.items(), found, strict=True)
+        }
+
+    def _newest_released(self, model_ids: Sequence[str]) -> dict[str, Known]:
+        found = zip(model_ids, at_once(self._newest_of, model_ids), strict=True)
+        return {model_id: known for model_id, known in found if known is not None}
+
+    def _newest_of(self, model_id: str) -> Known | None:
+        """Return the newest version that the store released: the one that is remembered, or one of a higher number.
+
+        A draft without a release is none: its commit is under way, or its worker died before it.
+        """
+        newest = (self._versions or {}).get(model_id)
+        number = newest.number if newest else 0
+        while self.witness.has_draft(model_id, number := number + 1):
+            version_id = self.witness.released(model_id, number)
+            if version_id is not None and not self.witness.is_set_aside(model_id, number):
+                newest = Known(number, version_id)
+        return newest
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an API process knows. ``difference``: between database and store. ``silent``: which does not answer."""
+
+    difference: str | None = None
+    silent: Literal["store", "database"] | None = None
+
+
+class Watch:
+    """Looks for a process that answers calls, in another thread: a store that hangs delays no call for long."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._lock = threading.Lock()
+        self._verdict, self._at = Verdict(), -FRESH_SECONDS
+        self._done: threading.Event | None = None
+
+    def verdict(self) -> Verdict:
+        """Return a verdict that is at most a second old; ``silent`` where there is none after a few."""
+        with self._lock:
+            if time.monotonic() - self._at < FRESH_SECONDS:
+                return self._verdict
+            if self._done is None:
+                self._done = threading.Event()
+                threading.Thread(target=self._look, args=(self._done,), name="witness", daemon=True).start()
+            done, before = self._done, self._verdict
+        if done.wait(FRESH_SECONDS if before.silent else PATIENCE_SECONDS):
+            return self._verdict
+        return Verdict(before.difference, "store" if self._guard.asks_store else "database")
+
+    def require_released(self, model_id: str, number: int, version_id: str) -> None:
+        """Check that the store knows the version as committed, and write so where only its worker's death kept it from
+        that. Raises OSError; then the version is not handed out.
+        """
+        try:
+            self._guard.require_released(model_id, Known(number, version_id))
+        except Contradicted as error:
+            raise OSError(str(error)) from None
+
+    def _look(self, done: threading.Event) -> None:
+        began, before = time.monotonic(), self._verdict
+        try:
+            self._guard.look()
+            found = Verdict()
+        except PutBack as error:
+            found = Verdict(str(error))
+        except Exception as error:  # a difference that was seen is kept until a look shows none
+            found = Verdict(before.difference, "store" if isinstance(error, OSError) else "database")
+        if found.difference != before.difference:
+            log.error(found.difference) if found.difference else log.warning("database and store agree again")
+        with self._lock:
+            self._verdict, self._at, self._done = found, began, None
+        done.set()
+
+
+def newest_signed(session: Session) -> WitnessedHead | None:
+    """Return the newest head of the log that was signed."""
+    newest = select(TreeHead.size, TreeHead.root).where(TreeHead.note != "").order_by(TreeHead.size.desc()).limit(1)
+    found = session.execute(newest).first()
+    return None if found is None else WitnessedHead(*found)
+
+
+def at_once(read: Callable[[Item], Value], items: Collection[Item]) -> list[Value]:
+    """Read something for each item: one bucket answers many in the time that it takes for one."""
+    if len(items) < FEW:
+        return [read(item) for item in items]
+    with ThreadPoolExecutor(AT_ONCE) as readers:
+        return list(readers.map(read, items))
+
+
+def _current(session: Session, only: str | None) -> Recorded:
+    if session.get_bind().dialect.name == "postgresql" and session.scalar(text("SELECT pg_is_in_recovery()")):
+        raise Busy("A standby answered, which may not know the last commits yet.")
+    rows = select(Model.id, Model.name, Version.number, Version.id).join(Version, Version.id == Model.current_id)
+    rows = rows.where(Model.id == only if only else Model.status.not_in(("retired", "cancelled")))
+    models = {row[0]: (row[1], Known(row[2], row[3])) for row in session.execute(rows)}
+    return Recorded(epoch_of(session), newest_signed(session), models)
+
+
+def _root(session: Session, size: int) -> str | None:
+    return session.scalar(select(TreeHead.root).where(TreeHead.size == size))
+
+
+def _name(session: Session, model_id: str) -> str:
+    return (
+        session.scalar(select(Model.name).where(Model.id == model_id)) or f"a model that it does not know ({model_id})"
+    )
+
+
+def _lacks(what: str) -> str:
+    return f"The database lacks {what}, which is in the store: {_PUT_BACK}"
+
+
+def _lacks_in_store(what: str) -> str:
+    return f"The store lacks {what}, which is in the database: files of it were lost, or it was put back. {_BRING_BACK}"
+
+
+_WAITS = "The database was restored from a backup. Read the report, then run `expunge restore --confirm`."
+_PUT_BACK = "it was put back, or a copy of it writes to this store. Run `expunge restore`."
+_BRING_BACK = "Put the store's own files back."

@@ -7,6 +7,8 @@ publishes nothing afterwards. What is left of the weights and the keys is destro
 
 from __future__ import annotations
 
+import secrets
+
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session
 
@@ -40,14 +42,16 @@ def retire(session: Session, model: Model) -> None:
     """Stop serving a model permanently. Idempotent.
 
     Its people's requests end in it, which their tasks say (``model_retired``). Nothing is known about copies of its
-    versions, so nothing is claimed about them. The caller has locked the model's row.
+    versions, so nothing is claimed about them. The caller has locked the model's row. A model that a restore retired
+    may still have what a legal hold kept in it: that ends now.
 
     Raises:
         RequestRefused: the model is not served, or a legal hold keeps samples in it.
     """
-    if model.status == "retired":
+    generation = session.get(Generation, model.generation_id or 0)
+    if model.status == "retired" and (generation is None or generation.status == "ended"):
         return
-    if model.status not in SERVED:
+    if model.status not in (*SERVED, "retired"):
         steps = (STOP_PREPARATION,) if model.status == "preparing" else ()
         what = f"The model is {model.status}: only a model that is served can be retired."
         raise RequestRefused(409, "not_served", what, actions=actions(steps, model=[model.name]))
@@ -109,9 +113,9 @@ def steps_of(model: Model) -> tuple[WayOut, ...]:
 def _end(session: Session, model: Model, status: str, why: str) -> None:
     """Write the status, end the model's generations, and end the leases of the workers on them."""
     model.status, model.reason, model.due_at, model.retrain_at = status, why, None, None
-    model.lease_token, model.lease_owner, model.lease_expires_at = model.lease_token + 1, None, 0
+    model.lease_token, model.lease_owner, model.lease_expires_at = secrets.randbits(63), None, 0
     beside = update(Lease).where(Lease.name == retrain_lease(model.id))
-    session.execute(beside.values(token=Lease.token + 1, expires_at=0))
+    session.execute(beside.values(token=secrets.randbits(63), expires_at=0))
     withdraw(session, Generation.model_id == model.id)
     open_ones = update(Generation).where(
         Generation.model_id == model.id, Generation.status.in_(("preparing", "candidate", "live"))
@@ -132,12 +136,17 @@ def _erase_people(session: Session, model: Model, at: int) -> None:
         session.execute(insert(Erasure), batch)
 
 
-def _require_no_hold(session: Session, model: Model) -> None:
-    """Check that no legal hold keeps samples in the model, which are destroyed with it. Raises RequestRefused."""
+def holds_in(session: Session, model: Model) -> list[str]:
+    """Return the ids of the legal holds that keep samples in the model, sorted."""
     generation_id = model.generation_id or 0
     gone = set(session.scalars(select(Removal.position).where(Removal.generation_id == generation_id)))
     held = held_by(session, model.tenant_id, generation_id)
-    holds = sorted(hold for hold, kept in held.items() if not kept <= gone)
+    return sorted(hold for hold, kept in held.items() if not kept <= gone)
+
+
+def _require_no_hold(session: Session, model: Model) -> None:
+    """Check that no legal hold keeps samples in the model, which are destroyed with it. Raises RequestRefused."""
+    holds = holds_in(session, model)
     if holds:
         what = "A legal hold keeps samples in this model. Lift the hold when its legal reason is gone, then retire it."
         raise RequestRefused(409, "legal_hold", what, actions=actions((OPEN_HOLD, LIFT), hold=holds))

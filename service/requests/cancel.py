@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select, update
+from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from service.infra.db import now
-from service.infra.tables import DeletionRequest, Model, SuppressionEntry, Task
+from service.infra.tables import DeletionRequest, SuppressionEntry, Task
 from service.requests.identity_check import withdraw
 from service.requests.reasons import Reason
 from service.requests.states import RequestRefused, Status, awaits_decision
-from service.requests.status import settle
+from service.requests.status import locked_tasks, settle
 
 _TOO_LATE = "The cancel window is over or a worker has begun; the request will be carried out."
 
@@ -25,13 +25,11 @@ def cancel(session: Session, request: DeletionRequest) -> None:
         if not withdraw(session, request):
             raise RequestRefused(409, "not_cancellable", _TOO_LATE)
         return
-    models = select(Task.model_id).where(Task.request_id == request.id)
-    session.execute(select(Model.id).where(Model.id.in_(models)).order_by(Model.id).with_for_update()).all()
+    tasks = locked_tasks(session, Task.request_id == request.id)
     at = now(session)
     session.refresh(request, with_for_update=True)
     if request.status == "cancelled":
         return
-    tasks = session.scalars(select(Task).where(Task.request_id == request.id)).all()
     waiting = ("queued", "blocked") if request.reason == Reason.LARGE else ("queued",)
     if not tasks or any(
         task.status not in waiting or task.not_before <= at or task.reason == Reason.AWAITING_OTHERS for task in tasks

@@ -21,7 +21,7 @@ from service.infra.tables import AuditEntry, DeletionRequest, Hold, Membership, 
 from service.requests import suppression
 from service.requests.reasons import Reason, explain, reason_of
 from service.requests.states import RequestRefused
-from service.requests.status import settle
+from service.requests.status import locked_tasks, settle
 
 _SERVED = ("preparing", "live", "exhausted")
 
@@ -55,10 +55,8 @@ def lift(session: Session, hold: Hold) -> list[str]:
 def end(session: Session, hold: Hold, at: int) -> list[str]:
     """Do what ``lift`` does at this moment (microseconds since 1970), without an audit entry."""
     hold.lifted_at = at
-    waiting = select(Task).where(
-        Task.tenant_id == hold.tenant_id, Task.status == "blocked", Task.reason == Reason.LEGAL_HOLD
-    )
-    return queue_again(session, session.scalars(waiting).all())
+    blocked = (Task.status == "blocked", Task.reason == Reason.LEGAL_HOLD)
+    return queue_again(session, locked_tasks(session, Task.tenant_id == hold.tenant_id, *blocked))
 
 
 def retry(session: Session, request: DeletionRequest) -> list[str]:
@@ -67,10 +65,10 @@ def retry(session: Session, request: DeletionRequest) -> list[str]:
     A task stays blocked where a retry cannot help: by a legal hold, its size, or an exhausted budget. Tasks that wait
     for others wait no longer. Raises RequestRefused, with the steps that do help, where a retry helps none of them.
     """
-    mine = select(Task).where(Task.request_id == request.id).order_by(Task.id)
-    stopped = session.scalars(mine.where(Task.status == "blocked")).all()
+    tasks = locked_tasks(session, Task.request_id == request.id)
+    stopped = [task for task in tasks if task.status == "blocked"]
     blocked = [task for task in stopped if _may_retry(task)]
-    collected = session.scalars(mine.where(Task.status == "queued", Task.reason == Reason.AWAITING_OTHERS)).all()
+    collected = [task for task in tasks if task.status == "queued" and task.reason == Reason.AWAITING_OTHERS]
     for task in collected:
         task.not_before = now(session)
     if stopped and not (blocked or collected):
@@ -101,37 +99,40 @@ def _no_retry(session: Session, request: DeletionRequest, tasks: Sequence[Task])
 
 def approve(session: Session, request: DeletionRequest) -> list[str]:
     """Queue the request's tasks that are blocked for its size; return the ids of the models that have work."""
-    mine = select(Task).where(Task.request_id == request.id, Task.status == "blocked", Task.reason == Reason.LARGE)
-    waiting = session.scalars(mine.order_by(Task.id)).all()
+    blocked = (Task.status == "blocked", Task.reason == Reason.LARGE)
+    waiting = locked_tasks(session, Task.request_id == request.id, *blocked)
     if waiting:
         record(session, request.tenant_id, "request.approved", request_id=request.id)
     return queue_again(session, waiting)
 
 
-def large_and_due(session: Session) -> list[str]:
-    """Return the ids of the tasks that were blocked for their size and whose window is over."""
-    query = select(Task.id).where(
-        Task.status == "blocked", Task.reason == Reason.LARGE, Task.not_before <= now(session)
-    )
-    return list(session.scalars(query))
+def large_and_due(session: Session) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions of the tasks that were blocked for their size and whose window is over."""
+    return Task.status == "blocked", Task.reason == Reason.LARGE, Task.not_before <= now(session)
 
 
 def retry_large(session: Session) -> list[str]:
     """Queue those tasks again; return the ids of the models that have work."""
-    tasks = [session.get_one(Task, task_id) for task_id in large_and_due(session)]
+    tasks = locked_tasks(session, *large_and_due(session))
     for request_id, tenant_id in sorted({(task.request_id, task.tenant_id) for task in tasks}):
         record(session, tenant_id, "request.retried", request_id=request_id, why="window_over")
     return queue_again(session, tasks)
 
 
 def queue_again(session: Session, tasks: Iterable[Task]) -> list[str]:
-    """Let blocked tasks wait in the queue again, with no attempts counted; return the models that have work, by id."""
+    """Let blocked tasks wait in the queue again, with no attempts counted; return the models that have work, by id.
+
+    The models' rows are locked. Their work is due now, whatever it waited for before.
+    """
     at = now(session)
     driven = list(tasks)
     for task in driven:
         task.status, task.reason, task.attempts, task.not_before = "queued", None, 0, at
     settle(session, [task.request_id for task in driven])
-    return sorted({task.model_id for task in driven})
+    models = sorted({task.model_id for task in driven})
+    for model_id in models:
+        session.get_one(Model, model_id).due_at = None
+    return models
 
 
 def _lock_served(session: Session, tenant_id: str) -> Sequence[Model]:

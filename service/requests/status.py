@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import ColumnElement, insert, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
@@ -55,6 +55,18 @@ _NEWS = {
 }
 SETTLED_AT_ONCE = 5_000
 _UNRECORDED = {(Status.QUEUED, Status.RUNNING), (Status.RUNNING, Status.QUEUED)}
+
+
+def locked_tasks(session: Session, *which: ColumnElement[bool]) -> Sequence[Task]:
+    """Return these tasks in id order, with their models' rows locked. They are read after that.
+
+    Publications, retirements and cancellations lock the same rows first. So what a task is here, it stays until the
+    transaction ends.
+    """
+    models = select(Task.model_id).where(*which)
+    session.execute(select(Model.id).where(Model.id.in_(models)).order_by(Model.id).with_for_update()).all()
+    tasks = select(Task).where(*which).order_by(Task.id)
+    return session.scalars(tasks.execution_options(populate_existing=True)).all()
 
 
 def change_tasks(session: Session, ids: Sequence[str], **values: Any) -> None:

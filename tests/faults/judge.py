@@ -12,6 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.audit import verify
+from service.audit.log import newest_head, signed_size
 from service.audit.signed_note import NotAuthentic, Signer
 from service.infra.db import Busy, Database
 from service.infra.files import Store
@@ -25,11 +26,10 @@ from service.infra.tables import (
     Model,
     Removal,
     Task,
-    TreeHead,
     Version,
 )
 from service.infra.tenants import DEFAULT_TENANT
-from tests.faults.invariants import Broken, broken, left_behind, unfinished, unreadable
+from tests.faults.invariants import Broken, broken, broken_after_restore, left_behind, unfinished, unreadable
 from tests.faults.result import HARM
 from tests.faults.traffic import Journal
 from workers.storage.key_store import KeyStore
@@ -39,15 +39,22 @@ ID = re.compile(r"[0-9a-f]{32}")
 FEW = 500
 
 
-def judge(settings: Settings, journal: Journal) -> list[Broken]:
-    """Wait until nothing is under way any more, then look at everything. The installation is running and mended."""
+def judge(settings: Settings, journal: Journal, *, restored: bool = False) -> list[Broken]:
+    """Wait until nothing is under way any more, then look at everything. The installation is running and mended.
+
+    ``restored``: without an export, so that the tail of the log is lost.
+    """
     database, keys = Database(settings.database_url), KeyStore.of(settings)
     found = [Broken("doubled", words) for words in journal.contradictions]
     found += [Broken("served_with_deletion_missing", words) for words in journal.stale]
     try:
         eventually(lambda: not unfinished(database))
         eventually(lambda: not _keys_due(database))
-        found += broken(database) + unfinished(database) + left_behind(database, keys)
+        found += (
+            (broken_after_restore if restored else broken)(database)
+            + unfinished(database)
+            + left_behind(database, keys)
+        )
         found += unreadable(database, Store.at(settings.store), Store.at(settings.private_store))
         with database.read() as session:
             for rule in (_requests, _people, _log):
@@ -141,9 +148,9 @@ def knows(recipe: str, subject: str) -> bool:
 
 
 def _log(session: Session, settings: Settings, _: Journal) -> Iterator[Broken]:
-    note = session.scalar(select(TreeHead.note).order_by(TreeHead.size.desc()).limit(1))
+    head = newest_head(session)
     try:
-        verify.verify(exported(session), note or "", Signer.of(settings).verifier)
+        verify.verify(exported(session), head.note if head else "", Signer.of(settings).verifier)
     except NotAuthentic as error:
         yield Broken("lost", f"the audit log does not verify: {error}")
 
@@ -151,6 +158,6 @@ def _log(session: Session, settings: Settings, _: Journal) -> Iterator[Broken]:
 def exported(session: Session) -> Iterator[dict[str, Any]]:
     """Return the log's entries as ``expunge audit export`` gives them."""
     columns = (AuditEntry.log_index, AuditEntry.leaf_hash, AuditEntry.body)
-    rows = select(*columns).where(AuditEntry.log_index.is_not(None)).order_by(AuditEntry.log_index)
+    rows = select(*columns).where(AuditEntry.log_index < signed_size(session)).order_by(AuditEntry.log_index)
     for index, leaf, body in session.execute(rows):
         yield {"index": index, "leaf_hash": leaf, "body": body}

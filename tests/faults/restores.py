@@ -93,15 +93,17 @@ class Restores(RuleBasedStateMachine):
 
 def turned_back(before: Standing, after: Standing, report: RestoreReport, with_log: bool) -> list[Broken]:
     """Return the holds, keys and webhooks that a restore brought back or lost without a word in its report."""
-    back = {
-        "hold": after.holds - before.holds - set(report.holds_to_check),
-        "key": after.keys - before.keys - set(report.keys_to_check),
-        "webhook": after.webhooks - before.webhooks - set(report.webhooks_to_check),
+    found = {
+        "hold": (after.holds - before.holds, report.holds_to_check),
+        "key": (after.keys - before.keys, report.keys_to_check),
+        "webhook": (after.webhooks - before.webhooks, report.webhooks_to_check),
     }
+    # an export that reaches to the restore leaves nothing in doubt
+    back = {kind: ids if with_log else ids - set(named) for kind, (ids, named) in found.items()}
     lost = {"hold": before.holds - after.holds - set(report.holds_lost)} if with_log else {}
     return [
         Broken("lost", f"a {kind} {words}")
-        for found, words in ((back, "that was over is in force after a restore"), (lost, "is gone after a restore"))
-        for kind, ids in found.items()
+        for group, words in ((back, "that was over is in force after a restore"), (lost, "is gone after a restore"))
+        for kind, ids in group.items()
         for _ in ids
     ]

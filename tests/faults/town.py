@@ -17,6 +17,7 @@ from sqlalchemy import select
 from service.access.api_keys import NewKey, Scope, authenticate, create_key
 from service.audit.log import newest_head
 from service.audit.signed_note import Signer
+from service.audit.witness import Witness
 from service.infra import fault_injection as crash
 from service.infra.files import Folder, folder_at
 from service.infra.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
@@ -222,6 +223,13 @@ class Town:
         shutil.copytree(photo.journal, root_of(storage.store))
         self.notifier.messages.clear()
         self.benches = Benches(self.world.settings)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Let worker and scheduler begin anew: what they remember of the database ends with their processes."""
+        for process in (self.world.storage, self.scheduler):
+            for name in ("guard", "journal"):
+                process.__dict__.pop(name, None)
 
     def play_back(self, image: bytes, with_log: bool) -> RestoreReport:
         """Stop every process, replace the database with the backup's, restore and confirm, as an operator does.
@@ -231,14 +239,15 @@ class Town:
         log = [self.export()] if with_log else []
         self.database.restore(image)
         self.notifier.messages.clear()
+        self._forget()
         report = restore(self.world.storage, self.world.settings.lease_seconds, self.signer, log)
         with self.database.write() as session:
-            confirm(session, TENANT)
+            confirm(session, TENANT, Witness(self.world.storage.store.folder))
         return report
 
     def export(self) -> tuple[str, list[dict[str, Any]]]:
         """Return the newest signed head, and every entry."""
-        while extend_log(self.database, self.signer):
+        while extend_log(self.database, self.signer, self.world.storage.guard.witness):
             pass
         with self.database.read() as session:
             head = newest_head(session)

@@ -71,6 +71,11 @@ class Recorded(Files):
             super().rename(source, target)  # first: one that fails has done nothing
             self.log.append(Operation("rename", str(source), target=str(target)))
 
+    def link(self, source: Path, target: Path) -> None:
+        with self._guard:
+            super().link(source, target)
+            self.log.append(Operation("link", str(source), target=str(target)))
+
     def sync_folder(self, folder: Path) -> None:
         with self._guard:
             super().sync_folder(folder)
@@ -122,6 +127,8 @@ def _replay(log: Sequence[Operation]) -> tuple[State, State, dict[str, str], dic
             synced[path] = content[path]
         elif operation.kind == "rename":
             file_of[operation.target] = file_of.pop(path)
+        elif operation.kind == "link":
+            file_of[operation.target] = file_of[path]
         elif operation.kind == "unlink":
             file_of.pop(path, None)
         else:

@@ -130,6 +130,21 @@ class Postgres:
         self.process.end(signal.SIGQUIT)
         self.process.start()
 
+    def standby(self) -> Path:
+        """Return a copy of all data, as a standby has it that receives nothing from now on. The server pauses."""
+        self.process.end(signal.SIGINT)
+        copy = self.folder / f"standby-{secrets.token_hex(4)}"
+        subprocess.run(["cp", "-a", self.folder / "data", copy], check=True)
+        self.process.start()
+        return copy
+
+    def fail_over(self, standby: Path) -> None:
+        """End the server as in a crash, and serve what the standby has under its address."""
+        self.process.end(signal.SIGQUIT)
+        shutil.rmtree(self.folder / "data")
+        subprocess.run(["cp", "-a", standby, self.folder / "data"], check=True)
+        self.process.start()
+
     def execute(self, statement: str) -> None:
         with psycopg.connect(f"postgresql://postgres@{self.address}/postgres", autocommit=True) as connection:
             connection.execute(statement.encode())

@@ -1,8 +1,10 @@
-"""Cancelling inside the window, batches and estimates."""
+"""Cancelling inside the window, also while others decide; batches and estimates."""
 
 from __future__ import annotations
 
 import secrets
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -12,12 +14,14 @@ from sqlalchemy import func, select
 from service.api.dependencies import Service
 from service.audit.log import charge
 from service.infra.tables import AuditEntry, DeletionRequest, Removal, SuppressionEntry, Task
+from service.requests.reasons import Reason
 from service.requests.status import settle
 from service.requests.suppression import positions
 from tests.service.worlds import live_model
 
 SEARCHED = "people.searched"
 PATH = "/v1/deletion-requests"
+LARGE = {"cancel_window_seconds": 3600.0, "large_request_samples": 1, "large_request_seconds": 3600.0}
 
 
 @pytest.fixture
@@ -65,6 +69,58 @@ def test_without_a_window_nothing_can_be_cancelled(client: TestClient, service: 
     for subject in ("ada", "nobody"):
         assert client.delete(f"{PATH}/{post(client, subject_id=subject)['id']}").status_code == 409
     assert client.delete(f"{PATH}/{'0' * 32}").status_code == 404
+
+
+@pytest.mark.both_engines
+def test_an_approval_and_a_cancellation_at_the_same_moment_end_in_one_of_the_two(
+    client: TestClient, service: Service
+) -> None:
+    service.settings.__dict__.update(LARGE)
+    live_model(service)
+    seen: set[tuple[int, ...]] = set()
+    for _ in range(12):
+        made = post(client, subject_id="ada")["id"]
+        seen.add(at_once(client, ("POST", f"{PATH}/{made}/approve"), ("DELETE", f"{PATH}/{made}")))
+        shown = client.get(f"{PATH}/{made}").json()
+        assert {part["status"] for part in shown["models"]} == {shown["status"]}
+    assert seen <= {(200, 409), (409, 200)}
+
+
+@pytest.mark.both_engines
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(("what", "reason"), [("approve", Reason.LARGE), ("retry", Reason.WORKER_LOST)])
+def test_what_was_blocked_is_not_queued_in_a_model_that_is_retired_meanwhile(
+    client: TestClient, service: Service, what: str, reason: Reason
+) -> None:
+    """The retirement has ended the task and waits to commit: the other call must not take the task for blocked."""
+    service.settings.__dict__.update(LARGE)
+    live_model(service)
+    made = post(client, subject_id="ada")["id"]
+    with service.database.write() as session:
+        session.scalars(select(Task)).one().reason = reason
+    calls = (("POST", "/v1/models/digits/retire"), ("POST", f"{PATH}/{made}/{what}"))
+    sent: list[Future[Any]] = []
+    with ThreadPoolExecutor(2) as pool:
+        with service.database.write() as session:
+            session.get_one(DeletionRequest, made, with_for_update=True)
+            for call in calls:
+                sent.append(pool.submit(client.request, *call))
+                assert not wait(sent, 0.3).done
+        retired, other = (each.result().status_code for each in sent)
+    assert retired == 200 and other in (200, 409), "on a busy machine the second may come first"
+    assert client.get(f"{PATH}/{made}").json()["status"] == "completed"
+
+
+def at_once(client: TestClient, *calls: tuple[str, str]) -> tuple[int, ...]:
+    """The status of each call, all of them sent at the same moment."""
+    start = threading.Barrier(len(calls))
+
+    def send(call: tuple[str, str]) -> int:
+        start.wait()
+        return client.request(*call).status_code
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return tuple(pool.map(send, calls))
 
 
 @pytest.mark.both_engines

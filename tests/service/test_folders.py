@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from service.audit.witness import Witness
 from service.infra.files import MARK, Damaged, DiskFolder, Folder, Store, folder_at
 from service.infra.settings import Settings
-from tests.harness.s3 import S3
+from tests.harness.s3 import S3, silent
 
 LARGE = bytes(range(256)) * 8192
 """2 MiB: more than is held in memory when it is opened"""
@@ -134,6 +136,24 @@ def test_a_bucket_that_does_not_answer_is_an_error_of_the_machine(bucket: str, m
     with pytest.raises(OSError, match="the bucket did not do it") as error:
         folder_at(bucket).read(MARK)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("seconds", [1, pytest.param(None, marks=pytest.mark.drill)])
+def test_a_file_that_a_transaction_waits_for_is_given_up_within_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, seconds: int | None
+) -> None:
+    """Intake waits for the publication that waits for it. Files of models have 300 seconds."""
+    bucket = pytest.importorskip("service.infra.bucket", reason="unverified here: obstore is not installed")
+    assert sum(bucket.PROMPT_SECONDS) <= 10
+    if seconds is not None:
+        monkeypatch.setattr(bucket, "PROMPT_SECONDS", (seconds, 0))
+    with silent() as url:
+        updates = Witness(folder_at(url)).updates
+        for call in (lambda: updates.add("m.1.draft", [b"x"]), lambda: updates.holds("m.1.release")):
+            began = time.monotonic()
+            with pytest.raises(OSError, match="the bucket did not do it"):
+                call()
+            assert time.monotonic() - began < (seconds or 10) + 2
 
 
 @pytest.mark.parametrize("wrong", ["gs://bucket/prefix", "s3:///prefix", "file:///folder"])

@@ -14,10 +14,12 @@ from sqlalchemy import select
 from service.api.dependencies import Service
 from service.audit.log import charge
 from service.infra.db import now
-from service.infra.files import Store
+from service.infra.files import Store, folder_at
 from service.infra.tables import AuditEntry, Generation, Model
+from service.models.figures import FOLDER
 from service.models.register import register
 from tests.harness.files import path_in
+from tests.harness.servers import free_port
 from tests.service.worlds import live_model, publish
 from unlearning.accounting.policy import Policy
 
@@ -265,6 +267,24 @@ def test_a_damaged_or_missing_file_is_not_served(client: TestClient, service: Se
         answer = client.get(PATH)
         assert (answer.status_code, answer.json()["code"]) == (500, "checkpoint_damaged")
         file.unlink(missing_ok=True)
+
+
+def test_a_checkpoint_while_the_bucket_is_away_is_asked_for_again(
+    client: TestClient, service: Service, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = pytest.importorskip("service.infra.bucket", reason="unverified here: obstore is not installed")
+    monkeypatch.setattr(bucket, "RETRY_SECONDS", 0)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "REGION"):
+        monkeypatch.setenv(f"AWS_{name}", "any")
+    service.__dict__["store"] = Store(folder_at("s3://bucket/store"))
+    with service.database.write() as session:
+        session.scalars(select(Generation)).one().report = {FOLDER: True}
+    for path in (PATH, "/v1/models/digits/preparation"):
+        answer = client.get(path)
+        assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+        assert int(answer.headers["retry-after"]) > 0
 
 
 def test_a_model_key_cannot_download_checkpoints(client: TestClient, checkpoint: str, key_of: Keys) -> None:

@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 from service.api.dependencies import Service
+from service.audit.witness import DRAFT, Witness, place
 from service.infra.db import now
 from service.infra.files import Store
 from service.infra.pseudonyms import new_id, sample_digest, subject_digest
@@ -98,4 +99,7 @@ def publish(service: Service, model: Model, content: bytes, **facts: Any) -> Ver
         )
         session.add(version)
         model.current_id = version.id
+        witness = Witness(Store.at(service.settings.store).folder)
+        witness.updates.add(place(model.id, version.number) + DRAFT, [f"{version.id}\n".encode()])
+    witness.release(model.id, version.number, version.id)
     return version

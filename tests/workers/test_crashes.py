@@ -95,10 +95,12 @@ def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: Wor
     world.work(model_id)
     assert open_scheduler(world.settings).tick()
     assert (world.request(request).status, world.task(request).samples) == ("completed", 3)
-    assert [version.number for version in world.versions(model_id)] == [1, 2]
+    first, last = (version.number for version in world.versions(model_id))
+    assert (first, last) in ((1, 2), (1, 3)), "a number that was drafted and not committed is never given again"
     assert (world.count(Removal), world.count(StoredVector)) == (3, 11)
     generation = world.generation(model_id)
-    assert generation.spent == generation.budget_cost == sum(entry.budget_cost for entry in world.rows_of(BudgetEntry))
+    assert generation.spent == (last - 1) * generation.budget_cost, "and counts as charged"
+    assert generation.spent == sum(entry.budget_cost for entry in world.rows_of(BudgetEntry))
     assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
     assert world.storage.store.read(world.head(model_id).checkpoint)
     assert world.storage.private.read(world.head(model_id).state)
@@ -115,7 +117,7 @@ def test_a_preparation_survives_the_death_of_its_worker(world: World, point: str
     world.expire_lease(model_id)
     world.work(model_id)
     assert (world.model(model_id).status, world.request(request).status) == ("live", "completed")
-    assert [version.number for version in world.versions(model_id)] == [1]
+    assert [version.number for version in world.versions(model_id)] in ([1], [2])
     assert world.count(StoredVector) == 11
     assert broken(world.database) == []
 
@@ -148,7 +150,7 @@ def test_a_retrain_survives_the_death_of_its_worker(world: World, point: str) ->
     world.work(model_id)
     assert open_scheduler(world.settings).tick()
     assert (world.request(request).status, world.task(request).samples) == ("completed", 3)
-    assert [version.number for version in world.versions(model_id)] == [1, 2, 3, 4]
+    assert [version.number for version in world.versions(model_id)] in ([1, 2, 3, 4], [1, 2, 3, 5])
     assert world.generation(model_id).id != old
     assert (world.count(StoredVector), world.count(Membership)) == (9, 27)
     assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))

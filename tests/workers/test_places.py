@@ -113,7 +113,7 @@ def test_a_key_store_that_never_held_the_key_reports_nothing_as_destroyed(world:
     )
     other = KeyStore(f"sqlite:///{tmp_path / 'other.db'}", KeyFiles(DiskFolder(tmp_path / "other")))
     with pytest.raises(KeysMissing, match="EXPUNGE_KEY_STORE_URL"):
-        destroy_keys(world.database, other, world.storage.journal.folder)
+        destroy_keys(world.database, other, world.storage.guard.witness)
     assert [row.destroyed_at for row in world.rows_of(Erasure)] == [None]
     end_schedulers_lease(world)
     scheduler = replace(open_scheduler(world.settings), keys=other)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text
+from fastapi.testclient import TestClient
+from sqlalchemy import delete, select
 from typer.testing import CliRunner
 
-from service.access.api_keys import authenticate, create_key, revoke_key
+from service.access.api_keys import Scope, authenticate, create_key, revoke_key
 from service.api.app import create_app
 from service.audit import merkle as tree
 from service.audit.key_rotation import FOLDER, handovers, keep_handovers
@@ -22,12 +22,16 @@ from service.audit.self_check import check_log
 from service.audit.signed_note import NotAuthentic, Signer, Verifier
 from service.audit.succession import predecessors, signatures
 from service.audit.verify import verify
+from service.audit.witness import EPOCHS, Witness, WitnessedHead, epoch_of
 from service.certificates.envelope import verify as verified
 from service.certificates.envelope import verify_with_log
 from service.certificates.issue import issue_due
+from service.cli.checks import examine as doctor
+from service.cli.commands.backups import restore as command
 from service.cli.main import app
-from service.infra.files import Damaged, folder_at
-from service.infra.settings import SettingsError
+from service.cli.output import CommandError
+from service.infra.db import now
+from service.infra.files import Damaged
 from service.infra.tables import (
     AuditEntry,
     BudgetEntry,
@@ -46,14 +50,15 @@ from service.infra.tables import (
     Version,
 )
 from service.models import restore_guard as backups
+from service.models.restore_guard import PutBack
 from service.requests import identity_check as verification
 from service.requests import legal_holds as holds
 from service.requests import suppression
 from service.requests.cancel import cancel
 from tests.faults.invariants import broken_after_restore
+from tests.harness.files import root_of
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import TENANT, World, open_world
-from workers import main
 from workers.scheduler import run as scheduler
 from workers.scheduler.restore import restore
 from workers.update.task_results import end_without_version
@@ -93,7 +98,7 @@ def signer(world: World) -> Signer:
 
 
 def export(world: World) -> tuple[str, list[dict[str, Any]]]:
-    scheduler.extend_log(world.database, signer(world))
+    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
     with world.database.read() as session:
         head = newest_head(session)
         rows = session.scalars(
@@ -132,17 +137,27 @@ def retrained(world: World, model_id: str) -> None:
     world.work(model_id)
 
 
+def differs(world: World) -> str:
+    """In what the world's database and its store differ; empty where they do not."""
+    try:
+        backups.Guard(world.database, world.storage.store.folder).look()
+    except PutBack as error:
+        return str(error)
+    return ""
+
+
 def confirmed(world: World) -> None:
+    witness = Witness(world.storage.store.folder)
     with world.database.write() as session:
-        assert backups.confirm(session, TENANT) is not None
-        assert backups.confirm(session, TENANT) is None
+        assert backups.confirm(session, TENANT, witness) is not None
+        assert backups.confirm(session, TENANT, witness) is None
 
 
 @pytest.mark.parametrize("with_log", [True, False])
 def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: Snapshot, with_log: bool) -> None:
     model_id = world.live(min_guarantee="proved")
     released(world, model_id, "p1")
-    scheduler.extend_log(world.database, signer(world))
+    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
     open_then = world.delete("p2")
     old = snapshot(world)
     world.work(model_id)
@@ -150,26 +165,27 @@ def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: 
     lost = world.delete("p5")
     log = export(world)
     known = {key: value for key, value in requests(world).items() if key != lost}
-    assert backups.updates_missing(old.database, folder_at(old.settings.store)) == 2
+    assert "version 3 of m" in differs(old) or "version 4 of m" in differs(old)
     assert state(old, model_id) != state(world, model_id)
 
     report = restore(old.storage, old.settings.lease_seconds, signer(old), [log] if with_log else [])
 
     assert state(old, model_id) == state(world, model_id)
     assert requests(old) == known
-    assert backups.updates_missing(old.database, folder_at(old.settings.store)) == 0
     assert (report.versions, sorted(report.requests)) == (["m/3", "m/4"], sorted(since))
     assert old.claims_logged(model_id) == 4
     assert open_then not in report.requests and report.retired == report.forgotten_again == []
     assert report.requests_lost == ([lost] if with_log else [])
     assert report.unknown_from is not None and report.unknown_from < report.unknown_until
     assert "p5" not in repr(report) and (report.log_entries is None) is (not with_log)
+    confirmed(old)
+    assert differs(old) == ""
 
 
 @pytest.mark.both_engines
 def test_the_log_goes_on_where_it_was_and_contradicts_no_signed_head(world: World, snapshot: Snapshot) -> None:
     model_id = world.live(min_guarantee="proved")
-    scheduler.extend_log(world.database, signer(world))
+    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
     old = snapshot(world)
     released(world, model_id, "p1")
     log = export(world)
@@ -356,7 +372,7 @@ def test_a_generation_that_the_backup_does_not_hold_is_not_served_and_says_so(wo
     model = old.model(model_id)
     assert (model.status, [v.status for v in old.versions(model_id)]) == ("retired", ["retired"])
     assert "another name" in (model.reason or "") and sorted(report.retired) == ["later", "m"]
-    assert backups.updates_missing(old.database, folder_at(old.settings.store)) == 0
+    assert differs(old) == ""
     assert world.model(later).name == "later"
 
 
@@ -374,7 +390,7 @@ def test_what_a_lost_version_carried_out_is_completed_and_certified_of_the_other
     tasks = {task.model_id: task for task in old.rows_of(Task)}
     assert (tasks[lost].status, tasks[lost].reason, tasks[lost].version_id) == ("completed", "model_retired", None)
     assert old.request(request).status == "completed"
-    scheduler.extend_log(old.database, signer(old))
+    scheduler.extend_log(old.database, signer(old), old.storage.guard.witness)
     assert issue_due(old.database, signer(old), old.storage.pepper) == 1
     with old.database.read() as session:
         envelope = session.scalar(select(Certificate.envelope).where(Certificate.request_id == request))
@@ -401,7 +417,7 @@ def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_sp
     assert report.spent == {str(old.generation(model_id).id): 2 * budget_cost}
     assert len(old.versions(model_id)) == 1 or committed
     if not committed:
-        assert not list(old.storage.journal.folder.root.glob("*.draft")), "set aside"
+        assert list(root_of(old.storage.store).joinpath("updates").glob("*.set-aside"))
 
 
 def test_a_restore_waits_until_workers_and_scheduler_are_stopped(world: World) -> None:
@@ -413,55 +429,52 @@ def test_a_restore_waits_until_workers_and_scheduler_are_stopped(world: World) -
     restore(world.storage, world.settings.lease_seconds, signer(world), [])
 
 
-def test_a_worker_does_not_start_on_a_database_older_than_its_store(
-    world: World, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_worker_starts_on_a_database_older_than_its_store_and_claims_nothing(
+    world: World, snapshot: Snapshot, caplog: pytest.LogCaptureFixture
 ) -> None:
     model_id = world.live(min_guarantee="proved")
+    waiting = world.delete("p2")
     old = snapshot(world)
-    released(world, model_id, "p1")
-    for kind in ("worker", "scheduler"):
-        with older(old, monkeypatch):
-            assert main.main([kind]) == 1
-        assert "expunge restore" in capsys.readouterr().err
+    world.work(model_id)
+    old.work(model_id)
+    assert old.task(waiting).status == "queued" and "The database lacks version 2 of m" in caplog.text
+    with pytest.raises(PutBack, match="lacks version 2 of m"):
+        scheduler.open_scheduler(old.settings).tick()
 
 
-def test_the_api_does_not_start_on_a_database_older_than_its_store(world: World, snapshot: Snapshot) -> None:
-    """Keys that were revoked since would open it. After the restore it starts."""
-    model_id = world.live(min_guarantee="proved")
-    old = snapshot(world)
-    create_app(old.settings)
-    released(world, model_id, "p1")
-    with pytest.raises(SettingsError, match="lacks 1 update"):
-        create_app(old.settings)
-    restore(old.storage, old.settings.lease_seconds, signer(old), [])
-    create_app(old.settings)
-
-
-def test_the_api_does_not_start_on_a_backup_of_an_older_release_either(world: World, snapshot: Snapshot) -> None:
+def test_the_api_starts_on_a_database_older_than_its_store_and_says_so(world: World, snapshot: Snapshot) -> None:
+    """Nothing is taken in or handed out: the backup's current version may hold a person who was forgotten since."""
     model_id = world.live(min_guarantee="proved")
     old = snapshot(world)
     with old.database.write() as session:
-        session.execute(text("DELETE FROM alembic_version"))
-    create_app(old.settings)
+        key = create_key(session, old.storage.pepper, label="all", scopes=list(Scope)).secret
+        at = now(session)
+        session.add(Heartbeat(process="w", kind="worker", software="1", started_at=at, beat_at=at))
     released(world, model_id, "p1")
-    with pytest.raises(SettingsError, match="expunge migrate"):
-        create_app(old.settings)
-
-
-@contextmanager
-def older(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with monkeypatch.context() as patch:
-        for name in ("home", "database_url"):
-            patch.setenv(f"EXPUNGE_{name.upper()}", str(getattr(world.settings, name)))
-        yield
+    door = {"Authorization": f"Bearer {key}"}
+    said = "The database lacks version 2 of m, which is in the store"
+    with TestClient(create_app(old.settings), headers=door) as api:
+        asked = api.post("/v1/deletion-requests", json={"subject_id": "p2"}, headers={"Idempotency-Key": "k"})
+        for answer in (asked, api.get("/readyz"), api.get("/v1/models/m/versions/current/checkpoint")):
+            assert answer.status_code == 503 and answer.json()["detail"].startswith(said), answer.text
+        assert "expunge_database_put_back 1.0" in api.get("/metrics").text
+        assert api.get("/v1/models/m").status_code == 200, "reading goes on"
+    assert said in next(each.what for each in doctor(old.settings) if each.name == "witness")
+    with old.database.write() as session:
+        session.execute(delete(Heartbeat))
+    restore(old.storage, old.settings.lease_seconds, signer(old), [])
+    confirmed(old)
+    with TestClient(create_app(old.settings), headers=door) as api:
+        assert api.get("/v1/models/m/versions/2/checkpoint").status_code == 200
+        assert api.post("/v1/deletion-requests", json={"subject_id": "p2"}, headers={"Idempotency-Key": "k"}).is_success
 
 
 def test_the_journal_names_nobody_and_is_sealed(world: World) -> None:
     model_id = world.live(min_guarantee="proved")
     (request,) = released(world, model_id, "p1")
     digest = world.request(request).subject_digest or ""
-    files = list(world.storage.journal.folder.root.iterdir())
-    assert len(files) == 2 and {path.suffix for path in files} == {".release"}
+    files = list(root_of(world.storage.store).joinpath("updates").iterdir())
+    assert sorted(path.suffix for path in files) == [".draft", ".draft", ".release", ".release"]
     assert not any(digest.encode() in path.read_bytes() or request.encode() in path.read_bytes() for path in files)
     assert {entry.version["id"] for entry in world.storage.journal.entries() if entry.version} == {
         row.id for row in world.rows_of(Version)
@@ -471,7 +484,7 @@ def test_the_journal_names_nobody_and_is_sealed(world: World) -> None:
 def test_an_entry_of_the_journal_opens_under_its_own_name_alone(world: World) -> None:
     model_id = world.live(min_guarantee="proved")
     released(world, model_id, "p1")
-    first, second = sorted(world.storage.journal.folder.root.iterdir())
+    first, second = sorted(root_of(world.storage.store).joinpath("updates").glob("*.draft"))
     first.write_bytes(second.read_bytes())
     with pytest.raises(Damaged):
         list(world.storage.journal.entries())
@@ -535,3 +548,92 @@ def dying(world: World, point: str, model_id: str) -> None:
     world.storage.database.close()
     world.storage.keys.close()
     die_at(world, point, lambda other: other.work(model_id))
+
+
+@pytest.mark.both_engines
+def test_a_restore_on_purpose_without_an_export_goes_on_signing_publishing_and_verifying(
+    world: World, snapshot: Snapshot
+) -> None:
+    """The store has heads and versions of after the backup. They bind who verifies, and not the new epoch's signer."""
+    model_id = world.live(min_guarantee="proved")
+    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+    backups_of_then = [snapshot(world) for _ in range(2)]
+    released(world, model_id, "p1")
+    for _ in range(3):
+        world.delete("nobody")
+        scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+    for number, old in enumerate(backups_of_then, 1):
+        begins = head_of(old)
+        restore(old.storage, old.settings.lease_seconds, signer(old))
+        confirmed(old)
+        with old.database.read() as session:
+            assert epoch_of(session) == number
+        epoch = Witness(old.storage.store.folder).epoch()
+        assert (epoch.number, epoch.begins) == (number, begins.size)
+        (request,) = released(old, model_id, f"p{number + 1}")
+        keeper = scheduler.open_scheduler(old.settings)
+        for _ in range(2):  # what the first tick writes into the log is certified in the second
+            keeper.tick()
+        keeper.database.close()
+        head, lines = export(old)
+        assert verify(lines, head, signer(old).verifier).size > begins.size
+        with old.database.read() as session:
+            envelope = session.scalar(select(Certificate.envelope).where(Certificate.request_id == request))
+        assert verified(json.loads(envelope or ""), signer(old).verifier)["subject"]
+        assert [version.number for version in old.versions(model_id)][-1] == number + 2
+
+
+def head_of(world: World) -> WitnessedHead:
+    with world.database.read() as session:
+        head = newest_head(session)
+        assert head is not None
+        return WitnessedHead(head.size, head.root)
+
+
+def test_until_the_confirmation_whoever_looks_is_told_to_confirm(world: World, snapshot: Snapshot) -> None:
+    """The heads of after the backup are still more than the database has. It is not to be restored once more."""
+    model_id = world.live(min_guarantee="proved")
+    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+    old = snapshot(world)
+    released(world, model_id, "p1")
+    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+    with pytest.raises(backups.PutBack, match="Run `expunge restore`"):
+        old.storage.guard.look()
+    restore(old.storage, old.settings.lease_seconds, signer(old))
+    with pytest.raises(backups.PutBack, match="run `expunge restore --confirm`"):
+        old.storage.guard.look()
+    confirmed(old)
+    old.storage.guard.look()
+
+
+def test_a_confirmation_that_ends_before_its_commit_begins_the_next_epoch_when_it_is_repeated(world: World) -> None:
+    world.live(min_guarantee="proved")
+    witness = Witness(world.storage.store.folder)
+    restore(world.storage, world.settings.lease_seconds, signer(world))
+    with pytest.raises(KeyboardInterrupt), world.database.write() as session:
+        backups.confirm(session, TENANT, witness)
+        raise KeyboardInterrupt
+    assert witness.epoch().number == 1
+    confirmed(world)
+    with world.database.read() as session:
+        assert epoch_of(session) == witness.epoch().number == 2
+
+
+def test_the_command_confirms_only_where_the_store_takes_the_epoch(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.live(min_guarantee="proved")
+    restore(world.storage, world.settings.lease_seconds, signer(world))
+    epochs = Path(world.settings.store) / EPOCHS
+    epochs.write_text("not a folder")
+    for name in ("home", "database_url"):
+        monkeypatch.setenv(f"EXPUNGE_{name.upper()}", str(getattr(world.settings, name)))
+    with pytest.raises(CommandError, match="did not take the new epoch"):
+        command(confirm_it=True, as_json=True)
+    with world.database.read() as session:
+        assert backups.unconfirmed(session) is not None
+    epochs.unlink()
+    command(confirm_it=True, as_json=True)
+    assert any(line.startswith("Requests:") for line in json.loads(capsys.readouterr().out)["to_do"])
+    with world.database.read() as session:
+        assert backups.unconfirmed(session) is None and epoch_of(session) == 1

@@ -99,9 +99,9 @@ def test_retired_versions_are_purged_after_their_grace_and_never_the_head(world:
     world.delete("p3")
     world.work(model_id)
     store = world.storage.store
-    assert scheduler.purge(world.database, store, grace_seconds=3600) == 0
-    assert scheduler.purge(world.database, store, grace_seconds=0) == 1
-    assert scheduler.purge(world.database, store, grace_seconds=0) == 0
+    assert scheduler.purge(world.database, store, world.storage.guard.witness, grace_seconds=3600) == 0
+    assert scheduler.purge(world.database, store, world.storage.guard.witness, grace_seconds=0) == 1
+    assert scheduler.purge(world.database, store, world.storage.guard.witness, grace_seconds=0) == 0
     first, head = world.versions(model_id)
     assert (first.status, head.status) == ("purged", "current")
     assert first.purged_at is not None and not path_in(store, first.checkpoint).exists()
@@ -115,7 +115,7 @@ def test_a_file_that_a_living_version_shares_is_not_purged(world: World) -> None
     world.work(model_id)
     first, head = world.versions(model_id)
     world.change(Version, first.id, checkpoint=head.checkpoint)
-    scheduler.purge(world.database, world.storage.store, grace_seconds=0)
+    scheduler.purge(world.database, world.storage.store, world.storage.guard.witness, grace_seconds=0)
     assert world.storage.store.read(head.checkpoint)
 
 
@@ -132,8 +132,8 @@ def test_an_erasure_that_a_dead_worker_left_is_carried_out_once(world: World) ->
     world.work(model_id)
     erasure = world.rows_of(Erasure)[0]
     world.change(Erasure, erasure.id, destroyed_at=None)
-    assert destroy_keys(world.database, world.storage.keys, world.storage.journal.folder) == 1
-    assert destroy_keys(world.database, world.storage.keys, world.storage.journal.folder) == 0
+    assert destroy_keys(world.database, world.storage.keys, world.storage.guard.witness) == 1
+    assert destroy_keys(world.database, world.storage.keys, world.storage.guard.witness) == 0
     assert world.storage.keys.fetch([erasure.key_id]) == {}
 
 

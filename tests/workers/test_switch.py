@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy import update as change
 
 from service.infra.db import now
 from service.infra.pseudonyms import sample_digest
@@ -153,6 +154,61 @@ def test_a_request_inside_its_cancel_window_is_not_forgotten_by_the_switch(world
         cancellation.cancel(session, session.get_one(DeletionRequest, request))
     assert world.request(request).status == "cancelled"
     assert in_generation(world, world.generation(model_id).id, "s27")
+
+
+@pytest.mark.parametrize("asked", ["before the training", "after the training"])
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_a_request_that_arrives_while_a_model_is_prepared_can_be_cancelled_in_its_whole_window(
+    world: World, asked: str, cancelled: bool
+) -> None:
+    """Version 1 holds the person. When it is over, an update forgets them. One of the requests matches nobody."""
+    model_id, requests = world.register(), list[str]()
+
+    def ask() -> None:
+        with world.database.write() as session:
+            orders = [intake.Order(subject_id=subject) for subject in ("p9", "nobody")]
+            accepted = intake.accept_all(session, world.storage.pepper, TENANT, orders, intake.Windows(3600))
+            requests.extend(each.request.id for each in accepted)
+
+    if asked == "before the training":
+        ask()
+    job, watch = world.claim(model_id), Stopwatch(world.pulse())
+    assert isinstance(job, Preparation)
+    ready = prepare.make_ready(world.process, job, watch)
+    if asked == "after the training":
+        ask()
+    assert prepare.bring_into_service(world.process, job, ready, watch)
+    assert [world.request(each).status for each in requests] == ["queued", "queued"]
+    assert in_generation(world, world.generation(model_id).id, "s27")
+    with world.database.write() as session:
+        if cancelled:
+            for each in requests:
+                cancellation.cancel(session, session.get_one(DeletionRequest, each))
+        else:
+            session.execute(change(Task).values(not_before=1))
+            session.get_one(Model, model_id).due_at = None
+    world.work(model_id)
+    ends = ["cancelled"] * 2 if cancelled else ["completed"] * 2
+    assert [world.request(each).status for each in requests] == ends
+    assert world.head(model_id).samples == (0 if cancelled else 3)
+    assert [world.task(each).reason for each in requests] == [None, None if cancelled else "no_match"]
+
+
+def test_what_is_approved_is_carried_out_while_another_request_can_still_be_cancelled(world: World) -> None:
+    """Version 1 leaves the model's next work due when the first window is over. An approval is work now."""
+    model_id = world.register()
+    with world.database.write() as session:
+        orders = [intake.Order(subject_id="p9")]
+        intake.accept_all(session, world.storage.pepper, TENANT, orders, intake.Windows(3600))
+    world.work(model_id)
+    with world.database.write() as session:
+        large = intake.Windows(large_samples=1, large_seconds=3600)
+        request = intake.accept(session, world.storage.pepper, TENANT, intake.Order(subject_id="p5"), large).request.id
+    assert world.request(request).reason == "large"
+    with world.database.write() as session:
+        assert holds.approve(session, session.get_one(DeletionRequest, request)) == [model_id]
+    world.work(model_id)
+    assert (world.request(request).status, world.head(model_id).samples) == ("completed", 3)
 
 
 def test_part_of_a_person_asked_during_the_retrain_does_not_take_the_whole_vector(world: World) -> None:

@@ -131,7 +131,7 @@ def test_a_process_destroys_no_key_of_a_tenant_that_it_does_not_serve(shared: Wo
     shared.work(shared.model_named("m"))
     (erasure,) = shared.rows_of(Erasure)
     shared.change(Erasure, erasure.id, destroyed_at=None)
-    place = (shared.database, shared.storage.keys, shared.storage.journal.folder)
+    place = (shared.database, shared.storage.keys, shared.storage.guard.witness)
     assert destroy_keys(*place, frozenset({TWO})) == 0
     assert shared.rows_of(Erasure)[0].destroyed_at is None
     assert destroy_keys(*place, frozenset({ONE, TWO})) == 1

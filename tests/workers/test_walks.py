@@ -15,6 +15,7 @@ from standardwebhooks import Webhook
 from service.access.api_keys import Scope, create_key
 from service.api.app import create_app
 from service.audit.verify import verify
+from service.audit.witness import Witness
 from service.certificates import issue as certificates
 from service.infra.pseudonyms import new_id, sample_digest
 from service.infra.settings import session_key
@@ -195,7 +196,7 @@ def test_the_worst_day(world: World, snapshot: Snapshot) -> None:
         refused = api.post(PATH, json={"subject_id": "p3"}, headers={"Idempotency-Key": new_id()})
         assert (refused.status_code, refused.json()["code"]) == (503, "read_only")
         with old.database.write() as session:
-            assert backups.confirm(session, TENANT) is not None
+            assert backups.confirm(session, TENANT, Witness(old.storage.store.folder)) is not None
         # the hold was placed after the backup, and the log brings it back
         again = {person: ask(api, person) for person in ("p1", "p3", "p4")}
         assert api.put("/v1/models/m/consumers/web", json={"version": 3}).status_code == 200

@@ -1,17 +1,20 @@
 """Leases: which process may work on a model, until when, and the token that a publication must still hold.
 
 A model has a lease for preparations and updates. A retrain has a second, named one, so that the old generation can
-publish updates meanwhile. Only the database's clock decides. A token grows by one at each claim and never falls, so a
-worker that was declared lost cannot write, however late it continues.
+publish updates meanwhile. Only the database's clock decides. A token is drawn at random for each claim, so a worker
+that was declared lost cannot write, however late it continues: not even where the database lost the claim after it.
 """
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
+from service.infra.db import now
 from service.infra.tables import Lease, Model
 from service.infra.time import SECOND
 from service.models.retrain_plan import retrain_lease
@@ -24,6 +27,26 @@ class TakenLease:
     model_id: str
     token: int
     name: str | None = None
+
+
+def drawn() -> int:
+    """Return a new token."""
+    return secrets.randbits(63)
+
+
+def alive(row: Model | Lease, at: int) -> bool:
+    """Return whether the row's lease is in force at a moment. One that was renewed far later than now is over: the
+    database's clock had jumped ahead, and is back.
+    """
+    ends, renewed = _columns(row)
+    return bool(ends > at >= 2 * renewed - ends)
+
+
+def alive_at(record: type[Model] | type[Lease], at: int) -> ColumnElement[bool]:
+    """Return ``alive`` as a condition of a query."""
+    ends, renewed = _columns(record)
+    condition: ColumnElement[bool] = (ends > at) & (2 * renewed - ends <= at)
+    return condition
 
 
 class Stale(RuntimeError):
@@ -52,9 +75,8 @@ def fence(session: Session, lease: TakenLease) -> Model:
 
 def take(model: Model, owner: str, at: int, seconds: float) -> TakenLease:
     """Take a new lease on a locked model row."""
-    model.lease_token += 1
-    model.lease_owner = owner
-    model.lease_expires_at = at + int(seconds * SECOND)
+    model.lease_token, model.lease_owner = drawn(), owner
+    model.lease_expires_at, model.lease_renewed_at = at + int(seconds * SECOND), at
     return TakenLease(model.id, model.lease_token)
 
 
@@ -65,10 +87,10 @@ def take_beside(session: Session, model_id: str, owner: str, at: int, seconds: f
     if named is None:
         named = Lease(name=name, token=0, owner=owner, expires_at=0)
         session.add(named)
-    if named.expires_at > at:
+    if alive(named, at):
         return None
-    named.token += 1
-    named.owner, named.expires_at = owner, at + int(seconds * SECOND)
+    named.token, named.owner = drawn(), owner
+    named.expires_at, named.renewed_at = at + int(seconds * SECOND), at
     return TakenLease(model_id, named.token, name)
 
 
@@ -82,8 +104,8 @@ def give_back_beside(session: Session, model_id: str, until: int = 0) -> None:
     """End the lease of a model's retrain. It cannot be taken before ``until`` (microseconds)."""
     named = _lock_named(session, retrain_lease(model_id))
     if named is not None:
-        named.token += 1 if until else 0
-        named.expires_at = until
+        named.token = drawn() if until else named.token
+        named.expires_at, named.renewed_at = until, now(session) if until else 0
 
 
 def renew(session: Session, lease: TakenLease, at: int, seconds: float) -> bool:
@@ -92,13 +114,13 @@ def renew(session: Session, lease: TakenLease, at: int, seconds: float) -> bool:
     own = (
         update(Model)
         .where(Model.id == lease.model_id, Model.lease_token == lease.token, Model.lease_expires_at > 0)
-        .values(lease_expires_at=until)
+        .values(lease_expires_at=until, lease_renewed_at=at)
         .returning(Model.id)
     )
     beside = (
         update(Lease)
         .where(Lease.name == lease.name, Lease.token == lease.token, Lease.expires_at > 0)
-        .values(expires_at=until)
+        .values(expires_at=until, renewed_at=at)
         .returning(Lease.name)
     )
     chosen = own if lease.name is None else beside
@@ -108,3 +130,9 @@ def renew(session: Session, lease: TakenLease, at: int, seconds: float) -> bool:
 def _lock_named(session: Session, name: str) -> Lease | None:
     query = select(Lease).where(Lease.name == name).with_for_update()
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
+
+
+def _columns(place: Any) -> tuple[Any, Any]:
+    """Return when a lease ends, and when it was renewed last, of a row or of its table."""
+    named = place is Lease or isinstance(place, Lease)
+    return (place.expires_at, place.renewed_at) if named else (place.lease_expires_at, place.lease_renewed_at)

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from service.infra.db import now
 from service.infra.tables import CalibrationOrder, Generation, Heartbeat, Model, WorkUnit
 from service.infra.time import SECOND
+from workers.runtime.lease import alive_at
 from workers.runtime.process import Process
 
 Piece: TypeAlias = CalibrationOrder | WorkUnit
@@ -109,7 +110,7 @@ def models_with_free_pieces(session: Session, tenants: Collection[str] | None = 
             select(Model.id)
             .join(Generation, Generation.id == Model.generation_id)
             .join(record, record.generation_id == Generation.id)
-            .where(Model.status == "preparing", Model.lease_expires_at > at)
+            .where(Model.status == "preparing", alive_at(Model, at))
             .where(record.done_at.is_(None), record.owner.is_(None))
         )
         served = query if tenants is None else query.where(Model.tenant_id.in_(sorted(tenants)))

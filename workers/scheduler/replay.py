@@ -13,6 +13,7 @@ from service.audit import hold_names as held_names
 from service.audit.signed_note import NotAuthentic
 from service.infra.pseudonyms import Pepper
 from service.infra.tables import ApiKey, DeletionRequest, Hold, Model, SuppressionEntry, Task, WebhookEndpoint
+from service.infra.time import rfc_3339
 from service.models.policy import apply_policy
 from service.models.retire import SERVED, end_cancelled, end_retired
 from service.requests import identity_check as verification
@@ -38,24 +39,28 @@ class RestoreReport:
     forgotten_again: list[str] = field(default_factory=list)
     """requests that were queued again: a version still holds a person they name"""
     retired: list[str] = field(default_factory=list)
+    kept: dict[str, list[str]] = field(default_factory=dict)
+    """retired models of which nothing is destroyed, because these legal holds keep samples in them"""
+    files_missing: list[str] = field(default_factory=list)
+    """served versions, as model/number, whose checkpoint or secret state is in no store"""
     requests_lost: list[str] = field(default_factory=list)
     """accepted after the backup and known from the log only: the controller must send them again"""
     holds_lost: list[str] = field(default_factory=list)
     """in force and known from the log only, which does not say whom they name: place them again"""
     holds_to_check: list[str] = field(default_factory=list)
-    """in force in the backup; without an export nobody knows whether they were lifted since"""
+    """in force now; whether they were lifted since ``unknown_from`` is not known"""
     keys_lost: list[str] = field(default_factory=list)
     """made after the backup: no hash of them is left, so they do not work"""
     keys_to_check: list[str] = field(default_factory=list)
-    """in force in the backup; without an export nobody knows whether they were revoked or rotated since"""
+    """in force now; whether they were revoked or rotated since ``unknown_from`` is not known"""
     webhooks_lost: list[str] = field(default_factory=list)
     """added after the backup: neither their address nor their secret is left"""
     webhooks_to_check: list[str] = field(default_factory=list)
-    """live in the backup; without an export nobody knows whether they were disabled since"""
+    """live now; whether they were disabled since ``unknown_from`` is not known"""
     lists_lost: list[str] = field(default_factory=list)
     """deletion lists that were imported after the backup: whom they name may come back with later data"""
     lists_to_check: list[str] = field(default_factory=list)
-    """the newest deletion list of the backup; without an export nobody knows which were imported since"""
+    """the newest deletion list that is known; which were imported since ``unknown_from`` is not"""
     reapplied: list[str] = field(default_factory=list)
     """what the log says and was repeated: cancellations, verifications, rejections, lifted suppression entries,
     holds placed and released, keys rotated and revoked, webhooks disabled, models retired and cancelled, policies"""
@@ -66,7 +71,8 @@ class RestoreReport:
     log_entries: int | None = None
     """how many were added to the audit log; None: no export was given, and heads signed since contradict the log"""
     unknown_from: int | None = None
-    """microseconds since 1970: from then until the restore, requests that no update carried out may be lost"""
+    """microseconds since 1970: the last entry of the log, the export's where one was given. From then until the restore
+    nothing is known but updates and what they carried out. None: from the beginning"""
     unknown_until: int = 0
 
 
@@ -237,39 +243,49 @@ def _lift(session: Session, request: DeletionRequest, body: dict[str, Any]) -> N
 
 
 def to_do(report: RestoreReport) -> list[str]:
-    """Return what is left for the operator: a sentence or two for each kind of thing that is lost or in doubt."""
+    """Return what is left for the operator: what is lost, then a sentence or two for each kind of thing in doubt."""
+    since = "the beginning" if report.unknown_from is None else rfc_3339(report.unknown_from)
     lost = [_of_lost_key(key, report.replaced.get(key)) for key in report.keys_lost]
+    lost += [_of_kept(model, holds) for model, holds in report.kept.items()]
     kinds = (
+        (
+            report.files_missing,
+            "Put the files of the versions under files_missing back from a replica of the stores, or retire these "
+            "models with `expunge models retire NAME`: nothing can be downloaded or forgotten in them.",
+        ),
         (report.requests_lost, "Ask the controller to send the requests under requests_lost again."),
         (report.holds_lost, "Place the holds under holds_lost again: the log does not say whom they name."),
-        (
-            report.holds_to_check,
-            "Ask who placed the holds under holds_to_check whether they still apply. End those that do not with "
-            "`expunge holds lift ID`, and place again what was placed after the backup.",
-        ),
-        (
-            report.keys_to_check,
-            "Check the keys under keys_to_check: one that was revoked or rotated after the backup works again. End it "
-            "with `expunge keys revoke ID`. Keys that were made after the backup do not work: make others.",
-        ),
         (
             report.webhooks_lost,
             "Add the webhooks under webhooks_lost again with `expunge webhooks add URL`, and give each receiver its "
             "new secret.",
         ),
-        (
-            report.webhooks_to_check,
-            "Check the webhooks under webhooks_to_check: one that was disabled after the backup is live again. End it "
-            "with `expunge webhooks disable ID` before the scheduler is started.",
-        ),
         (report.lists_lost, "Import the deletion lists under lists_lost again with `expunge drop import FILE`."),
-        (
-            report.lists_to_check,
-            "Import every deletion list again that was downloaded from the day under lists_to_check on, with "
-            "`expunge drop import FILE`: whom it names may come back otherwise.",
-        ),
     )
-    return [*lost, *(words for ids, words in kinds if ids)]
+    return [*lost, *(words for ids, words in kinds if ids), *_in_doubt(since, rfc_3339(report.unknown_until))]
+
+
+def _in_doubt(since: str, until: str) -> list[str]:
+    """Return a line for each kind of thing that may have come or ended unseen. No export reaches to the restore."""
+    return [
+        f"Requests: ask each controller to send again what it sent from {since} to {until}, with withdrawals and "
+        "cancellations. What is known here is linked, and nobody is forgotten twice.",
+        f"Holds: ask each person who places holds what was placed and lifted since {since}. Place again what is not "
+        "here, and end with `expunge holds lift ID` those under holds_to_check that do not apply.",
+        f"Keys: one under keys_to_check that was revoked or rotated since {since} works again. End it with "
+        "`expunge keys revoke ID`. Keys that were made since do not work: make others.",
+        f"Webhooks: one under webhooks_to_check that was disabled since {since} is live again. End it with `expunge "
+        "webhooks disable ID` before the scheduler is started, and add again those that were added since.",
+        f"Deletion lists: import again with `expunge drop import FILE` every list that was downloaded since {since}, "
+        "and from the day under lists_to_check on. The people in it may come back otherwise.",
+    ]
+
+
+def _of_kept(model: str, holds: list[str]) -> str:
+    return (
+        f"Model {model} is retired, and its vectors and keys are kept under {', '.join(holds)}. When no legal hold "
+        f"keeps them any more, `expunge models retire {model}` destroys them."
+    )
 
 
 def _of_lost_key(key: str, replaced: str | None) -> str:

@@ -42,25 +42,25 @@ from service.infra.tables import (
 from service.infra.tenants import DEFAULT_TENANT
 from service.infra.time import SECOND
 from service.models.figures import withdraw
+from service.models.generations import number_above
 from service.models.publications import PUBLISHED, RESTORED, facts_of
 from service.models.restore_guard import unconfirmed
+from service.models.retire import SERVED, end_retired, holds_in
 from service.requests import identity_check as verification
 from service.requests import legal_holds as holds
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from service.requests.states import Status, awaits_decision, derive
 from service.requests.status import end_open_tasks, outcomes_of, record_status, settle
-from workers.runtime.lease import give_back
-from workers.scheduler.replay import RestoreReport, follow, to_do
+from workers.runtime.lease import drawn, give_back
+from workers.scheduler.replay import RestoreReport, Said, follow, to_do
 from workers.storage.private_state import drop_vectors
-from workers.storage.release_journal import SET_ASIDE, JournalEntry, revived
+from workers.storage.release_journal import JournalEntry, revived
 from workers.storage.storage import Storage
 from workers.update.publish import erase, mark_forgotten
 from workers.update.select import target_of
 from workers.update.task_results import note_exhaustion, queue_tasks
 
-BEYOND_ANY_CLAIM = 1 << 20
-"""Added to every lease's token, so that a worker from before the restore never passes the fence."""
 _NOT_IN_THE_TREE = {"id": None, "log_index": None, "leaf_hash": None}
 _RETIRED = (
     "The backup is older than what is served of this model, and holds neither its people nor its state. "
@@ -80,36 +80,37 @@ def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Seq
     entries = sorted(storage.journal.entries(), key=lambda each: (each.model_id, each.at, each.spent))
     with storage.database.write() as session:
         _require_quiet(session, lease_seconds)
+        said = continue_log(session, exports, signer.verifier, rotations) if exports else []
         report = RestoreReport(
             unknown_from=session.scalar(select(func.max(AuditEntry.created_at))), unknown_until=now(session)
         )
-        _note_what_may_have_changed(session, report, bool(exports))
-        said = continue_log(session, exports, signer.verifier, rotations) if exports else []
         hand_over(session, signer.verifier, rotations)
         report.log_entries = len(said) if exports else None
         published = {body["version"] for body in said if body["kind"] == PUBLISHED}
         new = [entry for entry in entries if not _known(session, entry)]
-        settled = {entry.name: _take_up(session, report, entry, new, published) for entry in new}
-        _spend_greatest(session, report, [*entries, *storage.journal.entries(SET_ASIDE)])
+        settled = [(entry, _take_up(session, report, entry, new, published)) for entry in new]
+        entries += storage.journal.entries(set_aside=True)
+        _spend_greatest(session, report, entries)
         follow(session, report, said, storage.pepper)
+        _destroy_retired(session, report)
         _restart(session)
         _queue_again(session, report)
         _certify_again(session, new)
+        _note_what_may_have_changed(session, report)
+        _note_missing_files(session, storage, report)
         report.to_do = to_do(report)
-        _file(session, report)
-    for name, adopted in settled.items():
-        if storage.journal.folder.holds(name):
-            storage.journal.confirm(name) if adopted else storage.journal.set_aside(name)
+        restoration = _file(session, report)
+        number_above(session, restoration, _last_generation(storage, entries, said))
+    for entry, adopted in settled:
+        storage.journal.settle(entry, adopted=adopted)
     return report
 
 
-def _note_what_may_have_changed(session: Session, report: RestoreReport, with_log: bool) -> None:
-    """List the holds, keys, webhooks and deletion lists of the backup.
+def _note_what_may_have_changed(session: Session, report: RestoreReport) -> None:
+    """List the holds, keys and webhooks in force, and the newest deletion list.
 
-    Without a log nobody knows which of them were ended, or imported, since.
+    Each may have been ended after the last entry of the log, and others made.
     """
-    if with_log:
-        return
     kept = select(Hold.id).where(Hold.lifted_at.is_(None)).order_by(Hold.id)
     lives = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > now(session))
     keys = select(ApiKey.id).where(ApiKey.revoked_at.is_(None), lives).order_by(ApiKey.id)
@@ -119,6 +120,21 @@ def _note_what_may_have_changed(session: Session, report: RestoreReport, with_lo
     report.webhooks_to_check = list(session.scalars(hooks))
     newest = session.scalar(select(func.max(FeedItem.source)))
     report.lists_to_check = [] if newest is None else [newest]
+
+
+def _note_missing_files(session: Session, storage: Storage, report: RestoreReport) -> None:
+    """List the served versions of which the checkpoint or the secret state is in no store: others may have swept it."""
+    served = select(Model.name, Version).join(Version, Version.id == Model.current_id)
+    for name, version in session.execute(served.where(Model.status.in_(SERVED)).order_by(Model.name)):
+        if not (storage.store.holds(version.checkpoint) and storage.private.holds(version.state)):
+            report.files_missing.append(f"{name}/{version.number}")
+
+
+def _last_generation(storage: Storage, entries: Iterable[JournalEntry], said: Iterable[Said]) -> int:
+    """Return the largest number of a generation that journal, key store, figures or export know; 0: they know none."""
+    told = {body.get("generation") for body in said} | {entry.generation_id for entry in entries}
+    numbers = {number for number in told if isinstance(number, int)} | storage.figures.generations()
+    return max(storage.keys.last_generation(), *numbers, 0)
 
 
 def _require_quiet(session: Session, lease_seconds: float) -> None:
@@ -191,8 +207,6 @@ def _end_holds(session: Session, report: RestoreReport, entry: JournalEntry, in_
             continue
         holds.end(session, session.get_one(Hold, hold_id), entry.at)
         report.reapplied.append(f"hold.lifted {hold_id}")
-        if hold_id in report.holds_to_check:
-            report.holds_to_check.remove(hold_id)
         if not in_log:
             ledger.record(session, entry.tenant_id, "hold.lifted", hold=hold_id, why="a later update shows it")
 
@@ -226,6 +240,23 @@ def _retire(session: Session, report: RestoreReport, model: Model) -> None:
     end_open_tasks(session, model.id, Reason.MODEL_RETIRED)
     ledger.record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name, reason="restored")
     report.retired.append(model.name)
+
+
+def _destroy_retired(session: Session, report: RestoreReport) -> None:
+    """Delete the vectors of retired models, and order the destruction of their keys and states, as a retirement does.
+
+    What a legal hold keeps stays: the report names model and hold.
+    """
+    left = select(Model).join(Generation, Generation.id == Model.generation_id)
+    left = left.where(Model.status == "retired", Generation.status != "ended").order_by(Model.name)
+    for model in session.scalars(left).all():
+        under_hold = holds_in(session, model)
+        if under_hold:
+            report.kept[model.name] = under_hold
+            continue
+        why = model.reason
+        end_retired(session, model)
+        model.reason = why
 
 
 def _recover_requests(session: Session, report: RestoreReport, entry: JournalEntry, known_model: bool) -> None:
@@ -297,13 +328,15 @@ def _logged(session: Session, request_id: str, kind: str, facts: Mapping[str, ob
     return any(facts.items() <= json.loads(body).items() for body in session.scalars(told))
 
 
-def _spend_greatest(session: Session, report: RestoreReport, entries: Iterable[JournalEntry]) -> None:
+def _spend_greatest(session: Session, report: RestoreReport, entries: Sequence[JournalEntry]) -> None:
     """Charge up to the greatest spent of any entry, drafts included: somebody may have seen their weights."""
     for generation_id in sorted({entry.generation_id for entry in entries}):
         generation = session.get(Generation, generation_id, populate_existing=True)
         if generation is None:
             continue
-        greatest = max(entry.spent for entry in entries if entry.generation_id == generation_id)
+        mine = (generation.id, generation.model_id)  # a restore of an older release gave numbers again
+        spent = [entry.spent for entry in entries if (entry.generation_id, entry.model_id) == mine]
+        greatest = max(spent, default=0)
         if generation.budget is not None:
             greatest = min(greatest, generation.budget)
         _spend(session, report, generation_id, max(0, greatest - generation.spent), None)
@@ -312,11 +345,11 @@ def _spend_greatest(session: Session, report: RestoreReport, entries: Iterable[J
 def _restart(session: Session) -> None:
     """End the leases from before the restore; running tasks wait again."""
     for model in session.scalars(select(Model)):
-        model.lease_token += BEYOND_ANY_CLAIM
+        model.lease_token = drawn()
         model.notified_at = 0
         give_back(model)
     for lease in session.scalars(select(Lease)):
-        lease.token += BEYOND_ANY_CLAIM
+        lease.token = drawn()
         lease.expires_at = 0
     busy = (Task.status == "running") & (func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS)
     running = session.scalars(select(Task).where(busy)).all()
@@ -343,7 +376,7 @@ def _queue_again(session: Session, report: RestoreReport) -> None:
         model.due_at = at
 
 
-def _file(session: Session, report: RestoreReport) -> None:
+def _file(session: Session, report: RestoreReport) -> Restoration:
     waiting = unconfirmed(session)
     if waiting is None:
         waiting = Restoration(id=new_id(), started_at=ledger.recorded_at(session), report={})
@@ -351,3 +384,4 @@ def _file(session: Session, report: RestoreReport) -> None:
     waiting.report = vars(report) | {"before": waiting.report or None}
     counts = {name: len(each) for name, each in vars(report).items() if isinstance(each, list | dict)}
     ledger.record(session, DEFAULT_TENANT, "restore.applied", restoration=waiting.id, counts=counts)
+    return waiting

@@ -13,15 +13,17 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from celery import Celery
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from service.access.api_keys import check_pepper
-from service.audit.log import integrate, record
+from service.audit.log import extend, record
 from service.audit.self_check import keep_checking
 from service.audit.signed_note import NotAuthentic, Signer
+from service.audit.witness import EPOCHS, HEADS, UPDATES, Witness
 from service.certificates.issue import issue_due
 from service.connect.opendsr.processor import Processor
 from service.connect.opendsr.requests import announce_statuses
@@ -37,7 +39,7 @@ from service.infra.time import SECOND
 from service.models import consumers
 from service.models.figures import FOLDER as FIGURES
 from service.models.figures import Figures
-from service.models.restore_guard import UPDATES, unconfirmed
+from service.models.restore_guard import Guard, PutBack, unconfirmed
 from service.models.retrain_plan import retrain_lease
 from service.models.tallies import tally
 from service.requests import legal_holds as holds
@@ -46,13 +48,16 @@ from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import settle
 from workers.runtime.db_retry import retry
 from workers.runtime.heartbeat import Pulse
+from workers.runtime.lease import alive, alive_at, drawn
 from workers.runtime.recipe_messages import drop_messages
 from workers.scheduler.ssrf_guard import Outbound
 from workers.scheduler.webhook_sender import WebhookSender
-from workers.storage.crypto_erase import bury, destroy_keys, erase_ended
+from workers.storage.crypto_erase import bury, destroy_keys, erase_ended, erase_lost
 from workers.storage.key_store import KeyStore
 from workers.storage.release_journal import confirm_committed
 from workers.storage.storage import open_places
+from workers.storage.swept_files import UNPURGED, note, note_deleted
+from workers.storage.swept_files import sweep as sweep_store
 
 LEASE = "scheduler"
 NOTIFY_PATIENCE_SECONDS = 3
@@ -66,8 +71,6 @@ ORPHANS_EVERY = 60
 
 TALLY_EVERY = 10
 """ticks between two additions to the tallies"""
-UNPURGED = ("current", "retired")
-"""statuses of versions whose files are needed"""
 
 log = logging.getLogger(__name__)
 
@@ -92,10 +95,15 @@ class Scheduler:
     grace_seconds: float
     lease_seconds: float
 
+    @cached_property
+    def guard(self) -> Guard:
+        """Return what compares the database with the store."""
+        return Guard(self.database, self.store.folder)
+
     def tick(self, count: int = 0) -> bool:
         """Do one round of duties. False: another scheduler is active, or a restored backup waits for the operator.
 
-        Raises Busy, ExceptionGroup.
+        While the store does not answer, what cannot be undone waits. Raises PutBack, Busy, ExceptionGroup.
         """
         with self.database.read() as session:
             if unconfirmed(session) is not None:
@@ -104,13 +112,6 @@ class Scheduler:
             return False
         duties: list[Callable[[], object]] = [
             lambda: sweep(self.database, self.notifier),
-            lambda: extend_log(self.database, self.signer()),
-            lambda: destroy_keys(self.database, self.keys, self.store.folder.inside(UPDATES), self.tenants),
-            lambda: erase_ended(self.database, self.private, self.keys, self.tenants),
-            lambda: issue(self.database, self.signer(), self.pepper),
-            lambda: purge(self.database, self.store, self.grace_seconds),
-            lambda: bury(self.database),
-            lambda: Figures(self.store.folder).sweep(self.database),
             lambda: settle_unmatched(self.database),
             lambda: complete_served(self.database),
             lambda: retry_large(self.database),
@@ -123,11 +124,32 @@ class Scheduler:
         if count % TALLY_EVERY == 0:
             duties.append(lambda: _in_portions(lambda: tally(self.database)))
         if count % ORPHANS_EVERY == 0:
-            duties.append(lambda: sweep_files(self.database, self.store, self.private))
-            duties.append(lambda: self.keys.sweep(ORPHAN_SECONDS))
             duties.append(self.database.truncate_log)
-        carry_out(duties)
+        carry_out([*self._irrevocable(count), *duties])
         return True
+
+    def _irrevocable(self, count: int) -> list[Callable[[], object]]:
+        """Return the duties that wait until the store has answered, and agrees with the database. Raises PutBack."""
+        try:
+            self.guard.look()
+        except OSError as error:
+            log.warning("The store does not answer: %s", error)
+            return []
+        witness = self.guard.witness
+        duties: list[Callable[[], object]] = [
+            lambda: extend_log(self.database, self.signer(), witness),
+            lambda: destroy_keys(self.database, self.keys, witness, self.tenants),
+            lambda: erase_ended(self.database, self.private, self.keys, self.tenants),
+            lambda: issue(self.database, self.signer(), self.pepper),
+            lambda: purge(self.database, self.store, witness, self.grace_seconds),
+            lambda: bury(self.database),
+            lambda: Figures(self.store.folder).sweep(self.database),
+        ]
+        if count % ORPHANS_EVERY == 0:
+            duties.append(lambda: sweep_files(self.database, self.store, self.private))
+            duties.append(lambda: erase_lost(self.database, self.keys))
+            duties.append(lambda: self.keys.sweep(ORPHAN_SECONDS))
+        return duties
 
 
 def carry_out(duties: Iterable[Callable[[], object]]) -> None:
@@ -152,11 +174,11 @@ def hold_lease(database: Database, owner: str, seconds: float) -> bool:
         if lease is None:
             lease = Lease(name=LEASE, token=0, owner=owner, expires_at=0)
             session.add(lease)
-        if lease.owner != owner and lease.expires_at > at:
+        if lease.owner != owner and alive(lease, at):
             return False
         if lease.owner != owner or lease.token == 0:
-            lease.token += 1
-        lease.owner, lease.expires_at = owner, at + int(seconds * SECOND)
+            lease.token = drawn()
+        lease.owner, lease.expires_at, lease.renewed_at = owner, at + int(seconds * SECOND), at
         return True
 
 
@@ -170,17 +192,16 @@ def sweep(database: Database, notifier: Celery) -> int:
             .where(Task.model_id == Model.id, func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
             .exists()
         )
-        retraining = (
-            select(Lease.name).where(Lease.name == retrain_lease("") + Model.id, Lease.expires_at > at).exists()
-        )
+        retraining = select(Lease.name).where(Lease.name == retrain_lease("") + Model.id, alive_at(Lease, at)).exists()
         planned = (
             select(Generation.id).where(Generation.model_id == Model.id, Generation.status == "candidate").exists()
         )
         scheduled = Model.status.in_(("live", "exhausted")) & (Model.retrain_at <= at)
         exhausted = (Model.status == "exhausted") & (task | Model.due_at.is_not(None))
         work = (Model.status == "preparing") | ((Model.status == "live") & task) | (~retraining & exhausted)
-        due = (Model.lease_expires_at <= at) & (Model.due_at.is_(None) | (Model.due_at <= at))
-        forgotten = Model.notified_at <= at - NOTIFY_PATIENCE_SECONDS * SECOND
+        due = ~alive_at(Model, at) & (Model.due_at.is_(None) | (Model.due_at <= at))
+        patience = NOTIFY_PATIENCE_SECONDS * SECOND  # a clock that had jumped ahead notified in the future
+        forgotten = ~Model.notified_at.between(at - patience + 1, at + patience)
         rung = (
             update(Model)
             .where(forgotten, (due & work) | (~retraining & (planned | scheduled)))
@@ -194,13 +215,12 @@ def sweep(database: Database, notifier: Celery) -> int:
     return len(models)
 
 
-def extend_log(database: Database, signer: Signer) -> int:
+def extend_log(database: Database, signer: Signer, witness: Witness) -> int:
     """Add the audit entries that were committed since to the log, sign its new heads; return how many entries."""
 
     def some() -> int:
         try:
-            with database.write() as session:
-                return integrate(session, signer)
+            return extend(database, signer, witness)
         except NotAuthentic as error:
             log.error("the audit log is not extended: %s", error)
             raise
@@ -227,7 +247,7 @@ def _in_portions(some: Callable[[], int]) -> int:
     return total
 
 
-def purge(database: Database, store: Store, grace_seconds: float) -> int:
+def purge(database: Database, store: Store, witness: Witness, grace_seconds: float) -> int:
     """Delete the files of versions that were retired long enough ago, unless another version shares them."""
     with database.read() as session:
         before = now(session) - int(grace_seconds * SECOND)
@@ -237,22 +257,22 @@ def purge(database: Database, store: Store, grace_seconds: float) -> int:
         follows = (Version.model_id == version.model_id, Version.parent_id == version.id)
         with database.write() as session:
             successors = session.scalars(select(Version.id).where(*follows)).all()
-            confirm_committed(session, store.folder.inside(UPDATES), successors)
-            _purge_one(session, store, version.id, version.checkpoint)
+            confirm_committed(session, witness, successors)
+            free = note(session, [version.checkpoint], apart_from=version.id)
+        for digest in free:
+            store.delete(digest)
+        crash_point("scheduler-during-purge")
+        with database.write() as session:
+            note_deleted(session, free)
+            _note_purged(session, version.id, version.checkpoint)
     return len(due)
 
 
-def _purge_one(session: Session, store: Store, version_id: str, digest: str) -> None:
-    """Delete the file, then update the row: a scheduler that dies in between deletes it once more."""
+def _note_purged(session: Session, version_id: str, digest: str) -> None:
+    """Write that the version's file is gone: a scheduler that dies before deletes it once more."""
     version = session.scalars(select(Version).where(Version.id == version_id).with_for_update()).one()
     if version.status != "retired":
         return
-    shared = session.scalar(
-        select(Version.id).where(Version.checkpoint == digest, Version.status.in_(UNPURGED), Version.id != version_id)
-    )
-    if shared is None:
-        store.delete(digest)
-    crash_point("scheduler-during-purge")
     version.status, version.purged_at = "purged", now(session)
     record(
         session,
@@ -289,7 +309,7 @@ def complete_served(database: Database) -> int:
 def retry_large(database: Database) -> int:
     """Retry each unusually large request whose waiting time is over."""
     with database.read() as session:
-        if not holds.large_and_due(session):
+        if session.scalar(select(Task.id).where(*holds.large_and_due(session)).limit(1)) is None:
             return 0
     with database.write() as session:
         return len(holds.retry_large(session))
@@ -321,13 +341,14 @@ def sweep_files(database: Database, store: Store, private: Store, older_than: fl
     Those written within the last ``older_than`` seconds are kept: their row may follow. Raises Busy, OSError.
     """
     with database.read() as session:
-        confirm_committed(session, store.folder.inside(UPDATES))
         published = set(session.scalars(select(Version.checkpoint).where(Version.status.in_(UNPURGED))))
         secret = set(session.scalars(select(Version.state).where(Version.status == "current")))
         secret |= _prepared(session)
-    half_written = [Store(store.folder.inside(name)) for name in (UPDATES, FIGURES)]
+    half_written = [Store(store.folder.inside(name)) for name in (UPDATES, HEADS, EPOCHS, FIGURES)]
     swept = sum(each.sweep((), older_than) for each in half_written)
-    return swept + store.sweep(published, older_than) + private.sweep(secret, older_than)
+    return (
+        swept + sweep_store(database, store, published, older_than) + sweep_store(database, private, secret, older_than)
+    )
 
 
 def _prepared(session: Session) -> set[str]:
@@ -376,10 +397,15 @@ def run(settings: Settings) -> None:
     webhook_sender.start()
     checks = (scheduler.database, scheduler.signer, stop)
     threading.Thread(target=keep_checking, args=checks, name="audit-check", daemon=True).start()
-    count = 0
+    count, said = 0, ""
     while not stop.is_set():
         try:
             scheduler.tick(count)
+            said = ""
+        except PutBack as error:  # nothing is done until somebody acts: said once
+            if str(error) != said:
+                said = str(error)
+                log.error("%s", said)
         except Busy as error:
             log.warning("tick postponed: %s", error)
         except Exception as error:  # the next tick tries again

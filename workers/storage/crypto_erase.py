@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from sqlalchemy import ColumnElement, or_, select, true, update
+from sqlalchemy import ColumnElement, func, or_, select, true, update
 from sqlalchemy.orm import InstrumentedAttribute
 
 from service.audit.log import record, recorded_at
+from service.audit.witness import Witness
 from service.infra.db import Database, batches, now
 from service.infra.fault_injection import crash_point
-from service.infra.files import Folder, Store
-from service.infra.tables import Certificate, Erasure, Generation, Model, Task, Version
+from service.infra.files import Store
+from service.infra.tables import Certificate, Erasure, Generation, Model, Restoration, Task, Version
 from service.infra.time import SECOND
 from service.models.generations import empty_generation
 from workers.storage.key_store import KeyStore
@@ -26,12 +27,12 @@ ERASED_AGAIN_SECONDS = 86_400.0
 """A worker that did not notice yet may make another key for a model that has ended: it is looked for this long."""
 
 
-def destroy_keys(database: Database, keys: KeyStore, updates: Folder, tenants: Collection[str] | None = None) -> int:
+def destroy_keys(database: Database, keys: KeyStore, witness: Witness, tenants: Collection[str] | None = None) -> int:
     """Destroy every key whose erasure is due; return how many.
 
-    ``updates`` is the journal's folder: its entries are confirmed first. ``tenants`` are those whose keys are in this
-    key store, None means all: a key store that never held a key must not report it as destroyed. An erasure is marked
-    as done only after the key's share was overwritten in its file. Raises Busy, KeysMissing, OSError.
+    The versions that their people left with are released first, and that is durable. ``tenants`` are those whose keys
+    are in this key store, None means all: a key store that never held a key must not report it as destroyed. An erasure
+    is marked as done only after the key's share was overwritten in its file. Raises Busy, KeysMissing, OSError.
     """
     with database.read() as session:
         due = session.execute(
@@ -39,7 +40,7 @@ def destroy_keys(database: Database, keys: KeyStore, updates: Folder, tenants: C
             .where(Erasure.destroyed_at.is_(None), _of(tenants, Erasure.tenant_id))
             .order_by(Erasure.id)
         ).all()
-        confirm_committed(session, updates, sorted({row.version_id for row in due if row.version_id}))
+        confirm_committed(session, witness, sorted({row.version_id for row in due if row.version_id}))
     if not due:
         return 0
     keys.destroy(row.key_id for row in due)
@@ -108,6 +109,24 @@ def erase_ended(database: Database, private: Store, keys: KeyStore, tenants: Col
         crash_point("erase-after-state")
         keys.destroy_generation(generation_id)
     return len(generations)
+
+
+def erase_lost(database: Database, keys: KeyStore) -> int:
+    """Destroy the keys of generations that no database knows since a restore; return how many generations.
+
+    They were begun after the backup that was put back. Nothing is destroyed before the operator has confirmed that
+    backup. Raises Busy, KeysMissing, OSError.
+    """
+    with database.read() as session:
+        confirmed = select(func.max(Restoration.last_generation)).where(Restoration.confirmed_at.is_not(None))
+        last = session.scalar(confirmed)
+        if last is None:
+            return 0
+        known = set(session.scalars(select(Generation.id).where(Generation.id <= last)))
+    lost = {each for each in keys.generations() if each <= last} - known
+    for generation_id in sorted(lost):
+        keys.destroy_generation(generation_id)
+    return len(lost)
 
 
 def bury(database: Database) -> int:

@@ -115,15 +115,24 @@ class KeyStore:
     def destroy_generation(self, generation_id: int) -> None:
         """Destroy every key of a generation, as ``destroy`` does."""
         with self._database.read() as session:
-            files = session.scalars(
-                select(HolderKey.file).where(HolderKey.generation_id == generation_id).distinct()
-            ).all()
+            alive = (HolderKey.generation_id == generation_id, HolderKey.file != "")
+            files = session.scalars(select(HolderKey.file).where(*alive).distinct()).all()
         for batch in batches(files):
             for file in batch:
                 self._files.erase_all(file)
             with self._database.write() as session:
                 session.execute(delete(HolderKey).where(HolderKey.file.in_(batch)))
             self._files.unlink(batch)
+
+    def generations(self) -> set[int]:
+        """Return the generations that have a key which was not destroyed. Raises Busy."""
+        with self._database.read() as session:
+            return set(session.scalars(select(HolderKey.generation_id).where(HolderKey.file != "").distinct()))
+
+    def last_generation(self) -> int:
+        """Return the largest number of a generation that ever had a key here; 0: none had. Raises Busy."""
+        with self._database.read() as session:
+            return session.scalar(select(func.max(HolderKey.generation_id))) or 0
 
     def sweep(self, older_than: float) -> int:
         """Remove key files that no row names, last written so many seconds ago or earlier; return how many.

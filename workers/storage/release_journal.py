@@ -1,15 +1,18 @@
 """The journal of updates: one sealed file for each, durable before the update's transaction commits.
 
-A database that was restored from an old backup does not know what was published since: which versions there are, which
-people they lack, what was spent. The journal is stored with the checkpoints and knows it. A file is a draft until its
-transaction is known to be committed. What cannot be undone (destroying keys, deleting the files of the version before)
-waits until then: a restore could take the draft of a committed update for one that never happened.
+A database that was put back does not know what was published since: which versions there are, which people they lack,
+what was spent. The journal is stored with the checkpoints and knows it. It is a part of what the store witnesses
+(``service.audit.witness``): a draft has the number of its version, and no number is given to two. What cannot be undone
+(destroying keys, deleting the files of the version before) waits until the version is released: a restore could take
+the draft of a committed update for one that never happened.
 """
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Protocol
@@ -18,7 +21,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.audit.log import canonical, recorded_at
-from service.infra.files import Folder
+from service.audit.witness import DRAFT, RELEASE, SET_ASIDE, Contradicted, Witness, place
+from service.infra.db import batches
 from service.infra.pseudonyms import new_id
 from service.infra.tables import (
     AuditEntry,
@@ -31,10 +35,7 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from service.models.restore_guard import UPDATES
 from workers.storage.encryption import Sealer
-
-DRAFT, UPDATE, SET_ASIDE = ".draft", ".release", ".set-aside"
 
 
 class Charged(Protocol):
@@ -53,7 +54,9 @@ class JournalEntry:
     """One update, or one that was charged and withheld (``version`` None), with its rows as of the commit."""
 
     name: str
-    """of its file in the journal's folder"""
+    """of its files in the journal's folder, without their ending"""
+    committed: bool
+    """whether the transaction is known to have been committed"""
     at: int
     tenant_id: str
     model_id: str
@@ -71,82 +74,86 @@ class JournalEntry:
     """``request``, ``accepted`` (its audit entry), ``task`` and ``suppressions``: the rows of each request that it
     carried out"""
 
-    @property
-    def committed(self) -> bool:
-        """Return whether the transaction is known to have been committed."""
-        return self.name.endswith(UPDATE)
-
 
 class Journal:
-    """A folder of sealed entries, named by their version. It is in the folder of the store."""
+    """The sealed entries, in the witness's folder of updates."""
 
-    def __init__(self, store: Folder, sealer: Sealer) -> None:
-        self.folder = store.inside(UPDATES)
+    def __init__(self, witness: Witness, sealer: Sealer) -> None:
+        self.witness = witness
         self._sealer = sealer
 
-    def write(
-        self, session: Session, job: Charged, budget_cost: int, version_id: str | None, *, rewritten: bool = False
-    ) -> str:
-        """Write what this transaction is about to commit, durably; return the file's name. Raises OSError.
+    def write(self, session: Session, job: Charged, budget_cost: int, version_id: str, *, rewritten: bool) -> None:
+        """Write the version that this transaction is about to commit, durably, under its number.
 
-        ``rewritten``: the update replaced the vectors of everybody who stays.
+        ``rewritten``: the update replaced the vectors of everybody who stays. A publication that is tried again finds
+        its own draft. Raises OSError, and Contradicted where the number is another version's.
         """
-        text = canonical(_describe(session, job, budget_cost, version_id) | {"rewritten": rewritten}).encode()
-        name = f"{version_id or 'draw-' + new_id()}{DRAFT}"
-        self.folder.write(name, [self._sealer.seal(_place(name), text)])
-        return name
+        record = _describe(session, job, budget_cost, version_id) | {"rewritten": rewritten}
+        number = record["version"]["number"]
+        if not self._add(place(job.model_id, number), f"{version_id}\n".encode(), record):
+            found = self.witness.drafted(job.model_id, number)
+            if found != version_id:
+                raise Contradicted(f"version {number} of model {job.model_id} was drafted as {found} already")
 
-    def confirm(self, name: str) -> None:
-        """Mark the entry as committed, durably. The scheduler may have done so before."""
-        _confirm(self.folder, name)
+    def write_withheld(self, session: Session, job: Charged, budget_cost: int) -> None:
+        """Write a charge without a version that this transaction is about to commit, durably. Raises OSError."""
+        self._add(f"draw-{new_id()}", b"", _describe(session, job, budget_cost, None) | {"rewritten": False})
 
-    def set_aside(self, name: str) -> None:
-        """Keep the entry without reading it again: no database will know its version."""
-        self.folder.rename(name, _stem(name) + SET_ASIDE)
+    def _add(self, name: str, head: bytes, record: dict[str, Any]) -> bool:
+        try:
+            sealed = self._sealer.seal(_sealed_for(name), canonical(record).encode())
+            self.witness.updates.add(name + DRAFT, [head, sealed])
+        except FileExistsError:
+            return False
+        return True
 
-    def entries(self, *kinds: str) -> Iterator[JournalEntry]:
-        """Yield every draft and committed entry, or those of other ``kinds`` of files. Raises Damaged."""
-        for name in self._names():
-            if name.endswith(kinds or (DRAFT, UPDATE)):
-                record = json.loads(self._sealer.open(_place(name), self.folder.read(name)))
-                lists = {name: tuple(record[name]) for name in ("positions", "requests")}
-                yield JournalEntry(name=name, **(record | lists))
+    def settle(self, entry: JournalEntry, *, adopted: bool) -> None:
+        """Write what a restore decided: the entry was committed, or no database will know its version."""
+        if entry.version is not None:
+            text = str(entry.version["id"]).encode()
+            with suppress(FileExistsError):
+                self.witness.updates.add(entry.name + (RELEASE if adopted else SET_ASIDE), [text])
 
-    def _names(self) -> list[str]:
-        """Return the names of all files, without drafts that were renamed: a bucket may still have the old name."""
-        names = sorted(entry.name for entry in self.folder.entries())
-        settled = {_stem(name) for name in names if name.endswith((UPDATE, SET_ASIDE))}
-        return [name for name in names if not (name.endswith(DRAFT) and _stem(name) in settled)]
+    def entries(self, *, set_aside: bool = False) -> Iterator[JournalEntry]:
+        """Yield every draft and committed entry, or those that restores have set aside. Raises Damaged."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for each in self.witness.updates.entries():
+            found[PurePath(each.name).stem].add(PurePath(each.name).suffix)
+        for name, endings in sorted(found.items()):
+            # releases before 0.2 renamed the one file that an entry had
+            file = next((each for each in (DRAFT, RELEASE, SET_ASIDE) if each in endings), None)
+            numbered = "." in name
+            if file is None or (numbered and file != DRAFT) or (SET_ASIDE in endings) is not set_aside:
+                continue
+            yield self._read(name, file, committed=RELEASE in endings)
+
+    def draft(self, model_id: str, number: int) -> JournalEntry:
+        """Return the draft of that number. Raises FileNotFoundError, Damaged."""
+        return self._read(place(model_id, number), DRAFT, committed=False)
+
+    def _read(self, name: str, ending: str, *, committed: bool) -> JournalEntry:
+        text = self.witness.updates.read(name + ending)
+        sealed = text.partition(b"\n")[2] if "." in name else text
+        record = json.loads(self._sealer.open(_sealed_for(name), sealed))
+        lists = {name: tuple(record[name]) for name in ("positions", "requests")}
+        return JournalEntry(name=name, committed=committed, **(record | lists))
 
 
-def _stem(name: str) -> str:
-    return PurePath(name).stem
+def _sealed_for(name: str) -> str:
+    """Return the place that an entry is sealed for: it opens under no other version's name."""
+    return f"updates/{name}"
 
 
-def _place(name: str) -> str:
-    """Return what an entry is sealed for: it opens under no other version's name."""
-    return f"updates/{_stem(name)}"
+def confirm_committed(session: Session, witness: Witness, versions: Iterable[str]) -> None:
+    """Release the drafts of those versions that are in the database, whose workers died after the commit.
 
-
-def _confirm(folder: Folder, name: str) -> bool:
-    """Rename a draft; return False where it was renamed before."""
-    try:
-        folder.rename(name, _stem(name) + UPDATE)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def confirm_committed(session: Session, updates: Folder, versions: Iterable[str] | None = None) -> int:
-    """Confirm the drafts of versions that are in the database, whose workers died after the commit; return how many.
-
-    ``updates`` is the journal's folder; ``versions`` None means all. Call it before anything of these updates is made
-    final. Raises OSError.
+    Call it before anything of these updates is made final. Raises OSError, Contradicted.
     """
-    if versions is None:
-        versions = [_stem(entry.name) for entry in updates.entries() if entry.name.endswith(DRAFT)]
-    committed = [version for version in versions if session.get(Version, version) is not None]
-    return sum(_confirm(updates, version + DRAFT) for version in committed)
+    rows = select(Version.model_id, Version.number, Version.id)
+    for batch in batches(versions):
+        for model_id, number, version_id in session.execute(rows.where(Version.id.in_(batch))):
+            witness.confirm(model_id, number, version_id)
+    witness.updates.sync()
 
 
 def _describe(session: Session, job: Charged, budget_cost: int, version_id: str | None) -> dict[str, Any]:

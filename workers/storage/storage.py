@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from service.access.api_keys import check_pepper
 from service.access.installation import Markable, claim_places, place_name
@@ -12,6 +13,7 @@ from service.infra.files import Store
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import Settings, read_secret
 from service.models.figures import Figures
+from service.models.restore_guard import Guard
 from workers.storage.encryption import Sealer
 from workers.storage.key_store import KeyStore
 from workers.storage.release_journal import Journal
@@ -63,10 +65,15 @@ class Storage:
             pepper=pepper,
         )
 
-    @property
+    @cached_property
+    def guard(self) -> Guard:
+        """Return what compares the database with the store."""
+        return Guard(self.database, self.store.folder)
+
+    @cached_property
     def journal(self) -> Journal:
         """Return the journal of updates, which a restored backup is compared with."""
-        return Journal(self.store.folder, self.sealer)
+        return Journal(self.guard.witness, self.sealer)
 
     @property
     def figures(self) -> Figures:

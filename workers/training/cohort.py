@@ -19,7 +19,7 @@ from torch import Tensor
 from service.audit.log import record
 from service.connect.drop.items import Feed, count_open, match
 from service.connect.drop.lists import identities
-from service.infra.db import Database
+from service.infra.db import Database, now
 from service.infra.queue import notify as queue
 from service.infra.tables import (
     DeletionRequest,
@@ -33,7 +33,6 @@ from service.infra.tables import (
 )
 from service.infra.tenants import recipes_of
 from service.requests import suppression as suppressions
-from service.requests.reasons import Reason
 from service.requests.suppression import concerns, registration_of
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import ForgottenInRecipe, UncheckedFeed
@@ -48,7 +47,7 @@ from workers.runtime.model import Bench
 from workers.runtime.process import Process
 from workers.storage import manifest
 from workers.storage.storage import Storage
-from workers.update.select import begins_model
+from workers.update.select import begins_model, undecided
 
 SQLITE_PEOPLE = 100_000
 SHOWN = 3
@@ -216,14 +215,12 @@ def _samples_of(entries: Sequence[SuppressionEntry], out: manifest.Digests) -> d
 
 
 def _suppressions(session: Session, job: Preparation) -> list[SuppressionEntry]:
-    """Return the entries in force that concern this model, except those of large requests without an approval."""
-    undecided = select(Task.id).where(
-        Task.request_id == SuppressionEntry.request_id, Task.model_id == job.model_id, Task.reason == Reason.LARGE
-    )
+    """Return the entries in force that concern this model, except those of requests that nothing carries out yet."""
+    waits = select(Task.id).where(Task.request_id == SuppressionEntry.request_id, undecided(job.model_id, now(session)))
     rows = session.execute(
         select(SuppressionEntry, DeletionRequest.models, DeletionRequest.suppress_after)
         .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
-        .where(SuppressionEntry.tenant_id == job.tenant_id, SuppressionEntry.lifted_at.is_(None), ~undecided.exists())
+        .where(SuppressionEntry.tenant_id == job.tenant_id, SuppressionEntry.lifted_at.is_(None), ~waits.exists())
     )
     registration = registration_of(session, job.generation_id)
     return [each for each, models, after in rows if concerns(models, after, job.model_name, registration)]

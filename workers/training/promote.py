@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import and_, case, delete, func, or_, select
+from sqlalchemy import case, delete, select
 from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
@@ -23,7 +23,7 @@ from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from workers.guarantee.certify import Size
 from workers.runtime.jobs import Claimed, Preparation
-from workers.runtime.lease import Stale, give_back, give_back_beside
+from workers.runtime.lease import Stale, drawn, give_back, give_back_beside
 from workers.storage.storage import Storage
 from workers.update.publish import (
     Draft,
@@ -73,7 +73,7 @@ class Departure:
 
 def departure(session: Session, job: Preparation) -> Departure:
     """Return who leaves with the first version if it is drafted now: everyone who has asked."""
-    found = asked(session, job, _cancellable(session, job))
+    found = asked(session, job)
     return _departure(session, job, found, target_of(session, job.generation_id, found.going))
 
 
@@ -99,7 +99,7 @@ def publish_generation(
     Raises Stale, Replan, TrainAgain, Overspent; then nothing was written.
     """
     with publication(storage, job, draft) as (session, model):
-        found = asked(session, job, _cancellable(session, job))
+        found = asked(session, job)
         current = _departure(session, job, found, draft.target)
         replaced = current.replaced
         if replaced is None:
@@ -117,7 +117,7 @@ def publish_generation(
         generation.report = (generation.report or {}) | dict(registered.report)
         model.status, model.reason, model.generation_id = "live", None, generation.id
         schedule_retrain(session, model)
-        make_version(session, job, draft, replaced, digests)
+        make_version(session, storage.journal, job, draft, replaced, gone=digests)
         if replaced is not None:
             crash_point("switch-after-version")
             _erase_all(session, replaced.generation_id, session.get_one(Version, draft.version_id))
@@ -139,7 +139,7 @@ def _end_replaced(session: Session, model: Model, job: Preparation, replaced: Ve
     """End the served generation, and fence off an update that is still computed on it."""
     old = session.get_one(Generation, replaced.generation_id)
     old.status, old.phase, old.ended_at = "ended", None, now(session)
-    model.lease_token += 1
+    model.lease_token = drawn()
     give_back(model)
     give_back_beside(session, model.id)
     facts: dict[str, Any] = {"model_id": model.id, "generation": job.generation_id, "replaces": old.id}
@@ -155,7 +155,10 @@ def _erase_all(session: Session, old_id: int, version: Version) -> None:
 def _first_results(
     session: Session, job: Preparation, current: Departure, registered: Registered
 ) -> dict[Claimed, Result]:
-    """Return the result of every waiting task with version 1. Raises Replan where someone asked since the draft."""
+    """Return the result of every waiting task with version 1, without those that can still be cancelled.
+
+    Raises Replan where someone asked since the draft.
+    """
     found = current.asked
     missing = found.going.difference(current.target.positions)
     if missing:
@@ -165,6 +168,8 @@ def _first_results(
     )
     results: dict[Claimed, Result] = {}
     for task_id, request_id in rows:
+        if request_id in found.later:
+            continue
         positions = found.named.get(request_id, frozenset())
         left_out = registered.left_out.get(request_id, 0)
         task = Claimed(task_id, request_id)
@@ -189,7 +194,7 @@ def _switch_results(session: Session, job: Preparation, current: Departure, repl
             raise Replan(still_there(named, positions - target))
         if status == "completed" and positions - target:
             raise TrainAgain("somebody was forgotten while the candidate was trained, and is under a legal hold since")
-        if status not in OPEN:
+        if status not in OPEN or request_id in current.asked.later:
             continue
         task = Claimed(task_id, request_id)
         if positions & current.asked.protected:
@@ -227,20 +232,6 @@ def _tasks(session: Session, job: Preparation, named: Mapping[str, frozenset[int
     for batch in batches(named):
         found |= {row.id: row for row in session.execute(columns.where(Task.request_id.in_(batch)))}
     return [(row.id, row.request_id, row.status) for row in found.values()]
-
-
-def _cancellable(session: Session, job: Preparation) -> frozenset[str]:
-    """Return the requests that a retrain does not carry out yet: they can be cancelled, or wait for an approval.
-
-    Version 1 carries out everything.
-    """
-    if not job.retrains:
-        return frozenset()
-    collected = func.coalesce(Task.reason, "") == Reason.AWAITING_OTHERS
-    inside = and_(Task.status == "queued", Task.not_before > now(session), ~collected)
-    large = and_(Task.status == "blocked", Task.reason == Reason.LARGE)
-    query = select(Task.request_id).where(Task.model_id == job.model_id, or_(inside, large))
-    return frozenset(session.scalars(query))
 
 
 def _require_held_people(session: Session, job: Preparation, old_id: int) -> None:

@@ -120,7 +120,7 @@ def _built(process: Process, job: Preparation, watch: Stopwatch) -> bool:
         drop_superseded_state(storage.database, storage.private, replaced)
         bury(storage.database)
     storage.figures.sweep(storage.database)
-    destroy_keys(storage.database, storage.keys, storage.journal.folder, process.settings.served_tenants)
+    destroy_keys(storage.database, storage.keys, storage.guard.witness, process.settings.served_tenants)
     return True
 
 

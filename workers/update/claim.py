@@ -24,7 +24,7 @@ from service.requests.reasons import NOT_FOR_AN_UPDATE, Cause, Reason, stored
 from service.requests.status import change_tasks, settle
 from unlearning.accounting.policy import Clock, Policy, Queue, next_action
 from workers.runtime.jobs import Claimed, Deletions, Preparation, Work
-from workers.runtime.lease import TakenLease, give_back, lock, take, take_beside
+from workers.runtime.lease import TakenLease, alive, give_back, lock, take, take_beside
 from workers.update.task_results import refuse
 
 HALVE_AFTER = 2
@@ -64,8 +64,7 @@ def choose(waiting: Sequence[Waiting], limit: int) -> Choice:
     suspects = [task for task in rest if task.attempts >= HALVE_AFTER]
     if not suspects:
         return Choice(tuple(rest[:limit]), lost)
-    first = min(task.group for task in suspects)
-    together = [task for task in suspects if task.group == first]
+    together = [task for task in suspects if task.group == suspects[0].group]
     return Choice(tuple(together[: (len(together) + 1) // 2]), lost)
 
 
@@ -82,7 +81,7 @@ def claim(
         model = _locked(session, model_id, tenants)
         if model is None:
             return None
-        free = model.lease_expires_at <= at
+        free = not alive(model, at)
         if model.status == "preparing" and free:
             generation = session.get_one(Generation, model.generation_id)
             return _building(session, model, generation, take(model, owner, at, lease_seconds))
@@ -99,7 +98,7 @@ def claim_deletions(
     with database.write() as session:
         at = recorded_at(session)
         model = _locked(session, model_id, tenants)
-        if model is None or model.status not in SERVED or model.lease_expires_at > at:
+        if model is None or model.status not in SERVED or alive(model, at):
             return None
         return _deletions(session, model, owner, at, lease_seconds)
 
@@ -162,7 +161,7 @@ def _deletions(session: Session, model: Model, owner: str, at: int, lease_second
         give_back(model)
         return None
     tasks = _mark_running(session, choice, lease)
-    facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id, "token": lease.token}
+    facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id, "token": str(lease.token)}
     for part in batches(sorted(task.request_id for task in tasks), NAMED_IN_ONE_ENTRY):
         record(session, model.tenant_id, "update.claimed", **facts, requests=part)
     return Deletions(**_job(model, generation, lease), current_id=model.current_id, tasks=tasks)

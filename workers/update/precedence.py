@@ -18,7 +18,7 @@ from service.infra.tables import Generation, Model, Task
 from service.infra.time import SECOND
 from service.requests.reasons import NOT_FOR_AN_UPDATE
 from workers.runtime.jobs import Preparation
-from workers.runtime.lease import fence, give_back, give_back_beside
+from workers.runtime.lease import alive_at, fence, give_back, give_back_beside
 from workers.runtime.work_units import models_with_free_pieces
 
 PATIENCE_SECONDS = 0.5
@@ -44,7 +44,7 @@ def waiting_deletions(
     query = (
         select(Task.model_id)
         .join(Model, Model.id == Task.model_id)
-        .where(Model.status == "live", Model.lease_expires_at <= at, func.coalesce(Model.due_at, 0) <= at)
+        .where(Model.status == "live", ~alive_at(Model, at), func.coalesce(Model.due_at, 0) <= at)
         .where(Task.status.in_(("queued", "running")), Task.not_before <= since)
         .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
         .group_by(Task.model_id)

@@ -16,6 +16,7 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
+from service.audit.witness import Contradicted
 from service.infra.db import Database, batches, log_after_commit, now
 from service.infra.fault_injection import crash_point
 from service.infra.files import Stored
@@ -34,7 +35,9 @@ from workers.runtime.lease import Stale, fence
 from workers.storage import checkpoint_format as codec
 from workers.storage import private_state as state
 from workers.storage.private_state import Row
+from workers.storage.release_journal import Journal
 from workers.storage.storage import Storage
+from workers.storage.swept_files import any_swept
 from workers.update.select import Target, protected_positions
 from workers.update.task_results import Published, Result, finish, note_exhaustion, queue_newcomers, wrap_up
 
@@ -64,6 +67,8 @@ class Draft:
     seconds: Mapping[str, float] = field(default_factory=dict)
     vectors: Sequence[Row] = ()
     """rows, sealed again, of those who stay and whose vectors the update changed"""
+    begun: int = 0
+    """a moment before the files were written, on the database's clock"""
 
 
 def write_draft(
@@ -80,6 +85,8 @@ def write_draft(
     ``evidence`` is sealed with the state, next to the update's own.
     """
     sealed = certified.evidence | dict(evidence or {})
+    with storage.database.read() as session:
+        begun = now(session)
     with ThreadPoolExecutor(1) as second:
         kept = second.submit(state.keep, storage.private, storage.sealer, certified.state, sealed)
         checkpoint = storage.store.put([codec.encode(certified.tensors, {"format": "pt"})])
@@ -94,6 +101,7 @@ def write_draft(
         target=target,
         size=size,
         vectors=state.reseal_vectors(storage.database, storage.keys, job.generation_id, certified.state.vectors),
+        begun=begun,
     )
 
 
@@ -101,19 +109,26 @@ def write_draft(
 def publication(storage: Storage, job: Job, draft: Draft) -> Iterator[tuple[Session, Model]]:
     """Open the transaction that publishes ``draft``: lock, fence, holds; at its end budget, lease and journal.
 
-    Raises Stale, Replan, Overspent and what the body raises; then nothing was written.
+    Raises Stale, Replan, Overspent, PutBack, OSError where the store does not answer, and what the body raises; then
+    nothing was written.
     """
     crash_point("worker-before-publish")
+    storage.guard.look(job.model_id)
     with storage.database.write(crash="publish-inside-commit") as session:
         model = fence(session, job.lease)
+        storage.guard.still(session, job.model_id)
+        require_files(session, draft)
         require_no_hold(session, job, draft.target)
         yield session, model
         note_exhaustion(session, model)
         wrap_up(session, model)
-        rewritten = bool(draft.vectors)
-        entry = storage.journal.write(session, job, draft.budget_cost, draft.version_id, rewritten=rewritten)
+        number = session.get_one(Version, draft.version_id).number
+        try:
+            storage.journal.write(session, job, draft.budget_cost, draft.version_id, rewritten=bool(draft.vectors))
+        except Contradicted as error:
+            raise Stale(str(error)) from None
     crash_point("worker-after-commit")
-    storage.journal.confirm(entry)
+    storage.guard.witness.release(job.model_id, number, draft.version_id)
 
 
 def publish(storage: Storage, job: Deletions, draft: Draft, results: Mapping[Claimed, Result]) -> None:
@@ -121,7 +136,8 @@ def publish(storage: Storage, job: Deletions, draft: Draft, results: Mapping[Cla
     with publication(storage, job, draft) as (session, model):
         require_current(model, job.current_id)
         parent = session.get_one(Version, model.current_id)
-        make_version(session, job, draft, parent, sample_digests(session, job.generation_id, draft.target.positions))
+        gone = sample_digests(session, job.generation_id, draft.target.positions)
+        make_version(session, storage.journal, job, draft, parent, gone=gone)
         _require_gone(session, job, results)
         finish(session, job, results, draft.version_id, draft.method)
         queue_newcomers(session, job, model, parent.published_at - HOUR_SECONDS * SECOND)
@@ -155,24 +171,32 @@ def require_current(model: Model, current_id: str | None) -> None:
         raise Stale(f"model {model.id} has another current version than this update was computed from")
 
 
+def require_files(session: Session, draft: Draft) -> None:
+    """Check that no sweep has taken the draft's files for those of a dead worker. Raises Stale."""
+    if any_swept(session, (draft.checkpoint.digest, draft.state.digest), draft.begun):
+        raise Stale("the draft's files were swept while its worker slept")
+
+
 def require_no_hold(session: Session, job: Job, target: Target) -> None:
     """Check that no legal hold keeps anything that the draft forgot. Raises Replan."""
     if not protected_positions(session, job).isdisjoint(target.positions):
         raise Replan("a legal hold covers part of this update")
 
 
-def make_version(session: Session, job: Job, draft: Draft, parent: Version | None, gone: Sequence[str]) -> None:
+def make_version(
+    session: Session, journal: Journal, job: Job, draft: Draft, parent: Version | None, *, gone: Sequence[str]
+) -> None:
     """Insert the version: charge it, retire its parent, mark what it forgets, drop and change vectors, write the entry.
 
     ``gone``: the keyed digests of the samples that leave the served model with this version.
     """
     model = session.get_one(Model, job.model_id)
     at = ledger.recorded_at(session)
+    number = _free_number(session, journal, model, draft.version_id)
     if draft.budget_cost:
         ledger.charge(session, job.generation_id, draft.version_id, draft.budget_cost)
     session.flush()
     crash_point("publish-after-charge")
-    number = 1 + (session.scalar(select(func.max(Version.number)).where(Version.model_id == model.id)) or 0)
     version = _version(job, draft, number, parent, at)
     session.add(version)
     if parent is not None:
@@ -204,6 +228,23 @@ def make_version(session: Session, job: Job, draft: Draft, parent: Version | Non
     _time_phases(session, job, draft, at)
     session.flush()
     crash_point("publish-after-audit")
+
+
+def _free_number(session: Session, journal: Journal, model: Model, version_id: str) -> int:
+    """Return the number of the next version. A number that was drafted and has no row is never given again: its worker
+    died before the commit, or the database lost it. Somebody may have seen its weights, so it counts as charged.
+    """
+    number = 1 + (session.scalar(select(func.max(Version.number)).where(Version.model_id == model.id)) or 0)
+    while journal.witness.drafted(model.id, number) not in (None, version_id):
+        lost = journal.draft(model.id, number)
+        row = select(Generation.spent, Generation.budget).where(Generation.id == lost.generation_id)
+        found = session.execute(row.where(Generation.model_id == model.id)).first()
+        if found is not None:
+            most = lost.spent if found.budget is None else min(lost.spent, found.budget)
+            if most > found.spent:
+                ledger.charge(session, lost.generation_id, None, most - found.spent)
+        number += 1
+    return number
 
 
 def _version(job: Job, draft: Draft, number: int, parent: Version | None, at: int) -> Version:

@@ -191,7 +191,7 @@ def _publish(errand: Errand, current: Current, draft: Draft, results: Mapping[Cl
     note_commit(storage.database, errand.job, draft, time.perf_counter() - start)
     drop_superseded_state(storage.database, storage.private, current.version.id)
     storage.figures.sweep(storage.database)
-    destroy_keys(storage.database, storage.keys, storage.journal.folder, errand.process.settings.served_tenants)
+    destroy_keys(storage.database, storage.keys, storage.guard.witness, errand.process.settings.served_tenants)
 
 
 def _current(session: Session, job: Deletions) -> Current:

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Select, select, union
+from sqlalchemy import ColumnElement, Select, func, select, union
 from sqlalchemy.orm import Session
 
-from service.infra.db import batches
-from service.infra.tables import Generation, Hold, Membership, Removal, StoredVector, SuppressionEntry
+from service.infra.db import batches, now
+from service.infra.tables import Generation, Hold, Membership, Removal, StoredVector, SuppressionEntry, Task
 from service.requests import suppression as suppressions
 from service.requests.reasons import Cause, Reason
 from unlearning.accounting.policy import Granularity
@@ -73,7 +73,7 @@ class Asked:
     partial: frozenset[str]
     """requests for part of a holder, where a holder is forgotten as a whole"""
     later: frozenset[str]
-    """requests that can still be cancelled"""
+    """requests that can still be cancelled, or wait for an approval"""
 
     @property
     def going(self) -> frozenset[int]:
@@ -83,8 +83,9 @@ class Asked:
         return frozenset().union(*free)
 
 
-def asked(session: Session, job: Job, later: frozenset[str] = frozenset()) -> Asked:
+def asked(session: Session, job: Job) -> Asked:
     """Read every suppression entry that concerns the generation of the job."""
+    later = frozenset(session.scalars(select(Task.request_id).where(undecided(job.model_id, now(session)))))
     found = suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id)
     named = {request: frozenset(positions) for request, positions in found.items()}
     protected = protected_positions(session, job)
@@ -93,6 +94,17 @@ def asked(session: Session, job: Job, later: frozenset[str] = frozenset()) -> As
         free = {r: p for r, p in named.items() if r not in later and p.isdisjoint(protected)}
         torn = partial(session, job.generation_id, free)
     return Asked(named, protected, torn, later)
+
+
+def undecided(model_id: str, at: int) -> ColumnElement[bool]:
+    """Select the model's tasks that nothing may carry out yet: they can be cancelled, or wait for an approval.
+
+    ``at``: now, in microseconds.
+    """
+    inside = (Task.status == "queued") & (Task.not_before > at)
+    inside &= func.coalesce(Task.reason, "") != Reason.AWAITING_OTHERS
+    large = (Task.status == "blocked") & (Task.reason == Reason.LARGE)
+    return (Task.model_id == model_id) & (inside | large)
 
 
 def target_of(session: Session, generation_id: int, positions: Iterable[int]) -> Target:

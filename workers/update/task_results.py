@@ -100,7 +100,7 @@ def charge_withheld(session: Session, storage: Storage, job: Job, budget_cost: i
     """Charge an update that was computed and will never be published. Raises Overspent."""
     if budget_cost:
         ledger.charge(session, job.generation_id, None, budget_cost)
-        storage.journal.confirm(storage.journal.write(session, job, budget_cost, None))
+        storage.journal.write_withheld(session, job, budget_cost)
 
 
 def give_up(database: Database, job: Job, why: Mapping[str, Json], pause_seconds: float, most: int) -> None:
@@ -112,7 +112,7 @@ def give_up(database: Database, job: Job, why: Mapping[str, Json], pause_seconds
     with database.write() as session:
         model = fence(session, job.lease)
         later = now(session) + int(pause_seconds * SECOND)
-        facts: dict[str, Any] = {"model_id": model.id, "token": job.lease.token, **why}
+        facts: dict[str, Any] = {"model_id": model.id, "token": str(job.lease.token), **why}
         ledger.record(session, job.tenant_id, "attempt.failed", **facts)
         generation = session.get_one(Generation, job.generation_id)
         generation.attempts = min(generation.attempts, most)

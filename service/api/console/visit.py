@@ -141,7 +141,15 @@ class Visit:
             value = renew(session, self.service.session_key, self.cookie) if opened else ""
         tls = self.service.over_tls(self.request)
         said = unquote(read_cookie(self.request, tls, SAID) or "") if opened else ""
-        common: dict[str, Any] = {"at": at, "may": self.may, "token": self.token, "follows": follows, "said": said}
+        stopped = self.service.watch.verdict().difference
+        common: dict[str, Any] = {
+            "at": at,
+            "stopped": stopped,
+            "may": self.may,
+            "token": self.token,
+            "follows": follows,
+            "said": said,
+        }
         answer = rendered(template, **common, here=self.request.url.path, **facts)
         if opened:
             set_cookie(answer, tls, value)

@@ -18,7 +18,7 @@ from service.api.http.pagination import Limit, NumberCursor, Page, link
 from service.api.problems import ApiProblem, not_found
 from service.api.types import LARGEST_NUMBER, Moment
 from service.audit import merkle as tree
-from service.audit.log import newest_head, nodes
+from service.audit.log import newest_head, nodes, signed_size
 from service.audit.succession import ROTATED
 from service.infra.tables import AuditEntry, TreeHead
 
@@ -75,7 +75,7 @@ def index(
     after = -1 if cursor is None else int(cursor)
     rows = select(AuditEntry).where(AuditEntry.log_index > after).order_by(AuditEntry.log_index).limit(limit + 1)
     with service.database.read() as session:
-        found = session.scalars(rows).all()
+        found = session.scalars(rows.where(AuditEntry.log_index < signed_size(session))).all()
         names = {each.id: each.name for each in list_actors(session, caller.tenant_id)}
     data = [_view(entry, caller.tenant_id, names) for entry in found[:limit]]
     next_cursor = str(data[-1].index) if len(found) > limit else None
@@ -131,6 +131,8 @@ def inclusion(session: Session, leaf: str) -> InclusionView:
     if found is None or found[0] is None:
         raise not_found("audit_entry")
     head = _head(session)
+    if found[0] >= head.size:
+        raise not_found("audit_entry")
     hashes = tree.inclusion_proof(nodes(session), head.size, found[0])
     return InclusionView(
         index=found[0], size=head.size, leaf_hash=found[1], hashes=_texts(hashes), checkpoint=head.note

@@ -14,8 +14,10 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy import make_url
 
+from service.audit.witness import Contradicted, Witness
 from service.cli.output import AsJson, CommandError, errors, show_facts, show_json
 from service.infra.db import Database
+from service.infra.files import folder_at
 from service.infra.settings import Settings
 from service.infra.tenants import DEFAULT_TENANT
 from service.models.restore_guard import confirm
@@ -55,10 +57,15 @@ def _restored(exports: list[Path]) -> dict[str, Any]:
 
 
 def _confirmed() -> dict[str, Any]:
-    database = Database(Settings().database_url)
+    settings = Settings()
+    database, witness = Database(settings.database_url), Witness(folder_at(settings.store))
     try:
         with database.write() as session:
-            report = confirm(session, DEFAULT_TENANT)
+            report = confirm(session, DEFAULT_TENANT, witness)
+    except (OSError, Contradicted) as error:
+        raise CommandError(
+            f"The store did not take the new epoch: {error}", "Nothing was changed. Try again."
+        ) from None
     finally:
         database.close()
     if report is None:

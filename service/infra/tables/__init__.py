@@ -12,6 +12,7 @@ from service.infra.tables.installation import (
     Lease,
     LogCheck,
     Restoration,
+    SweptFile,
     TreeHead,
     TreeNode,
 )
@@ -78,6 +79,7 @@ __all__ = [
     "Serial",
     "StoredVector",
     "SuppressionEntry",
+    "SweptFile",
     "Tally",
     "Task",
     "TreeHead",

@@ -142,6 +142,7 @@ class Lease(Record):
     token: Mapped[int] = mapped_column(Count)
     owner: Mapped[str] = mapped_column(String(120))
     expires_at: Mapped[int] = mapped_column(Moment)
+    renewed_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
 
 
 class ClaimedPlace(Record):
@@ -161,4 +162,20 @@ class Restoration(Record):
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     started_at: Mapped[int] = mapped_column(Moment)
     confirmed_at: Mapped[int | None] = mapped_column(Moment)
+    epoch: Mapped[int | None] = mapped_column(Count)
+    """that its confirmation began (``service.audit.witness``); None: it began none"""
+    last_generation: Mapped[int | None] = mapped_column(Serial)
+    """the largest number of a generation that journal, key store and log knew: later ones start above it"""
     report: Mapped[dict[str, Any]]
+
+
+class SweptFile(Record):
+    """A file that was deleted because no version named it: a worker that slept since it wrote the file may not publish.
+
+    Written before the file is deleted, under a lock that each publication shares.
+    """
+
+    __tablename__ = "swept_files"
+    digest: Mapped[str] = mapped_column(Digest, primary_key=True)
+    deleted_at: Mapped[int | None] = mapped_column(Moment)
+    """None: it is about to be deleted. What is written under this name later is another file"""

@@ -11,7 +11,7 @@ from service.infra.tables.record import Count, Digest, Id, Moment, Name, Record,
 
 
 class Model(Record):
-    """A model that users serve. Its lease decides who may publish: the token grows by one at each claim."""
+    """A model that users serve. Its lease decides who may publish: each claim draws another token."""
 
     __tablename__ = "models"
     __table_args__ = (
@@ -35,6 +35,7 @@ class Model(Record):
     lease_token: Mapped[int] = mapped_column(Count, default=0, server_default=text("0"))
     lease_owner: Mapped[str | None] = mapped_column(String(120))
     lease_expires_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
+    lease_renewed_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
     notified_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
     """when the workers were last notified; cleared at claim, so at most one notification is outstanding"""
     due_at: Mapped[int | None] = mapped_column(Moment)

@@ -15,7 +15,7 @@ from service.api.dependencies import Running, holding, problems, reading
 from service.api.http.etag import IfNoneMatch, shown
 from service.api.http.pagination import Limit, NameCursor, Page, link
 from service.api.openapi import answer
-from service.api.problems import ApiProblem, not_found
+from service.api.problems import ApiProblem, asking_store, not_found
 from service.api.request_views import ActionView
 from service.api.types import LARGEST_NUMBER, WHOLE, ModelName, Moment, RecipeName
 from service.infra.tables import BudgetEntry, Generation, Model, Version
@@ -255,6 +255,8 @@ def preparation(name: ModelName, service: Running, caller: Reader, response: Res
         done, count = work_units_of(session, generation.id if plan is None else plan.generation)
     if model.status == "preparing" or plan is not None:
         response.headers["Retry-After"] = "1"
+    with asking_store():
+        report = Figures(service.store.folder).shown(generation)
     return PreparationView(
         model=model.name,
         status=model.status,
@@ -262,7 +264,7 @@ def preparation(name: ModelName, service: Running, caller: Reader, response: Res
         progress=generation.progress,
         work_units=WorkUnitsView(done=done, count=count) if count else None,
         reason=model.reason,
-        report=Figures(service.store.folder).shown(generation),
+        report=report,
         plan=None if plan is None else PlanView(**asdict(plan)),
     )
 

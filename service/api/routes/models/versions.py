@@ -13,12 +13,12 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
 from service.access.api_keys import Caller, Scope
-from service.api.dependencies import Running, holding, problems, reading
+from service.api.dependencies import Running, holding, problems, reading, require_agreed
 from service.api.http.etag import IfNoneMatch, shown
 from service.api.http.pagination import Limit, NumberCursor, Page, link
 from service.api.http.ranges import ByteRange, choose
 from service.api.openapi import answer, problem
-from service.api.problems import ApiProblem, not_found
+from service.api.problems import ApiProblem, asking_store, not_found
 from service.api.routes.models.models import find as find_model
 from service.api.types import ModelName, Moment
 from service.infra.files import Damaged, Store
@@ -148,6 +148,7 @@ def restore(name: ModelName, number: Number, service: Running, caller: Admin) ->
     summary="Download the checkpoint that is served",
 )
 def checkpoint(*, name: ModelName, number: Number, request: Request, service: Running, caller: Downloader) -> Response:
+    verdict = require_agreed(service)
     with service.database.read() as session:
         model = find_model(session, caller.tenant_id, name)
         row = session.execute(_one(model, number)).one_or_none()
@@ -159,6 +160,10 @@ def checkpoint(*, name: ModelName, number: Number, request: Request, service: Ru
         if version.status != "current":
             why = f"{_why_never(session, version)} Download the current version instead."
             raise ApiProblem(410, "version_superseded", why)
+    with asking_store():
+        if verdict.silent:
+            raise OSError
+        service.watch.require_released(model.id, version.number, version.id)
     part = choose(request.headers, f'"{version.checkpoint}"', version.size)
     headers = _headers(version, part)
     if part.status == 416:
@@ -186,9 +191,10 @@ def _why_never(session: Session, version: Version) -> str:
 
 
 def _open(store: Store, digest: str) -> BinaryIO:
-    """Open the verified file. Raises ApiProblem (500) where it is missing or damaged."""
+    """Open the verified file. Raises ApiProblem: 500 where it is missing or damaged, 503 where the store is away."""
     try:
-        return store.open(digest)
+        with asking_store():
+            return store.open(digest)
     except Damaged:
         detail = "The checkpoint's file is missing or damaged in the store; the operator must restore it."
         raise ApiProblem(500, "checkpoint_damaged", detail) from None
