@@ -69,6 +69,16 @@ def test_a_generation_ends_with_all_its_keys_and_no_others(keys: KeyStore, tmp_p
     assert len(list((tmp_path / "keys").iterdir())) == 1
 
 
+def test_a_generation_of_which_a_key_was_destroyed_before_ends_like_any_other(keys: KeyStore, tmp_path: Path) -> None:
+    """The row of a destroyed key stays and names no file: the folder of the key files must not be taken for one."""
+    for number in (1, 2):
+        ((first, _), *_) = keys.create(number, 3)
+        keys.destroy([first])
+    keys.destroy_generation(1)
+    assert (keys.generations(), keys.last_generation()) == ({2}, 2)
+    assert len(list((tmp_path / "keys").iterdir())) == 1
+
+
 def test_opening_a_store_again_changes_nothing(url: str, keys: KeyStore, tmp_path: Path) -> None:
     made = dict(keys.create(1, 3))
     again = KeyStore(url, KeyFiles(DiskFolder(tmp_path / "keys")))
