@@ -163,7 +163,7 @@ def test_a_file_that_a_transaction_waits_for_is_given_up_within_ten_seconds(
     if seconds is not None:
         monkeypatch.setattr(bucket, "PROMPT_SECONDS", (seconds, 0))
     updates = Witness(folder_at(silent_bucket)).updates
-    for call in (lambda: updates.write("a.draft", [b"x"]), lambda: updates.rename("a.draft", "a.release")):
+    for call in (lambda: updates.add("m.1.draft", [b"x"]), lambda: updates.holds("m.1.release")):
         began = time.monotonic()
         with pytest.raises(OSError, match="the bucket did not do it"):
             call()
