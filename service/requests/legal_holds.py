@@ -46,7 +46,6 @@ def lift(session: Session, hold: Hold) -> list[str]:
 
     A worker that claims a task which another hold covers blocks it again.
     """
-    session.refresh(hold, with_for_update=True)
     if hold.lifted_at is not None:
         return []
     record(session, hold.tenant_id, "hold.lifted", hold=hold.id)
