@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from sqlalchemy import select, text, update
 from service.api.dependencies import Service
 from service.audit.log import charge
 from service.infra.db import now
+from service.infra.files import DiskFolder, Entry
 from service.infra.pseudonyms import new_id
 from service.infra.tables import DeletionRequest, Heartbeat, PhaseSeconds, Task
+from service.models import restore_guard
 from service.requests.status import settle
 from tests.service.worlds import live_model, publish
 
@@ -41,6 +44,25 @@ def test_ready_needs_a_live_worker(api: TestClient, service: Service) -> None:
     assert api.get("/readyz").status_code == 503
     beat(service, 1)
     assert api.get("/readyz").json() == {"status": "ready", "workers": 1}
+
+
+def test_readiness_lists_no_folder_however_many_updates_there_are(
+    api: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for no key, so anybody may ask. The journal is listed once in the life of a process."""
+    monkeypatch.setattr(restore_guard, "FRESH_SECONDS", 0.0)
+    live_model(service)
+    beat(service, 0)
+    listed: list[str] = []
+    entries = DiskFolder.entries
+
+    def counted(folder: DiskFolder) -> Iterator[Entry]:
+        listed.append(str(folder))
+        return entries(folder)
+
+    monkeypatch.setattr(DiskFolder, "entries", counted)
+    assert [api.get("/readyz").status_code for _ in range(5)] == [200] * 5
+    assert len(listed) <= 1
 
 
 @pytest.mark.both_engines
