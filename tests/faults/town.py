@@ -223,6 +223,13 @@ class Town:
         shutil.copytree(photo.journal, root_of(storage.store))
         self.notifier.messages.clear()
         self.benches = Benches(self.world.settings)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Let worker and scheduler begin anew: what they remember of the database ends with their processes."""
+        for process in (self.world.storage, self.scheduler):
+            for name in ("guard", "journal"):
+                process.__dict__.pop(name, None)
 
     def play_back(self, image: bytes, with_log: bool) -> RestoreReport:
         """Stop every process, replace the database with the backup's, restore and confirm, as an operator does.
@@ -232,6 +239,7 @@ class Town:
         log = [self.export()] if with_log else []
         self.database.restore(image)
         self.notifier.messages.clear()
+        self._forget()
         report = restore(self.world.storage, self.world.settings.lease_seconds, self.signer, log)
         with self.database.write() as session:
             confirm(session, TENANT, Witness(self.world.storage.store.folder))
