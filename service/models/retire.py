@@ -48,7 +48,7 @@ def retire(session: Session, model: Model) -> None:
     Raises:
         RequestRefused: the model is not served, or a legal hold keeps samples in it.
     """
-    generation = session.get(Generation, model.generation_id)
+    generation = session.get(Generation, model.generation_id or 0)
     if model.status == "retired" and (generation is None or generation.status == "ended"):
         return
     if model.status not in (*SERVED, "retired"):
