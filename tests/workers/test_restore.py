@@ -17,10 +17,12 @@ from service.api.app import create_app
 from service.audit.log import newest_head
 from service.audit.signed_note import NotAuthentic, Signer
 from service.audit.verify import verify
-from service.audit.witness import Head, Witness, epoch_of
+from service.audit.witness import EPOCHS, Head, Witness, epoch_of
 from service.certificates.envelope import verify as verified
 from service.certificates.issue import issue_due
 from service.cli.checks import examine as doctor
+from service.cli.commands.backups import restore as command
+from service.cli.output import CommandError
 from service.infra.db import now
 from service.infra.files import Damaged
 from service.infra.tables import (
@@ -491,3 +493,23 @@ def test_a_confirmation_that_ends_before_its_commit_begins_the_next_epoch_when_i
     confirmed(world)
     with world.database.read() as session:
         assert epoch_of(session) == witness.epoch().number == 2
+
+
+def test_the_command_confirms_only_where_the_store_takes_the_epoch(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.live(min_guarantee="proved")
+    restore(world.storage, world.settings.lease_seconds, signer(world))
+    epochs = Path(world.settings.store) / EPOCHS
+    epochs.write_text("not a folder")
+    for name in ("home", "database_url"):
+        monkeypatch.setenv(f"EXPUNGE_{name.upper()}", str(getattr(world.settings, name)))
+    with pytest.raises(CommandError, match="did not take the new epoch"):
+        command(confirm_it=True, as_json=True)
+    with world.database.read() as session:
+        assert backups.unconfirmed(session) is not None
+    epochs.unlink()
+    command(confirm_it=True, as_json=True)
+    assert any(line.startswith("Requests:") for line in json.loads(capsys.readouterr().out)["to_do"])
+    with world.database.read() as session:
+        assert backups.unconfirmed(session) is None and epoch_of(session) == 1
