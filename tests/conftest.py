@@ -143,7 +143,7 @@ def s3_server() -> Iterator[s3.S3]:
     """A running S3 server that all tests of this pytest process share, and that this process can reach."""
     pytest.importorskip("obstore", reason="unverified here: obstore is not installed (pip install 'expunge[s3]')")
     try:
-        with s3.s3_server() as server, s3.reachable(server):
+        with s3.s3_server() as server, s3.reachable(server.environment):
             yield server
     except servers.ServerMissing as error:
         pytest.skip(f"unverified here: {error}")

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,12 @@ from tests.harness.servers import WEED, Process, free_port, on_path, own_folder,
 BUCKET = "expunge"
 """of the tests; the server makes it when the first object is written"""
 KEY, SECRET = "expunge-tests", "expunge-tests-secret"
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": KEY,
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "AWS_REGION": "us-east-1",
+    "AWS_ALLOW_HTTP": "true",
+}
 PORTS = ("master", "volume", "filer", "s3")
 OTHERS = ("s3.port.iceberg", "s3.port.lance")
 """servers that nobody here asks, on fixed ports by default"""
@@ -81,16 +88,19 @@ def s3_server() -> Iterator[S3]:
         command += [f"-{part}.port={ports[part]}" for part in PORTS]
         command += [f"-{part}.port.grpc={ports[f'{part}.grpc']}" for part in PORTS]
         command += [f"-{name}={free_port()}" for name in OTHERS]
-        environment = {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ports['s3']}",
-            "AWS_ACCESS_KEY_ID": KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_REGION": "us-east-1",
-            "AWS_ALLOW_HTTP": "true",
-        }
+        environment = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{ports['s3']}", **CREDENTIALS}
         # its data are thrown away; after a signal to stop it waits ten seconds for connections
         with serving(command, folder, writes(environment), signal.SIGKILL) as process:
             yield S3(environment, folder, programs / "weed", ports, process)
+
+
+@contextmanager
+def silent() -> Iterator[str]:
+    """Let this process reach a server that takes every connection and answers nothing; the URL of a bucket there."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with reachable({"AWS_ENDPOINT_URL": address, **CREDENTIALS}):
+            yield "s3://bucket/store"
 
 
 def writes(environment: dict[str, str]) -> Callable[[], object]:
@@ -118,13 +128,15 @@ def writes(environment: dict[str, str]) -> Callable[[], object]:
 
 
 @contextmanager
-def reachable(server: S3) -> Iterator[S3]:
-    """Let this process reach the server, as its children do by ``environment``."""
-    before = {name: os.environ.get(name) for name in server.environment}
-    os.environ.update(server.environment)
-    yield server
-    for name, value in before.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+def reachable(environment: dict[str, str]) -> Iterator[None]:
+    """Let this process reach a server, as its children do by ``environment``."""
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ import pytest
 from service.audit.witness import Witness
 from service.infra.files import MARK, Damaged, DiskFolder, Folder, Store, folder_at
 from service.infra.settings import Settings
-from tests.harness.s3 import S3
+from tests.harness.s3 import S3, silent
 
 LARGE = bytes(range(256)) * 8192
 """2 MiB: more than is held in memory when it is opened"""
@@ -140,34 +138,22 @@ def test_a_bucket_that_does_not_answer_is_an_error_of_the_machine(bucket: str, m
     assert "\n" not in str(error.value)
 
 
-@pytest.fixture
-def silent_bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """URL of a bucket whose server takes every connection and answers nothing."""
-    pytest.importorskip("obstore", reason="unverified here: obstore is not installed (pip install 'expunge[s3]')")
-    for name, value in (("ACCESS_KEY_ID", "k"), ("SECRET_ACCESS_KEY", "s"), ("REGION", "us-east-1")):
-        monkeypatch.setenv(f"AWS_{name}", value)
-    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
-        yield "s3://bucket/store"
-
-
 @pytest.mark.parametrize("seconds", [1, pytest.param(None, marks=pytest.mark.drill)])
 def test_a_file_that_a_transaction_waits_for_is_given_up_within_ten_seconds(
-    silent_bucket: str, monkeypatch: pytest.MonkeyPatch, seconds: int | None
+    monkeypatch: pytest.MonkeyPatch, seconds: int | None
 ) -> None:
     """Intake waits for the publication that waits for it. Files of models have 300 seconds."""
-    from service.infra import bucket  # an extra  # noqa: PLC0415
-
+    bucket = pytest.importorskip("service.infra.bucket", reason="unverified here: obstore is not installed")
     assert sum(bucket.PROMPT_SECONDS) <= 10
     if seconds is not None:
         monkeypatch.setattr(bucket, "PROMPT_SECONDS", (seconds, 0))
-    updates = Witness(folder_at(silent_bucket)).updates
-    for call in (lambda: updates.add("m.1.draft", [b"x"]), lambda: updates.holds("m.1.release")):
-        began = time.monotonic()
-        with pytest.raises(OSError, match="the bucket did not do it"):
-            call()
-        assert time.monotonic() - began < (seconds or 10) + 2
+    with silent() as url:
+        updates = Witness(folder_at(url)).updates
+        for call in (lambda: updates.add("m.1.draft", [b"x"]), lambda: updates.holds("m.1.release")):
+            began = time.monotonic()
+            with pytest.raises(OSError, match="the bucket did not do it"):
+                call()
+            assert time.monotonic() - began < (seconds or 10) + 2
 
 
 @pytest.mark.parametrize("wrong", ["gs://bucket/prefix", "s3:///prefix", "file:///folder"])

@@ -9,7 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from service.audit.log import Overspent, charge
+from service.audit.witness import Witness
+from service.infra.files import folder_at
 from service.infra.tables import BudgetEntry, Generation, Removal
+from tests.harness.s3 import silent
+from tests.workers import meanwhile
 from tests.workers.worlds import World, open_world
 from workers.runtime.heartbeat import Pulse
 from workers.update.claim import claim
@@ -112,3 +116,32 @@ def test_the_pulse_renews_a_lease_and_stops_when_it_is_taken_over(world: World) 
     pulse.beat()
     assert world.model(model_id).lease_expires_at == before
     assert world.model(model_id).lease_owner == "winner"
+
+
+def test_intake_waits_for_a_publication_whose_bucket_is_silent_no_longer_than_that_may_wait(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publication holds the model's row, on SQLite the whole database, while it writes the draft."""
+    bucket = pytest.importorskip("service.infra.bucket", reason="unverified here: obstore is not installed")
+    monkeypatch.setattr(bucket, "PROMPT_SECONDS", (2, 0))
+    model_id = world.live(method="newton", min_guarantee="proved")
+    first = world.delete("p3")
+    witness, updates = world.storage.guard.witness, world.storage.guard.witness.updates
+    with silent() as url, ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(lambda: None)
+
+        def ask_beside(*_: object) -> None:
+            nonlocal beside
+            witness.updates = Witness(folder_at(url)).updates
+            beside = pool.submit(lambda: world.delete("p4"))
+
+        meanwhile.HAPPENINGS.append(ask_beside)
+        began = time.monotonic()
+        world.work(model_id)
+        second = beside.result(60)
+        assert time.monotonic() - began < 60 and second is not None
+    witness.updates = updates
+    assert world.request(first).status == world.request(second).status == "queued"
+    world.expire_lease(model_id)
+    world.work(model_id)
+    assert world.request(first).status == world.request(second).status == "completed"
