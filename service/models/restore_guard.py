@@ -141,13 +141,14 @@ class Guard:
         following = self.witness.head_after(epoch, self._head.size if self._head else 0)
         with self._database.fresh() as session:
             current = _current(session, only)
+            waits = unconfirmed(session) is not None
             lost = self._lost(session, released)
             heads = [head for head in (following, self._head) if head and _root(session, head.size) != head.root]
         lost += [f"the signed head of {head.size} entries" for head in heads]
         if current.epoch < epoch:
             lost.insert(0, f"restore number {epoch}")
         if lost:
-            return _lacks(lost[0])
+            return _WAITS if waits else _lacks(lost[0])
         if current.epoch > epoch:
             return _lacks_in_store(f"restore number {current.epoch}")
         return self._agree(current, only)
@@ -316,5 +317,6 @@ def _lacks_in_store(what: str) -> str:
     return f"The store lacks {what}, which is in the database: files of it were lost, or it was put back. {_BRING_BACK}"
 
 
+_WAITS = "The database was restored from a backup. Read the report, then run `expunge restore --confirm`."
 _PUT_BACK = "it was put back, or a copy of it writes to this store. Run `expunge restore`."
 _BRING_BACK = "Put the store's own files back."

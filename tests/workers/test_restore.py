@@ -482,6 +482,22 @@ def head_of(world: World) -> Head:
         return Head(head.size, head.root)
 
 
+def test_until_the_confirmation_whoever_looks_is_told_to_confirm(world: World, snapshot: Snapshot) -> None:
+    """The heads of after the backup are still more than the database has. It is not to be restored once more."""
+    model_id = world.live(min_guarantee="proved")
+    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+    old = snapshot(world)
+    released(world, model_id, "p1")
+    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+    with pytest.raises(backups.PutBack, match="Run `expunge restore`"):
+        old.storage.guard.look()
+    restore(old.storage, old.settings.lease_seconds, signer(old))
+    with pytest.raises(backups.PutBack, match="run `expunge restore --confirm`"):
+        old.storage.guard.look()
+    confirmed(old)
+    old.storage.guard.look()
+
+
 def test_a_confirmation_that_ends_before_its_commit_begins_the_next_epoch_when_it_is_repeated(world: World) -> None:
     world.live(min_guarantee="proved")
     witness = Witness(world.storage.store.folder)
