@@ -120,13 +120,19 @@ def retry_large(session: Session) -> list[str]:
 
 
 def queue_again(session: Session, tasks: Iterable[Task]) -> list[str]:
-    """Let blocked tasks wait in the queue again, with no attempts counted; return the models that have work, by id."""
+    """Let blocked tasks wait in the queue again, with no attempts counted; return the models that have work, by id.
+
+    The models' rows are locked. Their work is due now, whatever it waited for before.
+    """
     at = now(session)
     driven = list(tasks)
     for task in driven:
         task.status, task.reason, task.attempts, task.not_before = "queued", None, 0, at
     settle(session, [task.request_id for task in driven])
-    return sorted({task.model_id for task in driven})
+    models = sorted({task.model_id for task in driven})
+    for model_id in models:
+        session.get_one(Model, model_id).due_at = None
+    return models
 
 
 def _lock_served(session: Session, tenant_id: str) -> Sequence[Model]:

@@ -194,6 +194,23 @@ def test_a_request_that_arrives_while_a_model_is_prepared_can_be_cancelled_in_it
     assert [world.task(each).reason for each in requests] == [None, None if cancelled else "no_match"]
 
 
+def test_what_is_approved_is_carried_out_while_another_request_can_still_be_cancelled(world: World) -> None:
+    """Version 1 leaves the model's next work due when the first window is over. An approval is work now."""
+    model_id = world.register()
+    with world.database.write() as session:
+        orders = [intake.Order(subject_id="p9")]
+        intake.accept_all(session, world.storage.pepper, TENANT, orders, intake.Windows(3600))
+    world.work(model_id)
+    with world.database.write() as session:
+        large = intake.Windows(large_samples=1, large_seconds=3600)
+        request = intake.accept(session, world.storage.pepper, TENANT, intake.Order(subject_id="p5"), large).request.id
+    assert world.request(request).reason == "large"
+    with world.database.write() as session:
+        assert holds.approve(session, session.get_one(DeletionRequest, request)) == [model_id]
+    world.work(model_id)
+    assert (world.request(request).status, world.head(model_id).samples) == ("completed", 3)
+
+
 def test_part_of_a_person_asked_during_the_retrain_does_not_take_the_whole_vector(world: World) -> None:
     model_id = exhausted(world, fallback="retrain")
     job, ready, watch = start_retrain(world, model_id)
