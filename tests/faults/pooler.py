@@ -42,26 +42,45 @@ class Pooler:
             threading.Thread(target=self._follow, args=(client,), daemon=True).start()
 
     def _follow(self, client: socket.socket) -> None:
+        """Forward what either end says. The client waits for nothing while ``owed`` is 0 and the state is idle."""
         with suppress(OSError), client:
             started = _startup(client)
+            server: socket.socket | None
             server, greeting = self._connect(started)
             client.sendall(greeting)
             statements: dict[bytes, bytes] = {}
-            idle = True
+            owed, idle = 0, True
             while True:
-                message = _message(client)
-                if idle and _has_closed(server):
-                    server.close()
-                    server, _ = self._connect(started)
-                    _prepare_again(server, statements.values())
-                    with self._guard:
-                        self.carried_over += 1
-                _note(message, statements)
-                server.sendall(message)
-                if message[:1] == b"X":
-                    return
-                if message[:1] in b"QS":
-                    idle = _answers(server, client) == b"I"
+                ends = [client] if server is None else [client, server]
+                readable, _, _ = select.select(ends, [], [])
+                if server in readable and server is not None:
+                    try:
+                        message = _message(server)
+                    except OSError:
+                        if not idle:
+                            raise
+                        server.close()
+                        server = None
+                        continue
+                    if idle:
+                        continue  # that it ends, for instance: the client learns nothing of it
+                    client.sendall(message)
+                    if message[:1] == b"Z":
+                        owed -= 1
+                        idle = owed == 0 and message[5:6] == b"I"
+                if client in readable:
+                    message = _message(client)
+                    if server is None or (idle and _has_closed(server)):
+                        server, _ = self._connect(started)
+                        _prepare_again(server, statements.values())
+                        with self._guard:
+                            self.carried_over += 1
+                    _note(message, statements)
+                    idle = False
+                    owed += message[:1] in b"QS"
+                    server.sendall(message)
+                    if message[:1] == b"X":
+                        return
 
     def _connect(self, started: bytes) -> tuple[socket.socket, bytes]:
         """Return a connection to the server, and all that it said until it was ready."""
@@ -117,15 +136,6 @@ def _prepare_again(server: socket.socket, statements: Iterable[bytes]) -> None:
         server.sendall(b"".join(known) + b"S\x00\x00\x00\x04")
         while _message(server)[:1] != b"Z":
             pass
-
-
-def _answers(server: socket.socket, client: socket.socket) -> bytes:
-    """Forward the server's answers until it is ready; return the state of the transaction: I, T or E."""
-    while True:
-        message = _message(server)
-        client.sendall(message)
-        if message[:1] == b"Z":
-            return message[5:6]
 
 
 def _has_closed(server: socket.socket) -> bool:
