@@ -21,7 +21,7 @@ from service.api.openapi import answer, problem
 from service.api.problems import ApiProblem, Error
 from service.api.traffic import Traffic
 from service.infra.actors import Actor, act_for
-from service.infra.db import Database
+from service.infra.db import Busy, Database
 from service.infra.files import Store
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import Settings
@@ -289,13 +289,15 @@ def _require_read(request: Request) -> None:
 
 
 def require_writable(service: Service) -> None:
-    """Check that the service may write. Raises ApiProblem (503) while a restored backup waits for the operator, and while
-    the database and the store differ. A store that does not answer stops no request.
+    """Check that the service may write. A store that does not answer stops no request.
+
+    Raises ApiProblem (503) while a restored backup waits for the operator, and while the database and the store differ.
     """
     with service.database.read() as session:
         waiting = unconfirmed(session) is not None
     if not waiting:
-        require_agreed(service)
+        if require_agreed(service).silent == "database":
+            raise Busy("The database did not answer.")
         return
     detail = (
         "The database was restored from a backup and can only be read. An operator checks the report of "

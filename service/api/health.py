@@ -74,6 +74,8 @@ def _require_store(service: Service) -> None:
     verdict = service.watch.verdict()
     if verdict.difference:
         raise _not_ready(verdict.difference)
+    if verdict.silent == "database":
+        raise _not_ready("The database does not answer.")
     try:
         if verdict.silent:
             raise Busy

@@ -11,7 +11,7 @@ from sqlalchemy import and_, delete, false, func, insert, literal, or_, select, 
 from sqlalchemy.orm import Session
 
 from service.audit import merkle as tree
-from service.audit.witness import Contradicted, Head, Witness, epoch_of
+from service.audit.witness import Contradicted, Witness, WitnessedHead, epoch_of
 from service.infra.db import Database, batches, now
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import new_id
@@ -219,9 +219,11 @@ def _let_witness(database: Database, witness: Witness, number: int) -> None:
         raise Contradicted(f"the database is in epoch {number}, and the store in {epoch.number}")
     with database.read() as session:
         newest = select(TreeHead.size, TreeHead.root).where(TreeHead.size > epoch.begins)
-        heads = [Head(*row) for row in session.execute(newest.order_by(TreeHead.size.desc()).limit(UNWITNESSED + 1))]
+        heads = [
+            WitnessedHead(*row) for row in session.execute(newest.order_by(TreeHead.size.desc()).limit(UNWITNESSED + 1))
+        ]
     befores = [*(head.size for head in heads[1:]), epoch.begins]
-    unknown: list[tuple[int, Head]] = []
+    unknown: list[tuple[int, WitnessedHead]] = []
     for before, head in list(zip(befores, heads, strict=True))[:UNWITNESSED]:
         if witness.head_after(number, before) == head:
             break

@@ -30,7 +30,7 @@ class Contradicted(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Head:
+class WitnessedHead:
     """A head of the audit log: its number of entries, and its root in hex."""
 
     size: int
@@ -47,7 +47,7 @@ class Epoch:
 
     number: int
     begins: int
-    last: Head | None = None
+    last: WitnessedHead | None = None
 
 
 def epoch_of(session: Session) -> int:
@@ -69,7 +69,7 @@ class Witness:
             if found is None:
                 break
             facts = json.loads(found)
-            newest = Epoch(number, facts["begins"], Head(**facts["last"]) if facts["last"] else None)
+            newest = Epoch(number, facts["begins"], WitnessedHead(**facts["last"]) if facts["last"] else None)
         return newest
 
     def begin(self, epoch: Epoch) -> None:
@@ -77,22 +77,22 @@ class Witness:
         last = None if epoch.last is None else vars(epoch.last)
         _write(self.epochs, str(epoch.number), json.dumps({"begins": epoch.begins, "last": last}, sort_keys=True))
 
-    def head_after(self, epoch: int, size: int) -> Head | None:
+    def head_after(self, epoch: int, size: int) -> WitnessedHead | None:
         """Return the head that was signed in the epoch next after the head of this size; None: there is none yet."""
         found = _read(self.heads, f"{epoch}.{size}")
         if found is None:
             return None
         following, root = found.split()
-        return Head(int(following), root)
+        return WitnessedHead(int(following), root)
 
-    def last_head(self, epoch: int, size: int) -> Head | None:
+    def last_head(self, epoch: int, size: int) -> WitnessedHead | None:
         """Return the last head of the epoch that follows the head of this size, however many are between them."""
         found = None
         while (following := self.head_after(epoch, size)) is not None:
             found, size = following, following.size
         return found
 
-    def add_head(self, epoch: int, size: int, head: Head) -> None:
+    def add_head(self, epoch: int, size: int, head: WitnessedHead) -> None:
         """Write which head follows the one of this size; it may be signed then. Raises Contradicted."""
         _write(self.heads, f"{epoch}.{size}", f"{head.size} {head.root}")
 
@@ -127,7 +127,9 @@ class Witness:
             if found == version_id:
                 self.release(model_id, number, version_id)
         if found != version_id:
-            raise Contradicted(f"{self.updates}/{place(model_id, number)} is of {found}, in the database of {version_id}")
+            raise Contradicted(
+                f"{self.updates}/{place(model_id, number)} is of {found}, in the database of {version_id}"
+            )
 
     def _of_before(self, version_id: str) -> bool:
         """Return whether a release before 0.2 wrote the version's file, which it named by the version alone."""

@@ -112,7 +112,7 @@ class Database:
 
     @contextmanager
     def fresh(self) -> Iterator[Session]:
-        """Open a session as ``read``, in a new connection on SQLite: an old one goes on reading a file that was
+        """Open a session as ``read``, in a new connection on SQLite: an old one keeps reading a file that was
         replaced. PostgreSQL's end with their server. Raises Busy.
         """
         with _busy(), Session(self._fresh, expire_on_commit=False) as session:

@@ -1,7 +1,7 @@
 """Whether the service may write: not while database and store differ, nor until a restore is confirmed.
 
 The store is the witness (``service.audit.witness``). It is read first, then the database in a fresh transaction, so
-that whatever commits meanwhile is no difference. A difference is looked at twice before it is said.
+that a commit of meanwhile is no difference. A difference is looked at twice before it is said.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from service.audit.log import newest_head, record, recorded_at
-from service.audit.witness import RELEASE, SET_ASIDE, Contradicted, Epoch, Head, Witness, epoch_of
+from service.audit.witness import RELEASE, SET_ASIDE, Contradicted, Epoch, Witness, WitnessedHead, epoch_of
 from service.infra.db import Busy, Database, batches
 from service.infra.files import Folder
 from service.infra.tables import Model, Restoration, TreeHead, Version
@@ -28,8 +28,8 @@ AGAIN_SECONDS = 0.2
 """between two looks at a difference"""
 FRESH_SECONDS = 1.0
 """the age of a verdict that an API process may use"""
-PATIENCE_SECONDS = 2.0
-"""that a call waits for a verdict"""
+PATIENCE_SECONDS = 5.0
+"""that a call waits for a verdict; no longer than ``FRESH_SECONDS`` where the last one was that something is silent"""
 FEW, AT_ONCE = 3, 16
 """files that are read one after the other, and at the same time"""
 
@@ -65,7 +65,7 @@ def confirm(session: Session, tenant_id: str, witness: Witness) -> dict[str, Any
 
 
 def _next_epoch(session: Session, witness: Witness) -> Epoch:
-    """Return the epoch in which the log goes on from the database's newest head, whatever was signed after it."""
+    """Return the epoch in which the log continues from the database's newest head; what was signed after it is left."""
     old, head = witness.epoch(epoch_of(session)), newest_head(session)
     begins = 0 if head is None else head.size
     since = witness.last_head(old.number, begins) or witness.last_head(old.number, old.begins)
@@ -81,11 +81,11 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Current:
+class Recorded:
     """What the database says now. ``models``: name and newest version, by the model's id."""
 
     epoch: int
-    head: Head | None
+    head: WitnessedHead | None
     models: dict[str, tuple[str, Known]]
 
 
@@ -98,8 +98,10 @@ class Guard:
         self._lock = threading.Lock()
         self._versions: dict[str, Known] | None = None
         """the newest of each model; None: the store was not read yet"""
-        self._head: Head | None = None
+        self._head: WitnessedHead | None = None
         self._epoch = 0
+        self.asks_store = False
+        """whether a look that is under way waits for the store, and not for the database"""
 
     def look(self, model_id: str | None = None) -> None:
         """Compare everything, or the log and one model. Raises PutBack, OSError, Busy."""
@@ -131,14 +133,18 @@ class Guard:
 
     def _differs(self, only: str | None) -> str | None:
         """Return in what database and store differ, as far as one look shows."""
+        self.asks_store = True
         if self._versions is None:
             self._versions = self._released()
         epoch = self.witness.epoch(self._epoch).number
-        if epoch != self._epoch or self._head is None:  # what was signed before an epoch does not bind
+        if epoch != self._epoch or self._head is None:  # heads of an older epoch do not bind
+            self.asks_store = False
             with self._database.fresh() as session:
                 self._epoch, self._head = epoch, newest_signed(session)
+            self.asks_store = True
         released = self._newest_released([*self._versions] if only is None else [only])
         following = self.witness.head_after(epoch, self._head.size if self._head else 0)
+        self.asks_store = False
         with self._database.fresh() as session:
             current = _current(session, only)
             waits = unconfirmed(session) is not None
@@ -158,7 +164,9 @@ class Guard:
         assert self._versions is not None  # noqa: S101 (for mypy)
         ids = [known.version_id for known in released.values()]
         there = {
-            found for batch in batches(ids) for found in session.scalars(select(Version.id).where(Version.id.in_(batch)))
+            found
+            for batch in batches(ids)
+            for found in session.scalars(select(Version.id).where(Version.id.in_(batch)))
         }
         lost: list[str] = []
         for model_id, known in released.items():
@@ -170,8 +178,9 @@ class Guard:
                 lost.append(f"version {known.number} of {_name(session, model_id)}")
         return lost
 
-    def _agree(self, current: Current, only: str | None) -> str | None:
+    def _agree(self, current: Recorded, only: str | None) -> str | None:
         """Remember what the database says now, once the store agrees; return where it does not."""
+        self.asks_store = True
         assert self._versions is not None  # noqa: S101 (for mypy)
         for model_id, (name, known) in current.models.items():
             if self._versions.get(model_id) == known:
@@ -224,33 +233,33 @@ class Guard:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an API process knows. ``difference``: between database and store. ``silent``: one of them did not answer."""
+    """What an API process knows. ``difference``: between database and store. ``silent``: which does not answer."""
 
     difference: str | None = None
-    silent: bool = False
+    silent: Literal["store", "database"] | None = None
 
 
 class Watch:
-    """Looks for a process that answers calls, in a thread beside them: a store that hangs delays no call for long."""
+    """Looks for a process that answers calls, in another thread: a store that hangs delays no call for long."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._lock = threading.Lock()
-        self._verdict, self._at = Verdict(silent=True), -FRESH_SECONDS
+        self._verdict, self._at = Verdict(), -FRESH_SECONDS
         self._done: threading.Event | None = None
 
     def verdict(self) -> Verdict:
-        """Return a verdict that is at most a second old; ``silent`` where there is none after two."""
+        """Return a verdict that is at most a second old; ``silent`` where there is none after a few."""
         with self._lock:
             if time.monotonic() - self._at < FRESH_SECONDS:
                 return self._verdict
             if self._done is None:
                 self._done = threading.Event()
                 threading.Thread(target=self._look, args=(self._done,), name="witness", daemon=True).start()
-            done = self._done
-        if done.wait(PATIENCE_SECONDS):
+            done, before = self._done, self._verdict
+        if done.wait(FRESH_SECONDS if before.silent else PATIENCE_SECONDS):
             return self._verdict
-        return Verdict(self._verdict.difference, silent=True)
+        return Verdict(before.difference, "store" if self._guard.asks_store else "database")
 
     def require_released(self, model_id: str, number: int, version_id: str) -> None:
         """Check that the store knows the version as committed, and write so where only its worker's death kept it from
@@ -268,8 +277,8 @@ class Watch:
             found = Verdict()
         except PutBack as error:
             found = Verdict(str(error))
-        except Exception:  # a difference that was seen stands until a look shows none
-            found = Verdict(before.difference, silent=True)
+        except Exception as error:  # a difference that was seen is kept until a look shows none
+            found = Verdict(before.difference, "store" if isinstance(error, OSError) else "database")
         if found.difference != before.difference:
             log.error(found.difference) if found.difference else log.warning("database and store agree again")
         with self._lock:
@@ -277,11 +286,11 @@ class Watch:
         done.set()
 
 
-def newest_signed(session: Session) -> Head | None:
+def newest_signed(session: Session) -> WitnessedHead | None:
     """Return the newest head of the log that was signed."""
     newest = select(TreeHead.size, TreeHead.root).where(TreeHead.note != "").order_by(TreeHead.size.desc()).limit(1)
     found = session.execute(newest).first()
-    return None if found is None else Head(*found)
+    return None if found is None else WitnessedHead(*found)
 
 
 def at_once(read: Callable[[Item], Value], items: Collection[Item]) -> list[Value]:
@@ -292,13 +301,13 @@ def at_once(read: Callable[[Item], Value], items: Collection[Item]) -> list[Valu
         return list(readers.map(read, items))
 
 
-def _current(session: Session, only: str | None) -> Current:
+def _current(session: Session, only: str | None) -> Recorded:
     if session.get_bind().dialect.name == "postgresql" and session.scalar(text("SELECT pg_is_in_recovery()")):
         raise Busy("A standby answered, which may not know the last commits yet.")
     rows = select(Model.id, Model.name, Version.number, Version.id).join(Version, Version.id == Model.current_id)
     rows = rows.where(Model.id == only if only else Model.status.not_in(("retired", "cancelled")))
     models = {row[0]: (row[1], Known(row[2], row[3])) for row in session.execute(rows)}
-    return Current(epoch_of(session), newest_signed(session), models)
+    return Recorded(epoch_of(session), newest_signed(session), models)
 
 
 def _root(session: Session, size: int) -> str | None:
@@ -306,7 +315,9 @@ def _root(session: Session, size: int) -> str | None:
 
 
 def _name(session: Session, model_id: str) -> str:
-    return session.scalar(select(Model.name).where(Model.id == model_id)) or f"a model that it does not know ({model_id})"
+    return (
+        session.scalar(select(Model.name).where(Model.id == model_id)) or f"a model that it does not know ({model_id})"
+    )
 
 
 def _lacks(what: str) -> str:

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -168,7 +169,7 @@ def behind_a_pooler() -> Told:
 
 
 def store_away() -> Told:
-    """The store is away while the database goes back: what needs it waits, and requests are taken in."""
+    """Take the store away while the database is put back: what needs it waits, and requests are taken in."""
     with lived() as course:
         stack, hidden = course.where.stack, course.where.stack.home / "hidden"
         store = Path(str(stack.settings.store))
@@ -176,7 +177,7 @@ def store_away() -> Told:
         store.write_text("not a folder")
         course.where.postgres.fail_over(course.standby)  # type: ignore[union-attr]
         taken = stack.eventually(lambda: _status(lambda: course.ask(10)), lambda code: code == httpx.codes.ACCEPTED)
-        downloads = {_status(lambda name=name: course.get(_download(name))) for name in course.models}
+        downloads = {_status(partial(course.get, _download(name))) for name in course.models}
         course.require(downloads == {503}, f"downloads without the store: {downloads}", "served_with_deletion_missing")
         time.sleep(3 * LEASE_SECONDS / 2)
         store.unlink()
@@ -189,7 +190,7 @@ def store_away() -> Told:
 
 
 def a_copy() -> Told:
-    """A copy of the database, with a worker of its own, writes to the same store: the original stops."""
+    """Let a copy of the database, with another worker, write to the same store: the original stops."""
     with lived() as course, postgres() as other:
         other.process.end(signal.SIGINT)
         subprocess.run(["rm", "-rf", other.folder / "data"], check=True)
@@ -213,15 +214,17 @@ def a_copy() -> Told:
             model_id = copy.model_named(course.models[1])
             _publish_unseen(copy, model_id)
             stopped = course.where.stack.eventually(lambda: _said(course), lambda words: SAID in words)
-            course.require(_status(lambda: course.ask(20)) == 503, "the original takes in beside its copy")
-            course.require(course.written()[1] - before <= 1, "the original publishes or signs beside its copy", "doubled")
+            course.require(_status(lambda: course.ask(20)) == 503, "the original takes in, as its copy does")
+            course.require(
+                course.written()[1] - before <= 1, "the original publishes or signs, as its copy does", "doubled"
+            )
         finally:
             copy.storage.close()
         return course.found, f"the copy was behind and said so; the original said: {stopped}"
 
 
 def on_purpose() -> Told:
-    """The operator puts a backup back: everything is stopped, restored and confirmed, and goes on."""
+    """Put a backup back as an operator does: everything is stopped, restored and confirmed, and runs again."""
     with lived() as course:
         _stop(course)
         course.where.postgres.fail_over(course.standby)  # type: ignore[union-attr]

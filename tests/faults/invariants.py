@@ -190,7 +190,9 @@ def versions_chained(session: Session) -> Iterator[Broken]:
         rows.setdefault(version.model_id, []).append(version)
     for model in session.scalars(select(Model)):
         versions = rows.get(model.id, [])
-        numbers = [version.number for version in versions]  # one whose worker died before its commit is never given again
+        numbers = [
+            version.number for version in versions
+        ]  # one whose worker died before its commit is never given again
         if numbers != sorted(set(numbers)) or numbers[:1] == [0]:
             yield Broken("doubled", f"model {model.name} has versions {numbers}")
         ids = [version.id for version in versions]

@@ -50,7 +50,11 @@ def judge(settings: Settings, journal: Journal, *, restored: bool = False) -> li
     try:
         eventually(lambda: not unfinished(database))
         eventually(lambda: not _keys_due(database))
-        found += (broken_after_restore if restored else broken)(database) + unfinished(database) + left_behind(database, keys)
+        found += (
+            (broken_after_restore if restored else broken)(database)
+            + unfinished(database)
+            + left_behind(database, keys)
+        )
         found += unreadable(database, Store.at(settings.store), Store.at(settings.private_store))
         with database.read() as session:
             for rule in (_requests, _people, _log):

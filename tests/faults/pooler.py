@@ -1,6 +1,6 @@
 """A pooler before PostgreSQL: a client's connection outlives the server, as behind pgbouncer or a cloud's proxy.
 
-An idle client learns nothing of a failover: its next statement goes to whichever server answers then. One inside a
+An idle client learns nothing of a failover: the server that answers then gets its next statement. One inside a
 transaction is cut off.
 """
 
@@ -90,7 +90,7 @@ class Pooler:
             try:
                 server = socket.create_connection(self.target)
                 server.sendall(started)
-                said = []
+                said: list[bytes] = []
                 while not said or said[-1][:1] != b"Z":
                     said.append(_message(server))
                     if said[-1][:1] == b"E":

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from sqlalchemy import event, select
 
+from service.audit.witness import UPDATES
 from service.infra.files import DIGEST, MARK, Damaged, DiskFolder, Store
 from service.infra.tables import Version
 from service.models.figures import FOLDER as FIGURES
-from service.models.restore_guard import UPDATES
 from tests.faults.invariants import Broken, broken, counted, left_behind, unfinished, unreadable
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template

@@ -131,7 +131,7 @@ class Postgres:
         self.process.start()
 
     def standby(self) -> Path:
-        """Return a copy of all data, as a standby has it that receives nothing from now on. The server pauses for it."""
+        """Return a copy of all data, as a standby has it that receives nothing from now on. The server pauses."""
         self.process.end(signal.SIGINT)
         copy = self.folder / f"standby-{secrets.token_hex(4)}"
         subprocess.run(["cp", "-a", self.folder / "data", copy], check=True)

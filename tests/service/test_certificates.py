@@ -278,14 +278,18 @@ def test_an_edited_version_is_not_signed_and_everybody_is_told(client: TestClien
     answer = client.get(f"{PATH}/{made['id']}/certificate")
     assert (answer.status_code, answer.json()["code"]) == (409, "certificate_refused")
     assert edit in answer.json()["detail"]
-    assert b"expunge_certificates_refused 1.0" in render(service.database, service.settings, service.traffic, differs=False)
+    assert b"expunge_certificates_refused 1.0" in render(
+        service.database, service.settings, service.traffic, differs=False
+    )
     (finding,) = (each for each in examine(service.settings) if each.name == "certificate")
     assert not finding.well and made["id"] in finding.what
     assert tick(service) == 0 and kinds(service).count("certificate.refused") == 1, "it is said once"
     _edit(service, version.id, before)
     assert tick(service) == 1, "what was put right is signed"
     assert client.get(f"{PATH}/{made['id']}/certificate").status_code == 200
-    assert b"expunge_certificates_refused 0.0" in render(service.database, service.settings, service.traffic, differs=False)
+    assert b"expunge_certificates_refused 0.0" in render(
+        service.database, service.settings, service.traffic, differs=False
+    )
     assert other["status"] == "queued"
 
 

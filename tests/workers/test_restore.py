@@ -17,7 +17,7 @@ from service.api.app import create_app
 from service.audit.log import newest_head
 from service.audit.signed_note import NotAuthentic, Signer
 from service.audit.verify import verify
-from service.audit.witness import EPOCHS, Head, Witness, epoch_of
+from service.audit.witness import EPOCHS, Witness, WitnessedHead, epoch_of
 from service.certificates.envelope import verify as verified
 from service.certificates.issue import issue_due
 from service.cli.checks import examine as doctor
@@ -475,11 +475,11 @@ def test_a_restore_on_purpose_without_an_export_goes_on_signing_publishing_and_v
         assert [version.number for version in old.versions(model_id)][-1] == number + 2
 
 
-def head_of(world: World) -> Head:
+def head_of(world: World) -> WitnessedHead:
     with world.database.read() as session:
         head = newest_head(session)
         assert head is not None
-        return Head(head.size, head.root)
+        return WitnessedHead(head.size, head.root)
 
 
 def test_until_the_confirmation_whoever_looks_is_told_to_confirm(world: World, snapshot: Snapshot) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
 import time
@@ -17,7 +16,7 @@ from service.access.api_keys import Scope, create_key
 from service.api.app import create_app
 from service.audit.log import UNSIGNED, extend, newest_head, record
 from service.audit.signed_note import Signer
-from service.audit.witness import DRAFT, RELEASE, Contradicted, Head, Witness
+from service.audit.witness import DRAFT, RELEASE, Contradicted, Witness, WitnessedHead
 from service.infra.db import now
 from service.infra.tables import AuditEntry, Heartbeat, Lease, Model, SweptFile, Task, TreeHead
 from service.models import restore_guard
@@ -51,7 +50,7 @@ def put_back(world: World, request: pytest.FixtureRequest, tmp_path: Path) -> It
         for ending in ("-wal", "-shm"):
             Path(name + ending).unlink(missing_ok=True)
         shutil.copy(tmp_path / "copy.db", tmp_path / "again.db")
-        os.replace(tmp_path / "again.db", name)
+        (tmp_path / "again.db").replace(name)
 
     def cloned(source: str, target: str) -> None:
         server = request.getfixturevalue("postgres_server")
@@ -147,7 +146,9 @@ def test_a_publication_asks_in_its_own_transaction_too(
 ) -> None:
     """A pool has connections to the server of before and to the new one: a look through one says nothing of another."""
     model_id = world.live(method="newton", min_guarantee="proved")
-    monkeypatch.setattr("workers.update.run.drop_superseded_state", lambda *_: None)  # else the update is blocked anyway
+    monkeypatch.setattr(
+        "workers.update.run.drop_superseded_state", lambda *_: None
+    )  # else the update is blocked anyway
     world.delete("p1")
     go_back = put_back()
     world.work(model_id)
@@ -167,7 +168,9 @@ def test_two_databases_never_give_one_number_twice(
 ) -> None:
     """Not even where nobody looks: a number that was drafted is never given again, and counts as charged."""
     model_id = world.live(method="newton", min_guarantee="proved")
-    monkeypatch.setattr("workers.update.run.drop_superseded_state", lambda *_: None)  # else the update is blocked anyway
+    monkeypatch.setattr(
+        "workers.update.run.drop_superseded_state", lambda *_: None
+    )  # else the update is blocked anyway
     world.delete("p1")
     go_back = put_back()
     world.work(model_id)
@@ -225,7 +228,7 @@ def test_a_head_whose_signer_died_before_its_signature_is_signed_by_the_next(
     assert extend(world.database, signer, witness) == 1
     with world.database.read() as session:
         head = newest_head(session)
-        assert head is not None and witness.last_head(0, 0) == Head(2, head.root)
+        assert head is not None and witness.last_head(0, 0) == WitnessedHead(2, head.root)
         assert signer.verifier.checkpoint(head.note).size == 2
         assert session.scalar(select(AuditEntry.id).where(AuditEntry.log_index.is_(None))) is None
 
@@ -347,7 +350,9 @@ def test_a_lease_of_a_clock_that_jumped_ahead_is_over_when_the_clock_is_back(wor
         model = session.get_one(Model, model_id)
         take(model, "of two hours ahead", at + ahead, 30.0)
         model.notified_at = at + ahead
-        session.merge(Lease(name=LEASE, token=1, owner="gone", expires_at=at + ahead + seconds(30), renewed_at=at + ahead))
+        session.merge(
+            Lease(name=LEASE, token=1, owner="gone", expires_at=at + ahead + seconds(30), renewed_at=at + ahead)
+        )
     assert hold_lease(world.database, "new", 30.0)
     assert sweep(world.database, world.process.notifier) == 1, "its worker is notified"
     world.work(model_id)

@@ -192,9 +192,7 @@ def sweep(database: Database, notifier: Celery) -> int:
             .where(Task.model_id == Model.id, func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
             .exists()
         )
-        retraining = (
-            select(Lease.name).where(Lease.name == retrain_lease("") + Model.id, alive_at(Lease, at)).exists()
-        )
+        retraining = select(Lease.name).where(Lease.name == retrain_lease("") + Model.id, alive_at(Lease, at)).exists()
         planned = (
             select(Generation.id).where(Generation.model_id == Model.id, Generation.status == "candidate").exists()
         )
@@ -340,7 +338,9 @@ def sweep_files(database: Database, store: Store, private: Store, older_than: fl
         secret |= _prepared(session)
     half_written = [Store(store.folder.inside(name)) for name in (UPDATES, HEADS, EPOCHS, FIGURES)]
     swept = sum(each.sweep((), older_than) for each in half_written)
-    return swept + sweep_store(database, store, published, older_than) + sweep_store(database, private, secret, older_than)
+    return (
+        swept + sweep_store(database, store, published, older_than) + sweep_store(database, private, secret, older_than)
+    )
 
 
 def _prepared(session: Session) -> set[str]:

@@ -30,9 +30,9 @@ ERASED_AGAIN_SECONDS = 86_400.0
 def destroy_keys(database: Database, keys: KeyStore, witness: Witness, tenants: Collection[str] | None = None) -> int:
     """Destroy every key whose erasure is due; return how many.
 
-    The versions that their people left with are released first, and that is durable. ``tenants`` are those whose keys are in this
-    key store, None means all: a key store that never held a key must not report it as destroyed. An erasure is marked
-    as done only after the key's share was overwritten in its file. Raises Busy, KeysMissing, OSError.
+    The versions that their people left with are released first, and that is durable. ``tenants`` are those whose keys
+    are in this key store, None means all: a key store that never held a key must not report it as destroyed. An erasure
+    is marked as done only after the key's share was overwritten in its file. Raises Busy, KeysMissing, OSError.
     """
     with database.read() as session:
         due = session.execute(

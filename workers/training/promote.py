@@ -117,7 +117,7 @@ def publish_generation(
         generation.report = (generation.report or {}) | dict(registered.report)
         model.status, model.reason, model.generation_id = "live", None, generation.id
         schedule_retrain(session, model)
-        make_version(session, storage, job, draft, replaced, digests)
+        make_version(session, storage.journal, job, draft, replaced, gone=digests)
         if replaced is not None:
             crash_point("switch-after-version")
             _erase_all(session, replaced.generation_id, session.get_one(Version, draft.version_id))

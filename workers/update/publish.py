@@ -136,7 +136,8 @@ def publish(storage: Storage, job: Deletions, draft: Draft, results: Mapping[Cla
     with publication(storage, job, draft) as (session, model):
         require_current(model, job.current_id)
         parent = session.get_one(Version, model.current_id)
-        make_version(session, storage, job, draft, parent, sample_digests(session, job.generation_id, draft.target.positions))
+        gone = sample_digests(session, job.generation_id, draft.target.positions)
+        make_version(session, storage.journal, job, draft, parent, gone=gone)
         _require_gone(session, job, results)
         finish(session, job, results, draft.version_id, draft.method)
         queue_newcomers(session, job, model, parent.published_at - HOUR_SECONDS * SECOND)
@@ -183,7 +184,7 @@ def require_no_hold(session: Session, job: Job, target: Target) -> None:
 
 
 def make_version(
-    session: Session, storage: Storage, job: Job, draft: Draft, parent: Version | None, gone: Sequence[str]
+    session: Session, journal: Journal, job: Job, draft: Draft, parent: Version | None, *, gone: Sequence[str]
 ) -> None:
     """Insert the version: charge it, retire its parent, mark what it forgets, drop and change vectors, write the entry.
 
@@ -191,7 +192,7 @@ def make_version(
     """
     model = session.get_one(Model, job.model_id)
     at = ledger.recorded_at(session)
-    number = _free_number(session, storage.journal, model, draft.version_id)
+    number = _free_number(session, journal, model, draft.version_id)
     if draft.budget_cost:
         ledger.charge(session, job.generation_id, draft.version_id, draft.budget_cost)
     session.flush()

@@ -112,7 +112,14 @@ class Visit:
             value = renew(session, self.service.session_key, self.request.cookies[COOKIE]) if opened else ""
         said = unquote(self.request.cookies.get(SAID, "")) if opened else ""
         stopped = self.service.watch.verdict().difference
-        common: dict[str, Any] = {"at": at, "stopped": stopped, "may": self.may, "token": self.token, "follows": follows, "said": said}
+        common: dict[str, Any] = {
+            "at": at,
+            "stopped": stopped,
+            "may": self.may,
+            "token": self.token,
+            "follows": follows,
+            "said": said,
+        }
         answer = rendered(template, **common, here=self.request.url.path, **facts)
         if opened:
             set_cookie(self.request, answer, value, self.service.settings.mode == "production")
