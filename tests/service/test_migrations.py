@@ -21,6 +21,8 @@ pytestmark = pytest.mark.both_engines
 ROOT = Path(__file__).parents[2] / "migrations"
 FROZEN = {
     "v0001_first.py": "0b5e45d2c3830099ee0e8ed9e7d20136c04494d25c6c916ddb7028c7bdbd850a",
+    "v0002_witness.py": "e3d006d6f1266d2b0cf1ccc276757b919bad0a2ae9b7e6b948c9006dae485459",
+    "v0003_restore.py": "930deb870c383b3037fcfcc48c65bbd386f2efe8e32498a81d90bb10bf96c32b",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """
