@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from service.api.app import create_app
 from service.audit.log import UNSIGNED, extend, newest_head, record
 from service.audit.signed_note import Signer
 from service.audit.witness import DRAFT, RELEASE, Contradicted, Witness, WitnessedHead
-from service.infra.db import now
+from service.infra.db import Busy, now
 from service.infra.tables import AuditEntry, Heartbeat, Lease, Model, SweptFile, Task, TreeHead
 from service.models import restore_guard
 from service.models.restore_guard import Guard, PutBack
@@ -375,3 +376,29 @@ def test_a_version_of_an_older_release_is_known_by_the_file_that_it_left(world: 
     (updates / f"{model_id}.1{RELEASE}").unlink()
     Guard(world.database, world.storage.store.folder).look()
     assert world.storage.guard.witness.released(model_id, 1) == version.id
+
+
+def test_a_store_that_hangs_delays_a_call_and_stops_none(
+    world: World, door: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.live(min_guarantee="proved")
+    answers = threading.Event()
+    monkeypatch.setattr(restore_guard, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(Witness, "epoch", lambda *_: answers.wait(20) and 1 / 0)
+    try:
+        assert (ask(door, "p1"), download(door)) == (202, 503)
+    finally:
+        answers.set()
+
+
+def test_a_database_that_cannot_be_compared_takes_nothing_in(
+    world: World, door: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the one of before, or one that was put back: a connection that a proxy kept says nothing of it."""
+    world.live(min_guarantee="proved")
+
+    def away(*_: object) -> None:
+        raise Busy
+
+    monkeypatch.setattr(restore_guard, "_current", away)
+    assert (ask(door, "p1"), download(door)) == (503, 503)
