@@ -87,15 +87,19 @@ def guarantee_to_json(terms: Terms) -> dict[str, Any]:
     """Return the part of the manifest that ``guarantee_from_json`` reads."""
     design = None if terms.design is None else asdict(terms.design) | {"sizes": list(terms.design.sizes)}
     constants = [asdict(constant) for constant in terms.constants]
-    return {"constants": constants, "design": design, "tried": list(terms.tried)}
+    return {"constants": constants, "design": design, "tried": list(terms.tried)} | {
+        name: getattr(terms, name) for name in ("operators_word", "deterministic")
+    }
 
 
 def guarantee_from_json(frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """Read ``constants``, ``design``, ``chosen`` and ``tried`` of the terms from a generation's manifest."""
+    """Read the part of the terms that ``guarantee_to_json`` wrote, and ``chosen``, from a generation's manifest."""
     design = frozen.get("design")
     return {
         "constants": tuple(Constant(**constant) for constant in frozen.get("constants", ())),
         "design": None if design is None else Design(**design | {"sizes": tuple(design["sizes"])}),
         "chosen": "chosen" in frozen,
         "tried": tuple(frozen.get("tried", ())),
+        "operators_word": bool(frozen.get("operators_word", False)),
+        "deterministic": bool(frozen.get("deterministic", False)),
     }
