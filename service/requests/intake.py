@@ -237,7 +237,7 @@ def why_nothing(session: Session, tenant_id: str, named: Named) -> Reason:
     kinds: list[tuple[str | None, Sequence[str]]] = [(subject, ()) for subject in named.subjects]
     if any(suppression.carried_out(session, tenant_id, *kind) for kind in kinds or [(None, named.samples)]):
         return Reason.ALREADY_FORGOTTEN
-    return Reason.IN_HOLDOUT if suppression.in_holdout(session, tenant_id, named.subjects) else Reason.NO_MATCH
+    return suppression.in_holdout(session, tenant_id, named.subjects) or Reason.NO_MATCH
 
 
 def opening(pepper: Pepper, salt: bytes) -> bytes:

@@ -165,7 +165,7 @@ def protects_nothing(session: Session, hold: Hold) -> bool:
     )
     if session.scalar(trained_on.limit(1)) is not None:
         return False
-    return suppression.in_holdout(session, hold.tenant_id, subjects)
+    return suppression.in_holdout(session, hold.tenant_id, subjects) is not None
 
 
 def _hold(pepper: Pepper, tenant_id: str, subject_id: str | None, sample_id: str | None) -> Hold:

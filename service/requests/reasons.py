@@ -340,6 +340,10 @@ class Reason(StrEnum):
     # it ended, and nothing is left to do
     NO_MATCH = ("no_match", "No model was trained on this person.")
     IN_HOLDOUT = ("in_holdout", "The person is only in the holdout, which no model is trained on.")
+    IN_HOLDOUT_READ = (
+        "in_holdout_read",
+        "The person is only in the holdout, which the recipe's own training could read.",
+    )
     ALREADY_FORGOTTEN = ("already_forgotten", "An earlier request removed these samples.")
     LEFT_OUT = ("left_out", "The samples were left out of the training.")
     MODEL_REFUSED = ("model_refused", "The model was refused at registration and was never published.")

@@ -31,6 +31,8 @@ from service.infra.tables import (
 from service.requests.reasons import Reason
 from service.requests.states import RequestRefused, Status, Suppress
 
+HOLDOUT_READ = "holdout_read"
+"""the note in a manifest that the training could read the holdout, which could not be overwritten meanwhile"""
 _ENDED = (Status.COMPLETED, Status.CANCELLED, Status.REJECTED)
 
 
@@ -87,16 +89,24 @@ def matches(session: Session, generation_id: int, subject_digest: str | None, sa
     return any(_any(session, and_(here, Membership.sample_digest.in_(part))) for part in batches(sample_digests))
 
 
-def in_holdout(session: Session, tenant_id: str, subjects: Sequence[str], generation_id: int | None = None) -> bool:
-    """Return whether one of these subject digests has a sample in a holdout.
+def in_holdout(
+    session: Session, tenant_id: str, subjects: Sequence[str], generation_id: int | None = None
+) -> Reason | None:
+    """Return what is said of these subject digests where one has a sample in a holdout; None where none has.
 
     ``generation_id`` names the generation; None: any generation that serves the tenant.
     """
-    rows = select(HoldoutPerson.generation_id).where(HoldoutPerson.subject_digest.in_(subjects))
+    rows = select(Generation.manifest).join(HoldoutPerson, HoldoutPerson.generation_id == Generation.id)
+    rows = rows.where(HoldoutPerson.subject_digest.in_(subjects))
     if generation_id is not None:
-        return session.scalar(rows.where(HoldoutPerson.generation_id == generation_id).limit(1)) is not None
-    serving = select(Model.generation_id).where(Model.tenant_id == tenant_id, Model.generation_id.is_not(None))
-    return session.scalar(rows.where(HoldoutPerson.generation_id.in_(serving)).limit(1)) is not None
+        rows = rows.where(Generation.id == generation_id)
+    else:
+        serving = select(Model.generation_id).where(Model.tenant_id == tenant_id, Model.generation_id.is_not(None))
+        rows = rows.where(Generation.id.in_(serving))
+    found = session.scalars(rows).all()
+    if not found:
+        return None
+    return Reason.IN_HOLDOUT_READ if any(HOLDOUT_READ in (each or {}) for each in found) else Reason.IN_HOLDOUT
 
 
 class CarriedOut(NamedTuple):

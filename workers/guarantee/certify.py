@@ -62,6 +62,8 @@ class Terms:
     """what the trial of the recipe's own training says"""
     operators_word: bool = False
     """that the training uses its samples alone could not be tried"""
+    holdout_read: bool = False
+    """the holdout could not be overwritten while the recipe's own code trained"""
     deterministic: bool = False
     """every training of the preparation used deterministic algorithms alone"""
 

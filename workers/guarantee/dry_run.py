@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from service.requests.suppression import HOLDOUT_READ
 from unlearning.accounting.budget import charge_of, updates_left
 from unlearning.accounting.certificate import Constant, Guarantee
 from unlearning.bounds.calibration import Design
@@ -87,9 +88,9 @@ def guarantee_to_json(terms: Terms) -> dict[str, Any]:
     """Return the part of the manifest that ``guarantee_from_json`` reads."""
     design = None if terms.design is None else asdict(terms.design) | {"sizes": list(terms.design.sizes)}
     constants = [asdict(constant) for constant in terms.constants]
-    return {"constants": constants, "design": design, "tried": list(terms.tried)} | {
-        name: getattr(terms, name) for name in ("operators_word", "deterministic")
-    }
+    words = {"operators_word": terms.operators_word, "deterministic": terms.deterministic}
+    noted = {HOLDOUT_READ: True} if terms.holdout_read else {}
+    return {"constants": constants, "design": design, "tried": list(terms.tried)} | words | noted
 
 
 def guarantee_from_json(frozen: Mapping[str, Any]) -> dict[str, Any]:

@@ -188,23 +188,29 @@ def _judge(verdict: Mapping[str, Any]) -> None:
 
 
 class Server:
-    """The worker's end of a server of fresh processes, which ends with this process."""
+    """A server of fresh processes, which ends with this process, and the worker's end of the channel to it."""
 
-    def __init__(self) -> None:
-        self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+        self.process, self._channel = process, channel
+        self.owner = os.getpid()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def start(cls) -> Server:
+        """Start one, in an environment without secrets."""
+        channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = listed(os.environ) | SETTLED
         environment["HOME"] = str(Path.home())
         environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *(os.path.abspath(each) for each in sys.path if each)])  # noqa: PTH100
         with other:
-            self.process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "workers.runtime.fresh_child", str(other.fileno())],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(other.fileno(),),
                 start_new_session=True,
             )
-        self.owner = os.getpid()
-        self._lock = threading.Lock()
+        return cls(process, channel)
 
     def ask(
         self, tensors: Mapping[str, Tensor], words: Mapping[str, Any], progress: Progress, deadline: float | None
@@ -247,7 +253,7 @@ _servers: list[Server] = []
 def server() -> Server:
     """Return this process's server; it is started at the first call, and again where it ended."""
     if not _servers or _servers[0].owner != os.getpid() or _servers[0].process.poll() is not None:
-        _servers[:] = [Server()]
+        _servers[:] = [Server.start()]
     return _servers[0]
 
 

@@ -88,11 +88,12 @@ def main(handle: int) -> None:
     # Loaded once, before the forks. torch.optim loads torch._dynamo at its first step, which takes two seconds.
     import torch._dynamo  # noqa: PLC0415
 
-    import unlearning.methods.shards.head  # noqa: F401, PLC0415
+    import unlearning.methods.shards.head  # noqa: PLC0415
     import unlearning.model.fit  # noqa: F401, PLC0415
     import workers.runtime.recipes  # noqa: F401, PLC0415
 
     torch.use_deterministic_algorithms(True, warn_only=True)
+    gc.freeze()  # a fork looks for copies of samples among objects that came later, and shares the memory of these
     serve(channel)
 
 
@@ -181,7 +182,7 @@ def write(handle: int, tensors: Mapping[str, Tensor], words: Mapping[str, Any]) 
         seen.add(at)
     plain[TEXT] = torch.frombuffer(bytearray(json.dumps(words).encode()), dtype=torch.uint8)
     data = memoryview(save(plain))
-    while len(data):
+    while data:
         data = data[os.write(handle, data) :]
 
 

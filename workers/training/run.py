@@ -180,7 +180,8 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
     report = report_of(made, bench, job) | {"seconds": bucket(seconds)}
     longest = begun.units.method.length(bench.problem) if begun.units is not None else longest_of(made)
     terms = register(process.storage.database, job, begun.guarantee, made, len(begun.examples), longest=longest)
-    terms = replace(terms, design=begun.design, deterministic=bench.deterministic)
+    read = bench.fresh is not None and bench.fresh.seen.held_out is not None
+    terms = replace(terms, design=begun.design, deterministic=bench.deterministic, holdout_read=read)
     if begun.trial is not None:
         terms = replace(terms, tried=begun.trial.sentences, operators_word=begun.trial.operators_word)
     with watch.phase("bound"):

@@ -171,8 +171,7 @@ def why_empty(session: Session, job: Job, task: Claimed) -> Reason:
     if known:
         return Reason.ALREADY_FORGOTTEN
     subjects = [subject for subject, _ in entries if subject is not None]
-    held_out = suppressions.in_holdout(session, job.tenant_id, subjects, job.generation_id)
-    return Reason.IN_HOLDOUT if held_out else Reason.NO_MATCH
+    return suppressions.in_holdout(session, job.tenant_id, subjects, job.generation_id) or Reason.NO_MATCH
 
 
 def partial(session: Session, generation_id: int, named: Mapping[str, frozenset[int]]) -> frozenset[str]:
