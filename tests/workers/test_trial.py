@@ -79,7 +79,8 @@ BAD: dict[str, tuple[str, str]] = {
         "goes on from what an earlier one left",
     ),
     "a file of its own, by C++": (
-        "if Path('last.pt').exists():\n    run.model.weight.data += torch.jit.load('last.pt').weight.data\ndescend(run)\n"
+        "if Path('last.pt').exists():\n    run.model.weight.data += torch.jit.load('last.pt').weight.data\n"
+        "descend(run)\n"
         "torch.jit.save(torch.jit.script(run.model), 'last.pt')",
         "goes on from what an earlier one left",
     ),

@@ -123,8 +123,8 @@ class Claim:
     ``updates_left`` is None where nothing limits them. ``checked`` says what the service has verified, ``tried``
     what it has tried on a few samples, ``declared`` what the operator says and nobody verifies, ``parts`` what the
     model brings along. ``deterministic``: every training behind an exact version used deterministic algorithms alone.
-    ``operators_word``: that the recipe's code trains on its samples alone could not be tried. Nothing here may be computed from
-    the data of the deleted: two forget sets of one size give the same claim.
+    ``operators_word``: that the recipe's code trains on its samples alone could not be tried. Nothing here may be
+    computed from the data of the deleted: two forget sets of one size give the same claim.
     """
 
     method: str

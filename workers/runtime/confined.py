@@ -287,9 +287,9 @@ def _unshared(flags: int) -> bool:
 
 
 def write_only_below(folders: Sequence[Path]) -> bool:
-    """Let this process, and what it starts, change nothing outside ``folders``; return whether the kernel can (Landlock).
+    """Let this process, and what it starts, change nothing outside ``folders``; return whether the kernel can.
 
-    C code is held to it too. Threads that run already are not.
+    That is Landlock. C code is held to it too. Threads that run already are not.
     """
     call = ctypes.CDLL(None).syscall
     version = call(CREATE_RULESET, None, 0, 1)

@@ -201,9 +201,10 @@ class Server:
         channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = listed(os.environ) | SETTLED
         environment["HOME"] = str(Path.home())
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *(os.path.abspath(each) for each in sys.path if each)])  # noqa: PTH100
+        paths = (str(Path(each).absolute()) for each in sys.path if each)
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *paths])
         with other:
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # noqa: S603 (our own words)
                 [sys.executable, "-m", "workers.runtime.fresh_child", str(other.fileno())],
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -234,7 +234,7 @@ def _verdict(
         facts["untouched"] = _overwrite(recipe, order.kept, examples, ours)
     rules = Confinement(Path(order.folder), [Path(each) for each in order.closed], folder.resolve())
     sealed = rules.begin()
-    found, left = _trained(problem, order.part, examples, tensors, words, folder, progress)
+    found, left = _trained(problem, order, examples, (tensors, words), progress)
     if rules.attempts:  # even where the recipe, or a library, went on without it
         first = rules.attempts[0]
         found = {"attempt": [first.what, first.place, first.value]}
@@ -281,12 +281,10 @@ def _handed(tensors: dict[str, Tensor], words: Mapping[str, Any], rows: Any, dev
 
 def _trained(
     problem: Problem,
-    part: tuple[str, Mapping[str, Any]],
+    order: Order,
     examples: Examples,
-    tensors: Mapping[str, Tensor],
-    words: Mapping[str, Any],
-    folder: Path,
-    progress: Progress,
+    given: tuple[dict[str, Tensor], Mapping[str, Any]],
+    tell: Progress,
 ) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """Carry the part out, and return what it left; or why there is nothing."""
     from unlearning.methods.shards.head import Answers  # noqa: PLC0415
@@ -296,26 +294,27 @@ def _trained(
     from unlearning.types import RecipeError, Refused  # noqa: PLC0415
     from workers.runtime.failures import may_pass, refusal  # noqa: PLC0415
 
-    name, fields = part
+    name, fields = order.part
     kind: Any = {each.__name__: each for each in (Phase, Whole, Answers)}[name]
-    given = {each.removeprefix("part."): value for each, value in tensors.items() if each.startswith("part.")}
+    tensors, words = given
     start = None
     if "start" in tensors:
-        rest = {each.removeprefix("start."): value for each, value in tensors.items() if each.startswith("start.")}
-        start = Fitted(tensors["start"].to(problem.device), rest, words["start"])
+        start = Fitted(tensors["start"].to(problem.device), _below("start.", tensors), words["start"])
     try:
-        fitted: Fitted = kind(**fields, **given).carried_out(problem, examples, start, progress)
+        fitted: Fitted = kind(**fields, **_below("part.", tensors)).carried_out(problem, examples, start, tell)
     except (RecipeError, Refused) as error:
         return {"refused": [error.what, error.hint]}, {}
     except BaseException as error:  # SystemExit too
         if isinstance(error, Exception) and may_pass(error):
             return {"passing": f"{type(error).__name__} was raised, which may pass."}, {}
-        refused = refusal(error, folder)
+        refused = refusal(error, Path(order.recipes))
         return {"refused": [refused.what, refused.hint]}, {}
-    return {"left": fitted.facts}, {
-        "weights": fitted.weights,
-        **{f".{name}": each for name, each in fitted.tensors.items()},
-    }
+    left = {f".{name}": value for name, value in fitted.tensors.items()}
+    return {"left": fitted.facts}, {"weights": fitted.weights, **left}
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _tell_of_files() -> None:
