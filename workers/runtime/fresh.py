@@ -40,6 +40,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SETTLED = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 """what sums and sets need to come out the same in every process"""
 
+VARIABLES = "That process has no variables of the environment but those that EXPUNGE_RECIPE_VARIABLES lists."
+
 
 class Doubtful(Refused):
     """A refusal that may come from too few samples: batches that are dropped, a class that is missing."""
@@ -176,7 +178,7 @@ def _judge(verdict: Mapping[str, Any]) -> None:
         case {"refused": [what, hint]}:
             raise Doubtful(what, hint)
         case {"unloadable": [what, hint]}:
-            raise Unloadable(f"The recipe could not be run in a fresh process. {what}", hint or ADVICE)
+            raise Unloadable(f"The recipe could not be run in a fresh process. {what}", f"{hint or ADVICE} {VARIABLES}")
         case {"passing": why}:
             raise Lost(why)
         case {"ended": status} if status == -signal.SIGKILL:

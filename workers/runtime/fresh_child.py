@@ -107,7 +107,7 @@ def serve(channel: socket.socket) -> None:
             return
         if message == STOP:  # it crossed the end of what was to be stopped
             continue
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             raise RuntimeError("the server of fresh processes has opened the device, and a fork could not use it")
         child = os.fork()
         if child == 0:
@@ -120,7 +120,7 @@ def serve(channel: socket.socket) -> None:
 def _ended(child: int, channel: socket.socket) -> int:
     """Wait for the end of the child, and of all that it started; kill it where the worker says so, or is gone."""
     watched = os.pidfd_open(child)
-    ready, _, _ = select.select([watched, channel], [], [])
+    ready, _, _ = select.select([watched, channel.fileno()], [], [])
     if watched not in ready:
         os.kill(child, signal.SIGKILL)
     os.close(watched)
