@@ -76,18 +76,18 @@ BAD: dict[str, tuple[str, str]] = {
     "the classes of everyone": ("descend(run, weight=1 / Y.bincount())", "reads samples that it is not handed"),
     "a file of its own, by Python": (
         "file = Path('last')\ndescend(run, rate=0.1 / (1 + file.exists()))\nfile.write_text('x')",
-        "goes on from what an earlier one left",
+        "continues from what an earlier one left",
     ),
     "a file of its own, by C++": (
         "if Path('last.pt').exists():\n    run.model.weight.data += torch.jit.load('last.pt').weight.data\n"
         "descend(run)\n"
         "torch.jit.save(torch.jit.script(run.model), 'last.pt')",
-        "goes on from what an earlier one left",
+        "continues from what an earlier one left",
     ),
     "a file that is mapped": (
         "kept = torch.from_file('last.bin', shared=True, size=4)\ndescend(run, run.inputs - kept)\n"
         "kept.copy_(run.inputs.mean(0))",
-        "goes on from what an earlier one left",
+        "continues from what an earlier one left",
     ),
     "nothing": ("pass", "gives the same weights for 24 samples of some people and 24 of others"),
     "other shapes": ("run.model.weight = torch.nn.Parameter(torch.zeros(3, 4))", "has shape (3, 4)"),

@@ -246,7 +246,9 @@ class Claim:
         """Explain the claim at the generation's limit for readers who are no statisticians; None without a
         proof, and where it rests on the operator's word alone.
         """
-        return None if self.mu_limit is None or self.operators_word else in_plain_words(self.guarantee, self.mu_limit)
+        if self.operators_word:
+            return None
+        return None if self.mu_limit is None else in_plain_words(self.guarantee, self.mu_limit)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; what is DERIVED is added for readers and not read back."""

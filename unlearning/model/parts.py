@@ -214,7 +214,7 @@ def _least_unusual(count: int) -> float:
 
 
 def trains_by_own_code(recipe: Recipe) -> bool:
-    """Tell whether the recipe's ``train``, ``loss`` or ``augment`` is a function of its own."""
+    """Tell whether the recipe's ``train``, ``loss`` or ``augment`` is a function from the recipe."""
     return recipe.train is not None or callable(recipe.loss) or recipe.training.augment is not None
 
 

@@ -35,9 +35,9 @@ class Slot:
 
 
 class Fresh(Protocol):
-    """Carries out a part of a training in a process of its own, which has run none of the recipe's code before.
+    """Carries out a part of a training in a separate process, which has run none of the recipe's code before.
 
-    ``part`` is a ``Phase``, a ``Whole`` or ``Answers``. Nothing that the recipe's code keeps goes from one to the next.
+    ``part`` is a ``Phase``, a ``Whole`` or ``MemberAnswers``. Nothing that the recipe's code keeps is there in the next.
     """
 
     def __call__(self, part: object, examples: Examples, start: Fitted | None, progress: Progress) -> Fitted: ...

@@ -1,7 +1,7 @@
 """Confine this process while a recipe's code trains in it: no network, no file of the service, no other program.
 
 Python's audit events (PEP 578) are refused and noted as they happen; what C code does by itself raises none. So where
-the kernel allows it, the process has namespaces of its own (``isolate``), and may write to its folder alone
+the kernel allows it, the process has its own namespaces (``isolate``), and may write to its folder alone
 (Landlock). Standard library alone: this is loaded before torch.
 """
 
@@ -231,7 +231,7 @@ class Isolation:
 
 
 def isolate(hidden: Sequence[Path], needed: Sequence[Path], *, network: bool) -> Isolation:
-    """Give the processes that this one forks namespaces of their own, as far as the kernel allows it.
+    """Give the processes that this one forks their own namespaces, as far as the kernel allows it.
 
     The first that it forks must call ``see_own_processes``. What is ``hidden`` is empty for them, unless something
     ``needed`` lies there. ``network``: leave them that.

@@ -1,4 +1,4 @@
-"""Trainings in fresh processes: whatever a recipe's code keeps, no training finds what an earlier one left.
+"""Trainings in fresh processes: no training finds what a recipe's code kept in an earlier one.
 
 A worker starts one server (``fresh_child``), which has loaded the libraries and no recipe. For each training, and each
 phase and slice of one, the server forks a process that trains and ends.
@@ -30,7 +30,7 @@ from service.infra.tenants import recipes_of
 from unlearning.model.own_code.own_training import Fitted
 from unlearning.types import Examples, Progress, Refused
 from workers.runtime.confined import listed
-from workers.runtime.fresh_child import STOP, Order, read, write
+from workers.runtime.fresh_child import STOP, Assignment, read, write
 from workers.runtime.recipe_messages import ADVICE, hint_of
 
 FOLDER = "expunge-training-"
@@ -86,7 +86,7 @@ class Recipes:
 
 @dataclass
 class FreshProcesses:
-    """Carries out parts of a training, each in a process of its own. ``seen`` is added to."""
+    """Carries out parts of a training, each in its own process. ``seen`` is added to."""
 
     recipe: Recipes
     dtype: str
@@ -119,7 +119,7 @@ class FreshProcesses:
     ) -> tuple[Fitted, dict[str, Any]]:
         """Carry out a part in this folder; return what it left, and the verdict.
 
-        A recipe that needs the network to load gets it until its training begins. ``kept``: as in ``Order``.
+        A recipe that needs the network to load gets it until its training begins. ``kept``: as in ``Assignment``.
 
         Raises:
             TooLong: it did not end within ``seconds``.
@@ -136,12 +136,12 @@ class FreshProcesses:
         rest = {name.removeprefix("."): value for name, value in left.items() if name.startswith(".")}
         return Fitted(left["weights"].to(examples.positions.device), rest, verdict["left"]), verdict
 
-    def _order(self, part: object, folder: Path, network: bool, kept: Sequence[int] | None) -> Order:
+    def _order(self, part: object, folder: Path, network: bool, kept: Sequence[int] | None) -> Assignment:
         recipe, settings = self.recipe, self.recipe.settings
         secrets = (getattr(settings, name) for name in SECRETS)
         named = [each.strip() for each in settings.recipe_variables.split(",")]
         plain = {each.name: getattr(part, each.name) for each in fields(part)}  # type: ignore[arg-type]
-        return Order(
+        return Assignment(
             recipes=str(recipes_of(settings.recipes, recipe.tenant_id).absolute()),
             name=recipe.name,
             digest=recipe.digest,

@@ -2,7 +2,7 @@
 
 The server has loaded the libraries and runs no recipe, starts no thread and leaves the device alone: so it may be
 forked. Each message of the worker brings two files in memory: an order with its samples, and an empty one for the
-answer. The fork loads the recipe, confines itself, and trains. When it ends, whatever it started ends too.
+answer. The fork loads the recipe, confines itself, and trains. When it ends, all that it started ends too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ UNKNOWN_ROWS = "They are a dataset, and where it keeps its rows is not known."
 
 
 @dataclass(frozen=True)
-class Order:
+class Assignment:
     """What a fresh process does.
 
     Args:
@@ -98,7 +98,7 @@ def main(handle: int) -> None:
 
 
 def serve(channel: socket.socket) -> None:
-    """Answer orders, one at a time, until the other end is closed."""
+    """Carry out orders, one at a time, until the other end is closed."""
     import torch  # noqa: PLC0415
 
     while True:
@@ -130,7 +130,7 @@ def _ended(child: int, channel: socket.socket) -> int:
 
 
 def _first(channel: socket.socket, given: int, answer: int) -> int:
-    """Carry out the order, where the kernel allows it in namespaces of its own; return the exit status."""
+    """Carry out the order, where the kernel allows it in its own namespaces; return the exit status."""
     die_with_parent()
     tensors, order, words = _opened(given)
     needed = [Path(each) for each in (order.folder, order.recipes, sys.prefix, sys.base_prefix)]
@@ -194,13 +194,13 @@ def read(handle: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, json.loads(tensors.pop(TEXT).numpy().tobytes())
 
 
-def _opened(given: int) -> tuple[dict[str, Tensor], Order, dict[str, Any]]:
+def _opened(given: int) -> tuple[dict[str, Tensor], Assignment, dict[str, Any]]:
     tensors, words = read(given)
-    return tensors, Order(**words.pop("order")), words
+    return tensors, Assignment(**words.pop("order")), words
 
 
 def _verdict(
-    order: Order, tensors: dict[str, Tensor], words: Mapping[str, Any], progress: Progress
+    order: Assignment, tensors: dict[str, Tensor], words: Mapping[str, Any], progress: Progress
 ) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """Load the recipe, confine the process, train. The keys say what came of it."""
     import torch  # noqa: PLC0415
@@ -281,13 +281,13 @@ def _handed(tensors: dict[str, Tensor], words: Mapping[str, Any], rows: Any, dev
 
 def _trained(
     problem: Problem,
-    order: Order,
+    order: Assignment,
     examples: Examples,
     given: tuple[dict[str, Tensor], Mapping[str, Any]],
     tell: Progress,
 ) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """Carry the part out, and return what it left; or why there is nothing."""
-    from unlearning.methods.shards.head import Answers  # noqa: PLC0415
+    from unlearning.methods.shards.head import MemberAnswers  # noqa: PLC0415
     from unlearning.model.fit import Phase  # noqa: PLC0415
     from unlearning.model.own_code.own_training import Fitted  # noqa: PLC0415
     from unlearning.model.training import Whole  # noqa: PLC0415
@@ -295,7 +295,7 @@ def _trained(
     from workers.runtime.failures import may_pass, refusal  # noqa: PLC0415
 
     name, fields = order.part
-    kind: Any = {each.__name__: each for each in (Phase, Whole, Answers)}[name]
+    kind: Any = {each.__name__: each for each in (Phase, Whole, MemberAnswers)}[name]
     tensors, words = given
     start = None
     if "start" in tensors:

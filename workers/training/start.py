@@ -150,7 +150,7 @@ def _learned(storage: Storage, job: Preparation, bench: Bench, examples: Example
     if bench.method.trains:
         return Learned(bench.problem.initial())
     problem = copy.copy(bench.problem)
-    if job.retrains:  # it is published as exact, whatever the method
+    if job.retrains:  # it is published as exact, under any method
         problem.fresh = bench.fresh
     return (cold if job.retrains else learn)(bench.recipe, problem, examples, progress)
 

@@ -40,13 +40,13 @@ NO_NETWORK = "The kernel had given that process a network namespace without a ne
 SEALED = "The kernel let that process write to its temporary folder alone, which is thrown away."
 OVERWRITTEN = "In one run the recipe's other samples were overwritten with other values: the result was the same."
 SHARED_FOLDER = (
-    "One run shared its folder with an earlier run on other people's samples, each in a process of its own: the result "
+    "One run shared its folder with an earlier run on other people's samples, each in its own process: the result "
     "was the same."
 )
 OTHERS = "The samples of other people gave other weights."
 NOT_REPEATABLE = (
     "Two runs on the same samples gave different results, with deterministic algorithms and the same seeds. So it was "
-    "not compared whether the training reads other samples, goes on from what an earlier one left, or ignores its "
+    "not compared whether the training reads other samples, continues from what an earlier one left, or ignores its "
     "samples. That it uses nothing else is the operator's word."
 )
 
@@ -154,7 +154,7 @@ class Runs:
                     "Use run.inputs and run.targets alone, and compute every number from them.",
                 )
             raise Refused(
-                "The training goes on from what an earlier one left: after a training on other samples in the same "
+                "The training continues from what an earlier one left: after a training on other samples in the same "
                 "folder, it gave another result.",
                 "Start from run.state alone, and read no file that the training writes.",
             )

@@ -19,7 +19,7 @@ ITERATIONS = 50
 
 
 @dataclass(frozen=True)
-class Answers:
+class MemberAnswers:
     """The answers of a trained member, which the head is fitted on."""
 
     def carried_out(self, problem: Problem, examples: Examples, start: Fitted | None, progress: Progress) -> Fitted:
@@ -36,7 +36,7 @@ def answers_of(member: Problem, weights: Tensor, examples: Examples) -> Tensor:
     the last bit, on who else is there.
     """
     if member.fresh is not None:
-        return member.fresh(Answers(), examples, Fitted(weights), silent).weights
+        return member.fresh(MemberAnswers(), examples, Fitted(weights), silent).weights
     rows: dict[str, list[int]] = {}
     for row, person in enumerate(examples.people):
         rows.setdefault(person, []).append(row)
