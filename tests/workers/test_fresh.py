@@ -19,6 +19,8 @@ from safetensors.torch import load as load_tensors
 
 import unlearning as ul
 from service.infra.settings import Settings
+from service.infra.tables import Model
+from service.models.retrain_plan import plan_new_data
 from tests.workers.worlds import World, open_world
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.accounting.policy import Policy
@@ -215,6 +217,35 @@ def test_what_a_recipe_keeps_reaches_no_later_deletion(
     request.getfixturevalue("in_new_processes")
     never = world.live("own", name, name="never", options=options, on_suppressed="leave_out")
     assert same(published(world, deleted), published(world, never))
+
+
+def test_a_retraining_under_another_method_is_exact_too(written: Callable[..., World]) -> None:
+    """It is published as ``exact``; and the constructor counts every model that the worker built."""
+    before, how = KEEPS["a counter of models, in the constructor"]
+    world = written(before, how.replace(", optimizer=ul.SGD(momentum=.5)", ""))
+    served = world.live("own", "safe", name="served")
+    with world.database.write() as session:
+        plan_new_data(session, session.get_one(Model, served), dry_run=False)
+    world.work(served)
+    claim = Claim.from_json(world.head(served).claim)
+    assert (claim.method, claim.guarantee, world.head(served).number) == ("retrain", Guarantee.EXACT, 2)
+    plain = world.live("own", "retrain", name="plain")
+    assert same(published(world, served), published(world, plain))
+
+
+@pytest.mark.parametrize(
+    ("body", "deterministic"),
+    [
+        ("", True),
+        ("torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))", False),
+        ("torch.use_deterministic_algorithms(False)", False),
+    ],
+)
+def test_a_claim_says_whether_every_operator_was_deterministic(
+    written: Callable[..., World], body: str, deterministic: bool
+) -> None:
+    world = written(*own_train(body))
+    assert Claim.from_json(world.head(world.live("own", "retrain")).claim).deterministic is deterministic
 
 
 def test_the_holdout_reaches_no_exact_training_and_is_measured(written: Callable[..., World]) -> None:
