@@ -94,6 +94,7 @@ class Settings(BaseSettings):
     searches_per_minute: int = Field(default=60, ge=1)
     work_units: int = Field(default=8, ge=1, le=10_000)
     trial_seconds: float = Field(default=300, ge=0)
+    recipe_variables: str = ""
     vector_bytes: int = Field(default=64 * 2**30, gt=0)
     sample_bytes: int = Field(default=2 * 2**30, gt=0)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,8 @@ __all__ = ["database_url", "postgres_databases", "sqlite_template"]
 
 torch.set_num_threads(1)
 """tests fork workers that are to die: a pool of threads would not survive the fork, and its child would wait for it"""
+os.environ["OMP_NUM_THREADS"] = "1"
+"""the processes that train: a test compares what they give with what this one does"""
 
 
 @pytest.fixture(autouse=True)

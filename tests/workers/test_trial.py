@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch._dynamo  # torch.optim loads it at its first step: here once, and not in every fork
 
 from service.infra.settings import Settings
 from tests.workers.worlds import World, open_world
 from unlearning.accounting.certificate import Claim
 from workers.app import Worker
+from workers.runtime import fresh
 from workers.training import trial
-from workers.training.trial_child import verdicts
 
 RECIPE = """
 import os, socket, subprocess, sys, time
@@ -75,10 +74,20 @@ BAD: dict[str, tuple[str, str]] = {
     "the mean of everyone": ("descend(run, run.inputs - X.mean(0))", "reads samples that it is not handed"),
     "the mean of a copy": ("descend(run, run.inputs - COPY.mean(0))", "reads samples that it is not handed"),
     "the classes of everyone": ("descend(run, weight=1 / Y.bincount())", "reads samples that it is not handed"),
-    "a counter": ("CALLS.append(1)\ndescend(run, rate=0.1 / len(CALLS))", "keeps something between calls"),
-    "the samples of the last call": (
-        "CALLS.append(run.inputs.mean(0))\ndescend(run, run.inputs - CALLS[0])",
-        "keeps something between calls",
+    "a file of its own, by Python": (
+        "file = Path('last')\ndescend(run, rate=0.1 / (1 + file.exists()))\nfile.write_text('x')",
+        "continues from what an earlier one left",
+    ),
+    "a file of its own, by C++": (
+        "if Path('last.pt').exists():\n    run.model.weight.data += torch.jit.load('last.pt').weight.data\n"
+        "descend(run)\n"
+        "torch.jit.save(torch.jit.script(run.model), 'last.pt')",
+        "continues from what an earlier one left",
+    ),
+    "a file that is mapped": (
+        "kept = torch.from_file('last.bin', shared=True, size=4)\ndescend(run, run.inputs - kept)\n"
+        "kept.copy_(run.inputs.mean(0))",
+        "continues from what an earlier one left",
     ),
     "nothing": ("pass", "gives the same weights for 24 samples of some people and 24 of others"),
     "other shapes": ("run.model.weight = torch.nn.Parameter(torch.zeros(3, 4))", "has shape (3, 4)"),
@@ -92,11 +101,12 @@ BAD: dict[str, tuple[str, str]] = {
 VARIANTS = {
     *("NaN", "other shapes", "other parts", "nothing", "what is no state", "an exit", "the store", "the network"),
     *("shared memory", "a checkpoint, from C++", "removes a file", "the mean of a copy", "the classes of everyone"),
-    "the samples of the last call",
+    "a file of its own, by Python",
 }
 """of ``BAD``, those that are like another one: drills"""
 GOOD = {
     "plain": "descend(run)",
+    "a counter, which no other training finds": "CALLS.append(1)\ndescend(run, rate=0.1 / len(CALLS))",
     "with files in the temporary folder": "torch.save(run.inputs, 'x.pt')\nPath('y').write_text('y')\ndescend(run)",
     "with a data loader's own processes": (
         "loader = torch.utils.data.DataLoader(run.inputs, batch_size=len(run.inputs), num_workers=1)\n"
@@ -126,16 +136,6 @@ STATES = {
 
 
 @pytest.fixture
-def tried_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Fork the runs from this process, which has loaded torch already; the rest is as in the service.
-
-    What a recipe writes when it really trains, in this process, lands in the test's folder.
-    """
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(trial, "_child", lambda settings, experiment: verdicts(experiment))
-
-
-@pytest.fixture
 def written(settings: Settings, tmp_path: Path) -> Iterator[Callable[..., World]]:
     """Return a world whose recipe ``bad`` trains by these lines."""
     worlds: list[World] = []
@@ -161,7 +161,6 @@ def refused(world: World) -> str:
     return world.model(model_id).reason or ""
 
 
-@pytest.mark.usefixtures("tried_here")
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.drill if each in VARIANTS else ()) for each in BAD]
 )
@@ -172,7 +171,6 @@ def test_a_training_that_uses_more_than_its_arguments_is_refused(written: Callab
     assert reason.endswith(".")
 
 
-@pytest.mark.usefixtures("tried_here")
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.drill if each in ("plain", "with draws") else ()) for each in GOOD]
 )
@@ -181,7 +179,7 @@ def test_a_training_that_uses_its_arguments_alone_is_tried_in_full(written: Call
     model_id = world.live("bad", "retrain")
     shown = world.report(model_id)["trial"]
     assert shown["not_tried"] == []
-    assert {trial.CONFINED, trial.OVERWRITTEN, trial.CALLED_AGAIN, trial.OTHERS} <= set(shown["tried"])
+    assert {trial.CONFINED, trial.OVERWRITTEN, trial.SHARED_FOLDER, trial.OTHERS} <= set(shown["tried"])
     assert shown["seconds"] > 0
 
 
@@ -198,7 +196,6 @@ def settings_of_torch() -> tuple[object, ...]:
     )
 
 
-@pytest.mark.usefixtures("tried_here")
 @pytest.mark.parametrize(
     "names", [[*SETS], *(pytest.param([each], marks=pytest.mark.drill) for each in SETS)], ids=", ".join
 )
@@ -214,7 +211,6 @@ def test_what_a_training_sets_of_torch_ends_with_it_and_a_deletion_finds_the_sam
     assert world.request(request).status == "completed"
 
 
-@pytest.mark.usefixtures("tried_here")
 def test_a_training_may_draw_by_torch_numpy_and_python(written: Callable[..., World]) -> None:
     """All three are seeded before each call: a training that draws by them is tried in full, and repeats in bytes."""
     world = written(
@@ -224,7 +220,6 @@ def test_a_training_may_draw_by_torch_numpy_and_python(written: Callable[..., Wo
     assert world.report(model_id)["trial"]["not_tried"] == []
 
 
-@pytest.mark.usefixtures("tried_here")
 @pytest.mark.parametrize(
     "names", [[*STATES], *(pytest.param([each], marks=pytest.mark.drill) for each in STATES)], ids=", ".join
 )
@@ -239,7 +234,6 @@ def test_a_state_of_any_dense_tensors_goes_on_in_the_next_phase(
     assert {world.request(each).status for each in requests} == {"completed"}
 
 
-@pytest.mark.usefixtures("tried_here")
 @pytest.mark.parametrize(
     "value", ["run.inputs.to_sparse()", pytest.param("run.inputs.to('meta')", marks=pytest.mark.drill)]
 )
@@ -248,7 +242,6 @@ def test_a_state_without_plain_numbers_is_refused_at_its_place(written: Callable
     assert "train returned a Tensor at the state['kept']" in reason and "dense tensors" in reason
 
 
-@pytest.mark.usefixtures("tried_here")
 def test_what_cannot_be_repeated_is_not_refused_and_the_certificate_says_what_was_not_tried(
     written: Callable[..., World],
 ) -> None:
@@ -256,11 +249,11 @@ def test_what_cannot_be_repeated_is_not_refused_and_the_certificate_says_what_wa
     model_id = world.live("bad", "retrain")
     claim = Claim.from_json(world.head(model_id).claim)
     assert f"Not tried: {trial.NOT_REPEATABLE}" in claim.tried
-    assert not {trial.OVERWRITTEN, trial.CALLED_AGAIN, trial.OTHERS} & set(claim.tried)
+    assert not {trial.OVERWRITTEN, trial.SHARED_FOLDER, trial.OTHERS} & set(claim.tried)
     assert trial.CONFINED in claim.tried
+    assert claim.operators_word and claim.in_plain_words is None, "no number where nothing was compared"
 
 
-@pytest.mark.usefixtures("tried_here")
 def test_samples_of_a_file_are_never_overwritten(written: Callable[..., World], tmp_path: Path) -> None:
     """A tensor that is mapped from a file: a write into it would change the user's data."""
     file = tmp_path / "x.bin"
@@ -271,12 +264,11 @@ def test_samples_of_a_file_are_never_overwritten(written: Callable[..., World], 
     claim = Claim.from_json(world.head(model_id).claim)
     assert trial.OVERWRITTEN not in claim.tried
     assert any("kept their values" in each for each in claim.tried)
-    assert trial.CALLED_AGAIN in claim.tried
+    assert trial.SHARED_FOLDER in claim.tried
     samples = torch.randn(48, 4, generator=torch.Generator().manual_seed(1))
     assert file.read_bytes() == samples.numpy().tobytes()
 
 
-@pytest.mark.usefixtures("tried_here")
 def test_a_file_that_train_reads_is_told(written: Callable[..., World], tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("a")
     world = written(f"Path({str(tmp_path / 'words.txt')!r}).read_text()\ndescend(run)")
@@ -293,7 +285,7 @@ def test_the_child_process_sees_no_secret_and_leaves_nothing(
     at_home = "assert 'secret' not in str(os.environ) and os.getcwd() == os.environ['HOME']"
     reason = refused(written(f"{at_home}\nsocket.create_connection(('192.0.2.1', 9), 1)"))
     assert "reached for the network at line 24" in reason, "what is before that line was true"
-    assert not list(tmp_path.glob(f"{trial.FOLDER}*"))
+    assert not list(tmp_path.glob(f"{fresh.FOLDER}*"))
 
 
 def test_a_training_without_an_end_is_killed_and_refused_under_the_same_lease(written: Callable[..., World]) -> None:
@@ -311,11 +303,11 @@ def test_a_training_without_an_end_is_killed_and_refused_under_the_same_lease(wr
 
 def test_a_folder_that_a_dead_worker_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    left = tmp_path / f"{trial.FOLDER}left"
+    left = tmp_path / f"{fresh.FOLDER}left"
     left.mkdir()
     (left / "samples").write_text("somebody's")
     os.utime(left, (0, 0))
-    with trial._folder() as mine:
+    with fresh.temporary_folder() as mine:
         assert not left.exists()
-        with trial._folder():
+        with fresh.temporary_folder():
             assert mine.exists()

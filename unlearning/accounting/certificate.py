@@ -50,6 +50,8 @@ NOT_CLAIMED: tuple[str, ...] = (
 
 _FORMERLY = {NOT_CLAIMED[0]: "Whoever keeps two versions can probably tell who left. Nothing here prevents it."}
 """how claims of earlier versions say it"""
+OLDER: Mapping[str, Any] = {"tried": [], "deterministic": False, "operators_word": False}
+"""what a claim from before there were trials, and from before trainings had processes of their own, lacks"""
 DERIVED = frozenset({"statement", "mu_limit", "epsilon_limit"})
 """what ``Claim.to_json`` adds for readers: it follows from the fields"""
 _FORMERLY_DERIVED = frozenset({"in_plain_words"})
@@ -124,8 +126,9 @@ class Claim:
     1e-12 mu^2, and ``spent`` includes draws that were charged and blocked. ``epsilon`` is at ``delta``.
     ``updates_left`` is None where nothing limits them. ``checked`` says what the service has verified, ``tried``
     what it has tried on a few samples, ``declared`` what the operator says and nobody verifies, ``parts`` what the
-    model brings along. Nothing here may be computed from
-    the data of the deleted: two forget sets of one size give the same claim.
+    model brings along. ``deterministic``: every training behind an exact version used deterministic algorithms alone.
+    ``operators_word``: that the recipe's code trains on its samples alone could not be tried. Nothing here may be
+    computed from the data of the deleted: two forget sets of one size give the same claim.
     """
 
     method: str
@@ -150,6 +153,8 @@ class Claim:
     constants: tuple[Constant, ...] = ()
     secret_state: tuple[str, ...] = ()
     not_claimed: tuple[str, ...] = NOT_CLAIMED
+    deterministic: bool = False
+    operators_word: bool = False
 
     def __post_init__(self) -> None:
         _check_counts(self)
@@ -183,6 +188,8 @@ class Claim:
         parts: Iterable[Part] = (),
         constants: Iterable[Constant] = (),
         secret_state: Iterable[str] = (),
+        deterministic: bool = False,
+        operators_word: bool = False,
     ) -> Claim:
         """Return the claim that follows from a guarantee, a greatest distance and what was spent."""
         silent = guarantee is Guarantee.NONE
@@ -210,6 +217,8 @@ class Claim:
             parts=tuple(parts),
             constants=tuple(constants),
             secret_state=tuple(secret_state),
+            deterministic=deterministic and guarantee is Guarantee.EXACT,
+            operators_word=operators_word,
         )
 
     @property
@@ -248,7 +257,7 @@ class Claim:
     def from_json(cls, record: Mapping[str, Any]) -> Claim:
         """Read the claim of ``to_json`` and check it again. Raises ValueError on a missing or unknown field."""
         names = {field.name for field in fields(cls)}
-        record = {"tried": [], **record}  # a claim from before there were trials lacks it
+        record = {**OLDER, **record}
         given = set(record) - DERIVED - _FORMERLY_DERIVED
         if given != names:
             raise ValueError(

@@ -52,6 +52,10 @@ class Phase:
     share: float = 1.0
     schedule: Literal["recipe", "constant", "cosine"] = "recipe"
 
+    def carried_out(self, problem: Problem, examples: Examples, start: Fitted | None, progress: Progress) -> Fitted:
+        """Train this phase."""
+        return fit(problem, examples, self, start, progress)
+
 
 def fit(
     problem: Problem, examples: Examples, phase: Phase, start: Fitted | None = None, progress: Progress = silent
@@ -64,6 +68,8 @@ def fit(
         Refused: the built-in training ends in a minimiser, which phases cannot lead to.
         RecipeError: no sample is given, or the weights stop being finite.
     """
+    if problem.fresh is not None:
+        return problem.fresh(phase, examples, start, progress)
     if problem.recipe.train is not None:
         last = phase.schedule != "constant"
         return train_by_recipe(problem, examples, phase.name, phase.share, start=start, last=last, progress=progress)

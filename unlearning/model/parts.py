@@ -22,7 +22,8 @@ from torch.nn.utils.parametrize import is_parametrized
 from unlearning.accounting.certificate import Part
 from unlearning.model.own_code.reach import numbers_in
 from unlearning.model.problem import build
-from unlearning.recipe import Recipe
+from unlearning.recipe import OwnTraining, Recipe
+from unlearning.settings import SGD, AdamW, Schedule, Training
 from unlearning.types import RecipeError, Refused
 
 RARE = 1e-9
@@ -34,6 +35,7 @@ SHOWN = 8
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 ANY_GLOBAL_HOOK: Callable[[], bool] = torch.nn.modules.module._has_any_global_hook
 _REGISTERED = ("_parameters", "_buffers", "_modules")
+COMPILED = ("torch._dynamo", "torch.export", "torch.fx", "torch.jit")
 REPLACED = ("forward", "_call_impl", "_slow_forward", "_compiled_call_impl")
 """what an instance can replace of its class's"""
 
@@ -209,6 +211,39 @@ def _least_unusual(count: int) -> float:
     From the tail of the correlation of independent normal numbers, (1 - c^2)^((count - 2) / 2), up to a factor below 1.
     """
     return math.sqrt(1 - RARE ** (2 / (count - 2))) if count > 2 else math.inf
+
+
+def trains_by_own_code(recipe: Recipe) -> bool:
+    """Tell whether the recipe's ``train``, ``loss`` or ``augment`` is a function from the recipe."""
+    return recipe.train is not None or callable(recipe.loss) or recipe.training.augment is not None
+
+
+def runs_own_code(recipe: Recipe) -> bool:
+    """Tell whether a training may run code that is neither torch's nor ours: a function, or a part of the model."""
+    training = recipe.training
+    settings = (type(training), type(training.optimizer), type(training.schedule))
+    plain = settings[0] in (Training, OwnTraining) and settings[1] in (SGD, AdamW) and settings[2] is Schedule
+    return trains_by_own_code(recipe) or not plain or not _torchs_own(build(recipe, training.seed))
+
+
+def _torchs_own(module: nn.Module) -> bool:
+    """Tell whether the module is made of torch's own parts, as torch makes them, without a function of others."""
+    return (
+        not ANY_GLOBAL_HOOK()
+        and all(_torchs(type(part)) and plain_part(part) for part in module.modules())
+        and all(_plain_parameter(value) for value in module.parameters())
+        and all(type(value) is Tensor for value in module.buffers())
+        and all(_torchs(each) for part in module.modules() for each in vars(part).values() if callable(each))
+    )
+
+
+def _torchs(value: object) -> bool:
+    """Tell whether a class or function is torch's; those that C++ defines name no module.
+
+    A part that torch made of other code, as TorchScript and traced graphs are, is not.
+    """
+    name = getattr(value, "__module__", None) or "torch"
+    return name.partition(".")[0] in ("torch", "builtins") and not name.startswith(COMPILED)
 
 
 def untouched(module: nn.Module) -> bool:

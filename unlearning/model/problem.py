@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,10 @@ from unlearning.model.descent.ingredients import ACTING, ingredients_of
 from unlearning.model.imports import load_constants
 from unlearning.model.own_code.global_state import settings_kept
 from unlearning.recipe import Recipe, SampleLoss
-from unlearning.types import RecipeError
+from unlearning.types import Examples, Progress, RecipeError
+
+if TYPE_CHECKING:
+    from unlearning.model.own_code.own_training import Fitted
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,15 @@ class Slot:
     buffer: bool = False
 
 
+class Fresh(Protocol):
+    """Carries out a part of a training in a separate process, which has run none of the recipe's code before.
+
+    ``part`` is a ``Phase``, a ``Whole`` or ``MemberAnswers``. What the recipe's code keeps is not there in the next.
+    """
+
+    def __call__(self, part: object, examples: Examples, start: Fitted | None, progress: Progress) -> Fitted: ...
+
+
 class Problem:
     """The objective ``(1/n) sum_i l_i(w) + (1/2) sum_j decay_j w_j^2`` of a recipe, over w (d,) in ``dtype``.
 
@@ -40,6 +53,7 @@ class Problem:
     ``Training.undecayed`` names.
 
     ``ingredients`` says what the built-in training uses beyond plain gradient steps; it is empty for ``train``.
+    ``fresh`` carries out the trainings of this problem; None: this process does.
 
     Raises:
         RecipeError: random numbers that cannot be keyed, no trainable parameter, an unknown undecayed parameter.
@@ -48,6 +62,7 @@ class Problem:
     def __init__(self, recipe: Recipe, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
         self.recipe = recipe
         self.training = recipe.training
+        self.fresh: Fresh | None = None
         self.device = torch.device(device)
         self.dtype = dtype
         module = build(recipe, recipe.training.seed)

@@ -13,7 +13,7 @@ from unlearning.model.convex import converge
 from unlearning.model.descent.loop import descend
 from unlearning.model.descent.plan import Steps, denominator_of
 from unlearning.model.imports import require_same_accuracy
-from unlearning.model.own_code.own_training import WHOLE, train_by_recipe
+from unlearning.model.own_code.own_training import WHOLE, Fitted, train_by_recipe
 from unlearning.model.problem import Problem, build
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, Learned, Progress, RecipeError, Trajectory, silent
@@ -29,6 +29,19 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A training in one piece; ``planned`` and ``reference`` are those of ``train``."""
+
+    planned: Tensor | None = None
+    reference: str = "renormalised"
+
+    def carried_out(self, problem: Problem, examples: Examples, _start: Fitted | None, progress: Progress) -> Fitted:
+        """Train, and return the trajectory among the tensors."""
+        learned = train(problem, examples, planned=self.planned, reference=self.reference, progress=progress)
+        return Fitted(learned.weights, {} if learned.trajectory is None else learned.trajectory.tensors())
 
 
 def schedule(problem: Problem, positions: Tensor) -> Iterator[Tensor]:
@@ -139,6 +152,10 @@ def train(
     kept = examples.without(torch.tensor(omit, dtype=torch.int64)) if len(omit) else examples
     if len(kept) == 0:
         raise RecipeError("No sample is left to train on.", "Retire the model instead.")
+    if problem.fresh is not None:
+        whole = Whole(examples.positions if planned is None else planned, reference)
+        found = problem.fresh(whole, kept, None, progress)
+        return Learned(found.weights, Trajectory.from_tensors(found.tensors) if found.tensors else None)
     if problem.recipe.train is not None:
         return Learned(train_by_recipe(problem, kept, progress=progress).weights)
     everyone = examples.positions if planned is None else planned

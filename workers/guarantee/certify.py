@@ -60,6 +60,12 @@ class Terms:
     """the method was chosen by measurements on everyone"""
     tried: tuple[str, ...] = ()
     """what the trial of the recipe's own training says"""
+    operators_word: bool = False
+    """that the training uses its samples alone could not be tried"""
+    holdout_read: bool = False
+    """the holdout could not be overwritten while the recipe's own code trained"""
+    deterministic: bool = False
+    """every training of the preparation used deterministic algorithms alone"""
 
     @property
     def values(self) -> dict[str, float]:
@@ -173,6 +179,8 @@ def _claim(bench: Bench, terms: Terms, budget_cost: int, size: Size) -> Claim:
         ),
         checked=statements.checked(terms.guarantee, bench.method, bound),
         tried=terms.tried,
+        deterministic=terms.deterministic and bench.deterministic,
+        operators_word=terms.operators_word,
         declared=statements.declared(terms.guarantee, any(part.public for part in bench.parts)),
         parts=bench.parts,
         constants=terms.constants,

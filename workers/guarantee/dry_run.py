@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from service.requests.suppression import HOLDOUT_READ
 from unlearning.accounting.budget import charge_of, updates_left
 from unlearning.accounting.certificate import Constant, Guarantee
 from unlearning.bounds.calibration import Design
@@ -87,15 +88,19 @@ def guarantee_to_json(terms: Terms) -> dict[str, Any]:
     """Return the part of the manifest that ``guarantee_from_json`` reads."""
     design = None if terms.design is None else asdict(terms.design) | {"sizes": list(terms.design.sizes)}
     constants = [asdict(constant) for constant in terms.constants]
-    return {"constants": constants, "design": design, "tried": list(terms.tried)}
+    words = {"operators_word": terms.operators_word, "deterministic": terms.deterministic}
+    noted = {HOLDOUT_READ: True} if terms.holdout_read else {}
+    return {"constants": constants, "design": design, "tried": list(terms.tried)} | words | noted
 
 
 def guarantee_from_json(frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """Read ``constants``, ``design``, ``chosen`` and ``tried`` of the terms from a generation's manifest."""
+    """Read the part of the terms that ``guarantee_to_json`` wrote, and ``chosen``, from a generation's manifest."""
     design = frozen.get("design")
     return {
         "constants": tuple(Constant(**constant) for constant in frozen.get("constants", ())),
         "design": None if design is None else Design(**design | {"sizes": tuple(design["sizes"])}),
         "chosen": "chosen" in frozen,
         "tried": tuple(frozen.get("tried", ())),
+        "operators_word": bool(frozen.get("operators_word", False)),
+        "deterministic": bool(frozen.get("deterministic", False)),
     }

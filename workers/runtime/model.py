@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,12 +16,13 @@ from service.infra.tenants import recipes_of
 from unlearning.accounting.certificate import Part
 from unlearning.accounting.policy import Policy
 from unlearning.model.method import Method
-from unlearning.model.parts import parts_of
+from unlearning.model.parts import parts_of, runs_own_code
 from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe, Samples
 from unlearning.types import RecipeError, Refused, State
 from workers.runtime import recipes
 from workers.runtime.failures import refusal_of
+from workers.runtime.fresh import FreshProcesses, Recipes
 from workers.runtime.method_options import method_of
 from workers.storage.manifest import Located
 
@@ -31,7 +33,8 @@ KEPT_BYTES = 2 * 2**30
 @dataclass(frozen=True)
 class Bench:
     """An opened model. ``digest`` is that of the recipe's code, ``settings`` that of its settings; ``parts`` are the
-    model's declared parts."""
+    model's declared parts. ``fresh`` carries out its trainings where the recipe's own code runs in them; None: none
+    does, or this system has no fresh processes."""
 
     recipe: Recipe
     problem: Problem
@@ -39,6 +42,12 @@ class Bench:
     digest: str
     settings: str
     parts: tuple[Part, ...]
+    fresh: FreshProcesses | None = None
+
+    @property
+    def deterministic(self) -> bool:
+        """Tell whether every training so far used deterministic algorithms alone; this process's own, on a CPU."""
+        return self.problem.device.type == "cpu" if self.fresh is None else self.fresh.seen.deterministic
 
 
 @dataclass(frozen=True)
@@ -99,7 +108,13 @@ class Benches:
         folder = recipes_of(self._settings.recipes, tenant_id)
         if kept is None or recipes.digest_of(recipes.find(folder, recipe)) != kept.digest:
             loaded = recipes.load(folder, recipe)
-            kept = set_up(self._settings, replace(loaded, recipe=_without_samples(loaded.recipe)), policy)
+            kept = set_up(
+                self._settings,
+                tenant_id,
+                recipe,
+                replace(loaded, recipe=_without_samples(loaded.recipe)),
+                policy,
+            )
             self._kept = {generation_id: kept}
         return kept
 
@@ -107,13 +122,24 @@ class Benches:
 def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> Bench:
     """Run the recipe; return its problem and method, set up. Raises Refused with a plain reason."""
     loaded = recipes.load(recipes_of(settings.recipes, tenant_id), recipe)
-    return set_up(settings, replace(loaded, recipe=_pseudonymous(settings, tenant_id, loaded.recipe)), policy)
+    named = replace(loaded, recipe=_pseudonymous(settings, tenant_id, loaded.recipe))
+    return set_up(settings, tenant_id, recipe, named, policy)
 
 
-def set_up(settings: Settings, loaded: recipes.Loaded, policy: Policy) -> Bench:
-    """Set up a recipe that was run. Raises Refused with a plain reason, also for what ``model()`` raises."""
+def set_up(settings: Settings, tenant_id: str, name: str, loaded: recipes.Loaded, policy: Policy) -> Bench:
+    """Set up a recipe that was run. Raises Refused with a plain reason, also for what ``model()`` raises.
+
+    Where the method is exact, and the recipe's own code runs in a training, fresh processes train the problem.
+    """
     try:
-        return opened(loaded, policy, device_of(settings.device))
+        bench = opened(loaded, policy, device_of(settings.device))
+        if sys.platform != "linux" or not runs_own_code(loaded.recipe):  # a fork with torch in it may crash elsewhere
+            return bench
+        device, dtype = str(bench.problem.device), str(bench.problem.dtype).removeprefix("torch.")
+        where = Recipes(settings, tenant_id, name, loaded.digest, loaded.settings, device)
+        fresh = FreshProcesses(where, dtype)
+        bench.problem.fresh = fresh if bench.method.exact else None
+        return replace(bench, fresh=fresh)
     except RecipeError as error:
         raise Refused(error.what, error.hint) from None
     except Exception as error:  # the model's constructor is the user's code

@@ -106,6 +106,6 @@ def _scene(process: Process, job: Preparation) -> Scene:
     everyone = manifest.entries(storage.pepper, job.tenant_id, samples, job.policy.granularity)
     kept, _ = admit(storage, job, bench, everyone)
     if loaded.recipe.train is not None:
-        tried(settings, job, bench, kept)  # before this process runs it: what is refused is not measured either
+        tried(settings, bench, kept)  # before this process runs it: what is refused is not measured either
     examples = manifest.examples(samples, kept, device, settings.sample_bytes)
     return Scene(loaded, examples, job.policy, device, reading, settings.vector_bytes)

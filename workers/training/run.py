@@ -37,7 +37,7 @@ from unlearning.types import (
     Unsuited,
 )
 from workers.guarantee.certify import CapNotReached, Terms, certify
-from workers.guarantee.dry_run import costs, dry_run, establish, size_of
+from workers.guarantee.dry_run import costs, dry_run, establish, guarantee_from_json, size_of
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from workers.guarantee.refine import refine
 from workers.guarantee.register import freeze_guarantee, how_chosen, longest_of, register, report_of, terms_of
@@ -181,7 +181,10 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
     report = report_of(made, bench, job) | {"seconds": bucket(seconds)}
     longest = begun.units.method.length(bench.problem) if begun.units is not None else longest_of(made)
     terms = register(process.storage.database, job, begun.guarantee, made, len(begun.examples), longest=longest)
-    terms = replace(terms, design=begun.design, tried=() if begun.trial is None else begun.trial.sentences)
+    read = bench.fresh is not None and bench.fresh.seen.held_out is not None
+    terms = replace(terms, design=begun.design, deterministic=bench.deterministic, holdout_read=read)
+    if begun.trial is not None:
+        terms = replace(terms, tried=begun.trial.sentences, operators_word=begun.trial.operators_word)
     with watch.phase("bound"):
         terms, found = establish(bench, terms, begun.examples, made)
     freeze_guarantee(process.storage.database, job, terms)
@@ -209,7 +212,8 @@ def taken_up(process: Process, job: Preparation, watch: Stopwatch) -> Ready | No
         return None
     reference = Reference((generation.manifest or {})["reference"])
     terms = terms_of(job.policy, Guarantee.CALIBRATED, reference, len(orders.examples))
-    terms = replace(terms, design=orders.design, chosen="chosen" in (generation.manifest or {}))
+    frozen = guarantee_from_json(generation.manifest or {}) | {"design": orders.design}
+    terms = replace(terms, **frozen)
     registered = Registered(kept["report"], kept["left_out"])
     return _settled(process, job, watch, Ready(orders.bench, terms, orders.examples, orders.state, registered))
 

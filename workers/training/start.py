@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,7 +17,7 @@ from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.calibration import Design
 from unlearning.model.method import Divisible
-from unlearning.model.parts import require_declared
+from unlearning.model.parts import require_declared, trains_by_own_code
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn, train
 from unlearning.recipe import Recipe
@@ -92,14 +93,16 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun:
         _freeze(storage, job, bench, kept, everyone)
     crash_point("prepare-after-manifest")
     trial = None
-    if bench.recipe.train is not None:
+    trains_here = bench.method.exact or job.retrains or bench.recipe.weights is None
+    if trains_here and trains_by_own_code(bench.recipe):
         with watch.phase("trial"):
-            trial = tried(process.settings, job, bench, kept)
+            trial = tried(process.settings, bench, kept)
     with watch.phase("train"):
         learned = _learned(storage, job, bench, examples)
     crash_point("prepare-after-train")
     seconds = time.monotonic() - started
-    units = _units(process, job, bench, examples, learned, note={"left_out": left_out, "seconds": seconds})
+    note = {"left_out": left_out, "seconds": seconds, "trial": None if trial is None else asdict(trial)}
+    units = _units(process, job, bench, examples, learned, note=note)
     return Begun(bench, guarantee, examples, learned, units, design, trial, left_out, seconds)
 
 
@@ -116,8 +119,9 @@ def again(process: Process, job: Preparation, watch: Stopwatch) -> Begun | None:
         return None
     guarantee = guarantee_of(job.policy, units.bench.problem, units.bench.method)
     design = _design(job.policy, guarantee, units.examples)
+    trial = None if note.get("trial") is None else Trial(**note["trial"])
     left_out, seconds = note["left_out"], note["seconds"]
-    return Begun(units.bench, guarantee, units.examples, units.learned, units, design, None, left_out, seconds)
+    return Begun(units.bench, guarantee, units.examples, units.learned, units, design, trial, left_out, seconds)
 
 
 def shown(database: Database, job: Preparation, phase: str, start: float, stop: float) -> Progress:
@@ -145,7 +149,10 @@ def _learned(storage: Storage, job: Preparation, bench: Bench, examples: Example
     progress = shown(storage.database, job, "train", 0.05, 0.5)
     if bench.method.trains:
         return Learned(bench.problem.initial())
-    return (cold if job.retrains else learn)(bench.recipe, bench.problem, examples, progress)
+    problem = copy.copy(bench.problem)
+    if job.retrains:  # it is published as exact, under any method
+        problem.fresh = bench.fresh
+    return (cold if job.retrains else learn)(bench.recipe, problem, examples, progress)
 
 
 def _require_same_recipe(storage: Storage, job: Preparation, bench: Bench) -> None:

@@ -1,61 +1,53 @@
-"""The trial of a recipe's own training: before it trains the model, it is tried on a few people's samples.
+"""The trial of a training with the recipe's own code: before it trains the model, it is tried on a few samples.
 
-``train`` runs in a fresh child process without the service's secrets, its files and the network. It must give the same
-result where the samples that it is not handed have other values, and where it was called before on other samples; and
-another result for other people. What breaks these rules is refused. Where two runs on the same samples differ, the
-results cannot be compared: that is reported, and the certificate says so.
+Each run is made as every exact training is, in a fresh process (``workers.runtime.fresh``). It must give the same
+result where the samples that it is not handed have other values, and where it shares a folder with an earlier one
+other people; and another result for other people. What breaks these rules is refused. Where two runs on the same
+samples differ, the results cannot be compared: that is reported, and the certificate says so.
 """
 
 from __future__ import annotations
 
-import fcntl
+import hashlib
 import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from service.infra.settings import SECRETS, Settings
-from service.infra.tenants import recipes_of
+import torch
+from torch import Tensor
+
+from service.infra.settings import Settings
 from service.infra.time import bucket
-from unlearning.types import Refused
-from workers.runtime.jobs import Preparation
+from unlearning.columns import Column
+from unlearning.model.fit import Phase
+from unlearning.model.own_code.own_training import WHOLE, Fitted
+from unlearning.model.training import Whole
+from unlearning.types import Examples, Refused, Tensors, silent
+from workers.runtime.fresh import Doubtful, FreshProcesses, Lost, TooLong, Unloadable, temporary_folder
 from workers.runtime.model import Bench
-from workers.runtime.recipe_messages import ADVICE, hint_of
 from workers.storage.manifest import Digests
-from workers.training.trial_child import Experiment
 
 PEOPLE, EACH, SHARE = 8, 32, 0.1
 """the first trial: so many people, at most so many samples of each, and the share of passes that ``late`` ends with"""
-FOLDER = "expunge-trial-"
-YOUNG_SECONDS = 60
-"""a folder that is younger may be that of another worker, which has not locked it yet"""
-ROOT = Path(__file__).resolve().parents[2]
 CONFINED = (
-    "train ran in a child process on a few people's samples, without the service's secrets. As far as Python's audit "
-    "events show, it reached for no network, started no program and opened no file of the service."
+    "The training ran in a fresh process on a few people's samples. It was not handed the service's secrets. As far as "
+    "Python's audit events show, it reached for no network, started no program and opened no file of the service."
 )
 NO_NETWORK = "The kernel had given that process a network namespace without a network."
-OVERWRITTEN = (
-    "The recipe's other samples were overwritten with other values in a second child process: the result was the same, "
-    "byte for byte."
-)
-CALLED_AGAIN = (
-    "Called again in the same process on the same samples, after it was called on others, train gave the same result, "
-    "byte for byte."
+SEALED = "The kernel let that process write to its temporary folder alone, which is thrown away."
+OVERWRITTEN = "In one run the recipe's other samples were overwritten with other values: the result was the same."
+SHARED_FOLDER = (
+    "One run shared its folder with an earlier run on other people's samples, each in its own process: the result "
+    "was the same."
 )
 OTHERS = "The samples of other people gave other weights."
 NOT_REPEATABLE = (
-    "Two runs on the same samples gave different results. So it was not compared whether train reads other samples, "
-    "keeps something between calls, or ignores its samples."
+    "Two runs on the same samples gave different results, with deterministic algorithms and the same seeds. So it was "
+    "not compared whether the training reads other samples, continues from what an earlier one left, or ignores its "
+    "samples. That it uses nothing else is the operator's word."
 )
 
 
@@ -66,6 +58,8 @@ class Trial:
     seconds: float = 0.0
     tried: tuple[str, ...] = ()
     not_tried: tuple[str, ...] = ()
+    operators_word: bool = True
+    """that the training uses its samples alone was not shown by any comparison"""
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -78,16 +72,8 @@ class Trial:
         return {"trial": {"seconds": seconds, "tried": [*self.tried], "not_tried": [*self.not_tried]}}
 
 
-class Doubtful(Refused):
-    """A refusal that may come from too few samples: batches that are dropped, a class that is missing."""
-
-
-class Unloadable(Exception):
-    """The recipe could not be run in a child process, so nothing was tried."""
-
-
-def tried(settings: Settings, job: Preparation, bench: Bench, kept: Digests) -> Trial:
-    """Try the recipe's ``train`` on some of the ``kept`` samples.
+def tried(settings: Settings, bench: Bench, kept: Digests) -> Trial:
+    """Try the recipe's training on some of the ``kept`` samples.
 
     A training that fails on a few samples gets a second chance on half of everybody's: only then it is refused.
 
@@ -97,7 +83,7 @@ def tried(settings: Settings, job: Preparation, bench: Bench, kept: Digests) -> 
     started = time.monotonic()
     if settings.trial_seconds == 0:
         return Trial(not_tried=("EXPUNGE_TRIAL_SECONDS is 0.",))
-    if sys.platform != "linux":  # elsewhere a fork of a process with torch in it may crash
+    if bench.fresh is None:
         return Trial(not_tried=("The service does not run on Linux.",))
     holders = list(dict.fromkeys(kept.holders))
     if len(holders) < 2:
@@ -105,168 +91,127 @@ def tried(settings: Settings, job: Preparation, bench: Bench, kept: Digests) -> 
     step = max(2, len(holders) // PEOPLE)
     few = [_samples(kept, holders[first::step][:PEOPLE], EACH) for first in (0, 1)]
     half = [_samples(kept, holders[first::2], len(kept)) for first in (0, 1)]
-    with _folder() as folder:
-        experiment = _experiment(settings, job, bench, folder)
+    runs = Runs(bench, bench.fresh, kept, started + settings.trial_seconds, SHARE)
+    try:
         try:
-            try:
-                found = _findings(settings, experiment, *few)
-            except Doubtful:
-                found = _findings(settings, replace(experiment, share=1.0), *half)
-        except Unloadable as error:
-            found = Trial(not_tried=(f"The recipe could not be run in a child process. {error}",))
+            found = runs.findings(*few)
+        except Doubtful:
+            found = replace(runs, share=1.0).findings(*half)
+    except (Unloadable, Lost) as error:
+        found = Trial(not_tried=(f"No process could be made for it. {error}",))
+    except TooLong:
+        raise Refused(
+            f"The training did not end within {settings.trial_seconds:g} seconds, on {len(few[0])} samples.",
+            "Make it end, or follow run.share; or raise EXPUNGE_TRIAL_SECONDS.",
+        ) from None
     return replace(found, seconds=time.monotonic() - started)
 
 
-def _samples(kept: Digests, people: Sequence[str], each: int) -> list[int]:
-    """Return the indexes in the recipe of the first samples of these people."""
+def _samples(kept: Digests, people: Sequence[str], each: int) -> Tensor:
+    """Return the places of the first samples of these people among ``kept``."""
     left = dict.fromkeys(people, each)
-    indexes = []
-    for holder, index in zip(kept.holders, kept.at.tolist(), strict=True):
+    places = []
+    for place, holder in enumerate(kept.holders):
         if left.get(holder, 0) > 0:
             left[holder] -= 1
-            indexes.append(index)
-    return indexes
+            places.append(place)
+    return torch.tensor(places, dtype=torch.int64)
 
 
-def _experiment(settings: Settings, job: Preparation, bench: Bench, folder: Path) -> Experiment:
-    secrets = (getattr(settings, name) for name in SECRETS)
-    return Experiment(
-        recipes=str(recipes_of(settings.recipes, job.tenant_id)),
-        name=job.recipe,
-        digest=bench.digest,
-        device=str(bench.problem.device),
-        folder=str(folder),
-        closed=tuple(str(each.resolve()) for each in (*settings.folders, *secrets)),
-        share=SHARE,
-        kernel=True,
-        runs=(),
-    )
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a trial, which end before ``deadline`` (``time.monotonic``)."""
 
+    bench: Bench
+    fresh: FreshProcesses
+    kept: Digests
+    deadline: float
+    share: float
 
-def _findings(settings: Settings, experiment: Experiment, some: Sequence[int], others: Sequence[int]) -> Trial:
-    """Make the runs, compare them, and return what was found. Raises Refused, Doubtful, Unloadable."""
-    again = {"calls": [others, some], "overwrite": False}
-    elsewhere = {"calls": [some], "overwrite": True}
-    first, second = _run(settings, experiment, again, elsewhere)
-    (without,) = second["prints"]
-    other, after = first["prints"]
-    if other["weights"] == without["weights"]:
-        raise Doubtful(
-            f"train gives the same weights for {len(some)} samples of some people and {len(others)} of others.",
-            "Train run.model on run.inputs and run.targets, in place.",
-        )
-    if after != without:
-        fresh = {"calls": [some], "overwrite": False}
-        (one,), (two,) = (each["prints"] for each in _run(settings, experiment, fresh, fresh))
-        if one != two:
-            return Trial(tried=_confined(first), not_tried=(NOT_REPEATABLE, *_read(first)))
-        if without != one:
-            raise Refused(
-                "train reads samples that it is not handed: their values were changed, and the result was another.",
-                "Use run.inputs and run.targets alone, and compute every number from them.",
+    def findings(self, some: Tensor, others: Tensor) -> Trial:
+        """Make the runs, compare them, and return what was found.
+
+        Raises Refused, Doubtful, Unloadable, Lost, TooLong.
+        """
+        with temporary_folder() as shared:
+            other, _ = self._run(others, shared)
+            after, seen = self._run(some, shared)
+        without, verdict = self._run(some, overwrite=True)
+        if other["weights"] == without["weights"]:
+            raise Doubtful(
+                f"The training gives the same weights for {len(some)} samples of some people and {len(others)} of "
+                "others.",
+                "Train run.model on run.inputs and run.targets, in place.",
             )
-        raise Refused(
-            "train keeps something between calls: after a call on other samples, it gave another result.",
-            "Make everything that it changes inside it: no global variable, no cache, no counter.",
+        if after != without:
+            one, two = (self._run(some)[0] for _ in range(2))
+            if one != two:
+                return Trial(tried=_confined(seen), not_tried=(NOT_REPEATABLE, *_read(seen)))
+            if without != one:
+                raise Refused(
+                    "The training reads samples that it is not handed: their values were changed, and the result was "
+                    "another.",
+                    "Use run.inputs and run.targets alone, and compute every number from them.",
+                )
+            raise Refused(
+                "The training continues from what an earlier one left: after a training on other samples in the same "
+                "folder, it gave another result.",
+                "Start from run.state alone, and read no file that the training writes.",
+            )
+        reason = verdict["untouched"]
+        sentences = (*_confined(seen), *(() if reason else (OVERWRITTEN,)), SHARED_FOLDER, OTHERS)
+        reasons = (f"The samples that the training is not handed kept their values. {reason}",) if reason else ()
+        return Trial(tried=sentences, not_tried=(*reasons, *_read(seen)), operators_word=False)
+
+    def _run(
+        self, places: Tensor, folder: Path | None = None, *, overwrite: bool = False
+    ) -> tuple[dict[str, str], dict[str, Any]]:
+        """Train on these of the kept samples; return digests of what the training left, and the verdict."""
+        if folder is None:
+            with temporary_folder() as own:
+                return self._run(places, own, overwrite=overwrite)
+        chosen, device = self.kept.take(places), self.bench.problem.device
+        inputs, targets = next(iter(self.bench.recipe.samples.rows.read([chosen.at])))
+        rows = Tensors(inputs.to(device), targets.to(device))
+        handed = Examples(torch.arange(len(places), device=device), rows, Column.of(chosen.holders), chosen.subjects)
+        fitted, verdict = self.fresh.carried_out(
+            self._part(),
+            handed,
+            None,
+            silent,
+            folder,
+            kept=chosen.at.tolist() if overwrite else None,
+            seconds=max(0.001, self.deadline - time.monotonic()),
         )
-    untouched = second["untouched"]
-    sentences = (*_confined(first), *((OVERWRITTEN,) if untouched is None else ()), CALLED_AGAIN, OTHERS)
-    reasons = () if untouched is None else (f"The samples that train is not handed kept their values: {untouched}",)
-    return Trial(tried=sentences, not_tried=(*reasons, *_read(first)))
+        return _digests(fitted), verdict
+
+    def _part(self) -> Phase | Whole:
+        """Return what is tried: a short training; one that ends in a minimiser is made whole."""
+        return Phase(WHOLE, self.share) if self.bench.problem.training.converge is None else Whole()
 
 
 def _confined(verdict: Mapping[str, Any]) -> tuple[str, ...]:
-    return (CONFINED, NO_NETWORK) if verdict["alone"] else (CONFINED,)
+    said = ((NO_NETWORK, verdict["no_network"]), (SEALED, verdict["sealed"]))
+    return (CONFINED, *(sentence for sentence, holds in said if holds))
 
 
 def _read(verdict: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what is to be said where ``train`` read files: nobody overwrote what is in them."""
+    """Return what is to be said where the training read files: nobody overwrote what is in them."""
     count = verdict["files"]
     counted = "1 file" if count == 1 else f"{count} files"
-    return (f"train read {counted}, and what is in them was not changed.",) if count else ()
+    return (f"The training read {counted}, and what is in them was not changed.",) if count else ()
 
 
-def _run(settings: Settings, experiment: Experiment, *runs: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Make these runs and return their verdicts. A recipe that needs the network to load gets it, until ``train``.
-
-    Raises:
-        Refused: a run did what it may not, or did not end in time.
-        Doubtful: a run raised, or left what is no model.
-        Unloadable: the recipe does not load in a child process.
-    """
-    verdicts = _child(settings, replace(experiment, runs=runs))
-    if any("unloadable" in each for each in verdicts):
-        verdicts = _child(settings, replace(experiment, runs=runs, kernel=False))
-    for verdict in verdicts:
-        _judge(verdict)
-    return verdicts
+def _digests(fitted: Fitted) -> dict[str, str]:
+    """Return digests: of the weights, and of everything that the training left."""
+    weights = hashlib.sha256(_bytes(fitted.weights))
+    whole = weights.copy()
+    whole.update(json.dumps(fitted.facts).encode())
+    for name in sorted(fitted.tensors):
+        whole.update(f"{name} {fitted.tensors[name].dtype} {tuple(fitted.tensors[name].shape)}".encode())
+        whole.update(_bytes(fitted.tensors[name]))
+    return {"weights": weights.hexdigest(), "whole": whole.hexdigest()}
 
 
-def _judge(verdict: Mapping[str, Any]) -> None:
-    """Raise what a verdict without results means."""
-    match verdict:
-        case {"attempt": [what, place, value]}:
-            raise Refused(f"train {what}{place}; it may depend on run alone.", hint_of(PermissionError(value)))
-        case {"refused": [what, hint]}:
-            raise Doubtful(what, hint)
-        case {"ended": status} if status == -signal.SIGKILL:
-            raise Unloadable("The child process was killed: there may have been too little memory.")
-        case {"ended": status}:
-            raise Doubtful(f"train ended its process (status {status}).", ADVICE)
-        case {"unloadable": why}:
-            raise Unloadable(why)
-        case {"broken": why}:
-            raise RuntimeError(f"the trial itself failed:\n{why}")
-
-
-def _child(settings: Settings, experiment: Experiment) -> list[dict[str, Any]]:
-    """Start a child process for the experiment and wait for its answer. Raises Refused once its time is over."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    child = subprocess.Popen(
-        [sys.executable, "-m", "workers.training.trial_child"],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    limit = settings.trial_seconds
-    try:
-        answer, _ = child.communicate(json.dumps(asdict(experiment)).encode(), timeout=limit)
-    except subprocess.TimeoutExpired:
-        count = len(experiment.runs[0]["calls"][0])
-        raise Refused(
-            f"train did not end within {limit:g} seconds, on {count} samples.",
-            "Make it end, or follow run.share; or raise EXPUNGE_TRIAL_SECONDS.",
-        ) from None
-    finally:
-        with suppress(ProcessLookupError):  # what train started and left behind
-            os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
-    if child.returncode != 0:
-        raise RuntimeError(f"the trial's child process ended with {child.returncode}")
-    verdicts: list[dict[str, Any]] = json.loads(answer)
-    return verdicts
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """Make a temporary folder for a trial, and remove those that trials of dead workers left: they may hold samples."""
-    for left in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
-        with suppress(OSError), _locked(left):
-            if time.time() - left.stat().st_mtime > YOUNG_SECONDS:
-                shutil.rmtree(left)
-    with tempfile.TemporaryDirectory(prefix=FOLDER, ignore_cleanup_errors=True) as name, _locked(Path(name)):
-        yield Path(name)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock on the folder, which ends with this process. Raises OSError where another process holds it."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(handle)
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -192,7 +192,9 @@ def member_of(problem: Problem) -> Problem:
     ensemble = problem.recipe.model
     if not isinstance(ensemble, EnsembleOf):
         raise TypeError("shards works on the recipe that Shards.recipe returns.")
-    return Problem(ensemble.member, problem.device, problem.dtype)
+    member = Problem(ensemble.member, problem.device, problem.dtype)
+    member.fresh = problem.fresh
+    return member
 
 
 METHOD = Shards

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from unlearning.methods.shards.ensemble import averaging
+from unlearning.model.own_code.own_training import Fitted
 from unlearning.model.problem import Problem
-from unlearning.types import Examples, Refused
+from unlearning.types import Examples, Progress, Refused, silent
 
 RIDGE = 1e-2
 """how strongly the head is held at its start, the average"""
 ITERATIONS = 50
+
+
+@dataclass(frozen=True)
+class MemberAnswers:
+    """The answers of a trained member, which the head is fitted on."""
+
+    def carried_out(self, problem: Problem, examples: Examples, start: Fitted | None, progress: Progress) -> Fitted:
+        """Return the answers (n, K) in place of weights; ``start`` holds those of the member."""
+        if start is None:
+            raise ValueError("a member answers at its weights, and none are given")
+        return Fitted(answers_of(problem, start.weights, examples))
 
 
 def answers_of(member: Problem, weights: Tensor, examples: Examples) -> Tensor:
@@ -21,6 +35,8 @@ def answers_of(member: Problem, weights: Tensor, examples: Examples) -> Tensor:
     Each name in ``examples.people`` makes one batch. Its samples are forgotten together, so nobody's numbers depend, to
     the last bit, on who else is there.
     """
+    if member.fresh is not None:
+        return member.fresh(MemberAnswers(), examples, Fitted(weights), silent).weights
     rows: dict[str, list[int]] = {}
     for row, person in enumerate(examples.people):
         rows.setdefault(person, []).append(row)

@@ -1,25 +1,34 @@
-"""Confine this process while a recipe's ``train`` runs in it: no network, no file of the service, no other program.
+"""Confine this process while a recipe's code trains in it: no network, no file of the service, no other program.
 
-Python's audit events (PEP 578) are refused and noted as they happen; what C code does by itself raises none. Where the
-kernel allows it, the process also moves into a network namespace without a network. Standard library alone: this is
-loaded before torch.
+Python's audit events (PEP 578) are refused and noted as they happen; what C code does by itself raises none. So where
+the kernel allows it, the process has its own namespaces (``isolate``), and may write to its folder alone
+(Landlock). Standard library alone: this is loaded before torch.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
+import struct
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PR_SET_PDEATHSIG = 1
-CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x10000000, 0x20000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 0x1000, 0x4000, 0x40000
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+"""Landlock's system calls, the same on every processor"""
+CHANGING = 1 << 1 | sum(1 << bit for bit in range(4, 13))
+"""Landlock's rights that change a file or folder, of its first version: to write, remove and make"""
+BETWEEN_FOLDERS, TRUNCATING = 1 << 13, 1 << 14
+"""those of its second and third version"""
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 TOOLS = frozenset({"c++", "cc", "clang", "clang++", "g++", "gcc", "ld", "ldconfig", "ninja", "ptxas", "uname"})
 """programs that libraries start to compile a model, or to look at the machine"""
@@ -38,7 +47,9 @@ KEPT = (
     "PYTORCH_",
     "TZ",
 )
-"""how the names of the environment variables begin that ``train`` still sees"""
+"""how the names of the environment variables begin that a child process is given"""
+OTHERS_STATE = re.compile(r"/proc/[0-9]+/(environ|mem|fd|root|cwd)(/.*)?")
+"""what the kernel shows of a process's variables, memory and files"""
 
 SOCKETS = {"socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"}
 NAMES = {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo"}
@@ -88,10 +99,13 @@ class Confinement:
     files: set[str] = field(default_factory=set)
     """files with data that were read"""
 
-    def begin(self) -> None:
-        """Hide the environment, move to the empty folder and install the audit hook. Nothing of it can be undone."""
+    def begin(self) -> bool:
+        """Hide the environment, move to the empty folder, install the audit hook. Nothing of it can be undone.
+
+        Return whether the kernel refuses what is written outside the folder, by C code too.
+        """
         sys.dont_write_bytecode = True
-        kept = {name: value for name, value in os.environ.items() if name.startswith(KEPT)}
+        kept = listed(os.environ)
         os.environ.clear()
         os.environ.update(kept, HOME=str(self.folder), TMPDIR=str(self.folder), TORCHINDUCTOR_COMPILE_THREADS="1")
         os.chdir(self.folder)
@@ -101,7 +115,9 @@ class Confinement:
         self._open = tuple(os.path.realpath(each) for each in (self.recipes, sys.prefix, sys.base_prefix, self.folder))
         packages = (each for each in sys.path if each.endswith("-packages"))
         self._libraries = (*self._open[1:], *(os.path.realpath(each) for each in packages))
+        sealed = write_only_below((self.folder, *map(Path, DEVICES)))
         sys.addaudithook(self._judge)
+        return sealed
 
     def _judge(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
@@ -150,6 +166,8 @@ class Confinement:
             self._refuse("changed a file or folder outside its temporary folder", name)
 
     def _is_closed(self, path: str) -> bool:
+        if OTHERS_STATE.fullmatch(path) and not path.startswith(f"/proc/{os.getpid()}/"):
+            return True
         return _within(path, self._closed) and not _within(path, self._open)
 
     def _refuse(self, what: str, value: object) -> None:
@@ -173,8 +191,82 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def leave_network() -> bool:
-    """Move this process into a new network namespace, with no network in it; return whether the kernel allowed it.
+def adopt_orphans() -> None:
+    """Make this process the parent of every process below it whose own parent ends. Raises OSError."""
+    if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError("the kernel gives this process no orphans")
+
+
+def end_children() -> None:
+    """Kill the processes below this one, which has one thread, until there are none."""
+    with suppress(ChildProcessError):  # there are none
+        while True:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                for child in _children():
+                    os.kill(child, signal.SIGKILL)
+                    os.waitpid(child, 0)
+
+
+def _children() -> list[int]:
+    """Return the processes whose parent this one is, as the kernel lists them."""
+    mine, found = os.getpid(), []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == mine:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def listed(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a child process is given: an allow-list."""
+    return {name: value for name, value in environment.items() if name.startswith(KEPT)}
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """What the kernel gave: processes that end with the first of them and hidden files, and no network."""
+
+    apart: bool
+    no_network: bool
+
+
+def isolate(hidden: Sequence[Path], needed: Sequence[Path], *, network: bool) -> Isolation:
+    """Give the processes that this one forks their own namespaces, as far as the kernel allows it.
+
+    The first that it forks must call ``see_own_processes``. What is ``hidden`` is empty for them, unless something
+    ``needed`` lies there. ``network``: leave them that.
+    """
+    less = 0 if network else CLONE_NEWNET
+    if _unshared(CLONE_NEWPID | CLONE_NEWNS | less):
+        kept = [os.path.realpath(each) for each in needed]
+        _mount(None, "/", None, MS_REC | MS_PRIVATE)
+        for path in map(os.path.realpath, hidden):
+            if not any(_within(each, (path,)) for each in kept):
+                _hide(path)
+        return Isolation(True, not network)
+    return Isolation(False, not network and _unshared(CLONE_NEWNET))
+
+
+def see_own_processes() -> None:
+    """Let /proc show the processes of this namespace alone, where the kernel allows it."""
+    _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
+def _hide(path: str) -> None:
+    if Path(path).is_dir():
+        _mount("none", path, "tmpfs", MS_RDONLY)
+    elif Path(path).exists():
+        _mount("/dev/null", path, None, MS_BIND)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int) -> bool:
+    named = [None if each is None else each.encode() for each in (source, target, kind)]
+    done: int = ctypes.CDLL(None).mount(*named, flags, None)
+    return done == 0
+
+
+def _unshared(flags: int) -> bool:
+    """Move what this process forks into new namespaces; return whether the kernel allowed it.
 
     Without the right to do so, the process needs a new user namespace too, in which it stays the same user.
     """
@@ -183,15 +275,41 @@ def leave_network() -> bool:
         unshare = ctypes.CDLL(None).unshare
     except (AttributeError, OSError):
         return False
-    if unshare(CLONE_NEWNET) == 0:
+    if unshare(flags) == 0:
         return True
-    if unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+    if unshare(CLONE_NEWUSER | flags) != 0:
         return False
     with suppress(OSError):
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     return True
+
+
+def write_only_below(folders: Sequence[Path]) -> bool:
+    """Let this process, and what it starts, change nothing outside ``folders``; return whether the kernel can.
+
+    That is Landlock. C code is held to it too. Threads that run already are not.
+    """
+    call = ctypes.CDLL(None).syscall
+    version = call(CREATE_RULESET, None, 0, 1)
+    if version < 1:
+        return False
+    rights = CHANGING | (BETWEEN_FOLDERS if version >= 2 else 0) | (TRUNCATING if version >= 3 else 0)
+    rules = call(CREATE_RULESET, struct.pack("Q", rights), 8, 0)
+    if rules < 0:
+        return False
+    try:
+        for folder in folders:
+            handle = os.open(folder, os.O_PATH)
+            added = call(ADD_RULE, rules, 1, struct.pack("=Qi", rights, handle), 0)
+            os.close(handle)
+            if added != 0:
+                return False
+        ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        return bool(call(RESTRICT_SELF, rules, 0) == 0)
+    finally:
+        os.close(rules)
 
 
 def _path(name: object) -> str:

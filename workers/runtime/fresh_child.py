@@ -1,0 +1,445 @@
+"""The server of fresh processes, ``python -m workers.runtime.fresh_child FD``, and what each of them does.
+
+The server has loaded the libraries and runs no recipe, starts no thread and leaves the device alone: so it may be
+forked. Each message of the worker brings two files in memory: an order with its samples, and an empty one for the
+answer. The fork loads the recipe, confines itself, and trains. When it ends, all that it started ends too.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workers.runtime.confined import (
+    Confinement,
+    adopt_orphans,
+    die_with_parent,
+    end_children,
+    isolate,
+    see_own_processes,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from unlearning.model.own_code.own_training import Fitted
+    from unlearning.model.problem import Problem
+    from unlearning.recipe import Recipe
+    from unlearning.types import Examples, Progress
+
+MAPS = Path("/proc/self/maps")
+STOP = b"stop"
+TEXT = "text"
+"""the name under which a file of tensors holds JSON"""
+PROGRESS_SECONDS = 0.5
+UNKNOWN_ROWS = "They are a dataset, and where it keeps its rows is not known."
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a fresh process does.
+
+    Args:
+        recipes, name, digest, settings: the recipe, and what it must turn out to be.
+        device, dtype: of the problem.
+        part: the class of the part of a training, and its fields.
+        folder: its home and temporary folder.
+        closed: files and folders of the service.
+        variables: of the environment, while the recipe is loaded.
+        network: leave it the network until the recipe is loaded.
+        kept: rows of the recipe's samples; all others are overwritten. None: all keep their values.
+    """
+
+    recipes: str
+    name: str
+    digest: str
+    settings: str
+    device: str
+    dtype: str
+    part: tuple[str, Mapping[str, Any]]
+    folder: str
+    closed: Sequence[str]
+    variables: Mapping[str, str]
+    network: bool
+    kept: Sequence[int] | None
+
+
+def main(handle: int) -> None:
+    """Fork a process for each order until the worker ends. What a recipe prints is thrown away: it may name people."""
+    channel = socket.socket(fileno=handle)
+    dropped = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(dropped, 1)
+    os.dup2(dropped, 2)
+    adopt_orphans()
+    # Loaded once, before the forks. torch.optim loads torch._dynamo at its first step, which takes two seconds.
+    import torch._dynamo  # noqa: PLC0415
+
+    import unlearning.methods.shards.head  # noqa: PLC0415
+    import unlearning.model.fit  # noqa: F401, PLC0415
+    import workers.runtime.recipes  # noqa: F401, PLC0415
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    gc.freeze()  # a fork looks for copies of samples among objects that came later, and shares the memory of these
+    serve(channel)
+
+
+def serve(channel: socket.socket) -> None:
+    """Carry out orders, one at a time, until the other end is closed."""
+    import torch  # noqa: PLC0415
+
+    while True:
+        message, files, _, _ = socket.recv_fds(channel, 16, 2)
+        if not message:
+            return
+        if message == STOP:  # it crossed the end of what was to be stopped
+            continue
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            raise RuntimeError("the server of fresh processes has opened the device, and a fork could not use it")
+        child = os.fork()
+        if child == 0:
+            os._exit(_first(channel, *files))
+        for each in files:
+            os.close(each)
+        channel.send(json.dumps({"ended": _ended(child, channel)}).encode())
+
+
+def _ended(child: int, channel: socket.socket) -> int:
+    """Wait for the end of the child, and of all that it started; kill it where the worker says so, or is gone."""
+    watched = os.pidfd_open(child)
+    ready, _, _ = select.select([watched, channel.fileno()], [], [])
+    if watched not in ready:
+        os.kill(child, signal.SIGKILL)
+    os.close(watched)
+    status = os.waitpid(child, 0)[1]
+    end_children()
+    return os.waitstatus_to_exitcode(status)
+
+
+def _first(channel: socket.socket, given: int, answer: int) -> int:
+    """Carry out the order, where the kernel allows it in its own namespaces; return the exit status."""
+    die_with_parent()
+    tensors, order, words = _opened(given)
+    needed = [Path(each) for each in (order.folder, order.recipes, sys.prefix, sys.base_prefix)]
+    isolation = isolate([Path(each) for each in order.closed], needed, network=order.network)
+    if isolation.apart:
+        inner = os.fork()
+        if inner:
+            status = os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1])
+            if status < 0:
+                os.kill(os.getpid(), -status)
+            return status
+        die_with_parent()
+        see_own_processes()
+    try:
+        found, left = _verdict(order, tensors, words, _telling(channel))
+    except Exception as error:  # ours: the recipe's are in the verdict
+        found, left = {"broken": "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__}, {}
+    write(answer, left, found | {"no_network": isolation.no_network})
+    return 0
+
+
+def _telling(channel: socket.socket) -> Progress:
+    """Return what sends the progress to the worker, twice a second at most."""
+    import time  # noqa: PLC0415
+
+    told = time.monotonic()
+
+    def tell(share: float) -> None:
+        nonlocal told
+        if time.monotonic() - told >= PROGRESS_SECONDS:
+            told = time.monotonic()
+            with suppress(BlockingIOError):
+                channel.send(json.dumps({"progress": share}).encode(), socket.MSG_DONTWAIT)
+
+    return tell
+
+
+def write(handle: int, tensors: Mapping[str, Tensor], words: Mapping[str, Any]) -> None:
+    """Write tensors and JSON into a file in memory, as safetensors. Nothing is pickled."""
+    import torch  # noqa: PLC0415
+    from safetensors.torch import save  # noqa: PLC0415
+
+    plain: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, value in tensors.items():
+        own = value.detach().cpu().contiguous()
+        at = own.untyped_storage().data_ptr()
+        plain[name] = own.clone() if at in seen else own  # two names of one memory are refused
+        seen.add(at)
+    plain[TEXT] = torch.frombuffer(bytearray(json.dumps(words).encode()), dtype=torch.uint8)
+    data = memoryview(save(plain))
+    while data:
+        data = data[os.write(handle, data) :]
+
+
+def read(handle: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what ``write`` wrote: tensors in memory of this process's own, and JSON."""
+    from safetensors.torch import load_file  # noqa: PLC0415
+
+    tensors = load_file(f"/proc/self/fd/{handle}")
+    return tensors, json.loads(tensors.pop(TEXT).numpy().tobytes())
+
+
+def _opened(given: int) -> tuple[dict[str, Tensor], Assignment, dict[str, Any]]:
+    tensors, words = read(given)
+    return tensors, Assignment(**words.pop("order")), words
+
+
+def _verdict(
+    order: Assignment, tensors: dict[str, Tensor], words: Mapping[str, Any], progress: Progress
+) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """Load the recipe, confine the process, train. The keys say what came of it."""
+    import torch  # noqa: PLC0415
+
+    from unlearning.model.problem import Problem, build  # noqa: PLC0415
+    from unlearning.types import Refused  # noqa: PLC0415
+    from workers.runtime import recipes  # noqa: PLC0415
+
+    _tell_of_files()
+    unsettled = _notice_unsettled()
+    os.environ.update(order.variables)
+    folder = Path(order.recipes)
+    try:
+        loaded = recipes.load(folder, order.name)
+        recipe = loaded.recipe
+        # model() is not on trial, other checks look at it: so it is called before any sample is overwritten.
+        built = [build(recipe, recipe.training.seed) for _ in range(2)]
+        modules = iter(built)
+        problem = Problem(replace(recipe, model=lambda: next(modules)), order.device, getattr(torch, order.dtype))
+        examples = _handed(tensors, words, recipe.samples.rows, problem.device)
+    except Refused as error:
+        return {"unloadable": [error.what, error.hint]}, {}
+    except Exception as error:
+        return {"unloadable": [f"{type(error).__name__} was raised.", ""]}, {}
+    if (loaded.digest, loaded.settings) != (order.digest, order.settings):
+        return {"unloadable": ["The recipe was changed meanwhile.", "Try again."]}, {}
+    models = (value for module in built for value in (*module.parameters(), *module.buffers()))
+    ours = {_memory_of(each) for each in (*tensors.values(), *models)}
+    facts: dict[str, Any] = {"held_out": _overwrite_holdout(recipe, examples, ours)}
+    if order.kept is not None:
+        facts["untouched"] = _overwrite(recipe, order.kept, examples, ours)
+    rules = Confinement(Path(order.folder), [Path(each) for each in order.closed], folder.resolve())
+    sealed = rules.begin()
+    found, left = _trained(problem, order, examples, (tensors, words), progress)
+    if rules.attempts:  # even where the recipe, or a library, went on without it
+        first = rules.attempts[0]
+        found = {"attempt": [first.what, first.place, first.value]}
+    return {**facts, "sealed": sealed, "files": len(rules.files), "deterministic": not unsettled} | found, left
+
+
+def _notice_unsettled() -> list[str]:
+    """Return a list that gets an entry where an operator has no deterministic algorithm, or they are switched off."""
+    import torch  # noqa: PLC0415
+
+    found: list[str] = []
+    shown, switch = warnings.showwarning, torch.use_deterministic_algorithms
+
+    def show(message: Any, *rest: Any, **named: Any) -> None:
+        if "deterministic" in str(message):
+            found.append(str(message))
+        shown(message, *rest, **named)
+
+    @functools.wraps(switch)
+    def told(mode: bool, *rest: Any, **named: Any) -> None:
+        if not mode:
+            found.append("switched off")
+        switch(mode, *rest, **named)
+
+    warnings.showwarning = show
+    warnings.filterwarnings("always", message=".*deterministic")
+    torch.use_deterministic_algorithms = told
+    return found
+
+
+def _handed(tensors: dict[str, Tensor], words: Mapping[str, Any], rows: Any, device: torch.device) -> Examples:
+    """Return the samples that the worker read and compared; where they are not held, those rows of the recipe."""
+    from unlearning.columns import Column  # noqa: PLC0415
+    from unlearning.types import Examples, Tensors  # noqa: PLC0415
+
+    people = Column(tensors["people"], words["people"])
+    subjects = Column(tensors["subjects"], [tuple(each) for each in words["subjects"]])
+    positions = tensors["positions"].to(device)
+    if "index" in tensors:
+        return Examples(positions, rows, people, subjects, tensors["index"])
+    held = Tensors(tensors["inputs"].to(device), tensors["targets"].to(device))
+    return Examples(positions, held, people, subjects)
+
+
+def _trained(
+    problem: Problem,
+    order: Assignment,
+    examples: Examples,
+    given: tuple[dict[str, Tensor], Mapping[str, Any]],
+    tell: Progress,
+) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """Carry the part out, and return what it left; or why there is nothing."""
+    from unlearning.methods.shards.head import MemberAnswers  # noqa: PLC0415
+    from unlearning.model.fit import Phase  # noqa: PLC0415
+    from unlearning.model.own_code.own_training import Fitted  # noqa: PLC0415
+    from unlearning.model.training import Whole  # noqa: PLC0415
+    from unlearning.types import RecipeError, Refused  # noqa: PLC0415
+    from workers.runtime.failures import may_pass, refusal  # noqa: PLC0415
+
+    name, fields = order.part
+    kind: Any = {each.__name__: each for each in (Phase, Whole, MemberAnswers)}[name]
+    tensors, words = given
+    start = None
+    if "start" in tensors:
+        start = Fitted(tensors["start"].to(problem.device), _below("start.", tensors), words["start"])
+    try:
+        fitted: Fitted = kind(**fields, **_below("part.", tensors)).carried_out(problem, examples, start, tell)
+    except (RecipeError, Refused) as error:
+        return {"refused": [error.what, error.hint]}, {}
+    except BaseException as error:  # SystemExit too
+        if isinstance(error, Exception) and may_pass(error):
+            return {"passing": f"{type(error).__name__} was raised, which may pass."}, {}
+        refused = refusal(error, Path(order.recipes))
+        return {"refused": [refused.what, refused.hint]}, {}
+    left = {f".{name}": value for name, value in fitted.tensors.items()}
+    return {"left": fitted.facts}, {"weights": fitted.weights, **left}
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _tell_of_files() -> None:
+    """Raise Python's audit event where torch and safetensors write a file from C++ or Rust, which raise none."""
+    import safetensors.torch  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+
+    for module, name, keyword in ((torch, "save", "f"), (safetensors.torch, "save_file", "filename")):
+        setattr(module, name, _told(getattr(module, name), keyword))
+
+
+def _told(save: Callable[..., None], keyword: str) -> Callable[..., None]:
+    """Return a function that saves its first argument in the file that is its second, or the one named ``keyword``."""
+
+    @functools.wraps(save)
+    def told(*args: Any, **named: Any) -> None:
+        file = args[1] if len(args) > 1 else named.get(keyword)
+        if isinstance(file, str | os.PathLike):
+            sys.audit("open", os.fspath(file), "wb", os.O_WRONLY)
+        save(*args, **named)
+
+    return told
+
+
+def _overwrite(recipe: Recipe, kept: Sequence[int], handed: Examples, ours: Set[int]) -> str | None:
+    """Give every sample but the kept ones the values of handed ones, in place; or return why that cannot be done."""
+    import torch  # noqa: PLC0415
+
+    inputs, targets = recipe.samples.inputs, recipe.samples.targets
+    if not isinstance(inputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
+        return UNKNOWN_ROWS
+    out = torch.ones(len(inputs), dtype=torch.bool)
+    out[torch.tensor(kept, dtype=torch.int64)] = False
+    return _replace(inputs, targets, out.nonzero().reshape(-1), handed, ours)
+
+
+def _overwrite_holdout(recipe: Recipe, handed: Examples, ours: Set[int]) -> str | None:
+    """Give the holdout the values of handed samples, in place, until this process ends; or return why it cannot be."""
+    import torch  # noqa: PLC0415
+
+    inputs, targets = recipe.holdout
+    if not isinstance(recipe.samples.inputs, torch.Tensor):
+        return UNKNOWN_ROWS
+    return _replace(inputs, targets, torch.arange(len(inputs)), handed, ours)
+
+
+def _replace(inputs: Tensor, targets: Tensor, gone: Tensor, handed: Examples, ours: Set[int]) -> str | None:
+    """Write the values of handed samples over these rows of two tensors; where their forms differ, zeros.
+
+    Tensors that share their storage, such as a table that ``train`` closes over, change with them. A copy of the
+    inputs elsewhere in the process changes too, where a row equals an overwritten one, unless its memory is ``ours``.
+    """
+    import torch  # noqa: PLC0415
+
+    if not all(_is_ours(each) for each in (inputs, targets)):
+        return "They are not in this process's own memory: they are mapped from a file, for example."
+    source = torch.arange(len(gone)) % len(handed)
+    before = inputs[gone].clone()
+    rows = _like(before, handed.inputs, source)
+    try:
+        with torch.no_grad():
+            inputs[gone], targets[gone] = rows, _like(targets[gone], handed.targets, source.roll(1))
+            for copy in _copies(before, {*ours, *map(_memory_of, (before, rows, inputs))}):
+                found = _isin(copy, before).nonzero().reshape(-1)
+                copy[found] = rows[torch.arange(len(found)) % len(rows)]
+    except RuntimeError as error:
+        return f"Their tensor cannot be written to ({str(error).splitlines()[0]})."
+    return None
+
+
+def _like(before: Tensor, handed: Tensor, places: Tensor) -> Tensor:
+    import torch  # noqa: PLC0415
+
+    if handed.shape[1:] != before.shape[1:] or handed.dtype != before.dtype:
+        return torch.zeros_like(before)
+    return handed[places.to(handed.device)].to(before.device)
+
+
+def _copies(like: Tensor, ours: Set[int]) -> Iterator[Tensor]:
+    """Find the tensors of this process whose rows are shaped like these, but for those in memory of ours."""
+    import torch  # noqa: PLC0415
+
+    for each in gc.get_objects():
+        if type(each) is not torch.Tensor or each.is_meta:
+            continue
+        alike = each.dtype == like.dtype and each.dim() == like.dim() and each.shape[1:] == like.shape[1:]
+        if alike and each.numel() and _is_ours(each) and _memory_of(each) not in ours:
+            yield each
+
+
+def _memory_of(tensor: Tensor) -> int:
+    """Return where the tensor's memory begins: the same for all that share it."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _isin(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return which rows of the tensor, byte for byte, are among ``rows``: (n,) bool."""
+    import numpy as np  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+
+    def packed(value: torch.Tensor) -> Any:
+        plain = value.detach().reshape(len(value), -1).contiguous().view(torch.uint8).numpy()
+        return plain.view(np.dtype((np.void, plain.shape[1]))).reshape(-1)
+
+    return torch.from_numpy(np.isin(packed(tensor), packed(rows)))
+
+
+def _is_ours(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor's memory may be written: private to this process. Linux shows it, others do not.
+
+    A write into memory that is shared would change a file of the user's, one into memory that is read-only would end
+    the process.
+    """
+    import torch  # noqa: PLC0415
+
+    if not MAPS.exists() or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        return False
+    at = tensor.untyped_storage().data_ptr()
+    for line in MAPS.read_text().splitlines():
+        span, permissions, *_ = line.split()
+        low, high = (int(each, 16) for each in span.split("-"))
+        if low <= at < high:
+            return permissions.startswith("rw") and permissions.endswith("p")
+    return False
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
