@@ -23,6 +23,8 @@ from unlearning.types import Examples, RecipeError, Rows, Tensors, Trajectory, b
 DIGEST = re.compile(r"[0-9a-f]{64}")
 LOSSES = ("cross_entropy", "binary_logistic", "squared_error", "squared_hinge")
 
+PEOPLE = 2**53
+"""numbers of people are below this: exact as floats too"""
 HELD_BYTES = 2**31
 """of samples that are read into memory once; larger sources are read by blocks, again and again (2 GiB)"""
 
@@ -222,7 +224,9 @@ class Samples:
             return Tensors(self.inputs, self.targets)
         if self.targets is not None:
             raise RecipeError("Inputs are a dataset of (x, y) and targets are given too.", "Leave targets out.")
-        return self.inputs if isinstance(self.inputs, Rows) else sources.DatasetRows(self.inputs, workers=0)
+        rows = self.inputs if isinstance(self.inputs, Rows) else sources.DatasetRows(self.inputs, workers=0)
+        chosen = isinstance(rows, sources.SteadyRows | sources.ChosenRows)  # some of rows that are compared already
+        return rows if chosen else sources.SteadyRows(rows)
 
 
 @dataclass(frozen=True)
@@ -240,6 +244,8 @@ class Run:
         seed: another for each phase.
         state: what the function returned for the phase before, tensors on the CPU; None in the first.
         progress: call it with a number from 0 to 1 now and then.
+        people: whose each sample is, (n,) int64 from 0 on, on the work device: a number by a keyed hash of the person,
+            the same in each phase. A sample of several people has the largest of their numbers.
         last: whether no phase comes after this one: time for the step size to fall.
     """
 
@@ -251,7 +257,22 @@ class Run:
     seed: int
     state: Any
     progress: Callable[[float], None]
+    people: Tensor
     last: bool = True
+
+    def validation(self, share: float) -> Tensor:
+        """Return a mask (n,) bool of the samples to validate with: those of about ``share`` of the people.
+
+        By their numbers, so that nobody changes sides between phases, or when somebody else leaves. A sample of
+        several people is among them only if all of its people are. Stop by these samples, never by the holdout:
+        the people there learn that no model was trained on them. There may be none, where few people are left.
+
+        Raises:
+            ValueError: ``share`` is outside 0 to 1.
+        """
+        if not 0.0 <= share <= 1.0:
+            raise ValueError(f"share is {share!r}. It must be between 0 and 1.")
+        return self.people < round(share * PEOPLE)
 
 
 class OwnTraining(Training):
@@ -346,6 +367,12 @@ class Recipe:
 def holdout_people(recipe: Recipe) -> frozenset[str]:
     """Return everyone whom the recipe names for a holdout sample."""
     return frozenset(name for names in recipe.holdout_subjects or () for name in names)
+
+
+def on_both_sides(recipe: Recipe) -> frozenset[str]:
+    """Return everyone whom the recipe names for a holdout sample and for a sample to train on."""
+    held_out = holdout_people(recipe)
+    return frozenset(name for names in recipe.samples.people.distinct() for name in names if name in held_out)
 
 
 def _subjects_of(entry: str | Sequence[str]) -> tuple[str, ...]:
