@@ -231,7 +231,7 @@ def receiver() -> Iterator[tuple[str, list[str]]]:
 
 UPDATE = (
     *("worker-after-claim", "worker-after-load", "worker-after-digest", "worker-after-compute", "worker-after-noise"),
-    *("store-half-file", "store-written", "store-synced", "store-renamed", "store-folder-synced"),
+    *("store-half-file", "store-written", "store-synced", "store-renamed", "store-folder-synced", "store-linked"),
     *("worker-before-publish", "publish-after-charge", "publish-after-version", "publish-after-audit"),
     *("publish-inside-commit", "worker-after-commit", "keys-erased", "worker-after-erasure", "worker-before-ack"),
 )
@@ -252,6 +252,7 @@ DEATHS: list[tuple[str, Death]] = [
     *((point, of_a_retrain) for point in ("switch-after-version", "switch-after-tasks")),
     *((point, of_a_calibration) for point in ("calibration-inside-order", "calibration-after-order")),
     *((point, of_the_scheduler) for point in ("scheduler-during-purge", "log-before-head", "log-after-head")),
+    *((f"log-{point}", of_the_scheduler) for point in ("before-witness", "before-signature", "after-signature")),
     *((point, of_the_end_of_a_model) for point in ENDS),
     *((point, of_the_webhook_sender) for point in ("webhook-before-send", "webhook-after-send")),
 ]

@@ -98,12 +98,12 @@ class Lived:
         stack.eventually(lambda: self.get(path).status_code, lambda code: code == httpx.codes.OK)
 
     def get(self, path: str) -> httpx.Response:
-        return self.where.stack.http.get(path, headers=self.headers)
+        return self.where.stack.http.get(path, headers=self.headers, timeout=30.0)
 
     def ask(self, person: int) -> httpx.Response:
         body = {"subject_id": f"crowd-person-{person}"}
         key = {"Idempotency-Key": f"drill-{person}"}
-        return self.where.stack.http.post("/v1/deletion-requests", json=body, headers=self.headers | key)
+        return self.where.stack.http.post("/v1/deletion-requests", json=body, headers=self.headers | key, timeout=30.0)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -259,7 +259,7 @@ def _fail_over_and_watch(course: Lived) -> str:
     course.require(before[0] <= files, f"files were swept: {sorted(before[0] - files)[:3]}")
     course.require(files <= before[0] | {*map(str, stack.home.rglob("*.part"))}, "files were written to the stores")
     course.require(_said(course).startswith(SAID), f"/readyz says {_said(course)!r}")
-    course.require("expunge_database_put_back 1.0" in stack.http.get("/metrics").text, "the metric says nothing")
+    course.require("expunge_database_put_back 1.0" in course.get("/metrics").text, "the metric says nothing")
     course.require(any(SAID in each.what for each in examine(stack.settings)), "doctor says nothing")
     for name in ("worker", "worker-2", "scheduler", "api"):
         course.require(stack.processes[name].alive, f"the {name} did not stay up")
@@ -297,8 +297,8 @@ def _goes_on(course: Lived) -> None:
 
 
 def _publish_unseen(copy: World, model_id: str) -> None:
-    """Publish in the copy as a worker does whose guard has not looked yet, for it would refuse."""
-    object.__setattr__(copy.storage.guard, "look", lambda _=None: None)
+    """Publish in the copy as a worker does that has not looked yet, for its guard would refuse."""
+    copy.storage.guard.look = copy.storage.guard.still = lambda *_: None  # type: ignore[method-assign]
     _publish_empty(copy, model_id)
 
 

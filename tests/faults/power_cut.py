@@ -151,11 +151,14 @@ def recovered(rehearsal: Rehearsal, home: Path, cut: Cut, state: State) -> list[
     for folder in MARKED:  # written before the first operation that is cut
         shutil.copy(rehearsal.home / folder / MARK, home / folder / MARK)
     for path, data in state.items():
-        (home / Path(path).relative_to(rehearsal.home)).write_bytes(data)
+        place = home / Path(path).relative_to(rehearsal.home)
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(data)
     world = open_world(settings_of(home, f"sqlite:///{home / 'expunge.db'}", grace_seconds=0.0))
     found = unreadable(world.database, world.storage.store, world.storage.private) + other_bytes(home)
     found += unjournalled(world)
-    found += finish(world, rehearsal.model_id)
+    if not found:  # else the service stops, and says why
+        found += finish(world, rehearsal.model_id)
     world.storage.close()
     return found
 

@@ -36,7 +36,7 @@ def work_of(template: Path, folder: Path, finished: int) -> dict[str, Work]:
         "intake": lambda: world.delete("p2"),
         "update": lambda: worker.work(model_id),
         "tick": lambda: scheduler.tick(1),
-        "scrape": lambda: render(world.database, world.settings, Traffic()),
+        "scrape": lambda: render(world.database, world.settings, Traffic(), differs=False),
         "long tick": lambda: scheduler.tick(0),
     }
     done = {}

@@ -225,5 +225,5 @@ def test_progress_is_shown_by_work_units(world: World) -> None:
 
 
 def samples(world: World) -> dict[tuple[str, str | None], float]:
-    families = text_string_to_metric_families(render(world.database, world.settings, Traffic()).decode())
+    families = text_string_to_metric_families(render(world.database, world.settings, Traffic(), differs=False).decode())
     return {(each.name, each.labels.get("state")): each.value for family in families for each in family.samples}
