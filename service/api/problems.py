@@ -76,7 +76,7 @@ def not_found(what: str) -> ApiProblem:
 
 @contextmanager
 def asking_store() -> Iterator[None]:
-    """Answer 503 where the store does not answer what the block asks of it."""
+    """Raise ApiProblem (503) where the store does not answer what the block asks of it."""
     try:
         yield
     except OSError:

@@ -122,7 +122,7 @@ def retry_large(session: Session) -> list[str]:
 def queue_again(session: Session, tasks: Iterable[Task]) -> list[str]:
     """Let blocked tasks wait in the queue again, with no attempts counted; return the models that have work, by id.
 
-    The models' rows are locked. Their work is due now, whatever it waited for before.
+    The models' rows are locked. Their work is due now, also where it waited for something else.
     """
     at = now(session)
     driven = list(tasks)

@@ -226,7 +226,7 @@ class Town:
         self._forget()
 
     def _forget(self) -> None:
-        """Let worker and scheduler begin anew: what they remember of the database ends with their processes."""
+        """Let worker and scheduler begin again: what they remember of the database ends with their processes."""
         for process in (self.world.storage, self.scheduler):
             for name in ("guard", "journal"):
                 process.__dict__.pop(name, None)

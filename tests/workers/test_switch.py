@@ -28,6 +28,7 @@ from service.requests import cancel as cancellation
 from service.requests import intake
 from service.requests import legal_holds as holds
 from tests.harness.files import names_in, root_of
+from tests.workers import meanwhile
 from tests.workers.test_calibrate import ASKED as CALIBRATED
 from tests.workers.test_retrain import entries, exhausted, finish_retrain, generations, rows_in, start_retrain
 from tests.workers.worlds import TENANT, World, seconds
@@ -330,8 +331,13 @@ def test_a_failed_attempt_is_counted_and_made_again_after_a_pause(world: World) 
     model_id = exhausted(world)
     request = world.delete("p5")
     store = root_of(world.storage.store)
-    hidden = store.rename(store.with_name("away"))
-    store.write_text("not a folder")
+    hidden = store.with_name("away")
+
+    def goes_away() -> None:
+        store.rename(hidden)
+        store.write_text("not a folder")
+
+    meanwhile.HAPPENINGS.append(goes_away)  # while it was away before, nothing would be claimed
     world.work(model_id)
     assert world.request(request).status == "queued"
     assert world.claim(model_id) is None, "there is a pause first"

@@ -2,7 +2,7 @@
 
 The budget that was spent and the versions that were published stay so, and people who were forgotten since the backup
 stay forgotten. A model or generation that was begun after the backup has left no rows to continue with: such a model
-is retired, with the reason.
+is retired, with the reason, and what is left of it is destroyed once the operator has confirmed the report.
 """
 
 from __future__ import annotations
