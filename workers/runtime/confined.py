@@ -74,7 +74,7 @@ FOLLOWING = {"os.chmod", "os.chown", "os.truncate", "sqlite3.connect"}
 LISTS = {"os.listdir", "os.scandir"}
 SYSTEM = ("/dev", "/etc", "/lib", "/proc", "/sys", "/usr")
 """folders of the system, whose files are nobody's data"""
-DEVICES, SHARED_MEMORY = ("/dev",), "/dev/shm"  # noqa: S108 (it is what is refused)
+DEVICES, SHARED_MEMORY = ("/dev",), "/dev/shm"  # noqa: S108  # nosec B108 (it is what is refused)
 """what lies in shared memory is a file like any other: it outlives the training that wrote it"""
 
 
