@@ -114,9 +114,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 SHORT = {
     ("a counter of calls, in the loss", "retrain"),
-    ("a counter of calls, in the loss", "shards"),
     ("running centres of the inputs, in augment", "late"),
-    ("a counter of models, in the constructor", "shards with a head"),
 }
 """of the pairs of what is kept and the method, those that are no drills"""
 
