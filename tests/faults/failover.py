@@ -298,7 +298,9 @@ def _goes_on(course: Lived) -> None:
 
 def _publish_unseen(copy: World, model_id: str) -> None:
     """Publish in the copy as a worker does that has not looked yet, for its guard would refuse."""
-    copy.storage.guard.look = copy.storage.guard.still = lambda *_: None  # type: ignore[method-assign]
+    guard = copy.storage.guard
+    guard.look = lambda *_: None  # type: ignore[method-assign]
+    guard.still = lambda *_: None  # type: ignore[method-assign]
     _publish_empty(copy, model_id)
 
 
