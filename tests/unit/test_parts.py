@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from sklearn.preprocessing import StandardScaler
@@ -278,3 +282,117 @@ def test_a_digest_tells_dtype_shape_and_numbers_apart() -> None:
 def test_the_start_of_a_model_trained_elsewhere_is_not_used() -> None:
     made = of(fitted_start, weights={"weight": torch.zeros(3, 6)})
     assert parts.parts_of(made) == ()
+
+
+# What train, the loss and augment refer to
+
+ROWS = X.clone()
+COUNTS = np.bincount(Y.numpy(), minlength=3)
+OBSERVED = np.zeros(2, dtype=[("age", "f8"), ("of", "i4")])
+OBSERVED["age"] = X[:2, 0].numpy()
+RATES = [0.1, 0.05, 0.025]
+CLASS_WEIGHTS = torch.tensor([0.5, 1.0, 1.5])
+
+
+class Constants:
+    mean = X.mean(dim=0)
+
+
+class Scaled:
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x - MEANS
+
+
+def weighing(weights: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    return lambda outputs, targets: nn.functional.cross_entropy(outputs, targets, weight=weights, reduction="none")
+
+
+def shift(x: torch.Tensor) -> torch.Tensor:
+    return x - ROWS.mean(dim=0)
+
+
+class Trains:
+    """A training that is an object."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __call__(self, run: ul.Run) -> None:
+        run.model(run.inputs)
+
+
+def in_a_folder(tmp_path: Path, **values: Any) -> ModuleType:
+    """A module of the recipe's folder with these values; it is not kept among the loaded ones."""
+    file = tmp_path / "settings_of_mine.py"
+    file.write_text("LEARNED = None\nSCHEDULE = [0.25, 0.5]\ndef schedule():\n    return SCHEDULE\n")
+    spec = importlib.util.spec_from_file_location("settings_of_mine", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    vars(module).update(values)
+    return module
+
+
+def training(train: Callable[[ul.Run], Any], **more: Any) -> ul.Recipe:
+    return ul.Recipe(head, ul.Samples([f"s{k}" for k in range(40)], [f"p{k}" for k in range(40)], X, Y), (X[:4], Y[:4]), "cross_entropy", train=train, **more)  # fmt: skip
+
+
+REFERENCES: dict[str, tuple[Callable[[ul.Run], Any], str, str]] = {
+    "a copy of the table": (lambda run: run.inputs - ROWS.mean(dim=0), "train.ROWS", "line"),
+    "a copy as an array": (lambda run: len(COUNTS), "train.COUNTS", "line"),
+    "a function further on": (lambda run: shift(run.inputs), "train.shift.ROWS", "line"),
+    "columns of an array": (lambda run: OBSERVED["age"], "train.OBSERVED.age", "line"),
+    "a plain class": (lambda run: run.inputs - Constants.mean, "train.Constants.mean", "line"),
+    "a class's constructor": (lambda run: Scaled(run.inputs), "train.Scaled.__init__.MEANS", "line"),
+    "an object's value": (Trains(X.mean(dim=0)), "train.value", ""),
+    "an object's class": (Trains(Constants()), "train.value.mean", ""),
+    "other types": (Trains(X.numpy().astype(">f2")), "train.value", ""),
+    "complex numbers": (Trains(X.numpy().astype(complex)), "train.value", ""),
+    "long doubles": (Trains(X.numpy().astype(np.longdouble)), "train.value", ""),
+    "a column of a library": (Trains(pyarrow.array(X[:, 0].numpy())), "train.value.values", ""),
+}
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_numbers_that_a_training_refers_to_are_listed_and_refused_with_the_line(reference: str) -> None:
+    train, name, said = REFERENCES[reference]
+    made = training(train)
+    found = parts.parts_of(made)
+    assert (name, parts.REFERENCE) in [(part.name, part.kind) for part in found]
+    with pytest.raises(
+        Refused, match=rf"refers to as '{name}' \(\d+ numbers(, {said} \d+ of test_parts.py)?\)"
+    ) as raised:
+        parts.require_declared(made, found)
+    assert (", line " in str(raised.value)) == bool(said)
+    declared = training(train, public=eval(parts.to_paste(found).removeprefix("public=")))
+    parts.require_declared(declared, parts.parts_of(declared))
+
+
+def test_numbers_that_the_loss_and_augment_refer_to_are_listed() -> None:
+    weights = X.mean(dim=0)[:3]
+    built_in = ul.Training(epochs=1, learning_rate=0.1, augment=lambda x, draw: x - MEANS)
+    made = ul.Recipe(head, training(lambda run: None).samples, (X[:4], Y[:4]), weighing(weights), built_in)
+    assert [part.name for part in parts.parts_of(made)] == ["augment.MEANS", "loss.weights"]
+
+
+def test_numbers_of_a_module_in_the_recipes_folder_are_listed_and_its_schedule_is_code(tmp_path: Path) -> None:
+    mine = in_a_folder(tmp_path, LEARNED=X.mean(dim=0))
+    made = training(lambda run: (mine.LEARNED, mine.SCHEDULE, mine.schedule()))
+    assert [part.name for part in parts.parts_of(made)] == ["train.mine.LEARNED"]
+
+
+def test_samples_holdout_settings_and_numbers_that_the_source_writes_out_need_no_declaration() -> None:
+    """The samples and the holdout are what the trial overwrites; a schedule is code, as its digest says."""
+    late = [0.3, 0.2]
+
+    def train(run: ul.Run) -> object:
+        return X.shape, Y, torch.nn, np.mean, RATES, CLASS_WEIGHTS, late, len(LOSSES), shorten(run)
+
+    assert parts.parts_of(training(train)) == ()
+
+
+LOSSES = {"first": 0.5, "second": 1.5}
+
+
+def shorten(run: ul.Run) -> object:
+    return run.inputs[:3] if run.share < 0.5 else run.inputs

@@ -1,4 +1,5 @@
-"""What a model brings along that no retraining changes: frozen tensors, buffers, and a start that holds numbers.
+"""What a recipe brings along that no retraining changes: frozen tensors, buffers, a start that holds numbers; and the
+numbers that its ``train``, ``loss`` and ``augment`` refer to, but for the samples and the holdout themselves.
 
 Nobody can tell from numbers whose data they were fitted on. So every part that could hold them is either made of
 zeros or ones alone, or declared public by the recipe, by name and digest, or it is refused under ``proved`` and
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from unlearning.accounting.certificate import Part
-from unlearning.model.own_code.reach import numbers_in
+from unlearning.model.own_code.reach import line_of, numbers_in
 from unlearning.model.problem import build
 from unlearning.recipe import OwnTraining, Recipe
 from unlearning.settings import SGD, AdamW, Schedule, Training
@@ -32,6 +33,8 @@ ROUNDING = 1e-5
 """relative: a fit that is computed twice may differ by this much"""
 SHOWN = 8
 """names that a message lists"""
+REFERENCE = "reference"
+"""the kind of a part that ``train``, ``loss`` or ``augment`` refers to"""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 ANY_GLOBAL_HOOK: Callable[[], bool] = torch.nn.modules.module._has_any_global_hook
 _REGISTERED = ("_parameters", "_buffers", "_modules")
@@ -44,14 +47,14 @@ def parts_of(recipe: Recipe) -> tuple[Part, ...]:
     """List every fixed tensor of ``recipe.model()`` that holds more than zeros or ones, in order of name.
 
     Frozen parameters, buffers (also those outside the state_dict); tensors, arrays and rows of numbers that a part's
-    attributes hold or its methods refer to (``reach``); and the starts of trained parameters that two seeds give alike
-    (of a model trained elsewhere the start is not used).
+    attributes hold or its methods refer to (``reach``), or ``train``, ``loss`` or ``augment``; and the starts of
+    trained parameters that two seeds give alike (of a model trained elsewhere the start is not used).
 
     Raises:
         RecipeError: ``public`` names something that the model lacks, or gives another digest than the tensor has.
     """
     module = build(recipe, recipe.training.seed)
-    fixed = dict(_fixed(module))
+    fixed = dict(_fixed(module)) | {name: (REFERENCE, found) for name, found in _referred(recipe)}
     if recipe.weights is None:
         other = dict(_trained(build(recipe, recipe.training.seed + 1)))
         starts = {name: start for name, start in _trained(module) if _alike(start, other.get(name))}
@@ -72,10 +75,10 @@ def require_declared(recipe: Recipe, parts: Sequence[Part]) -> None:
         more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise Refused(
             f"The model brings along numbers that the recipe does not declare public: {_WORDS[first.kind]} "
-            f"{first.name!r} ({first.size:,} numbers){more}. If they were fitted on people who may ask to be "
+            f"{first.name!r} ({first.size:,} numbers{_line(recipe, first)}){more}. If they were fitted on people who may ask to be "
             "forgotten, no retraining forgets them.",
-            f"If nobody who may ask is in them, add to ul.Recipe: {to_paste(parts)}. Otherwise fit them on public "
-            "data, or train them with the model.",
+            f"If nobody who may ask is in them, add to ul.Recipe: {to_paste(parts)}. Otherwise "
+            f"{_OTHERWISE[first.kind == REFERENCE]}",
         )
     try:
         with torch.no_grad():
@@ -105,11 +108,11 @@ def to_paste(parts: Sequence[Part]) -> str:
     children: dict[str, list[Part]] = {}
     for part in parts:
         children.setdefault(part.name.partition(".")[0], []).append(part)
-    lines = (_line(child, below) for child, below in children.items())
+    lines = (_entry(child, below) for child, below in children.items())
     return f"public={{{', '.join(lines)}}}"
 
 
-def _line(child: str, below: Sequence[Part]) -> str:
+def _entry(child: str, below: Sequence[Part]) -> str:
     name, digest = (below[0].name, below[0].digest) if len(below) == 1 else (child, digest_below(below))
     return f'"{name}": "{digest}"'
 
@@ -140,7 +143,44 @@ _WORDS = {
     "buffer": "the buffer",
     "attribute": "the attribute",
     "state": "the state_dict's entry",
+    REFERENCE: "what its code refers to as",
 }
+_OTHERWISE = (
+    "fit them on public data, or train them with the model.",
+    "compute them inside train, from run.inputs and run.targets.",
+)
+
+
+def _own_code(recipe: Recipe) -> dict[str, object]:
+    """Return the recipe's own functions, by the names that their numbers are listed under."""
+    return {"train": recipe.train, "loss": recipe.loss, "augment": recipe.training.augment}
+
+
+def _referred(recipe: Recipe) -> Iterator[tuple[str, Tensor]]:
+    """Find what the recipe's own functions refer to, but for its samples and its holdout.
+
+    Those are no part of the model: the trial overwrites them.
+    """
+    given = (recipe.samples.inputs, recipe.samples.targets, *recipe.holdout)
+    memory = [_span(each) for each in given if isinstance(each, Tensor)]
+    for name, function in _own_code(recipe).items():
+        for key, tensor in numbers_in(name, function, {}):
+            at = tensor.data_ptr() if tensor.layout is torch.strided else 0
+            if not any(first <= at < last for first, last in memory):
+                yield key, tensor.detach()
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """Return where the memory begins and ends that the tensor is a view of."""
+    memory = tensor.untyped_storage()
+    return memory.data_ptr(), memory.data_ptr() + memory.nbytes()
+
+
+def _line(recipe: Recipe, part: Part) -> str:
+    """Return the line that reads a part, after a comma; empty where it is no function's."""
+    root, _, path = part.name.partition(".")
+    place = line_of(_own_code(recipe)[root], path) if part.kind == REFERENCE else ""
+    return f", {place}" if place else ""
 
 
 def _trained(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -108,13 +108,7 @@ class Benches:
         folder = recipes_of(self._settings.recipes, tenant_id)
         if kept is None or recipes.digest_of(recipes.find(folder, recipe)) != kept.digest:
             loaded = recipes.load(folder, recipe)
-            kept = set_up(
-                self._settings,
-                tenant_id,
-                recipe,
-                replace(loaded, recipe=_without_samples(loaded.recipe)),
-                policy,
-            )
+            kept = set_up(self._settings, tenant_id, recipe, loaded, policy, samples=False)
             self._kept = {generation_id: kept}
         return kept
 
@@ -126,13 +120,16 @@ def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> Be
     return set_up(settings, tenant_id, recipe, named, policy)
 
 
-def set_up(settings: Settings, tenant_id: str, name: str, loaded: recipes.Loaded, policy: Policy) -> Bench:
-    """Set up a recipe that was run. Raises Refused with a plain reason, also for what ``model()`` raises.
+def set_up(
+    settings: Settings, tenant_id: str, name: str, loaded: recipes.Loaded, policy: Policy, *, samples: bool = True
+) -> Bench:
+    """Set up a recipe that was run, or all but its samples.
 
-    Where the method is exact, and the recipe's own code runs in a training, fresh processes train the problem.
+    Raises Refused with a plain reason, also for what ``model()`` raises. Where the method is exact, and the recipe's
+    own code runs in a training, fresh processes train the problem.
     """
     try:
-        bench = opened(loaded, policy, device_of(settings.device))
+        bench = opened(loaded, policy, device_of(settings.device), samples=samples)
         if sys.platform != "linux" or not runs_own_code(loaded.recipe):  # a fork with torch in it may crash elsewhere
             return bench
         device, dtype = str(bench.problem.device), str(bench.problem.dtype).removeprefix("torch.")
@@ -149,11 +146,14 @@ def set_up(settings: Settings, tenant_id: str, name: str, loaded: recipes.Loaded
         raise refused from None
 
 
-def opened(loaded: recipes.Loaded, policy: Policy, device: torch.device) -> Bench:
-    """Set up a recipe that was run. Raises Refused and RecipeError; what ``model()`` raises is not caught."""
-    method = method_of(policy)
-    problem = Problem(method.recipe(loaded.recipe), device)
-    return Bench(loaded.recipe, problem, method, loaded.digest, loaded.settings, parts_of(loaded.recipe))
+def opened(loaded: recipes.Loaded, policy: Policy, device: torch.device, *, samples: bool = True) -> Bench:
+    """Set up a recipe that was run, or all but its samples.
+
+    Raises Refused and RecipeError; what ``model()`` raises is not caught.
+    """
+    method, parts = method_of(policy), parts_of(loaded.recipe)
+    recipe = loaded.recipe if samples else _without_samples(loaded.recipe)
+    return Bench(recipe, Problem(method.recipe(recipe), device), method, loaded.digest, loaded.settings, parts)
 
 
 def _pseudonymous(settings: Settings, tenant_id: str, recipe: Recipe) -> Recipe:

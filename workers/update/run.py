@@ -19,6 +19,7 @@ from service.infra.tenants import recipes_of
 from service.requests.reasons import Reason
 from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
+from unlearning.model.parts import REFERENCE
 from unlearning.recipe import Samples
 from unlearning.types import Examples, ForgetSet, Need, Refused, State, VectorsMissing
 from workers.guarantee.certify import CapNotReached, Certified, Size, Terms, certify
@@ -270,8 +271,11 @@ def _bench(errand: Errand, current: Current) -> Bench:
         bench = errand.benches.of(job.generation_id, job.tenant_id, job.recipe, job.policy)
     except Refused as error:
         raise CannotUpdate(Reason.RECIPE_REFUSED, what=error.what) from None
-    found = (bench.digest, bench.settings, bench.problem.dimension, [asdict(part) for part in bench.parts])
-    if found != (*(frozen[name] for name in ("recipe_digest", "settings_digest", "dimension")), list(frozen["parts"])):
+    parts = [asdict(part) for part in bench.parts if part.kind != REFERENCE or part.public]
+    found = (bench.digest, bench.settings, bench.problem.dimension, parts)
+    names = ("recipe_digest", "settings_digest", "dimension")
+    before = [part for part in frozen["parts"] if part["kind"] != REFERENCE or part["public"]]
+    if found != (*(frozen[name] for name in names), before):
         raise CannotUpdate(Reason.RECIPE_CHANGED)
     return bench
 

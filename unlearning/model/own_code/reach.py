@@ -1,53 +1,98 @@
 """Find the numbers that an object holds, and those that functions of a recipe's own code refer to.
 
 A tensor need not be an attribute itself: it can lie in a list, in a fitted scaler, in a module that a list hides from
-its parent, in a closure, or in a global variable that ``forward`` reads. Code of installed libraries is not followed.
+its parent, in a closure, in a global variable that ``forward`` reads, in a class, or in a module of the recipe's
+folder. Code of installed libraries is not followed.
 """
 
 from __future__ import annotations
 
+import ast
 import dis
+import linecache
 import logging
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
 
-_LIBRARIES = (sys.prefix, sys.base_prefix)
-_WITHOUT_NUMBERS = (str, bytes, bytearray, type, ModuleType, logging.Logger)
+_PACKAGES = (each for each in sys.path if each.endswith("-packages"))
+_LIBRARIES = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), *_PACKAGES)
+_WITHOUT_NUMBERS = (str, bytes, bytearray, logging.Logger)
 _ROWS = (list, tuple, set, frozenset)
+_READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF")
 
 
-def numbers_in(name: str, value: object, seen: dict[int, object]) -> Iterator[tuple[str, Tensor]]:
+def numbers_in(name: str, value: object, seen: dict[int, object], source: str = "") -> Iterator[tuple[str, Tensor]]:
     """Yield the names and values of all tensors below ``value``; arrays and rows of real numbers as tensors.
 
-    A single number of Python's is a setting, as ``eps`` is; whole numbers are too. ``seen`` holds by id what was
-    looked at before, and is added to.
+    A single number of Python's is a setting, as ``eps`` is; whole numbers are too. A row that ``source``, the file of
+    the last function on the way, writes out (``RATES = [0.1, 0.01]``) is code. ``seen`` holds by id what was looked at
+    before, and is added to.
     """
     if id(value) in seen or isinstance(value, _WITHOUT_NUMBERS):
         return
     seen[id(value)] = value
     found = _tensor_of(value)
     if found is not None:
-        yield name, found
+        if not _is_written(source, found):
+            yield name, found
         return
+    source = value.__code__.co_filename if isinstance(value, FunctionType) else source
     for key, each in _below(value):
-        yield from numbers_in(f"{name}.{key}", each, seen)
+        yield from numbers_in(f"{name}.{key}", each, seen, source)
+
+
+def line_of(value: object, path: str) -> str:
+    """Return ``line 7 of fit.py``: the last line on the way to what ``numbers_in`` names ``path`` below ``value``.
+
+    Empty where no function leads there.
+    """
+    place = ""
+    while path:
+        key, below = next((key, each) for key, each in _below(value) if f"{path}.".startswith(f"{key}."))
+        if isinstance(value, FunctionType):
+            place = _line_that_reads(value.__code__, str(key).partition(".")[0]) or place
+        value, path = below, path.removeprefix(str(key)).removeprefix(".")
+    return place
+
+
+def _line_that_reads(code: CodeType, name: str) -> str:
+    line = code.co_firstlineno
+    for each in dis.get_instructions(code):
+        line = each.starts_line or line
+        if each.opname in _READS and each.argval == name:
+            return f"line {line} of {Path(code.co_filename).name}"
+    inner = (_line_that_reads(each, name) for each in code.co_consts if isinstance(each, CodeType))
+    return next(filter(None, inner), "")
 
 
 def _tensor_of(value: object) -> Tensor | None:
     if isinstance(value, Tensor):
         return value
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
-        return torch.from_numpy(np.array(value, order="C"))
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
+        return _of_array(np.asarray(value))
     if isinstance(value, _ROWS) and value and all(type(each) in (int, float) for each in value):
         return torch.tensor([float(each) for each in value]).double() if float in map(type, value) else None
     return None
+
+
+def _of_array(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Tensor:
+    """Return the array's own memory as a tensor where torch can take it, else a copy."""
+    if array.flags.c_contiguous and array.flags.writeable:
+        with suppress(TypeError, ValueError):
+            return torch.from_numpy(array)
+    plain = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+    try:
+        return torch.from_numpy(plain)
+    except TypeError:  # torch has no such type: long doubles, for example
+        return torch.from_numpy(plain.astype(np.complex128 if plain.dtype.kind == "c" else np.float64))
 
 
 def _below(value: object) -> Iterator[tuple[object, object]]:
@@ -56,8 +101,10 @@ def _below(value: object) -> Iterator[tuple[object, object]]:
         yield from enumerate(value)
     elif isinstance(value, Mapping):
         yield from ((key if isinstance(key, str) else place, each) for place, (key, each) in enumerate(value.items()))
-    elif isinstance(value, np.ndarray) and value.dtype == object:
-        yield "items", value.reshape(-1).tolist()
+    elif isinstance(value, np.ndarray):
+        yield from ((name, value[name]) for name in value.dtype.names or ())
+        if value.dtype == object:
+            yield "items", value.reshape(-1).tolist()
     elif isinstance(value, partial):
         yield from (("func", value.func), ("args", value.args), ("keywords", value.keywords))
     elif isinstance(value, MethodType):
@@ -68,9 +115,34 @@ def _below(value: object) -> Iterator[tuple[object, object]]:
         yield "__func__", value.__func__
     elif isinstance(value, FunctionType):
         yield from _referred(value)
-    else:
-        yield from ((slot, getattr(value, slot, None)) for kind in type(value).__mro__ for slot in _slots(kind))
-        yield from getattr(value, "__dict__", {}).items()
+    elif isinstance(value, type):
+        yield from (each for kind in value.__mro__ if _is_own(kind) for each in vars(kind).items())
+    elif not isinstance(value, ModuleType):
+        yield from _held(value)
+
+
+def _held(value: object) -> Iterator[tuple[str, object]]:
+    """Yield what an instance holds itself, and what its classes do: their constructors left it behind already."""
+    kinds = type(value).__mro__
+    yield from ((slot, getattr(value, slot, None)) for kind in kinds for slot in _slots(kind))
+    yield from getattr(value, "__dict__", {}).items()
+    if hasattr(type(value), "__array__"):  # a table or a column of another library
+        with suppress(TypeError, ValueError):
+            yield "values", np.asarray(value)
+    for kind in kinds:
+        if _is_own(kind):
+            yield from ((name, each) for name, each in vars(kind).items() if name != "__init__")
+
+
+def _is_own(kind: type) -> bool:
+    """Tell whether a class is of the recipe's own code: modules of its folder are not kept among the loaded ones."""
+    module = sys.modules.get(kind.__module__)
+    return module is None or _is_own_module(module)
+
+
+def _is_own_module(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and not file.startswith(_LIBRARIES)
 
 
 def _slots(kind: type) -> tuple[str, ...]:
@@ -79,19 +151,65 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _referred(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """Yield the defaults, the closure and the global variables that a function of the recipe's own code reads."""
-    if function.__code__.co_filename.startswith(_LIBRARIES):
+    """Yield the defaults, the closure and the global variables that a function of the recipe's own code reads.
+
+    Of a module in the recipe's folder, what the function names of it.
+    """
+    code = function.__code__
+    if code.co_filename.startswith(_LIBRARIES):
         return
     yield "defaults", function.__defaults__
     yield "keyword defaults", function.__kwdefaults__
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+    names, attributes = _names_read(code)
+    read = {name: function.__globals__.get(name) for name in sorted(names)}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # a variable that has no value yet
-            yield name, cell.cell_contents
-    for name in sorted(_globals_read(function.__code__)):
-        yield name, function.__globals__.get(name)
+            read[name] = cell.cell_contents
+    for name, value in read.items():
+        if not isinstance(value, ModuleType):
+            yield name, value
+        elif _is_own_module(value):
+            for attribute in sorted(attributes & set(vars(value))):
+                found = _tensor_of(vars(value)[attribute])
+                if found is None or not _is_written(str(value.__file__), found):
+                    yield f"{name}.{attribute}", vars(value)[attribute]
 
 
-def _globals_read(code: CodeType) -> set[str]:
-    """Return the names of the global variables that this code, or a function inside it, reads."""
-    names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return names.union(*(_globals_read(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+def _names_read(code: CodeType) -> tuple[set[str], set[str]]:
+    """Return the names of the global variables, and of all attributes, that this code or a function inside it reads."""
+    globals_read, attributes = set(), set()
+    for each in dis.get_instructions(code):
+        if each.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            globals_read.add(each.argval)
+        elif each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            attributes.add(each.argval)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            more, others = _names_read(inner)
+            globals_read |= more
+            attributes |= others
+    return globals_read, attributes
+
+
+def _is_written(file: str, found: Tensor) -> bool:
+    """Tell whether the source file writes these very numbers out."""
+    if not file or found.is_complex():
+        return False
+    linecache.checkcache(file)
+    rows = [each for each in _written("".join(linecache.getlines(file))) if each.shape == found.shape]
+    # a row of Python's numbers was taken for float32 on the way
+    return any(torch.equal(found.detach().cpu(), one.to(found.dtype)) for each in rows for one in (each, each.float()))
+
+
+@lru_cache(maxsize=64)
+def _written(text: str) -> tuple[Tensor, ...]:
+    """Return the rows of numbers that a source writes out, in float64."""
+    try:
+        nodes = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.List | ast.Tuple | ast.Set)]
+    except SyntaxError:
+        return ()
+    rows = []
+    for each in nodes:
+        with suppress(TypeError, ValueError):  # not written out, or not numbers
+            rows.append(torch.tensor(ast.literal_eval(each), dtype=torch.float64, device="cpu"))
+    return tuple(rows)
