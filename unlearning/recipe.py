@@ -220,7 +220,9 @@ class Samples:
             return Tensors(self.inputs, self.targets)
         if self.targets is not None:
             raise RecipeError("Inputs are a dataset of (x, y) and targets are given too.", "Leave targets out.")
-        return self.inputs if isinstance(self.inputs, Rows) else sources.DatasetRows(self.inputs, workers=0)
+        rows = self.inputs if isinstance(self.inputs, Rows) else sources.DatasetRows(self.inputs, workers=0)
+        chosen = isinstance(rows, sources.SteadyRows | sources.ChosenRows)  # some of rows that are compared already
+        return rows if chosen else sources.SteadyRows(rows)
 
 
 @dataclass(frozen=True)

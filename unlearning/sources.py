@@ -12,6 +12,7 @@ from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from unlearning.columns import BLOCK, Column, Texts
-from unlearning.types import RecipeError, Rows
+from unlearning.types import RecipeError, Refused, Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,6 +86,55 @@ class DatasetRows:
             num_workers=self.workers if len(parts) > 1 else 0,
             collate_fn=stacked,
         )
+
+
+@dataclass(frozen=True)
+class SteadyRows:
+    """Rows of another source that must be the same at every reading: what is digested is what is trained on.
+
+    Of each row that was read, a sum of 64 bits is kept: of its words, times odd numbers, as multilinear hashing has it.
+
+    Raises:
+        Refused: a row has other values, another type or another shape than when it was read before.
+    """
+
+    rows: Rows
+    _sums: np.ndarray[Any, Any] = field(init=False, repr=False, compare=False)
+    _read: np.ndarray[Any, Any] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_sums", np.zeros(len(self.rows), dtype=np.uint64))
+        object.__setattr__(self, "_read", np.zeros(len(self.rows), dtype=bool))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.rows.row_bytes
+
+    def read(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        for part, (inputs, targets) in zip(parts, self.rows.read(parts), strict=True):
+            index, sums = part.numpy(), _sums(inputs) + 3 * _sums(targets)
+            moved = index[self._read[index] & (self._sums[index] != sums)]
+            if len(moved):
+                raise Refused(
+                    f"Sample {moved[0]} has other values when it is read again, and so do {len(moved) - 1} more.",
+                    "Give the same (x, y) for an index at every reading. What is drawn anew belongs into "
+                    "Training.augment, or into train.",
+                )
+            self._sums[index], self._read[index] = sums, True
+            yield inputs, targets
+
+
+def _sums(values: Tensor) -> np.ndarray[Any, Any]:
+    """Return a sum (m,) uint64 of each row of values (m, ...), with its type and shape."""
+    flat = values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    rows = flat.reshape(len(values), flat.size // max(1, len(values)))
+    left = -rows.shape[1] % 8
+    words = (np.pad(rows, ((0, 0), (0, left))) if left else rows).view(np.uint64)
+    odd = np.random.default_rng(0).integers(2**63, size=words.shape[1], dtype=np.uint64) * 2 + 1
+    return np.einsum("ij,j->i", words, odd) + np.uint64(crc32(f"{values.dtype} {tuple(values.shape[1:])}".encode()))
 
 
 @dataclass(frozen=True)

@@ -263,3 +263,39 @@ def test_left_examples_hold_no_row_and_no_name_of_those_who_left() -> None:
     left = ul.Samples(IDS, PEOPLE, X, Y).examples().without(torch.arange(0, COUNT, 50))
     assert isinstance(left.rows, Tensors) and len(left.rows) == len(left) == COUNT - 8
     assert "person-0" not in left.people.values and ("person-0",) not in left.subjects.values
+
+
+class Drifting(Pairs):
+    """Gives other values from the second reading of an item on."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        self.change, self.read = change, set[int]()
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        x, y = X[index], Y[index]
+        again = index in self.read
+        self.read.add(index)
+        return (self.change(x), y) if again and index == 211 else (x, y)
+
+
+CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "the last bit of a number": lambda x: torch.nextafter(x, x + 1),
+    "a sign of zero": lambda x: -0.0 * x,
+    "two numbers change places": lambda x: x[[1, 0, 2, 3, 4, 5]],
+    "the numbers of another": lambda x: X[0],
+}
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("most", [None, 1])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_sample_that_is_another_when_it_is_read_again_is_refused(change: str, most: int | None) -> None:
+    """What is digested is what is trained on, whether the samples are held or read by blocks."""
+    samples = ul.Samples.from_dataset(Drifting(CHANGES[change]), ids=IDS, people=PEOPLE, workers=0)
+    list(samples.blocks())
+    with pytest.raises(Refused, match="Sample 211 has other values when it is read again"):
+        list(samples.examples(most=most).blocks())
+    chosen = ul.Samples.from_dataset(Drifting(CHANGES[change]), ids=IDS, people=PEOPLE, workers=0).split(0.2)[0]
+    list(chosen.blocks())
+    with pytest.raises(Refused, match="Sample 211 has other values"):
+        chosen.tensors()
