@@ -22,6 +22,8 @@ from unlearning.types import Examples, RecipeError, Rows, Tensors, Trajectory, b
 DIGEST = re.compile(r"[0-9a-f]{64}")
 LOSSES = ("cross_entropy", "binary_logistic", "squared_error", "squared_hinge")
 
+PEOPLE = 2**53
+"""numbers of people are below this: exact as floats too"""
 HELD_BYTES = 2**31
 """of samples that are read into memory once; larger sources are read by blocks, again and again (2 GiB)"""
 
@@ -240,6 +242,8 @@ class Run:
         seed: another for each phase.
         state: what the function returned for the phase before, tensors on the CPU; None in the first.
         progress: call it with a number from 0 to 1 now and then.
+        people: whose each sample is, (n,) int64 from 0 on, on the work device: a number by a keyed hash of the person,
+            the same in each phase. A sample of several people has the largest of their numbers.
         last: whether no phase comes after this one: time for the step size to fall.
     """
 
@@ -251,7 +255,22 @@ class Run:
     seed: int
     state: Any
     progress: Callable[[float], None]
+    people: Tensor
     last: bool = True
+
+    def validation(self, share: float) -> Tensor:
+        """Return a mask (n,) bool of the samples to validate with: those of about ``share`` of the people.
+
+        By their numbers, so that nobody changes sides between phases, or when somebody else leaves. A sample of
+        several people is among them only if all of its people are. Stop by these samples, never by the holdout: who
+        is there is told that no model was trained on them. There may be none, where few people are left.
+
+        Raises:
+            ValueError: ``share`` is outside 0 to 1.
+        """
+        if not 0.0 <= share <= 1.0:
+            raise ValueError(f"share is {share!r}. It must be between 0 and 1.")
+        return self.people < round(share * PEOPLE)
 
 
 class OwnTraining(Training):

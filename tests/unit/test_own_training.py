@@ -47,6 +47,23 @@ def epochs(run: Run, count: int, size: int = 16) -> Any:
     return {"optimizer": optimizer.state_dict(), "epochs": steps}
 
 
+def stopping_early(run: Run) -> Any:
+    """Steps until the loss on the people who are set aside has risen twice, or after 20."""
+    aside = run.validation(0.3)
+    optimizer = torch.optim.SGD(run.model.parameters(), lr=0.5)
+    best, risen = float("inf"), 0
+    for _ in range(20):
+        optimizer.zero_grad()
+        F.cross_entropy(run.model(run.inputs[~aside]), run.targets[~aside]).backward()
+        optimizer.step()
+        with torch.no_grad():
+            loss = float(F.cross_entropy(run.model(run.inputs[aside]), run.targets[aside])) if aside.any() else best
+        best, risen = min(best, loss), risen + (loss > best)
+        if risen == 2:
+            break
+    return {"people": run.people, "aside": aside}
+
+
 def samples() -> ul.Samples:
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(120, 6, generator=generator)
@@ -87,6 +104,7 @@ METHODS = [
 ]
 RECIPES = [
     pytest.param(lambda: own(train=lambda run: epochs(run, 3, 40)), id="own"),
+    pytest.param(lambda: own(train=stopping_early), id="own that stops early"),
     pytest.param(lambda: built_in(epochs=3, batch_size=40), id="built in"),
 ]
 
@@ -156,6 +174,51 @@ def test_forgetting_a_late_person_repeats_only_the_last_phase(method: Method) ->
     if not isinstance(method, Retrain):
         assert min(costs) < whole
         assert sum(costs) < 0.9 * whole * len(asked)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_person_keeps_one_number_and_one_side_in_every_phase_and_without_somebody(method: Method) -> None:
+    sides: dict[str, set[tuple[int, bool]]] = {}
+
+    def noted(run: Run) -> None:
+        aside = run.validation(0.3)
+        for row, number, side in zip(run.inputs, run.people.tolist(), aside.tolist(), strict=True):
+            sides.setdefault(repr(row.tolist()), set()).add((number, side))
+
+    recipe = own(train=noted)
+    everyone = recipe.samples.examples()
+    problem, state = prepared(method, recipe, everyone)
+    forget, kept = without(everyone, {PEOPLE[4]})
+    method.forget(problem, state, forget, kept, torch.Generator())
+    assert len(sides) == 120 and all(len(found) == 1 for found in sides.values())
+    of_row = {repr(row.tolist()): people for row, people in zip(everyone.inputs, everyone.subjects, strict=True)}
+    alone = {of_row[row][0]: next(iter(found)) for row, found in sides.items() if len(of_row[row]) == 1}
+    assert len({number for number, _ in alone.values()}) == len(alone) == 30
+    shared = [(next(iter(found)), of_row[row]) for row, found in sides.items() if len(of_row[row]) > 1]
+    assert {side for _, side in alone.values()} == {True, False} and shared
+    for (number, side), people in shared:
+        assert number == max(alone[each][0] for each in people)
+        assert side == all(alone[each][1] for each in people)
+
+
+def test_the_share_that_is_set_aside_is_of_people_and_keyed_by_the_seed() -> None:
+    masks: list[Tensor] = []
+
+    def noted(run: Run) -> None:
+        masks.append(run.validation(0.2))
+        assert not run.validation(0.0).any() and run.validation(1.0).all()
+        assert bool((run.validation(0.5) | ~run.validation(0.2)).all()), "who is aside stays so at a greater share"
+        with pytest.raises(ValueError, match=r"share is 1\.5"):
+            run.validation(1.5)
+
+    people = [f"p{k // 2}" for k in range(4000)]
+    many = ul.Samples([f"s{k}" for k in range(4000)], people, torch.zeros(4000, 6), torch.zeros(4000).long())
+    for seed in (0, 1):
+        recipe = own(train=noted, samples=many, seed=seed)
+        train_by_recipe(Problem(recipe), recipe.samples.examples())
+    assert all(torch.equal(mask[::2], mask[1::2]) for mask in masks), "both samples of a person are on one side"
+    assert all(0.15 < float(mask.double().mean()) < 0.25 for mask in masks)
+    assert not torch.equal(*masks)
 
 
 def test_running_statistics_are_trained_published_and_loaded() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unlearning.model.own_code.global_state import draws_from, settings_kept
 from unlearning.model.problem import Problem, build
-from unlearning.recipe import Run
+from unlearning.recipe import PEOPLE, Run
 from unlearning.types import Examples, Json, Progress, RecipeError, silent
 
 WHOLE = "all"
@@ -58,7 +58,9 @@ def train_by_recipe(
     inputs = examples.inputs.to(problem.dtype) if examples.inputs.dtype.is_floating_point else examples.inputs
     before = None if start is None or start.facts is None else unpacked(start.tensors, start.facts)
     seed = seed_of(problem, phase)
-    run = Run(module.train(), inputs.clone(), examples.targets.clone(), phase, share, seed, before, progress, last)
+    people = _numbered(problem, examples)
+    targets = examples.targets.clone()
+    run = Run(module.train(), inputs.clone(), targets, phase, share, seed, before, progress, people, last)
     with settings_kept(), draws_from(seed, problem.device):
         left = recipe.train(run)
     progress(1.0)
@@ -76,6 +78,15 @@ def seed_of(problem: Problem, *words: str) -> int:
     """Return a seed below 2^63 that follows from the training's seed and ``words``."""
     text = "\n".join((str(problem.training.seed), *words))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def _numbered(problem: Problem, examples: Examples) -> Tensor:
+    """Return whose each sample is, (n,) int64 as ``Run.people`` has it, by the seed and the names that they have here.
+
+    In the service a name is a digest that is keyed by the pepper, so nobody outside can compute a number.
+    """
+    numbers = examples.subjects.each(lambda names: max(seed_of(problem, "person", name) % PEOPLE for name in names))
+    return numbers.to(problem.device)
 
 
 def packed(value: object) -> tuple[dict[str, Tensor], Json]:
