@@ -366,6 +366,12 @@ def holdout_people(recipe: Recipe) -> frozenset[str]:
     return frozenset(name for names in recipe.holdout_subjects or () for name in names)
 
 
+def on_both_sides(recipe: Recipe) -> frozenset[str]:
+    """Return everyone whom the recipe names for a holdout sample and for a sample to train on."""
+    held_out = holdout_people(recipe)
+    return frozenset(name for names in recipe.samples.people.distinct() for name in names if name in held_out)
+
+
 def _subjects_of(entry: str | Sequence[str]) -> tuple[str, ...]:
     names = (entry,) if isinstance(entry, str) else tuple(sorted(set(entry)))
     if not names or not all(isinstance(name, str) and name for name in names):

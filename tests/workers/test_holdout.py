@@ -35,6 +35,13 @@ def test_who_is_only_in_the_holdout_completes_as_that(world: World) -> None:
     assert world.head(model_id).samples == 3 and world.request(known).reason is None
 
 
+def test_a_registration_says_how_many_are_trained_on_and_in_the_holdout(world: World) -> None:
+    """A sample that people share may put one of them on both sides, so it is said and not refused."""
+    told = world.report(world.live("held_out", **POLICY))["holdout"]
+    assert told["people_trained_on"] == 1 and "Split by the person" in told["why"]
+    assert "holdout" not in world.report(world.live("convex", name="apart", **POLICY))
+
+
 def test_who_asks_while_the_model_is_prepared_is_told_the_same(world: World) -> None:
     model_id = world.register("held_out", **POLICY)
     asked = {name: world.delete(name) for name in ("aside", "nobody")}

@@ -17,7 +17,7 @@ from torch import Tensor
 from service.cli.checks import Finding
 from unlearning.holdout import held_out
 from unlearning.model.problem import Problem
-from unlearning.recipe import Recipe, holdout_people
+from unlearning.recipe import Recipe, on_both_sides
 from unlearning.types import RecipeError, Refused
 from workers.advice.reading import Reading, SecondReading, reading
 from workers.advice.shortened import shorten
@@ -140,7 +140,7 @@ def _holdout(recipe: Recipe) -> Finding:
         what = "The recipe does not say whose the holdout is."
         hint = "Give holdout_subjects: then a deletion of somebody who is only there says so."
         return Finding("holdout", True, what, hint)
-    both = {name for people in recipe.samples.people for name in people} & holdout_people(recipe)
+    both = on_both_sides(recipe)
     if both:
         what = f"{len(both)} people are trained on and in the holdout: its accuracy is too good."
         return Finding("holdout", False, what, "Split by the person, not by the sample.")

@@ -39,7 +39,7 @@ from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import ForgottenInRecipe, UncheckedFeed
 from unlearning.methods.recollection import room
 from unlearning.model.method import Method
-from unlearning.recipe import Recipe
+from unlearning.recipe import Recipe, on_both_sides
 from unlearning.types import Json, Refused, Tensors, block_of
 from workers.guarantee.needs import needs_forgotten, needs_retained
 from workers.runtime import recipes
@@ -182,6 +182,18 @@ def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
         "trained on them. `expunge suppressions lift REQUEST` admits them to generations that begin afterwards."
     )
     return {"kept_out": {"requests": requests, "why": why}}
+
+
+def holdout_told(recipe: Recipe) -> dict[str, Any]:
+    """Return the part of the report that says how many people are in the holdout and trained on too."""
+    both = len(on_both_sides(recipe))
+    if not both:
+        return {}
+    why = (
+        "These people are trained on and are in the holdout too, so its accuracy is too good. A deletion takes them "
+        "out of the model; in the holdout they stay until the recipe leaves them out. Split by the person."
+    )
+    return {"holdout": {"people_trained_on": both, "why": why}}
 
 
 def _require_nobody_returns(

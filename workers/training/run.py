@@ -57,7 +57,7 @@ from workers.training import suggest as alternatives
 from workers.training.auto import settled
 from workers.training.calibrate import Orders, require_useful_cap
 from workers.training.changes import DryRunEnded
-from workers.training.cohort import kept_out
+from workers.training.cohort import holdout_told, kept_out
 from workers.training.parallel import VectorUnits, divisible
 from workers.training.promote import Departure, Registered, TrainAgain, departure, publish_generation
 from workers.training.start import Begun, again, begin, shown
@@ -188,7 +188,7 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
         terms, found = establish(bench, terms, begun.examples, made)
     freeze_guarantee(process.storage.database, job, terms)
     report |= found | how_chosen(process.storage.database, job) | kept_out(begun.left_out)
-    report |= {} if begun.trial is None else begun.trial.report()
+    report |= holdout_told(bench.recipe) | ({} if begun.trial is None else begun.trial.report())
     report |= costs(bench.method, len(begun.examples.people.distinct())) | {"state_bytes": size_of(made)}
     report = process.storage.figures.keep(job.generation_id, report)
     bare = State(made.weights, made.tensors, made.facts)
