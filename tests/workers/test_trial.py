@@ -50,6 +50,11 @@ def recipe():
         loss="cross_entropy",
         train=fit,
     )
+
+ARRAY = X.numpy().copy()
+
+class Fitted:
+    mean = X.mean(0)
 """
 BAD: dict[str, tuple[str, str]] = {
     "the network": ("socket.create_connection(('192.0.2.1', 9), 1)", "reached for the network at line 23 of bad.py"),
@@ -70,9 +75,28 @@ BAD: dict[str, tuple[str, str]] = {
         "wrote to a file outside",
     ),
     "removes a file": ("os.remove(__file__)", "changed a file or folder outside"),
+    "removes a file by an open folder": (
+        "os.remove(Path(__file__).name, dir_fd=os.open(Path(__file__).parent, os.O_RDONLY))",
+        "changed a file or folder outside",
+    ),
+    "moves a file out": (
+        "Path('x').write_text('x')\nos.rename('x', HOME.parent / 'x')",
+        "changed a file or folder outside",
+    ),
     "another program": ("subprocess.run(['true'])\ndescend(run)", "started another program"),
     "the mean of everyone": ("descend(run, run.inputs - X.mean(0))", "reads samples that it is not handed"),
-    "the mean of a copy": ("descend(run, run.inputs - COPY.mean(0))", "reads samples that it is not handed"),
+    "the mean of a copy": (
+        "descend(run, run.inputs - COPY.mean(0))",
+        "what its code refers to as 'train.COPY' (192 numbers, line 23 of bad.py)",
+    ),
+    "the mean of an array": (
+        "descend(run, run.inputs - torch.tensor(ARRAY.mean(0)))",
+        "what its code refers to as 'train.ARRAY' (192 numbers, line 23 of bad.py)",
+    ),
+    "the mean in a helper's class": (
+        "descend(run, run.inputs - Fitted.mean)",
+        "what its code refers to as 'train.Fitted.mean' (4 numbers, line 23 of bad.py)",
+    ),
     "the classes of everyone": ("descend(run, weight=1 / Y.bincount())", "reads samples that it is not handed"),
     "a file of its own, by Python": (
         "file = Path('last')\ndescend(run, rate=0.1 / (1 + file.exists()))\nfile.write_text('x')",
@@ -100,7 +124,15 @@ BAD: dict[str, tuple[str, str]] = {
 }
 VARIANTS = {
     *("NaN", "other shapes", "other parts", "nothing", "what is no state", "an exit", "the store", "the network"),
-    *("shared memory", "a checkpoint, from C++", "removes a file", "the mean of a copy", "the classes of everyone"),
+    *(
+        "shared memory",
+        "a checkpoint, from C++",
+        "removes a file",
+        "the mean of a copy",
+        "removes a file by an open folder",
+        "the mean of an array",
+        "the classes of everyone",
+    ),
     "a file of its own, by Python",
 }
 """of ``BAD``, those that are like another one: drills"""
@@ -108,6 +140,12 @@ GOOD = {
     "plain": "descend(run)",
     "a counter, which no other training finds": "CALLS.append(1)\ndescend(run, rate=0.1 / len(CALLS))",
     "with files in the temporary folder": "torch.save(run.inputs, 'x.pt')\nPath('y').write_text('y')\ndescend(run)",
+    "with temporary folders": (
+        "import tempfile\nwith tempfile.TemporaryDirectory() as folder:\n"
+        "    (Path(folder) / 'a' / 'b').mkdir(parents=True)\n    (Path(folder) / 'a' / 'b' / 'x').write_text('x')\n"
+        "    os.symlink('/etc/hostname', Path(folder) / 'a' / 'link')\n"
+        "    os.replace(Path(folder) / 'a' / 'b' / 'x', Path(folder) / 'y')\ndescend(run)"
+    ),
     "with a data loader's own processes": (
         "loader = torch.utils.data.DataLoader(run.inputs, batch_size=len(run.inputs), num_workers=1)\n"
         "descend(run, next(iter(loader)))"

@@ -66,6 +66,8 @@ CHANGES = {
     "os.truncate",
     "sqlite3.connect",
 }
+FOLLOWING = {"os.chmod", "os.chown", "os.truncate", "sqlite3.connect"}
+"""changes of what a link leads to; the others are changes of the link itself"""
 LISTS = {"os.listdir", "os.scandir"}
 SYSTEM = ("/dev", "/etc", "/lib", "/proc", "/sys", "/usr")
 """folders of the system, whose files are nobody's data"""
@@ -127,8 +129,9 @@ class Confinement:
         elif event in PROGRAMS:
             self._judge_program(event, arguments)
         elif event in CHANGES:
-            self._judge_change(event, arguments[0])
-        elif event in LISTS and self._is_closed(_path(arguments[0] or ".")):
+            for name, folder in _changed(event, arguments):
+                self._judge_change(event, name, folder)
+        elif event in LISTS and self._is_closed(_path("." if arguments[0] is None else arguments[0])):
             self._refuse("looked into a folder of the service", arguments[0])
 
     def _judge_open(self, name: object, flags: object) -> None:
@@ -156,10 +159,10 @@ class Confinement:
         if Path(os.fsdecode(first)).name.split(" ")[0] not in TOOLS:
             self._refuse("started another program", first)
 
-    def _judge_change(self, event: str, name: object) -> None:
-        if isinstance(name, int) or name in (":memory:", ""):
+    def _judge_change(self, event: str, name: object, folder: object) -> None:
+        if name in (":memory:", ""):
             return
-        path = _path(name)
+        path = _path(name, folder, follow=event in FOLLOWING)
         if event == "os.mkdir" and Path(path).is_dir():
             return
         if not _within(path, (self._folder,)):
@@ -312,8 +315,30 @@ def write_only_below(folders: Sequence[Path]) -> bool:
         os.close(rules)
 
 
-def _path(name: object) -> str:
-    return os.path.realpath(os.fsdecode(name))  # type: ignore[arg-type]
+def _changed(event: str, arguments: tuple[Any, ...]) -> Sequence[tuple[object, object]]:
+    """Return what an event changes: names, each with the open folder that it counts from, -1 for the current one."""
+    match event, arguments:
+        case "os.rename" | "os.link", (source, target, from_folder, to_folder):
+            return (source, from_folder), (target, to_folder)
+        case "os.symlink", (_, target, folder):
+            return ((target, folder),)
+        case "os.mkdir" | "os.chmod", (name, _, folder):
+            return ((name, folder),)
+        case "os.chown", (name, _, _, folder):
+            return ((name, folder),)
+        case "os.remove" | "os.rmdir", (name, folder):
+            return ((name, folder),)
+    return ((arguments[0], -1),)
+
+
+def _path(name: object, folder: object = -1, *, follow: bool = True) -> str:
+    """Return the whole path of a name, of a last link itself unless it is followed; or where an open file lies."""
+    path = f"/proc/self/fd/{name}" if isinstance(name, int) else os.fsdecode(name)  # type: ignore[arg-type]
+    if isinstance(folder, int) and folder >= 0:
+        path = os.path.join(f"/proc/self/fd/{folder}", path)  # noqa: PTH118
+    if follow or isinstance(name, int):
+        return os.path.realpath(path)
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))  # noqa: PTH118, PTH120, PTH119
 
 
 def _is_system(path: str, folders: Sequence[str]) -> bool:
