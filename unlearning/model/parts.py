@@ -25,6 +25,7 @@ from unlearning.model.own_code.reach import line_of, numbers_in
 from unlearning.model.problem import build
 from unlearning.recipe import OwnTraining, Recipe
 from unlearning.settings import SGD, AdamW, Schedule, Training
+from unlearning.sources import NumpyRows
 from unlearning.types import RecipeError, Refused
 
 RARE = 1e-9
@@ -72,10 +73,11 @@ def require_declared(recipe: Recipe, parts: Sequence[Part]) -> None:
     missing = [part for part in parts if not part.public]
     if missing:
         first = missing[0]
+        place = _place(recipe, first.name) if first.kind == REFERENCE else ""
         more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise Refused(
             f"The model brings along numbers that the recipe does not declare public: {_WORDS[first.kind]} "
-            f"{first.name!r} ({first.size:,} numbers{_line(recipe, first)}){more}. If they were fitted on people who may ask to be "
+            f"{first.name!r} ({first.size:,} numbers{place and f', {place}'}){more}. If they were fitted on people who may ask to be "
             "forgotten, no retraining forgets them.",
             f"If nobody who may ask is in them, add to ul.Recipe: {to_paste(parts)}. Otherwise "
             f"{_OTHERWISE[first.kind == REFERENCE]}",
@@ -161,13 +163,34 @@ def _referred(recipe: Recipe) -> Iterator[tuple[str, Tensor]]:
 
     Those are no part of the model: the trial overwrites them.
     """
-    given = (recipe.samples.inputs, recipe.samples.targets, *recipe.holdout)
-    memory = [_span(each) for each in given if isinstance(each, Tensor)]
+    return (found for found in _read_by_name(recipe, "") if not _is_given(recipe, found[1]))
+
+
+def constants_of(recipe: Recipe) -> Iterator[Tensor]:
+    """Yield the numbers that the recipe's own functions refer to and that are listed as parts, or are its code."""
+    return (tensor for _, tensor in _read_by_name(recipe, None) if not _is_given(recipe, tensor))
+
+
+def samples_read(recipe: Recipe) -> list[str]:
+    """Return where the recipe's own functions refer to its samples or its holdout: names, each with its line."""
+    found = (name for name, tensor in _read_by_name(recipe, None) if _is_given(recipe, tensor))
+    return [f"{name} ({_place(recipe, name)})" for name in found]
+
+
+def _read_by_name(recipe: Recipe, source: str | None) -> Iterator[tuple[str, Tensor]]:
     for name, function in _own_code(recipe).items():
-        for key, tensor in numbers_in(name, function, {}):
-            at = tensor.data_ptr() if tensor.layout is torch.strided else 0
-            if not any(first <= at < last for first, last in memory):
-                yield key, tensor.detach()
+        yield from ((key, tensor.detach()) for key, tensor in numbers_in(name, function, {}, source))
+
+
+def _is_given(recipe: Recipe, tensor: Tensor) -> bool:
+    """Tell whether a tensor lies in the memory of the recipe's samples, or of its holdout."""
+    rows = recipe.samples.inputs
+    arrays = (rows.inputs, rows.targets) if isinstance(rows, NumpyRows) else ()
+    given = [each for each in (rows, recipe.samples.targets, *recipe.holdout) if isinstance(each, Tensor)]
+    memory = [_span(each) for each in given]
+    memory += [(start, start + each.nbytes) for each in arrays for start in [each.__array_interface__["data"][0]]]
+    at = tensor.data_ptr() if tensor.layout is torch.strided else 0
+    return any(first <= at < last for first, last in memory)
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:
@@ -176,11 +199,10 @@ def _span(tensor: Tensor) -> tuple[int, int]:
     return memory.data_ptr(), memory.data_ptr() + memory.nbytes()
 
 
-def _line(recipe: Recipe, part: Part) -> str:
-    """Return the line that reads a part, after a comma; empty where it is no function's."""
-    root, _, path = part.name.partition(".")
-    place = line_of(_own_code(recipe)[root], path) if part.kind == REFERENCE else ""
-    return f", {place}" if place else ""
+def _place(recipe: Recipe, name: str) -> str:
+    """Return the line that reads what a part of the kind ``REFERENCE`` is called; empty where it is no function's."""
+    root, _, path = name.partition(".")
+    return line_of(_own_code(recipe)[root], path)
 
 
 def _trained(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -29,23 +29,24 @@ _ROWS = (list, tuple, set, frozenset)
 _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF")
 
 
-def numbers_in(name: str, value: object, seen: dict[int, object], source: str = "") -> Iterator[tuple[str, Tensor]]:
+def numbers_in(name: str, value: object, seen: dict[int, object], source: str | None = "") -> Iterator[tuple[str, Tensor]]:
     """Yield the names and values of all tensors below ``value``; arrays and rows of real numbers as tensors.
 
     A single number of Python's is a setting, as ``eps`` is; whole numbers are too. A row that ``source``, the file of
-    the last function on the way, writes out (``RATES = [0.1, 0.01]``) is code. ``seen`` holds by id what was looked at
-    before, and is added to.
+    the last function on the way, writes out (``RATES = [0.1, 0.01]``) is code; where ``source`` is None, it is yielded
+    too. ``seen`` holds by id what was looked at before, and is added to.
     """
     if id(value) in seen or isinstance(value, _WITHOUT_NUMBERS):
         return
     seen[id(value)] = value
     found = _tensor_of(value)
     if found is not None:
-        if not _is_written(source, found):
+        if not source or not _is_written(source, found):
             yield name, found
         return
-    source = value.__code__.co_filename if isinstance(value, FunctionType) else source
-    for key, each in _below(value):
+    if isinstance(value, FunctionType) and source is not None:
+        source = value.__code__.co_filename
+    for key, each in _below(value, written=source is None):
         yield from numbers_in(f"{name}.{key}", each, seen, source)
 
 
@@ -95,8 +96,8 @@ def _of_array(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Tenso
         return torch.from_numpy(plain.astype(np.complex128 if plain.dtype.kind == "c" else np.float64))
 
 
-def _below(value: object) -> Iterator[tuple[object, object]]:
-    """Yield what an object holds or refers to, each with a name."""
+def _below(value: object, *, written: bool = True) -> Iterator[tuple[object, object]]:
+    """Yield what an object holds or refers to, each with a name; also what a module of the folder has ``written``."""
     if isinstance(value, _ROWS):
         yield from enumerate(value)
     elif isinstance(value, Mapping):
@@ -114,7 +115,7 @@ def _below(value: object) -> Iterator[tuple[object, object]]:
     elif isinstance(value, staticmethod | classmethod):
         yield "__func__", value.__func__
     elif isinstance(value, FunctionType):
-        yield from _referred(value)
+        yield from _referred(value, written)
     elif isinstance(value, type):
         yield from (each for kind in value.__mro__ if _is_own(kind) for each in vars(kind).items())
     elif not isinstance(value, ModuleType):
@@ -150,7 +151,7 @@ def _slots(kind: type) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-def _referred(function: FunctionType) -> Iterator[tuple[str, object]]:
+def _referred(function: FunctionType, written: bool) -> Iterator[tuple[str, object]]:
     """Yield the defaults, the closure and the global variables that a function of the recipe's own code reads.
 
     Of a module in the recipe's folder, what the function names of it.
@@ -171,7 +172,7 @@ def _referred(function: FunctionType) -> Iterator[tuple[str, object]]:
         elif _is_own_module(value):
             for attribute in sorted(attributes & set(vars(value))):
                 found = _tensor_of(vars(value)[attribute])
-                if found is None or not _is_written(str(value.__file__), found):
+                if written or found is None or not _is_written(str(value.__file__), found):
                     yield f"{name}.{attribute}", vars(value)[attribute]
 
 
@@ -193,7 +194,7 @@ def _names_read(code: CodeType) -> tuple[set[str], set[str]]:
 
 def _is_written(file: str, found: Tensor) -> bool:
     """Tell whether the source file writes these very numbers out."""
-    if not file or found.is_complex():
+    if found.is_complex():
         return False
     linecache.checkcache(file)
     rows = [each for each in _written("".join(linecache.getlines(file))) if each.shape == found.shape]
