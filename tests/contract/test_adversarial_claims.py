@@ -5,21 +5,33 @@ the same checks, the same methods, the same bound. What is served is compared wi
 formula with the project: plain modules, plain autograd, Newton's method on a dense Hessian, gradient descent in a loop
 (``tests/contract/retraining.py``). What is drawn, traps too, is in ``tests/contract/drawn.py``.
 
-``pytest -m drill tests/contract/test_adversarial_claims.py`` draws 2,000.
+Recipes with code of their own (``tests/contract/drawn_code.py``) go through a real worker, its trial and its fresh
+processes. What is published after a deletion is compared, byte for byte, with what a worker publishes that has never
+seen the person's rows. No innocent recipe may be refused.
+
+``pytest -m drill tests/contract/test_adversarial_claims.py`` draws 2,000 of the first kind and 450 of the second.
 """
 
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load
 from torch import Tensor
 
-from tests.contract import retraining
+from service.infra.settings import Settings, ensure_secrets
+from tests.contract import drawn_code, retraining
 from tests.contract.drawn import TRAPS, Drawn, draw
+from tests.harness.databases import sqlite_databases
+from tests.service.conftest import sqlite_template
+from tests.workers.worlds import World, open_world
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import PolicyError
 from unlearning.model.parts import parts_of, require_declared
@@ -34,6 +46,8 @@ from workers.guarantee.register import reference_of, terms_of
 from workers.runtime.method_options import method_of
 from workers.runtime.model import Bench
 from workers.training.start import cold
+
+__all__ = ["sqlite_template"]
 
 torch.set_num_threads(1)
 
@@ -179,3 +193,103 @@ def test_no_claim_of_two_thousand_drawn_recipes_is_beaten() -> None:
     assert tally.claims["proved"] >= 1000 and tally.claims["exact"] >= 100, tally
     assert len(tally.traps) == len(TRAPS)
     assert tally.tightest > 0.01, "a bound that nothing comes near shows little"
+
+
+# Recipes with code of their own, through a worker
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """Workers that share a pepper, so that they draw the same for the same people; each has its own home."""
+
+    folder: Path
+    template: Any
+
+    def registered(self, number: str, text: str, drawn: drawn_code.Drawn) -> tuple[World, str]:
+        """A new worker that has registered the recipe of this text, and the model's id."""
+        home = self.folder / number
+        recipes = home / "recipes"
+        recipes.mkdir(parents=True)
+        (recipes / "drawn.py").write_text(text)
+        url = sqlite_databases(self.template)(home)
+        settings = Settings(home=home / "home", database_url=url, recipes=recipes, device="cpu", lease_seconds=60)
+        ensure_secrets(settings)
+        settings.pepper_file.write_text("5a" * 32)
+        world = open_world(settings)
+        model_id = world.register("drawn", drawn.method, options=drawn.options)
+        world.work(model_id)
+        return world, model_id
+
+
+def judge_code(drawn: drawn_code.Drawn, worlds: Worlds, tally: Tally) -> None:
+    """Register, delete and compare with a worker that never saw the person; what is refused is counted."""
+    number = str(tally.drawn)
+    tally.drawn += 1
+    if drawn.trap is not None:
+        tally.traps[drawn.trap] += 1
+    world, model_id = worlds.registered(f"{number}-deleted", drawn.text, drawn)
+    try:
+        if world.model(model_id).status == "refused":
+            reason = f"{drawn.words}: {world.model(model_id).reason}"
+            (tally.refused_plain if drawn.trap is None else tally.refused)[drawn.trap or reason] += 1
+            return
+        request = world.delete(drawn.person)
+        world.work(model_id)
+        assert world.task(request).status == "completed", f"{drawn.words}: {world.task(request).reason}"
+        never, cold_id = worlds.registered(f"{number}-never", drawn.without(drawn.person), drawn)
+        one, other = (load(each.storage.store.read(each.head(key).checkpoint)) for each, key in ((world, model_id), (never, cold_id)))  # fmt: skip
+        never.storage.close()
+        tally.claims[world.head(model_id).claim["guarantee"]] += 1
+        if one.keys() != other.keys() or not all(torch.equal(value, other[name]) for name, value in one.items()):
+            tally.beaten.append(f"{drawn.words}: lies {_apart(one, other)} away")
+    finally:
+        world.storage.close()
+        shutil.rmtree(worlds.folder / f"{number}-deleted", ignore_errors=True)
+        shutil.rmtree(worlds.folder / f"{number}-never", ignore_errors=True)
+
+
+def _apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    return max(float((value.double() - other[name].double()).norm()) for name, value in one.items() if name in other)
+
+
+@pytest.fixture
+def worlds(tmp_path: Path, sqlite_template: Any) -> Worlds:
+    return Worlds(tmp_path, sqlite_template)
+
+
+def test_a_few_drawn_recipes_with_code_of_their_own_are_served_exactly(worlds: Worlds) -> None:
+    generator, tally = random.Random(4), Tally()
+    for _ in range(4):
+        judge_code(drawn_code.draw(generator, honest=True), worlds, tally)
+    assert not tally.refused_plain and not tally.beaten, tally
+    assert tally.claims["exact"] == 4
+
+
+@pytest.mark.parametrize(
+    "trap",
+    [
+        pytest.param(
+            each, marks=() if each in ("the table", "a helper", "a file that it goes on from") else pytest.mark.drill
+        )
+        for each in drawn_code.TRAPS
+    ],
+)
+def test_a_training_that_reads_somebody_else_is_refused_or_makes_no_difference(trap: str, worlds: Worlds) -> None:
+    tally = Tally()
+    judge_code(drawn_code.draw(random.Random(trap), trap), worlds, tally)
+    assert not tally.beaten, tally
+    assert tally.refused[trap] == 1, tally
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(10800)
+def test_no_innocent_recipe_with_code_of_its_own_is_refused_and_no_claim_is_beaten(worlds: Worlds) -> None:
+    generator, tally = random.Random(20261124), Tally()
+    for _ in range(320):
+        judge_code(drawn_code.draw(generator, honest=True), worlds, tally)
+    assert not tally.refused_plain, f"innocent recipes that were refused: {tally.refused_plain}"
+    for _ in range(130):
+        judge_code(drawn_code.draw(generator), worlds, tally)
+    print(tally)
+    assert not tally.refused_plain and not tally.beaten, tally
+    assert tally.claims["exact"] >= 320

@@ -51,6 +51,7 @@ KEPT = (
 OTHERS_STATE = re.compile(r"/proc/[0-9]+/(environ|mem|fd|root|cwd)(/.*)?")
 """what the kernel shows of a process's variables, memory and files"""
 
+COMPILED = "had torch.compile start another program"
 SOCKETS = {"socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"}
 NAMES = {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo"}
 PROGRAMS = {"subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "pty.spawn"}
@@ -174,6 +175,8 @@ class Confinement:
         return _within(path, self._closed) and not _within(path, self._open)
 
     def _refuse(self, what: str, value: object) -> None:
+        if what == "started another program" and _compiling():
+            what = COMPILED
         found = Attempt(what, self._place(), str(value))
         self.attempts.append(found)
         raise PermissionError(f"train {what}: {value}")
@@ -186,6 +189,16 @@ class Confinement:
                 return f" at line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
             frame = frame.f_back  # type: ignore[assignment]
         return ""
+
+
+def _compiling() -> bool:
+    """Tell whether torch.compile is at work, which builds and starts programs."""
+    frame = sys._getframe()
+    while frame is not None:
+        if "torch/_inductor/" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def die_with_parent() -> None:

@@ -29,7 +29,7 @@ from service.infra.settings import SECRETS, Settings
 from service.infra.tenants import recipes_of
 from unlearning.model.own_code.own_training import Fitted
 from unlearning.types import Examples, Progress, Refused
-from workers.runtime.confined import listed
+from workers.runtime.confined import COMPILED, listed
 from workers.runtime.fresh_child import STOP, Assignment, read, write
 from workers.runtime.recipe_messages import ADVICE, hint_of
 
@@ -41,6 +41,12 @@ SETTLED = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 """what sums and sets need to come out the same in every process"""
 
 VARIABLES = "That process has no variables of the environment but those that EXPUNGE_RECIPE_VARIABLES lists."
+
+
+COMPILE = (
+    'Call torch.compile(model, backend="aot_eager"), which starts none, or leave torch.compile out. What is trained is '
+    "the same."
+)
 
 
 class Doubtful(Refused):
@@ -173,6 +179,8 @@ def _handed(part: object, examples: Examples, start: Fitted | None) -> tuple[dic
 def _judge(verdict: Mapping[str, Any]) -> None:
     """Raise what a verdict without results means."""
     match verdict:
+        case {"attempt": [what, place, _]} if what == COMPILED:
+            raise Refused(f"train {what}{place}; it may depend on run alone.", COMPILE)
         case {"attempt": [what, place, value]}:
             raise Refused(f"train {what}{place}; it may depend on run alone.", hint_of(PermissionError(value)))
         case {"refused": [what, hint]}:

@@ -46,6 +46,7 @@ STOP = b"stop"
 TEXT = "text"
 """the name under which a file of tensors holds JSON"""
 PROGRESS_SECONDS = 0.5
+FOREIGN_MEMORY = "They are not in this process's own memory: they are mapped from a file, for example."
 UNKNOWN_ROWS = "They are a dataset, and where it keeps its rows is not known."
 
 
@@ -229,7 +230,7 @@ def _verdict(
         return {"unloadable": ["The recipe was changed meanwhile.", "Try again."]}, {}
     models = (value for module in built for value in (*module.parameters(), *module.buffers()))
     ours = {_memory_of(each) for each in (*tensors.values(), *models)}
-    facts: dict[str, Any] = {"held_out": _overwrite_holdout(recipe, examples, ours)}
+    facts: dict[str, Any] = {"held_out": _overwrite_holdout(recipe, examples)}
     if order.kept is not None:
         facts["untouched"] = _overwrite(recipe, order.kept, examples, ours)
     rules = Confinement(Path(order.folder), [Path(each) for each in order.closed], folder.resolve())
@@ -318,68 +319,128 @@ def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _tell_of_files() -> None:
-    """Raise Python's audit event where torch and safetensors write a file from C++ or Rust, which raise none."""
+    """Raise Python's audit event where torch and safetensors open a file from C++ or Rust, which raise none.
+
+    And where a file counts from an open folder, which Python's own event does not name.
+    """
+    import safetensors  # noqa: PLC0415
     import safetensors.torch  # noqa: PLC0415
     import torch  # noqa: PLC0415
 
-    for module, name, keyword in ((torch, "save", "f"), (safetensors.torch, "save_file", "filename")):
-        setattr(module, name, _told(getattr(module, name), keyword))
+    reading, writing = ("rb", os.O_RDONLY), ("wb", os.O_WRONLY | os.O_CREAT)
+    for owner, name, keyword, place, flags in (
+        (torch, "save", "f", 1, writing),
+        (torch, "load", "f", 0, reading),
+        (torch, "from_file", "filename", 0, reading),
+        (torch.jit, "save", "f", 1, writing),
+        (torch.jit, "load", "f", 0, reading),
+        (torch.jit.RecursiveScriptModule, "save", "f", 1, writing),
+        (torch.UntypedStorage, "from_file", "filename", 0, reading),
+        (safetensors.torch, "save_file", "filename", 1, writing),
+        (safetensors.torch, "load_file", "filename", 0, reading),
+        (safetensors.torch, "load_model", "filename", 1, reading),
+        (safetensors.torch, "save_model", "filename", 1, writing),
+        (safetensors, "safe_open", "filename", 0, reading),
+    ):
+        setattr(owner, name, _told(getattr(owner, name), keyword, place, flags))
+    os.open = _counted_from_its_folder(os.open)
 
 
-def _told(save: Callable[..., None], keyword: str) -> Callable[..., None]:
-    """Return a function that saves its first argument in the file that is its second, or the one named ``keyword``."""
+def _told(function: Callable[..., Any], keyword: str, place: int, flags: tuple[str, int]) -> Callable[..., Any]:
+    """Return a function that first tells which file it opens: its argument at this place, or of this name."""
 
-    @functools.wraps(save)
-    def told(*args: Any, **named: Any) -> None:
-        file = args[1] if len(args) > 1 else named.get(keyword)
+    @functools.wraps(function, updated=())
+    def told(*args: Any, **named: Any) -> Any:
+        file = args[place] if len(args) > place else named.get(keyword)
         if isinstance(file, str | os.PathLike):
-            sys.audit("open", os.fspath(file), "wb", os.O_WRONLY)
-        save(*args, **named)
+            shared = flags[1] == os.O_RDONLY and (named.get("shared") or (len(args) > 1 and args[1] is True))
+            sys.audit("open", os.fspath(file), flags[0], os.O_RDWR if shared else flags[1])
+        return function(*args, **named)
 
     return told
 
 
+def _counted_from_its_folder(function: Callable[..., int]) -> Callable[..., int]:
+    @functools.wraps(function, updated=())
+    def opened(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if dir_fd is not None and not isinstance(path, int):
+            sys.audit("open", os.path.join(f"/proc/self/fd/{dir_fd}", os.fsdecode(path)), None, flags)  # noqa: PTH118
+        return function(path, flags, mode, dir_fd=dir_fd)
+
+    return opened
+
+
 def _overwrite(recipe: Recipe, kept: Sequence[int], handed: Examples, ours: Set[int]) -> str | None:
-    """Give every sample but the kept ones the values of handed ones, in place; or return why that cannot be done."""
-    import torch  # noqa: PLC0415
+    """Give every sample but the kept ones the values of handed ones, in place; or return why that cannot be done.
 
-    inputs, targets = recipe.samples.inputs, recipe.samples.targets
-    if not isinstance(inputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
-        return UNKNOWN_ROWS
-    out = torch.ones(len(inputs), dtype=torch.bool)
-    out[torch.tensor(kept, dtype=torch.int64)] = False
-    return _replace(inputs, targets, out.nonzero().reshape(-1), handed, ours)
-
-
-def _overwrite_holdout(recipe: Recipe, handed: Examples, ours: Set[int]) -> str | None:
-    """Give the holdout the values of handed samples, in place, until this process ends; or return why it cannot be."""
-    import torch  # noqa: PLC0415
-
-    inputs, targets = recipe.holdout
-    if not isinstance(recipe.samples.inputs, torch.Tensor):
-        return UNKNOWN_ROWS
-    return _replace(inputs, targets, torch.arange(len(inputs)), handed, ours)
-
-
-def _replace(inputs: Tensor, targets: Tensor, gone: Tensor, handed: Examples, ours: Set[int]) -> str | None:
-    """Write the values of handed samples over these rows of two tensors; where their forms differ, zeros.
-
-    Tensors that share their storage, such as a table that ``train`` closes over, change with them. A copy of the
-    inputs elsewhere in the process changes too, where a row equals an overwritten one, unless its memory is ``ours``.
+    A copy of the inputs elsewhere in the process changes too, where a row is that of a single sample which is
+    overwritten: a row that several samples have is a category, and no copy. Not so in ``ours``, and in constants,
+    which the certificate lists or which stand in the code.
     """
     import torch  # noqa: PLC0415
 
-    if not all(_is_ours(each) for each in (inputs, targets)):
-        return "They are not in this process's own memory: they are mapped from a file, for example."
+    from unlearning.model.parts import constants_of  # noqa: PLC0415
+
+    found = _memory_of_samples(recipe)
+    if found is None:
+        return UNKNOWN_ROWS
+    if not all(map(_is_ours, found)):
+        return FOREIGN_MEMORY
+    inputs, targets = found
+    out = torch.ones(len(inputs), dtype=torch.bool)
+    out[torch.tensor(kept, dtype=torch.int64)] = False
+    left_alone = {*ours, *map(_memory_of, constants_of(recipe)), _memory_of(inputs), _memory_of(recipe.holdout[0])}
+    before = inputs[out & _once(inputs)].clone()
+    why = _replace(inputs, targets, out.nonzero().reshape(-1), handed)
+    if why is None:
+        left_alone.add(_memory_of(before))
+        for copy in _copies(before, left_alone) if len(before) else ():
+            found_rows = _isin(copy, before).nonzero().reshape(-1)
+            with torch.no_grad():
+                copy[found_rows] = _like(before, handed.inputs, torch.arange(len(found_rows)) % len(handed))
+    return why
+
+
+def _memory_of_samples(recipe: Recipe) -> tuple[Tensor, Tensor] | None:
+    """Return the recipe's inputs and targets as tensors of their own memory; None where it is not known."""
+    import torch  # noqa: PLC0415
+
+    from unlearning.sources import NumpyRows  # noqa: PLC0415
+
+    inputs, targets = recipe.samples.inputs, recipe.samples.targets
+    if isinstance(inputs, NumpyRows) and inputs.inputs.flags.writeable and inputs.targets.flags.writeable:
+        return torch.from_numpy(inputs.inputs), torch.from_numpy(inputs.targets)
+    if isinstance(inputs, torch.Tensor) and isinstance(targets, torch.Tensor):
+        return inputs, targets
+    return None
+
+
+def _overwrite_holdout(recipe: Recipe, handed: Examples) -> str | None:
+    """Give the holdout the values of handed samples, in place, until this process ends; or return why it cannot be."""
+    import torch  # noqa: PLC0415
+
+    if _memory_of_samples(recipe) is None:
+        return UNKNOWN_ROWS
+    if not all(map(_is_ours, recipe.holdout)):
+        return FOREIGN_MEMORY
+    return _replace(*recipe.holdout, torch.arange(len(recipe.holdout[0])), handed)
+
+
+def _replace(inputs: Tensor, targets: Tensor, gone: Tensor, handed: Examples) -> str | None:
+    """Write the values of handed samples over these rows of two tensors; where their forms differ, zeros.
+
+    Tensors that share their storage, such as a table that ``train`` closes over, change with them.
+    """
+    import torch  # noqa: PLC0415
+
     source = torch.arange(len(gone)) % len(handed)
-    before = inputs[gone].clone()
-    rows = _like(before, handed.inputs, source)
     try:
         with torch.no_grad():
-            inputs[gone], targets[gone] = rows, _like(targets[gone], handed.targets, source.roll(1))
-            for copy in _copies(before, {*ours, *map(_memory_of, (before, rows, inputs))}):
-                found = _isin(copy, before).nonzero().reshape(-1)
-                copy[found] = rows[torch.arange(len(found)) % len(rows)]
+            rows, labels = (
+                _like(inputs[gone], handed.inputs, source),
+                _like(targets[gone], handed.targets, source.roll(1)),
+            )
+            inputs[gone], targets[gone] = rows, labels
     except RuntimeError as error:
         return f"Their tensor cannot be written to ({str(error).splitlines()[0]})."
     return None
@@ -410,16 +471,30 @@ def _memory_of(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _isin(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def _once(tensor: Tensor) -> Tensor:
+    """Return which rows of the tensor no other row equals, byte for byte: (n,) bool."""
+    import numpy as np  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+
+    _, places, counts = np.unique(_packed(tensor), return_inverse=True, return_counts=True)
+    return torch.from_numpy(counts[places] == 1)
+
+
+def _isin(tensor: Tensor, rows: Tensor) -> Tensor:
     """Return which rows of the tensor, byte for byte, are among ``rows``: (n,) bool."""
     import numpy as np  # noqa: PLC0415
     import torch  # noqa: PLC0415
 
-    def packed(value: torch.Tensor) -> Any:
-        plain = value.detach().reshape(len(value), -1).contiguous().view(torch.uint8).numpy()
-        return plain.view(np.dtype((np.void, plain.shape[1]))).reshape(-1)
+    return torch.from_numpy(np.isin(_packed(tensor), _packed(rows)))
 
-    return torch.from_numpy(np.isin(packed(tensor), packed(rows)))
+
+def _packed(tensor: Tensor) -> Any:
+    """Return each row as one value of so many bytes, (n,)."""
+    import numpy as np  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+
+    plain = tensor.detach().reshape(len(tensor), -1).contiguous().view(torch.uint8).numpy()
+    return plain.view(np.dtype((np.void, plain.shape[1]))).reshape(-1)
 
 
 def _is_ours(tensor: torch.Tensor) -> bool:

@@ -24,6 +24,7 @@ from service.infra.time import bucket
 from unlearning.columns import Column
 from unlearning.model.fit import Phase
 from unlearning.model.own_code.own_training import WHOLE, Fitted
+from unlearning.model.parts import samples_read
 from unlearning.model.training import Whole
 from unlearning.types import Examples, Refused, Tensors, silent
 from workers.runtime.fresh import Doubtful, FreshProcesses, Lost, TooLong, Unloadable, temporary_folder
@@ -38,7 +39,12 @@ CONFINED = (
 )
 NO_NETWORK = "The kernel had given that process a network namespace without a network."
 SEALED = "The kernel let that process write to its temporary folder alone, which is thrown away."
-OVERWRITTEN = "In one run the recipe's other samples were overwritten with other values: the result was the same."
+OVERWRITTEN = (
+    "In one run the recipe's other samples were overwritten with other values, with what shares their memory: the result "
+    "was the same. Numbers that train, the loss and augment refer to by name are listed under parts. What cannot be "
+    "seen: single numbers, what only a library's object leads to, and files that C code opens by itself."
+)
+READERS, UNNAMED = " and ", "No name in its code leads to them."
 SHARED_FOLDER = (
     "One run shared its folder with an earlier run on other people's samples, each in its own process: the result "
     "was the same."
@@ -148,9 +154,10 @@ class Runs:
             if one != two:
                 return Trial(tried=_confined(seen), not_tried=(NOT_REPEATABLE, *_read(seen)))
             if without != one:
+                read = samples_read(self.bench.recipe)
                 raise Refused(
                     "The training reads samples that it is not handed: their values were changed, and the result was "
-                    "another.",
+                    f"another. {f'Its code refers to {READERS.join(read)}.' if read else UNNAMED}",
                     "Use run.inputs and run.targets alone, and compute every number from them.",
                 )
             raise Refused(

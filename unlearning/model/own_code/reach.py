@@ -29,7 +29,9 @@ _ROWS = (list, tuple, set, frozenset)
 _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF")
 
 
-def numbers_in(name: str, value: object, seen: dict[int, object], source: str | None = "") -> Iterator[tuple[str, Tensor]]:
+def numbers_in(
+    name: str, value: object, seen: dict[int, object], source: str | None = ""
+) -> Iterator[tuple[str, Tensor]]:
     """Yield the names and values of all tensors below ``value``; arrays and rows of real numbers as tensors.
 
     A single number of Python's is a setting, as ``eps`` is; whole numbers are too. A row that ``source``, the file of
