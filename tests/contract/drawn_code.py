@@ -170,34 +170,39 @@ AUGMENTS = {
     "a counter": "def augment(x, draw):\n    SEEN.append(1)\n    return x * (1 + 0.1 / len(SEEN))",
 }
 
-TRAPS = {
-    "the table": "x = x - X.float().mean(0)",
-    "the labels": "weight = 1.0 / Y.bincount(minlength=3).clamp(min=1)",
-    "a copy": "x = x - COPY.float().mean(0)",
-    "an array": "x = x - torch.from_numpy(ARRAY).float().mean(0)",
-    "another dtype": "x = x - DOUBLE.mean(0).float()",
-    "a mean": "x = x - MEAN",
-    "a list": "x = x - torch.tensor(LISTED)",
-    "a class": "x = x - Fitted.mean",
-    "an object": "x = x - SCALER.mean",
-    "a helper": "x = shifted(x)",
-    "a default": "x = x - default()",
-    "hidden": "x = x - globals()['CO' + 'PY'].float().mean(0)",
+READS, REFERS = "reads samples that it is not handed", "what its code refers to as 'train."
+TRAPS: dict[str, tuple[str, str]] = {
+    "the table": ("x = x - X.float().mean(0)", READS),
+    "the labels": ("weight = 1.0 / Y.bincount(minlength=3).clamp(min=1)", READS),
+    "a copy": ("x = x - COPY.float().mean(0)", f"{REFERS}COPY'"),
+    "an array": ("x = x - torch.from_numpy(ARRAY).float().mean(0)", f"{REFERS}ARRAY'"),
+    "another dtype": ("x = x - DOUBLE.mean(0).float()", f"{REFERS}DOUBLE'"),
+    "a mean": ("x = x - MEAN", f"{REFERS}MEAN'"),
+    "a list": ("x = x - torch.tensor(LISTED)", f"{REFERS}LISTED'"),
+    "a class": ("x = x - Fitted.mean", f"{REFERS}Fitted.mean'"),
+    "an object": ("x = x - SCALER.mean", f"{REFERS}SCALER.mean'"),
+    "a helper": ("x = shifted(x)", f"{REFERS}shifted.COPY'"),
+    "a default": ("x = x - default()", f"{REFERS}default.defaults.0'"),
+    "hidden": ("x = x - globals()['CO' + 'PY'].float().mean(0)", f"{READS}: their values were changed, and the result"),
     "a file outside": (
         "file = Path('/dev/shm/expunge-drawn-left.pt')\n"
-        "if file.exists():\n    run.model.load_state_dict(torch.load(file))\ntorch.save(run.model.state_dict(), file)"
+        "if file.exists():\n    run.model.load_state_dict(torch.load(file))\ntorch.save(run.model.state_dict(), file)",
+        "wrote to a file outside its temporary folder",
     ),
     "a file beside it": (
-        "file = Path(__file__).with_suffix('.left')\ntorch.jit.script(torch.nn.Linear(2, 2)).save(str(file))"
+        "torch.jit.script(torch.nn.Linear(2, 2)).save(str(Path(__file__).with_suffix('.left')))",
+        "wrote to a file outside its temporary folder",
     ),
     "a file that it goes on from": (
         "file = Path('went_on.pt')\n"
         "if file.exists():\n    run.model.load_state_dict(torch.load(file))\n"
-        "stepping(run, x, y)\ntorch.save(run.model.state_dict(), file)"
+        "stepping(run, x, y)\ntorch.save(run.model.state_dict(), file)",
+        "goes on from what an earlier one left",
     ),
-    "nothing": "return None",
+    "nothing": ("return None", "gives the same weights"),
     "a mapped file that is shared": (
-        "left = torch.from_file('/dev/shm/expunge-drawn-shared', shared=True, size=3)\nx = x + left\nleft += 1"
+        "left = torch.from_file('/dev/shm/expunge-drawn-shared', shared=True, size=3)\nx = x + left\nleft += 1",
+        "wrote to a file outside its temporary folder",
     ),
 }
 """a training that does this is refused; or what it leads to is that of a training which never saw the person"""
@@ -252,7 +257,7 @@ def draw(draws: random.Random, trap: str | None = None, *, honest: bool = False)
     loss, augment = draw_name(draws, LOSSES), draw_name(draws, AUGMENTS)
     method = draws.choice(("retrain", "late", "shards") if own else ("late", "shards"))
     count = PEOPLE * draws.randint(3, 6)
-    lines = [HABITS[each] for each in habits] + ([TRAPS[trap]] if trap else [])
+    lines = [HABITS[each] for each in habits] + ([TRAPS[trap][0]] if trap else [])
     built_in = f"loss=loss, training=ul.Training(epochs={draws.randint(2, 5)}, batch_size=16, learning_rate=0.1, "
     built_in += f"weight_decay=1e-3, seed={draws.randrange(99)}, augment=augment)"
     text = FILE.format(

@@ -334,7 +334,8 @@ def in_a_folder(tmp_path: Path, **values: Any) -> ModuleType:
 
 
 def training(train: Callable[[ul.Run], Any], **more: Any) -> ul.Recipe:
-    return ul.Recipe(head, ul.Samples([f"s{k}" for k in range(40)], [f"p{k}" for k in range(40)], X, Y), (X[:4], Y[:4]), "cross_entropy", train=train, **more)  # fmt: skip
+    samples = ul.Samples([f"s{k}" for k in range(40)], [f"p{k}" for k in range(40)], X, Y)
+    return ul.Recipe(head, samples, (X[:4], Y[:4]), "cross_entropy", train=train, **more)
 
 
 REFERENCES: dict[str, tuple[Callable[[ul.Run], Any], str, str]] = {

@@ -77,8 +77,8 @@ def require_declared(recipe: Recipe, parts: Sequence[Part]) -> None:
         more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise Refused(
             f"The model brings along numbers that the recipe does not declare public: {_WORDS[first.kind]} "
-            f"{first.name!r} ({first.size:,} numbers{place and f', {place}'}){more}. If they were fitted on people who may ask to be "
-            "forgotten, no retraining forgets them.",
+            f"{first.name!r} ({first.size:,} numbers{place and f', {place}'}){more}. If they were fitted on people who "
+            "may ask to be forgotten, no retraining forgets them.",
             f"If nobody who may ask is in them, add to ul.Recipe: {to_paste(parts)}. Otherwise "
             f"{_OTHERWISE[first.kind == REFERENCE]}",
         )

@@ -1,8 +1,8 @@
 """The trial of a training with the recipe's own code: before it trains the model, it is tried on a few samples.
 
 Each run is made as every exact training is, in a fresh process (``workers.runtime.fresh``). It must give the same
-result where the samples that it is not handed have other values, and where it shares a folder with an earlier one
-other people; and another result for other people. What breaks these rules is refused. Where two runs on the same
+result where the samples that it is not handed have other values, and where it shares a folder with an earlier training
+on other people; and another result for other people. What breaks these rules is refused. Where two runs on the same
 samples differ, the results cannot be compared: that is reported, and the certificate says so.
 """
 
@@ -40,9 +40,9 @@ CONFINED = (
 NO_NETWORK = "The kernel had given that process a network namespace without a network."
 SEALED = "The kernel let that process write to its temporary folder alone, which is thrown away."
 OVERWRITTEN = (
-    "In one run the recipe's other samples were overwritten with other values, with what shares their memory: the result "
-    "was the same. Numbers that train, the loss and augment refer to by name are listed under parts. What cannot be "
-    "seen: single numbers, what only a library's object leads to, and files that C code opens by itself."
+    "In one run the recipe's other samples were overwritten with other values, and so was what shares their memory: "
+    "the result was the same. Other numbers that train, the loss and augment refer to by name are listed under parts. What "
+    "cannot be seen: single numbers, what only a library's object leads to, and files that C code opens by itself."
 )
 READERS, UNNAMED = " and ", "No name in its code leads to them."
 SHARED_FOLDER = (

@@ -26,6 +26,13 @@ _PACKAGES = (each for each in sys.path if each.endswith("-packages"))
 _LIBRARIES = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), *_PACKAGES)
 _WITHOUT_NUMBERS = (str, bytes, bytearray, logging.Logger)
 _ROWS = (list, tuple, set, frozenset)
+_LEAD_TO: dict[type, tuple[str, ...]] = {
+    partial: ("func", "args", "keywords"),
+    MethodType: ("__self__", "__func__"),
+    property: ("fget",),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+}
 _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF")
 
 
@@ -108,14 +115,9 @@ def _below(value: object, *, written: bool = True) -> Iterator[tuple[object, obj
         yield from ((name, value[name]) for name in value.dtype.names or ())
         if value.dtype == object:
             yield "items", value.reshape(-1).tolist()
-    elif isinstance(value, partial):
-        yield from (("func", value.func), ("args", value.args), ("keywords", value.keywords))
-    elif isinstance(value, MethodType):
-        yield from (("__self__", value.__self__), ("__func__", value.__func__))
-    elif isinstance(value, property):
-        yield "fget", value.fget
-    elif isinstance(value, staticmethod | classmethod):
-        yield "__func__", value.__func__
+    elif isinstance(value, tuple(_LEAD_TO)):
+        names = next(names for kind, names in _LEAD_TO.items() if isinstance(value, kind))
+        yield from ((name, getattr(value, name)) for name in names)
     elif isinstance(value, FunctionType):
         yield from _referred(value, written)
     elif isinstance(value, type):
