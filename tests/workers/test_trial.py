@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from service.infra.settings import Settings
 from tests.workers.worlds import World, open_world
@@ -45,13 +47,16 @@ def fit(run):
 def recipe():
     return ul.Recipe(
         model=lambda: torch.nn.Linear(X.shape[1], int(Y.max()) + 1),
-        samples=ul.Samples([f"s{{k}}" for k in range(48)], [f"p{{k // 2}}" for k in range(48)], {inputs}, Y),
+        samples={samples},
         holdout=(X[:6], Y[:6]),
         loss="cross_entropy",
         train=fit,
     )
 
+IDS, PEOPLE = [f"s{{k}}" for k in range(48)], [f"p{{k // 2}}" for k in range(48)]
+ROWS = {inputs}
 ARRAY = X.numpy().copy()
+TABLE = torch.tensor([[0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]])
 
 class Fitted:
     mean = X.mean(0)
@@ -178,10 +183,13 @@ def written(settings: Settings, tmp_path: Path) -> Iterator[Callable[..., World]
     """Return a world whose recipe ``bad`` trains by these lines."""
     worlds: list[World] = []
 
-    def write(train: str, inputs: str = "X", **changes: Any) -> World:
+    def write(
+        train: str, inputs: str = "X", samples: str = "ul.Samples(IDS, PEOPLE, ROWS, Y)", **changes: Any
+    ) -> World:
         folder = tmp_path / "recipes"
         folder.mkdir()
-        text = RECIPE.format(home=str(settings.home), train=textwrap.indent(train, "    "), inputs=inputs)
+        lines = textwrap.indent(train, "    ")
+        text = RECIPE.format(home=str(settings.home), train=lines, inputs=inputs, samples=samples)
         (folder / "bad.py").write_text(text)
         worlds.append(open_world(settings.model_copy(update={"recipes": folder, "trial_seconds": 60, **changes})))
         return worlds[-1]
@@ -290,6 +298,97 @@ def test_what_cannot_be_repeated_is_not_refused_and_the_certificate_says_what_wa
     assert not {trial.OVERWRITTEN, trial.SHARED_FOLDER, trial.OTHERS} & set(claim.tried)
     assert trial.CONFINED in claim.tried
     assert claim.operators_word and claim.in_plain_words is None, "no number where nothing was compared"
+
+
+CATEGORIES = "torch.eye(4)[torch.arange(48) % 4]"
+FLIPPED = "torch.eye(4).flip(0)"
+INNOCENT: dict[str, tuple[str, str]] = {
+    "repeated rows": ("X[:7].clone()[torch.arange(48) % 7]", "descend(run)"),
+    "categories": (CATEGORIES, "descend(run)"),
+    "categories by a table in the code": (CATEGORIES, "descend(run, run.inputs @ TABLE)"),
+    "categories by a table made inside": (CATEGORIES, f"descend(run, run.inputs @ {FLIPPED})"),
+    "a rare category": (
+        "torch.eye(4)[(torch.arange(48) > 1).long() + 2 * (torch.arange(48) == 9)]",
+        "descend(run, run.inputs @ TABLE)",
+    ),
+    "everybody alike but one": ("torch.ones(48, 4) * (1 + (torch.arange(48) == 5).unsqueeze(1))", "descend(run)"),
+    "the shape of the table": ("X", "descend(run, run.inputs[:, : X.shape[1]])"),
+}
+"""rows, and trainings that use what they are handed alone"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(each, marks=() if each in ("repeated rows", "a rare category") else pytest.mark.drill)
+        for each in INNOCENT
+    ],
+)
+def test_a_row_that_several_people_have_is_no_reason_to_refuse(written: Callable[..., World], name: str) -> None:
+    rows, train = INNOCENT[name]
+    world = written(train, rows)
+    shown = world.report(world.live("bad", "retrain"))["trial"]
+    assert trial.OVERWRITTEN in shown["tried"] and shown["not_tried"] == []
+
+
+@pytest.mark.parametrize(
+    ("inputs", "samples"),
+    [
+        ("X", "ul.Samples(IDS, PEOPLE, ROWS, Y)"),
+        (CATEGORIES, "ul.Samples(IDS, PEOPLE, ROWS, Y)"),
+        ("X.numpy()", "ul.Samples.from_numpy(ROWS, Y.numpy(), ids=IDS, people=PEOPLE)"),
+    ],
+    ids=["numbers", "categories", "arrays"],
+)
+def test_a_reader_of_the_table_is_refused_by_name_and_line_whatever_its_rows_are(
+    written: Callable[..., World], inputs: str, samples: str
+) -> None:
+    """The samples lie in the memory of the table that ``train`` refers to."""
+    reason = refused(written("descend(run, run.inputs - torch.as_tensor(ROWS)[::5].mean(0))", inputs, samples))
+    assert "reads samples that it is not handed" in reason
+    assert "Its code refers to train.ROWS (line 23 of bad.py)." in reason
+
+
+@pytest.mark.parametrize(
+    ("path", "read"),
+    [
+        ("x.st", "from safetensors.torch import load_file\nload_file(FILE)"),
+        pytest.param("x.st", "import safetensors\nsafetensors.safe_open(FILE, 'pt')", marks=pytest.mark.drill),
+        ("x.jit", "torch.jit.load(FILE)"),
+        pytest.param("x.bin", "torch.from_file(FILE, size=4)", marks=pytest.mark.drill),
+        pytest.param("x.bin", "torch.UntypedStorage.from_file(FILE, False, 16)", marks=pytest.mark.drill),
+        pytest.param("x.bin", "__import__('numpy').fromfile(FILE)", marks=pytest.mark.drill),
+    ],
+)
+def test_a_file_that_cpp_or_rust_reads_is_told(
+    written: Callable[..., World], tmp_path: Path, path: str, read: str
+) -> None:
+    save_file({"x": torch.ones(4)}, tmp_path / "x.st")
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), str(tmp_path / "x.jit"))
+    (tmp_path / "x.bin").write_bytes(bytes(16))
+    world = written(f"{read.replace('FILE', repr(str(tmp_path / path)))}\ndescend(run)")
+    model_id = world.live("bad", "retrain")
+    assert any("read 1 file," in each for each in world.report(model_id)["trial"]["not_tried"])
+
+
+@pytest.mark.drill
+def test_torch_compile_is_refused_with_a_way_that_works(written: Callable[..., World]) -> None:
+    def compiled(more: str) -> str:
+        return (
+            f"compiled = torch.compile(lambda x: run.model(x).sin() * 2{more})\n"
+            "optimizer = torch.optim.SGD(run.model.parameters(), lr=0.1)\n"
+            "torch.nn.functional.cross_entropy(compiled(run.inputs), run.targets).backward()\noptimizer.step()"
+        )
+
+    world = written(compiled(""), trial_seconds=300)
+    reason = refused(world)
+    assert "had torch.compile start another program at line " in reason
+    [way] = re.findall(r'torch\.compile\(model, (backend="[a-z_]+")\)', reason)
+    file = world.settings.recipes / "bad.py"
+    file.write_text(file.read_text().replace("* 2)", f"* 2, {way})"))
+    model_id = world.register("bad", "retrain", name="again")
+    world.work(model_id)
+    assert world.model(model_id).status == "live", world.model(model_id).reason
 
 
 def test_samples_of_a_file_are_never_overwritten(written: Callable[..., World], tmp_path: Path) -> None:
