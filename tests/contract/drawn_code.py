@@ -284,3 +284,71 @@ def draw(draws: random.Random, trap: str | None = None, *, honest: bool = False)
 def draw_name(draws: random.Random, named: dict[str, str]) -> str:
     """Return one of the names."""
     return draws.choice(list(named))
+
+
+LIBRARIES = {
+    "transformers": """
+def trained(run):
+    from transformers import Trainer, TrainingArguments
+
+    class WithLoss(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = run.model
+
+        def forward(self, x, labels):
+            outputs = self.inner(x)
+            return {"loss": F.cross_entropy(outputs, labels), "logits": outputs}
+
+    rows = [{"x": x, "labels": y} for x, y in zip(run.inputs, run.targets)]
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder, num_train_epochs=max(1, round(2 * run.share)), per_device_train_batch_size=16, learning_rate=0.05,
+            save_strategy="epoch", report_to=[], use_cpu=True, disable_tqdm=True, seed=run.seed % 2**31,
+        )
+        Trainer(WithLoss(), arguments, train_dataset=rows).train()
+""",
+    "lightning": """
+def trained(run):
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.inner = run.model
+
+        def training_step(self, batch, _):
+            return F.cross_entropy(self.inner(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=0.05)
+
+    rows = torch.utils.data.TensorDataset(run.inputs, run.targets)
+    trainer = lightning.Trainer(
+        max_epochs=max(1, round(2 * run.share)), accelerator="cpu", logger=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir="checkpoints",
+    )
+    trainer.fit(Module(), torch.utils.data.DataLoader(rows, batch_size=16, shuffle=True))
+""",
+}
+"""trainings by a library that a user installs, with its checkpoints"""
+
+
+def by_library(library: str, packages: str) -> Drawn:
+    """Return a recipe that trains by this library, which lies in the folder ``packages``."""
+    text = FILE.format(
+        gone=[],
+        count=PEOPLE * 4,
+        people=PEOPLE,
+        rates=[0.1],
+        rows=ROWS["categories"].format(count=PEOPLE * 4, seed=3) + "\nLABELS = torch.arange(len(ALL)) % 3",
+        more=f"import sys\nsys.path.append({packages!r})\n{LIBRARIES[library]}",
+        model=MODELS[1],
+        optimizer=OPTIMIZERS[0],
+        batches=BATCHES[0],
+        train="    return trained(run)",
+        functions="",
+        samples=SAMPLES["tensors"],
+        settings="loss='cross_entropy', train=fit",
+    )
+    return Drawn(text, "late", {}, None, "p3", f"honest: by {library}")

@@ -16,8 +16,12 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
+import sys
+import venv
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -300,3 +304,33 @@ def test_no_innocent_recipe_with_code_of_its_own_is_refused_and_no_claim_is_beat
     print(tally)
     assert not tally.refused_plain and not tally.beaten, tally
     assert tally.claims["exact"] >= 320
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where transformers and Lightning are installed, beside this environment and with its torch, for these tests.
+
+    Where they cannot be installed, the tests fail.
+    """
+    place = tmp_path_factory.mktemp("libraries")
+    venv.create(place / "venv", with_pip=True)
+    [found] = (place / "venv").glob("lib/python*/site-packages")
+    here = [each for each in sys.path if each.endswith("-packages")]
+    (found / "outer.pth").write_text("\n".join(here))
+    kept = place / "kept.txt"
+    kept.write_text("\n".join(f"{each}=={version(each)}" for each in ("torch", "numpy", "safetensors")))
+    wanted = ["transformers==5.23.0", "accelerate", "lightning==2.6.6"]
+    command = [place / "venv" / "bin" / "python", "-m", "pip", "install", "--quiet", "--constraint", kept, *wanted]
+    subprocess.run(command, check=True)
+    assert not (found / "torch").exists(), "they came with a torch of their own"
+    return found
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("library", drawn_code.LIBRARIES)
+def test_a_training_by_a_library_is_served_exactly(library: str, packages: Path, worlds: Worlds) -> None:
+    tally = Tally()
+    judge_code(drawn_code.by_library(library, str(packages)), worlds, tally)
+    assert not tally.refused_plain and not tally.beaten, tally
+    assert tally.claims["exact"] == 1
