@@ -30,7 +30,9 @@ CHANGING = 1 << 1 | sum(1 << bit for bit in range(4, 13))
 BETWEEN_FOLDERS, TRUNCATING = 1 << 13, 1 << 14
 """those of its second and third version"""
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-TOOLS = frozenset({"c++", "cc", "clang", "clang++", "g++", "gcc", "ld", "ldconfig", "ninja", "ptxas", "uname"})
+TOOLS = frozenset(
+    {"c++", "cc", "clang", "clang++", "fc-list", "g++", "gcc", "ld", "ldconfig", "ninja", "ptxas", "uname"}
+)
 """programs that libraries start to compile a model, or to look at the machine"""
 KEPT = (
     "CUBLAS_",
