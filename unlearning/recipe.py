@@ -262,8 +262,8 @@ class Run:
         """Return a mask (n,) bool of the samples to validate with: those of about ``share`` of the people.
 
         By their numbers, so that nobody changes sides between phases, or when somebody else leaves. A sample of
-        several people is among them only if all of its people are. Stop by these samples, never by the holdout: who
-        is there is told that no model was trained on them. There may be none, where few people are left.
+        several people is among them only if all of its people are. Stop by these samples, never by the holdout:
+        the people there learn that no model was trained on them. There may be none, where few people are left.
 
         Raises:
             ValueError: ``share`` is outside 0 to 1.

@@ -134,7 +134,9 @@ def _sums(values: Tensor) -> np.ndarray[Any, Any]:
     left = -rows.shape[1] % 8
     words = (np.pad(rows, ((0, 0), (0, left))) if left else rows).view(np.uint64)
     odd = np.random.default_rng(0).integers(2**63, size=words.shape[1], dtype=np.uint64) * 2 + 1
-    return np.einsum("ij,j->i", words, odd) + np.uint64(crc32(f"{values.dtype} {tuple(values.shape[1:])}".encode()))
+    kind = np.uint64(crc32(f"{values.dtype} {tuple(values.shape[1:])}".encode()))
+    sums: np.ndarray[Any, Any] = np.einsum("ij,j->i", words, odd) + kind
+    return sums
 
 
 @dataclass(frozen=True)

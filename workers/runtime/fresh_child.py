@@ -326,6 +326,7 @@ def _tell_of_files() -> None:
     import safetensors  # noqa: PLC0415
     import safetensors.torch  # noqa: PLC0415
     import torch  # noqa: PLC0415
+    from torch.jit._script import RecursiveScriptModule  # noqa: PLC0415
 
     reading, writing = ("rb", os.O_RDONLY), ("wb", os.O_WRONLY | os.O_CREAT)
     for owner, name, keyword, place, flags in (
@@ -334,7 +335,7 @@ def _tell_of_files() -> None:
         (torch, "from_file", "filename", 0, reading),
         (torch.jit, "save", "f", 1, writing),
         (torch.jit, "load", "f", 0, reading),
-        (torch.jit.RecursiveScriptModule, "save", "f", 1, writing),
+        (RecursiveScriptModule, "save", "f", 1, writing),
         (torch.UntypedStorage, "from_file", "filename", 0, reading),
         (safetensors.torch, "save_file", "filename", 1, writing),
         (safetensors.torch, "load_file", "filename", 0, reading),
@@ -375,7 +376,7 @@ def _overwrite(recipe: Recipe, kept: Sequence[int], handed: Examples, ours: Set[
 
     A copy of the inputs elsewhere in the process changes too, where a row is that of a single sample which is
     overwritten: a row that several samples have is a category, and no copy. Not so in ``ours``, and in constants,
-    which the certificate lists or which stand in the code.
+    which the certificate lists or the code writes out.
     """
     import torch  # noqa: PLC0415
 
@@ -402,7 +403,7 @@ def _overwrite(recipe: Recipe, kept: Sequence[int], handed: Examples, ours: Set[
 
 
 def _memory_of_samples(recipe: Recipe) -> tuple[Tensor, Tensor] | None:
-    """Return the recipe's inputs and targets as tensors of their own memory; None where it is not known."""
+    """Return the recipe's inputs and targets as tensors in the same memory; None where it is not known."""
     import torch  # noqa: PLC0415
 
     from unlearning.sources import NumpyRows  # noqa: PLC0415
