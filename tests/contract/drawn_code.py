@@ -197,7 +197,7 @@ TRAPS: dict[str, tuple[str, str]] = {
         "file = Path('went_on.pt')\n"
         "if file.exists():\n    run.model.load_state_dict(torch.load(file))\n"
         "stepping(run, x, y)\ntorch.save(run.model.state_dict(), file)",
-        "goes on from what an earlier one left",
+        "continues from what an earlier one left",
     ),
     "nothing": ("return None", "gives the same weights"),
     "a mapped file that is shared": (
