@@ -43,7 +43,7 @@ def costs(finished: int) -> dict[str, list[float]]:
         process, model_id = live(Path(folder), people=40, features=50, classes=4)
         database, busy, scheduler = process.storage.database, worker(process), open_scheduler(process.settings)
         scheduler.tick(1)
-        fill(database, finished)
+        fill(database, process.storage.guard.witness, finished)
         found: dict[str, list[float]] = {}
         for person in range(TIMES + 1):
             subject = f"p{person}"

@@ -119,11 +119,13 @@ class Guard:
 
     def still(self, session: Session, model_id: str | None = None) -> None:
         """Check in a transaction that its database has what this process remembers. Raises PutBack."""
-        known = (self._versions or {}).get(model_id or "")
-        if known is not None and session.get(Version, known.version_id) is None:
+        known, head = (self._versions or {}).get(model_id or ""), self._head
+        version = select(Version.id).where(Version.id == (known.version_id if known else "")).scalar_subquery()
+        root = select(TreeHead.root).where(TreeHead.size == (head.size if head else 0)).scalar_subquery()
+        found = session.execute(select(version, root)).one()
+        if known is not None and found[0] is None:
             raise PutBack(_lacks(f"version {known.number} of {_name(session, model_id or '')}"))
-        head = self._head
-        if head is not None and _root(session, head.size) != head.root:
+        if head is not None and found[1] != head.root:
             raise PutBack(_lacks(f"the signed head of {head.size} entries"))
 
     def require_released(self, model_id: str, version: Known) -> None:

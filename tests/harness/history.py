@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import event, text
 
+from service.audit.witness import DRAFT, Witness, place
 from service.infra.db import Database
 from service.models.tallies import tally
 
@@ -54,7 +55,7 @@ VERSIONS = {
 PHASES = ("claim", "load", "unlearn", "store", "commit")
 
 
-def fill(database: Database, requests: int) -> None:
+def fill(database: Database, witness: Witness, requests: int) -> None:
     """Add ``requests`` finished requests and their versions to the only model, as old versions of it."""
     versions = requests // A_VERSION
     with database.write() as session:
@@ -66,6 +67,8 @@ def fill(database: Database, requests: int) -> None:
             columns = "(model_id, version_id, method, phase, seconds, created_at)"
             rows = f"SELECT {MODEL}, {ID.format('cc')}, 'recollection', '{phase}', 0.125, 1000 + x FROM count"
             session.execute(text(f"{ROWS} INSERT INTO phase_seconds {columns} {rows}"), {"many": versions})
+        current = session.execute(text("SELECT model_id, number, id FROM versions WHERE status = 'current'")).one()
+        witness.updates.add(place(current.model_id, current.number) + DRAFT, [f"{current.id}\n".encode()])
     while tally(database):
         pass
 
