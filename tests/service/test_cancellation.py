@@ -88,7 +88,7 @@ def test_an_approval_and_a_cancellation_at_the_same_moment_end_in_one_of_the_two
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-@pytest.mark.parametrize(("what", "reason"), [("approve", Reason.LARGE), ("retry", Reason.WORKER_LOST)])
+@pytest.mark.parametrize(("what", "reason"), [("approve", Reason.LARGE), ("retry", Reason.FAILED)])
 def test_what_was_blocked_is_not_queued_in_a_model_that_is_retired_meanwhile(
     client: TestClient, service: Service, what: str, reason: Reason
 ) -> None:

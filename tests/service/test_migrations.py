@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.config import Config
-from sqlalchemy import select, text
+from sqlalchemy import MetaData, Table, select, text
 
 from service.infra import migrate as module
 from service.infra.db import Database
 from service.infra.migrate import SchemaState, compare, migrate, schema_state
-from service.infra.tables import Certificate, DeletionRequest, Generation, Model, Task
+from service.infra.tables import DeletionRequest, Generation, Model, Record, Task
 
 pytestmark = pytest.mark.both_engines
 
@@ -164,29 +165,41 @@ OLD_CODES = {
 }
 
 
-def test_the_codes_of_reasons_are_renamed_but_not_under_a_certificate_that_is_not_signed(furnished: Database) -> None:
-    with furnished.write() as session:
-        for at, code in enumerate([*OLD_CODES, "already_forgotten"]):
-            session.add(
-                DeletionRequest(id=f"r{at}", tenant_id="t", status="queued", salt=b"s", received_at=1, created_at=1)
-            )
-            session.flush()
-            task = {"tenant_id": "t", "model_id": "m", "status": "blocked", "not_before": 1, "created_at": 1}
-            session.add(Task(id=f"t{at}", request_id=f"r{at}", reason=code, **task))
-            session.add(
-                Certificate(request_id=f"r{at}", completed_at=1, tenant_id="t", issued_at=None if at == 6 else 2)
-            )
-        session.execute(
-            text(
-                "UPDATE deletion_requests SET reason = (SELECT reason FROM tasks WHERE 'r' || substr(tasks.id, 2) = "
-                "deletion_requests.id)"
-            )
-        )
-        for table in ("tasks", "deletion_requests"):
-            session.execute(text(f"ALTER TABLE {table} DROP COLUMN facts"))
-        session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
-    migrate(furnished)
-    with furnished.read() as session:
+@pytest.fixture
+def first(database: Database) -> Database:
+    """A database that only the first migration has run on, with one model."""
+    Record.metadata.drop_all(database.engine)
+    with database.write() as session:
+        session.execute(text("DROP TABLE alembic_version"))
+    with module._locked(database) as connection, connection.begin():
+        configuration = module._configuration()
+        configuration.attributes["connection"] = connection
+        command.upgrade(configuration, "0001")
+    row = {"id": "m", "tenant_id": "t", "name": "n", "status": "live", "recipe": "r", "policy": {}, "created_at": 1}
+    add_rows(database, "models", row)
+    return database
+
+
+def add_rows(database: Database, name: str, *rows: dict[str, object]) -> None:
+    """Add rows to the table as it is in the database, which has other columns than this release's records."""
+    with database.write() as session:
+        table = Table(name, MetaData(), autoload_with=session.connection())
+        for row in rows:
+            session.execute(table.insert().values(row))
+
+
+def test_the_codes_of_reasons_are_renamed_but_not_under_a_certificate_that_is_not_signed(first: Database) -> None:
+    codes = [*OLD_CODES, "already_forgotten"]
+    request = {"tenant_id": "t", "status": "queued", "salt": b"s", "received_at": 1, "created_at": 1}
+    task = {"tenant_id": "t", "model_id": "m", "status": "blocked", "not_before": 1, "created_at": 1}
+    named = [(f"r{at}", f"t{at}", code) for at, code in enumerate(codes)]
+    add_rows(first, "deletion_requests", *({**request, "id": r, "reason": code} for r, _, code in named))
+    add_rows(first, "tasks", *({**task, "id": t, "request_id": r, "reason": code} for r, t, code in named))
+    certificates = [(r, None if r == "r6" else 2) for r, _, _ in named]
+    whole = {"completed_at": 1, "tenant_id": "t"}
+    add_rows(first, "certificates", *({**whole, "request_id": r, "issued_at": at} for r, at in certificates))
+    migrate(first)
+    with first.read() as session:
         *tasks, unsigned = session.scalars(select(Task).order_by(Task.id)).all()
         requests = session.scalars(select(DeletionRequest).order_by(DeletionRequest.id)).all()
         assert [(each.reason, each.facts) for each in tasks] == list(OLD_CODES.values())

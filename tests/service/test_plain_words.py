@@ -139,7 +139,9 @@ def test_exact_says_what_the_training_gives_and_a_number_only_where_it_was_tried
     assert meant(exact(deterministic=True)) == (
         f"Version 3 is what this training gives without this person, bit for bit.{blind}",
     )
-    for word in (exact(operators_word=True), exact(tried=["Not tried: Two runs gave different results."])):
+    older = exact(tried=["Not tried: Two runs gave different results."])
+    del older["claim"]["operators_word"]  # a claim from before trainings had processes of their own lacks it
+    for word in (exact(operators_word=True), older):
         assert meant(word) == (
             "Version 3 is what this training gives without this person. That the training reads nothing else is the "
             "operator's word, so no number is given.",

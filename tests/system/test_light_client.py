@@ -137,7 +137,7 @@ def test_a_person_is_found(stack: Stack) -> None:
 def test_who_waits_for_an_unverified_request_is_told_what_to_do(stack: Stack) -> None:
     with expunge(stack) as client:
         request = client.delete(subject_id="nobody-known", verified=False)
-        with pytest.raises(NotCompleted, match="Verify the request"):
+        with pytest.raises(NotCompleted, match="verify the request"):
             client.wait(request["id"])
     stack.client.post(f"/v1/deletion-requests/{request['id']}/reject", {"reason": "the test is over"})
 
