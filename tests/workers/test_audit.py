@@ -233,7 +233,8 @@ def test_a_refuted_claim_is_named(capsys: pytest.CaptureFixture[str], monkeypatc
     small = ["--trials", "400", "--updates", "4", "--canaries", "1", *FEW]
     assert main(["--recipe", str(RECIPES / "convex.py"), "--methods", "newton", *small]) == EXCEEDED
     told = " ".join(capsys.readouterr().out.split())
-    assert "exceeds the claim" in told and "REFUTED: newton (noise measured)" in told
+    assert "exceeds the claim" in told
+    assert "newton (noise measured)" in told.partition("REFUTED: ")[2]  # other attacks may exceed it too
 
 
 @pytest.mark.parametrize(

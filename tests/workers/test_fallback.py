@@ -51,7 +51,7 @@ def test_the_request_after_the_last_round_of_safe_ends_visibly(world: World, fal
     second = world.delete("p2")
     world.work(model_id)
     if fallback is None:
-        assert (world.task(second).status, world.task(second).reason) == ("blocked", "method_refused")
+        assert (world.task(second).status, world.task(second).reason) == ("blocked", "needs_retrain")
         assert world.head(model_id).number == 2
         return
     for _ in range(3):

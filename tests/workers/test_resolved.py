@@ -276,17 +276,17 @@ def worker_lost(scene: Scene) -> Story:
 
 
 def failed(scene: Scene) -> Story:
-    """the folder of the store is a file; the folder is put back"""
+    """the folder of the private store is a file; the folder is put back"""
     model_id = scene.world.live()
     request = scene.ask(subject_id="p3")
-    store = root_of(scene.world.storage.store)
+    store = root_of(scene.world.storage.private)
     away = store.rename(store.with_name("away"))
     store.write_text("not a folder")
     for _ in range(4):
         scene.world.change(Model, model_id, due_at=None)
         scene.world.work(model_id)
     told = scene.shown(request)
-    assert re.fullmatch(r"Three attempts failed: FileExistsError at files\.py:\d+\.", told["title"])
+    assert re.fullmatch(r"Three attempts failed: NotADirectoryError at files\.py:\d+\.", told["title"])
     yield request
     store.unlink()
     away.rename(store)

@@ -209,7 +209,7 @@ def rotated(world: World, monkeypatch: pytest.MonkeyPatch) -> Verifier:
 
 def certificates(world: World) -> list[dict[str, Any]]:
     """Certify what is due; return all certificates."""
-    scheduler.extend_log(world.database, signer(world))
+    scheduler.extend_log(world.database, signer(world), Witness(world.storage.store.folder))
     scheduler.issue(world.database, signer(world), world.storage.pepper)
     return [json.loads(row.envelope or "null") for row in world.rows_of(Certificate) if row.envelope]
 
@@ -253,7 +253,7 @@ def test_a_restore_believes_no_handover_that_the_key_in_use_did_not_acknowledge(
     """Somebody writes into the store, and owns a key that was retired, or one of their own."""
     model_id = world.live(min_guarantee="proved")
     released(world, model_id, "p1")
-    scheduler.extend_log(world.database, signer(world))
+    scheduler.extend_log(world.database, signer(world), Witness(world.storage.store.folder))
     old, stolen = snapshot(world), signer(world)
     rotated(world, monkeypatch)
     current, thief = signer(world), Signer(world.settings.log_origin, b"t" * 32)

@@ -142,7 +142,7 @@ def test_a_tick_gives_every_audit_entry_its_place(world: World) -> None:
     world.delete("p3")
     world.work(model_id)
     chief = scheduler.open_scheduler(world.settings)
-    assert chief.tick()
+    assert chief.tick() and chief.tick()  # the second one places what the first one wrote: the certificate was issued
     with world.database.read() as session:
         size = session.scalar(select(TreeHead.size).order_by(TreeHead.size.desc()).limit(1))
     assert size == len(world.kinds())

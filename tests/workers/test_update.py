@@ -539,7 +539,7 @@ def test_an_attempt_that_fails_three_times_is_held_with_its_reason(world: World)
         world.work(model_id)
     held = world.request(request)
     assert (held.status, held.reason) == ("blocked", "failed")
-    assert (world.task(request).facts or {})["failed"]["error"] == "FileExistsError"
+    assert (world.task(request).facts or {})["failed"]["error"] == "NotADirectoryError"
 
 
 def test_a_request_whose_workers_die_three_times_is_held_as_worker_lost(world: World) -> None:

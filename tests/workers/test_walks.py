@@ -19,7 +19,7 @@ from service.audit.witness import Witness
 from service.certificates import issue as certificates
 from service.infra.pseudonyms import new_id, sample_digest
 from service.infra.settings import session_key
-from service.infra.tables import AuditEntry, BudgetEntry, DeletionRequest, Lease, Membership, Removal, Task
+from service.infra.tables import AuditEntry, BudgetEntry, Consumer, DeletionRequest, Lease, Membership, Removal, Task
 from service.models import restore_guard as backups
 from service.models.retrain_plan import retrain_lease
 from service.requests import intake
@@ -42,8 +42,12 @@ PATH = "/v1/deletion-requests"
 
 @contextmanager
 def http(world: World) -> Iterator[TestClient]:
+    """Call as one actor, whose consumer the name ``web`` is."""
     with world.database.write() as session:
-        key = create_key(session, world.storage.pepper, label="test", scopes=list(Scope), tenant_id=TENANT)
+        actor = session.scalar(select(Consumer.actor_id))
+        key = create_key(
+            session, world.storage.pepper, label="test", scopes=list(Scope), tenant_id=TENANT, actor_id=actor
+        )
     with TestClient(create_app(world.settings), headers={"Authorization": f"Bearer {key.secret}"}) as client:
         yield client
 
