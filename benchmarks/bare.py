@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from sqlalchemy import Column, MetaData, String, Table, insert
 
-from service.infra.db import Database
+from expunge.service.infra.db import Database
 
 database = Database(os.environ["BARE_DATABASE_URL"])
 orders = Table("bare_orders", MetaData(), Column("id", String(36), primary_key=True), Column("subject", String(64)))

@@ -17,14 +17,14 @@ from typing import Any
 from sqlalchemy import event, select
 from sqlalchemy.orm import Session
 
-from service.audit.signed_note import Signer
-from service.certificates.issue import issue_due
-from service.infra.db import Database
-from service.infra.migrate import migrate
-from service.infra.tables import Certificate, Task
+from expunge.service.audit.signed_note import Signer
+from expunge.service.certificates.issue import issue_due
+from expunge.service.infra.db import Database
+from expunge.service.infra.migrate import migrate
+from expunge.service.infra.tables import Certificate, Task
+from expunge.workers.scheduler.run import extend_log
 from tests.harness.servers import postgres
 from tests.workers.worlds import World, open_world, settings_of
-from workers.scheduler.run import extend_log
 
 RECIPES = Path(__file__).parent.parent / "tests" / "faults" / "recipes"
 REQUESTS = int(os.environ.get("BENCH_REQUESTS", "2000"))

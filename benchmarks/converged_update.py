@@ -20,19 +20,19 @@ from typing import Any, TypeAlias
 import torch
 
 from benchmarks.release import TENANT, delete, live, worker
-from service.infra.tables import Model, Version
+from expunge.service.infra.tables import Model, Version
+from expunge.workers.app import Worker
+from expunge.workers.guarantee.certify import Size, certify
+from expunge.workers.guarantee.needs import generator
+from expunge.workers.guarantee.refine import refine
+from expunge.workers.runtime.jobs import Deletions
+from expunge.workers.runtime.lease import TakenLease
+from expunge.workers.runtime.process import Process
+from expunge.workers.storage.private_state import Kept
+from expunge.workers.update import run
 from unlearning.accounting.policy import Policy
 from unlearning.model.training import train
 from unlearning.types import ForgetSet
-from workers.app import Worker
-from workers.guarantee.certify import Size, certify
-from workers.guarantee.needs import generator
-from workers.guarantee.refine import refine
-from workers.runtime.jobs import Deletions
-from workers.runtime.lease import TakenLease
-from workers.runtime.process import Process
-from workers.storage.private_state import Kept
-from workers.update import run
 
 SAMPLES = tuple(int(each) for each in os.environ.get("BENCH_SAMPLES", "10000,100000").split(","))
 UPDATES = 7

@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from service.connect.drop.identifiers import hash_of
-from service.connect.drop.items import AnswerCode, Feed, answers, mark_checked, match, store
-from service.connect.drop.lists import identities, lists
-from service.infra.db import Database
-from service.infra.migrate import migrate
-from service.infra.pseudonyms import Pepper
-from service.infra.tenants import DEFAULT_TENANT
+from expunge.service.connect.drop.identifiers import hash_of
+from expunge.service.connect.drop.items import AnswerCode, Feed, answers, mark_checked, match, store
+from expunge.service.connect.drop.lists import identities, lists
+from expunge.service.infra.db import Database
+from expunge.service.infra.migrate import migrate
+from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.tenants import DEFAULT_TENANT
 
 ITEMS, PEOPLE, PLANTED = 1_000_000, 10_000_000, 100_000
 SECONDS = 600

@@ -22,12 +22,12 @@ from typing import Any
 
 import torch
 
+from expunge.workers.runtime import recipes
 from unlearning.bounds.minimiser import Minimiser
 from unlearning.methods import load
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
 from unlearning.types import ForgetSet, Learned, State
-from workers.runtime import recipes
 
 FOLDER = Path(__file__).parents[1] / "examples"
 METHODS = {

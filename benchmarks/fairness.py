@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.latency import CLASSES, FEATURES, REST_SECONDS, wait
 from benchmarks.release import RECIPE
-from service.infra.db import Database
+from expunge.service.infra.db import Database
 from tests.harness import servers, stack
 
 POSTS, WARM_UP = int(os.environ.get("BENCH_POSTS", "100")), 3

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.release import delete, live, worker
-from service.api.metrics import render
-from service.api.traffic import Traffic
+from expunge.service.api.metrics import render
+from expunge.service.api.traffic import Traffic
+from expunge.workers.scheduler.run import open_scheduler
 from tests.harness.history import fill
-from workers.scheduler.run import open_scheduler
 
 FINISHED = tuple(int(each) for each in os.environ.get("BENCH_FINISHED", "1000,1000000").split(","))
 TIMES = 9

@@ -26,7 +26,7 @@ from typing import Any
 import httpx
 
 from benchmarks.release import live
-from service.access.api_keys import Scope, create_key
+from expunge.service.access.api_keys import Scope, create_key
 from tests.harness import servers
 
 CLIENTS = 16
@@ -83,7 +83,11 @@ def both(folder: Path, url: str) -> dict[str, Any]:
     ours = {"EXPUNGE_HOME": str(folder / "home"), "EXPUNGE_DATABASE_URL": url, **UNLIMITED}
     return {
         "intake": serving(
-            "service.api.app:create_app", "/v1/deletion-requests", f"Authorization: Bearer {key}\r\n", ours, "--factory"
+            "expunge.service.api.app:create_app",
+            "/v1/deletion-requests",
+            f"Authorization: Bearer {key}\r\n",
+            ours,
+            "--factory",
         ),
         "bare": serving("benchmarks.bare:app", "/orders", "", {"BARE_DATABASE_URL": url}),
     }

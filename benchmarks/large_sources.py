@@ -147,8 +147,8 @@ def copied(url: str, count: str) -> dict[str, Any]:
     """Send as many membership rows as there are samples, in lines that are made beforehand, a transaction a block."""
     from sqlalchemy import create_engine, text  # noqa: PLC0415
 
-    from service.infra.db import Database  # noqa: PLC0415
-    from service.infra.migrate import migrate  # noqa: PLC0415
+    from expunge.service.infra.db import Database  # noqa: PLC0415
+    from expunge.service.infra.migrate import migrate  # noqa: PLC0415
 
     migrate(Database(url))
     engine = create_engine(url)
@@ -175,10 +175,10 @@ def copied(url: str, count: str) -> dict[str, Any]:
 
 def solved(home: str) -> dict[str, Any]:
     """Train once, with the service's own solve."""
-    from service.infra.settings import Settings  # noqa: PLC0415
+    from expunge.service.infra.settings import Settings  # noqa: PLC0415
+    from expunge.workers.runtime import recipes  # noqa: PLC0415
     from unlearning.model.problem import Problem  # noqa: PLC0415
     from unlearning.model.training import train  # noqa: PLC0415
-    from workers.runtime import recipes  # noqa: PLC0415
 
     recipe = recipes.load(Path(home), "recipe").recipe
     problem, examples = Problem(recipe), recipe.samples.examples(most=Settings().sample_bytes)

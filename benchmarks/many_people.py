@@ -25,20 +25,20 @@ from typing import Any
 import torch
 from sqlalchemy import func, select, text
 
-from service.audit.signed_note import Signer
-from service.certificates.envelope import verify
-from service.infra.db import Database
-from service.infra.files import Store
-from service.infra.migrate import migrate
-from service.infra.tables import Certificate, Version
+from expunge.service.audit.signed_note import Signer
+from expunge.service.certificates.envelope import verify
+from expunge.service.infra.db import Database
+from expunge.service.infra.files import Store
+from expunge.service.infra.migrate import migrate
+from expunge.service.infra.tables import Certificate, Version
+from expunge.workers.app import Worker
+from expunge.workers.runtime import recipes
+from expunge.workers.scheduler.run import open_scheduler
 from tests.harness import servers
 from tests.harness.residue import disguises, numbers, windows
 from tests.workers.worlds import World, open_world, settings_of
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
-from workers.app import Worker
-from workers.runtime import recipes
-from workers.scheduler.run import open_scheduler
 
 CASES = os.environ.get("BENCH_MANY", "postgresql:200000:5,sqlite:100000:1")
 UPDATES, TOGETHER, FEATURES = 20, 50, 20

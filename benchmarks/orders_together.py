@@ -15,11 +15,11 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service.infra.db import Database
-from service.infra.migrate import migrate
-from service.infra.pseudonyms import Pepper
-from service.infra.tenants import DEFAULT_TENANT
-from service.requests.intake import Order, accept, accept_all
+from expunge.service.infra.db import Database
+from expunge.service.infra.migrate import migrate
+from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.tenants import DEFAULT_TENANT
+from expunge.service.requests.intake import Order, accept, accept_all
 
 ORDERS, TIMES = 100, 9
 

@@ -87,7 +87,7 @@ def reached(call: Callable[[], object]) -> tuple[int, int, int]:
 
 def _imported(name: str) -> Any:
     """Import a module of ``service`` from where it is, or was before the packages had rooms."""
-    for path in (f"service.{name}", f"service.{BEFORE.get(name)}", f"service.infra.{name}"):
+    for path in (f"service.{name}", f"service.{BEFORE.get(name)}", f"expunge.service.infra.{name}"):
         with suppress(ModuleNotFoundError):
             return importlib.import_module(path)
     raise ModuleNotFoundError(f"this checkout has no module {name} of service")

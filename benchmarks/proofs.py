@@ -16,9 +16,9 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service.audit.log import proofs
-from service.infra.db import Database
-from service.infra.migrate import migrate
+from expunge.service.audit.log import proofs
+from expunge.service.infra.db import Database
+from expunge.service.infra.migrate import migrate
 
 SHORT, LONG = 10_000, 1_000_000
 ASKED = 250 * 5

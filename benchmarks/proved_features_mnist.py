@@ -33,6 +33,7 @@ from torch.nn import functional as F
 
 import unlearning as ul
 from examples.digits.recipe import recipe as digits
+from expunge.workers.guarantee.noise import perturbed
 from unlearning.accounting.budget import charge_of, limit_of, updates_left
 from unlearning.bounds.minimiser import Minimiser
 from unlearning.features import Scattering, Tangent
@@ -43,7 +44,6 @@ from unlearning.model.training import train
 from unlearning.quality.independent import Answering
 from unlearning.quality.simulate import forget_set, left_by
 from unlearning.types import State
-from workers.guarantee.noise import perturbed
 
 MNIST = Path(os.environ.get("EXPUNGE_MNIST", Path(__file__).parents[2] / "shared" / "data" / "mnist10k"))
 TRAIN, PUBLIC = 8_000, 500

@@ -18,24 +18,24 @@ import numpy as np
 import torch
 from sqlalchemy import func, select
 
-from service.infra.db import Database, now
-from service.infra.files import Store
-from service.infra.migrate import migrate
-from service.infra.settings import Settings, ensure_secrets
-from service.infra.tables import Model, PhaseSeconds, Task
-from service.models import register as registration
-from service.requests import intake
+from expunge.service.infra.db import Database, now
+from expunge.service.infra.files import Store
+from expunge.service.infra.migrate import migrate
+from expunge.service.infra.settings import Settings, ensure_secrets
+from expunge.service.infra.tables import Model, PhaseSeconds, Task
+from expunge.service.models import register as registration
+from expunge.service.requests import intake
+from expunge.workers.app import Worker
+from expunge.workers.runtime.heartbeat import Pulse
+from expunge.workers.runtime.jobs import Deletions
+from expunge.workers.runtime.model import Benches
+from expunge.workers.runtime.process import Process
+from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.storage import checkpoint_format as codec
+from expunge.workers.update import run as unlearn
+from expunge.workers.update.claim import claim
 from tests.harness import servers
 from unlearning.accounting.policy import Policy
-from workers.app import Worker
-from workers.runtime.heartbeat import Pulse
-from workers.runtime.jobs import Deletions
-from workers.runtime.model import Benches
-from workers.runtime.process import Process
-from workers.runtime.stopwatch import Stopwatch
-from workers.storage import checkpoint_format as codec
-from workers.update import run as unlearn
-from workers.update.claim import claim
 
 TENANT = "default"
 RECOLLECTION = {"method": "recollection", "threshold": 1e9, "utility_tolerance": None}

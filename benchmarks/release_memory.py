@@ -18,10 +18,10 @@ from sqlalchemy import func, select
 
 from benchmarks import release
 from benchmarks.release import TENANT
-from service.infra.settings import Settings
-from service.infra.tables import Model, Version
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tables import Model, Version
+from expunge.workers.runtime.process import Process
 from unlearning.accounting.policy import Policy
-from workers.runtime.process import Process
 
 FEATURES, CLASSES = 1_120_000, 10
 CHECKPOINT = 4 * FEATURES * CLASSES

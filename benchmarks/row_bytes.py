@@ -17,10 +17,10 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Engine, Table, create_engine, insert, text
 
-from service.infra.tables import Membership, StoredVector
+from expunge.service.infra.tables import Membership, StoredVector
+from expunge.workers.storage.encryption import NONCE_BYTES, TAG_BYTES
+from expunge.workers.storage.key_store import HolderKey
 from tests.harness import servers
-from workers.storage.encryption import NONCE_BYTES, TAG_BYTES
-from workers.storage.key_store import HolderKey
 
 COUNT = 100_000
 BATCH = 10_000

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.release import RECIPE, RECOLLECTION, TENANT, delete, live, worker
-from service.requests import intake
+from expunge.service.requests import intake
 
 DOCS = Path(__file__).parents[1] / "docs"
 STEPS, BATCH = 64, 64

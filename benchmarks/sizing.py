@@ -24,11 +24,11 @@ from sqlalchemy import func, select, text
 
 from benchmarks.certificates import RECIPES, issue
 from benchmarks.many_people import cpu_of
-from service.infra.db import Database
-from service.infra.migrate import migrate
-from service.infra.pseudonyms import subject_digest
-from service.infra.tables import Membership, Model, Task
-from service.requests import intake
+from expunge.service.infra.db import Database
+from expunge.service.infra.migrate import migrate
+from expunge.service.infra.pseudonyms import subject_digest
+from expunge.service.infra.tables import Membership, Model, Task
+from expunge.service.requests import intake
 from tests.harness.servers import Postgres, postgres
 from tests.workers.worlds import TENANT, World, open_world, settings_of
 

@@ -22,10 +22,10 @@ from torch.nn import functional as F
 
 from benchmarks.gpu import residual_network
 from benchmarks.release import delete, live, timed_update
+from expunge.workers.runtime.model import Benches
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.model.curvature import gradient_and_product
 from unlearning.model.training import train
-from workers.runtime.model import Benches
 
 REPEATS, TARGET = 3, 1.3
 BATCH, RATE = 32, 0.01

@@ -16,10 +16,10 @@ from typing import Any
 from sqlalchemy import Connection, event, text
 from sqlalchemy.orm import Session
 
-from service.infra.db import Database
-from service.infra.migrate import migrate
-from service.infra.pseudonyms import Pepper, subject_digest
-from service.requests.suppression import matches
+from expunge.service.infra.db import Database
+from expunge.service.infra.migrate import migrate
+from expunge.service.infra.pseudonyms import Pepper, subject_digest
+from expunge.service.requests.suppression import matches
 from tests.harness.servers import postgres
 
 PEPPER = Pepper.of(b"benchmark" * 4)

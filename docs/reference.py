@@ -18,8 +18,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def description() -> dict[str, Any]:
     """What /openapi.json would answer; no server is started and nothing is kept."""
-    from service.api.app import create_app  # noqa: PLC0415 (only this page needs it)
-    from service.infra.settings import Settings  # noqa: PLC0415
+    from expunge.service.api.app import create_app  # noqa: PLC0415 (only this page needs it)
+    from expunge.service.infra.settings import Settings  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as home:
         described: dict[str, Any] = create_app(Settings(home=Path(home))).openapi()

@@ -1,10 +1,10 @@
-"""Alembic's entry. The connection, its lock and its transaction come from service.infra.migrate."""
+"""Alembic's entry. The connection, its lock and its transaction come from expunge.service.infra.migrate."""
 
 from __future__ import annotations
 
 from alembic import context
 
-from service.infra.tables import Record
+from expunge.service.infra.tables import Record
 
 connection = context.config.attributes.get("connection")
 if connection is None:

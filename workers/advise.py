@@ -1,4 +1,4 @@
-"""Which method suits a recipe, and whether any does: ``python -m workers.advise --recipe PATH``, without a service."""
+"""Which method suits a recipe, and whether any does: ``python -m expunge.workers.advise --recipe PATH``, without a service."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from service.infra.settings import Settings
+from expunge.service.infra.settings import Settings
+from expunge.workers.advice.alarm import alarmed
+from expunge.workers.advice.measure import Findings, OutOfTime, Scene, measure
+from expunge.workers.runtime import recipes
+from expunge.workers.runtime.failures import refusal_of
+from expunge.workers.runtime.model import device_of
 from unlearning.accounting.advice import Demand, Offer, break_even, closing, duration
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.methods import NAMES
 from unlearning.types import RecipeError, Refused
-from workers.advice.alarm import alarmed
-from workers.advice.measure import Findings, OutOfTime, Scene, measure
-from workers.runtime import recipes
-from workers.runtime.failures import refusal_of
-from workers.runtime.model import device_of
 
 CAPTION = (
     "accuracy: on the holdout, of what is published; first version: until it is there, a training included; update: "

@@ -12,28 +12,28 @@ from typing import Any
 from celery import Celery
 from sqlalchemy import select
 
-from service.infra.db import Busy, now
-from service.infra.fault_injection import crash_point
-from service.infra.queue import notify as queue
-from service.infra.queue.messages import MODEL_ID, TASK
-from service.infra.tables import Model
-from service.infra.tracing import updating
-from service.models.restore_guard import PutBack
-from workers.runtime.db_retry import retry
-from workers.runtime.failures import of_the_machine
-from workers.runtime.heartbeat import Pulse
-from workers.runtime.jobs import Deletions, Preparation, Work
-from workers.runtime.lease import Stale
-from workers.runtime.model import Benches
-from workers.runtime.process import Process
-from workers.runtime.stopwatch import Stopwatch
-from workers.training.calibrate import Orders
-from workers.training.parallel import VectorUnits, assist
-from workers.training.run import prepare
-from workers.update.claim import HALVE_AFTER, HOLD_AFTER, claim, claim_deletions
-from workers.update.precedence import PATIENCE_SECONDS, Interrupted, before, put_off, waiting_deletions
-from workers.update.run import Errand, update
-from workers.update.task_results import give_up
+from expunge.service.infra.db import Busy, now
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.queue import notify as queue
+from expunge.service.infra.queue.messages import MODEL_ID, TASK
+from expunge.service.infra.tables import Model
+from expunge.service.infra.tracing import updating
+from expunge.service.models.restore_guard import PutBack
+from expunge.workers.runtime.db_retry import retry
+from expunge.workers.runtime.failures import of_the_machine
+from expunge.workers.runtime.heartbeat import Pulse
+from expunge.workers.runtime.jobs import Deletions, Preparation, Work
+from expunge.workers.runtime.lease import Stale
+from expunge.workers.runtime.model import Benches
+from expunge.workers.runtime.process import Process
+from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.training.calibrate import Orders
+from expunge.workers.training.parallel import VectorUnits, assist
+from expunge.workers.training.run import prepare
+from expunge.workers.update.claim import HALVE_AFTER, HOLD_AFTER, claim, claim_deletions
+from expunge.workers.update.precedence import PATIENCE_SECONDS, Interrupted, before, put_off, waiting_deletions
+from expunge.workers.update.run import Errand, update
+from expunge.workers.update.task_results import give_up
 
 PAUSE_SECONDS = 2.0
 MACHINE_PAUSE_SECONDS = 5.0

@@ -1,4 +1,4 @@
-"""Attack a recipe's claims: ``python -m workers.audit --recipe PATH``, without a running service.
+"""Attack a recipe's claims: ``python -m expunge.workers.audit --recipe PATH``, without a running service.
 
 Exit status: 0 where no claim was exceeded, 1 where one was, 2 where nothing could be attacked.
 """
@@ -21,20 +21,20 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from service.infra.settings import Settings
+from expunge.service.infra.settings import Settings
+from expunge.workers.attack.canaries import Cast, with_canaries
+from expunge.workers.attack.may_be_drawn import may_be_drawn
+from expunge.workers.attack.rehearsal import prepare
+from expunge.workers.attack.trials import AttackRow, TrialPlan, Trials, seconds_of
+from expunge.workers.guarantee.certify import CapNotReached
+from expunge.workers.runtime import recipes
+from expunge.workers.runtime.failures import refusal_of
+from expunge.workers.runtime.model import device_of, opened
 from unlearning.accounting.advice import duration
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.evaluation.lower_bound import ALPHA, LARGEST_MU
 from unlearning.methods import NAMES
 from unlearning.types import RecipeError, Refused
-from workers.attack.canaries import Cast, with_canaries
-from workers.attack.may_be_drawn import may_be_drawn
-from workers.attack.rehearsal import prepare
-from workers.attack.trials import AttackRow, TrialPlan, Trials, seconds_of
-from workers.guarantee.certify import CapNotReached
-from workers.runtime import recipes
-from workers.runtime.failures import refusal_of
-from workers.runtime.model import device_of, opened
 
 EXCEEDED, NOTHING = 1, 2
 Tell = Callable[[str, float], None]

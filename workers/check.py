@@ -1,4 +1,4 @@
-"""Whether a recipe is sound, and what it can have, in seconds and without a service: ``python -m workers.check``."""
+"""Whether a recipe is sound, and what it can have, in seconds and without a service: ``python -m expunge.workers.check``."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from service.cli.checks import Finding
-from service.infra.settings import Settings
+from expunge.service.cli.checks import Finding
+from expunge.service.infra.settings import Settings
+from expunge.workers.advice.alarm import alarmed
+from expunge.workers.advice.checks import Subject, counts, inspect, read
+from expunge.workers.advice.measure import Findings, OutOfTime, Scene, measure
+from expunge.workers.runtime.failures import refusal_of
+from expunge.workers.runtime.model import device_of
 from unlearning.accounting.advice import Offer, duration
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.methods import NAMES
 from unlearning.types import RecipeError, Refused
-from workers.advice.alarm import alarmed
-from workers.advice.checks import Subject, counts, inspect, read
-from workers.advice.measure import Findings, OutOfTime, Scene, measure
-from workers.runtime.failures import refusal_of
-from workers.runtime.model import device_of
 
 STRONGEST = (Guarantee.EXACT, Guarantee.PROVED, Guarantee.CALIBRATED, Guarantee.ESTIMATED, Guarantee.NONE)
 

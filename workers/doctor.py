@@ -1,4 +1,4 @@
-"""The checks of ``expunge doctor`` that need torch and the recipes' code: ``python -m workers.doctor``.
+"""The checks of ``expunge doctor`` that need torch and the recipes' code: ``python -m expunge.workers.doctor``.
 
 Each finding is a line of JSON on standard output; the output of recipes is sent to standard error. Nothing is changed.
 """
@@ -17,27 +17,27 @@ import torch
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.cli.checks import Finding, by_reason, lacks_file
-from service.infra.db import Busy, Database
-from service.infra.files import Store
-from service.infra.migrate import SchemaState, schema_state
-from service.infra.pseudonyms import Pepper
-from service.infra.settings import Settings, SettingsError
-from service.infra.tables import Generation, Model, Version
-from service.infra.tenants import recipes_of
-from service.models.recipe_files import is_other_module, locate
-from service.requests.reasons import Reason
+from expunge.service.cli.checks import Finding, by_reason, lacks_file
+from expunge.service.infra.db import Busy, Database
+from expunge.service.infra.files import Store
+from expunge.service.infra.migrate import SchemaState, schema_state
+from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.settings import Settings, SettingsError
+from expunge.service.infra.tables import Generation, Model, Version
+from expunge.service.infra.tenants import recipes_of
+from expunge.service.models.recipe_files import is_other_module, locate
+from expunge.service.requests.reasons import Reason
+from expunge.workers.guarantee.needs import needs_forgotten, needs_retained
+from expunge.workers.runtime import recipes
+from expunge.workers.runtime.failures import facts_of
+from expunge.workers.runtime.method_options import method_of
+from expunge.workers.runtime.model import device_of
+from expunge.workers.storage import manifest
+from expunge.workers.update.select import forgotten
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.model.method import Method
 from unlearning.types import Need, Refused
-from workers.guarantee.needs import needs_forgotten, needs_retained
-from workers.runtime import recipes
-from workers.runtime.failures import facts_of
-from workers.runtime.method_options import method_of
-from workers.runtime.model import device_of
-from workers.storage import manifest
-from workers.update.select import forgotten
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The papers' table for a recipe: ``python -m workers.evaluate --recipe PATH``, without a running service."""
+"""The papers' table for a recipe: ``python -m expunge.workers.evaluate --recipe PATH``, without a running service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,17 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from torch import Tensor
 
-from service.infra.settings import Settings
+from expunge.service.infra.settings import Settings
+from expunge.workers import plots, report
+from expunge.workers.attack.may_be_drawn import may_be_drawn
+from expunge.workers.figures import show_table
+from expunge.workers.guarantee.certify import CapNotReached, Size, Terms, certify
+from expunge.workers.guarantee.choose import guarantee_of
+from expunge.workers.guarantee.refine import refine
+from expunge.workers.guarantee.register import sigma_of
+from expunge.workers.runtime import recipes
+from expunge.workers.runtime.method_options import method_of, with_options
+from expunge.workers.runtime.model import Bench, device_of
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.evaluation.comparators import kinds
@@ -34,16 +44,6 @@ from unlearning.model.parts import parts_of
 from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, ForgetSet, Forgotten, RecipeError, Refused, silent
-from workers import plots, report
-from workers.attack.may_be_drawn import may_be_drawn
-from workers.figures import show_table
-from workers.guarantee.certify import CapNotReached, Size, Terms, certify
-from workers.guarantee.choose import guarantee_of
-from workers.guarantee.refine import refine
-from workers.guarantee.register import sigma_of
-from workers.runtime import recipes
-from workers.runtime.method_options import method_of, with_options
-from workers.runtime.model import Bench, device_of
 
 ANY_DISTANCE_LEFT = 1e9
 """evaluation measures what registration would refuse: that is what it is for"""

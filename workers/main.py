@@ -1,4 +1,4 @@
-"""Entry point of the worker processes: ``python -m workers.main worker|updater|scheduler|restore``."""
+"""Entry point of the worker processes: ``python -m expunge.workers.main worker|updater|scheduler|restore``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from service.audit.import_export import read_export
-from service.audit.signed_note import Signer
-from service.infra.actors import OPERATOR
-from service.infra.db import Busy
-from service.infra.logging import configure
-from service.infra.settings import API_SECRETS, Settings, SettingsError, ensure_secrets
-from service.infra.tracing import export_spans
+from expunge.service.audit.import_export import read_export
+from expunge.service.audit.signed_note import Signer
+from expunge.service.infra.actors import OPERATOR
+from expunge.service.infra.db import Busy
+from expunge.service.infra.logging import configure
+from expunge.service.infra.settings import API_SECRETS, Settings, SettingsError, ensure_secrets
+from expunge.service.infra.tracing import export_spans
 
 WORKERS_SECRETS = ("sealing_key_file", "pepper_file")
 NEEDED = {"worker": WORKERS_SECRETS, "updater": WORKERS_SECRETS, "scheduler": API_SECRETS}
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["restore"]:
         return _restore(settings, [Path(each) for each in arguments[1:]])
     if arguments not in [[name] for name in NEEDED]:
-        sys.stderr.write("usage: python -m workers.main worker|updater|scheduler|restore [EXPORT...]\n")
+        sys.stderr.write("usage: python -m expunge.workers.main worker|updater|scheduler|restore [EXPORT...]\n")
         return 2
     configure(settings.log_level)
     export_spans("worker")
@@ -45,11 +45,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _worker(settings: Settings) -> int:
-    from service.infra.queue import notify as queue  # noqa: PLC0415  (the scheduler starts without torch)
-    from workers.app import Worker, register  # noqa: PLC0415
-    from workers.runtime.db_retry import retry  # noqa: PLC0415
-    from workers.runtime.heartbeat import Pulse  # noqa: PLC0415
-    from workers.runtime.process import Process  # noqa: PLC0415
+    from expunge.service.infra.queue import notify as queue  # noqa: PLC0415  (the scheduler starts without torch)
+    from expunge.workers.app import Worker, register  # noqa: PLC0415
+    from expunge.workers.runtime.db_retry import retry  # noqa: PLC0415
+    from expunge.workers.runtime.heartbeat import Pulse  # noqa: PLC0415
+    from expunge.workers.runtime.process import Process  # noqa: PLC0415
 
     process = retry(lambda: Process.of(settings), tries=None)
     pulse = Pulse(process.storage.database, process.owner, "worker", settings.lease_seconds, settings.device)
@@ -79,10 +79,10 @@ def _updater(settings: Settings) -> int:
     It asks the database and not the broker, because a busy worker may hold the message. torch is loaded when there is
     something to do for the first time.
     """
-    from workers.runtime.db_retry import retry  # noqa: PLC0415
-    from workers.runtime.heartbeat import Pulse  # noqa: PLC0415
-    from workers.runtime.process import Process  # noqa: PLC0415
-    from workers.update.precedence import PATIENCE_SECONDS, waiting_deletions  # noqa: PLC0415
+    from expunge.workers.runtime.db_retry import retry  # noqa: PLC0415
+    from expunge.workers.runtime.heartbeat import Pulse  # noqa: PLC0415
+    from expunge.workers.runtime.process import Process  # noqa: PLC0415
+    from expunge.workers.update.precedence import PATIENCE_SECONDS, waiting_deletions  # noqa: PLC0415
 
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -97,7 +97,7 @@ def _updater(settings: Settings) -> int:
                 if waiting_deletions(session, settings.served_tenants, PATIENCE_SECONDS):
                     break
         if not ended.is_set():
-            from workers.app import Worker  # noqa: PLC0415
+            from expunge.workers.app import Worker  # noqa: PLC0415
 
             worker = Worker(process, pulse)
             while worker.update_what_waits() or not ended.wait(LOOK_SECONDS):
@@ -110,7 +110,7 @@ def _updater(settings: Settings) -> int:
 
 
 def _scheduler(settings: Settings) -> int:
-    from workers.scheduler.run import run  # noqa: PLC0415
+    from expunge.workers.scheduler.run import run  # noqa: PLC0415
 
     run(settings)
     return 0
@@ -118,10 +118,10 @@ def _scheduler(settings: Settings) -> int:
 
 def _restore(settings: Settings, exports: list[Path]) -> int:
     """Print the report as JSON to standard output, or the reason for a refusal to standard error."""
-    from service.audit.signed_note import NotAuthentic  # noqa: PLC0415
-    from service.infra.files import Damaged  # noqa: PLC0415
-    from workers.scheduler.restore import restore  # noqa: PLC0415
-    from workers.storage.storage import Storage  # noqa: PLC0415
+    from expunge.service.audit.signed_note import NotAuthentic  # noqa: PLC0415
+    from expunge.service.infra.files import Damaged  # noqa: PLC0415
+    from expunge.workers.scheduler.restore import restore  # noqa: PLC0415
+    from expunge.workers.storage.storage import Storage  # noqa: PLC0415
 
     storage = Storage.of(settings, OPERATOR)
     try:

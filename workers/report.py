@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from expunge.workers.drawing import Dot, dots
+from expunge.workers.figures import Figure, cell, claimed, lines, refusals, shown
 from unlearning.evaluation.measure import RETRAIN, UNTOUCHED
 from unlearning.evaluation.metrics import Row, spread
-from workers.drawing import Dot, dots
-from workers.figures import Figure, cell, claimed, lines, refusals, shown
 
 DRAWN = {
     "distance_left": "Distance of the weights to a real retraining. 0 is retrained, 1 is untouched.",

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from benchmarks.papers.images import Images, digits, mnist
 from benchmarks.papers.leaving import drawn, seconds_of
 from benchmarks.papers.row import Paper, Row, at_least, at_most, not_run, within
+from expunge.workers.evaluate import support_vectors
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.evaluation.rulers.unseen_people import Side, auc_by_folds, folds_of, two_model_features
 from unlearning.methods.newton import Newton
@@ -22,7 +23,6 @@ from unlearning.model.descent.ball import hold_within, norm_of
 from unlearning.model.training import train
 from unlearning.recipe import Run
 from unlearning.types import Examples, ForgetSet, State
-from workers.evaluate import support_vectors
 
 PAPER = Paper(
     name="cns",

@@ -16,12 +16,12 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from service.audit.log import record
-from service.infra.db import Database, now
-from service.infra.pseudonyms import Pepper, agrees, digest, new_id
-from service.infra.settings import SettingsError
-from service.infra.tables import ActorName, ApiKey, Consent
-from service.infra.tenants import DEFAULT_TENANT, require_name
+from expunge.service.audit.log import record
+from expunge.service.infra.db import Database, now
+from expunge.service.infra.pseudonyms import Pepper, agrees, digest, new_id
+from expunge.service.infra.settings import SettingsError
+from expunge.service.infra.tables import ActorName, ApiKey, Consent
+from expunge.service.infra.tenants import DEFAULT_TENANT, require_name
 
 _KEY = re.compile(r"exp_([0-9a-f]{12})_[0-9a-f]{64}")
 

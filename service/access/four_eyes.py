@@ -12,11 +12,11 @@ from enum import StrEnum
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Caller
-from service.audit.log import record
-from service.infra.db import now
-from service.infra.tables import Consent
-from service.infra.time import DAY_SECONDS, SECOND
+from expunge.service.access.api_keys import Caller
+from expunge.service.audit.log import record
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import Consent
+from expunge.service.infra.time import DAY_SECONDS, SECOND
 
 CONSENT_SECONDS = 7 * DAY_SECONDS
 

@@ -15,10 +15,10 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from service.infra.db import Busy, Database
-from service.infra.pseudonyms import new_id
-from service.infra.settings import SettingsError
-from service.infra.tables import ClaimedPlace
+from expunge.service.infra.db import Busy, Database
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.settings import SettingsError
+from expunge.service.infra.tables import ClaimedPlace
 
 DATABASE = "database"
 """the row of the installation's own id"""

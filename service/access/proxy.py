@@ -15,10 +15,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.access.api_keys import Caller
-from service.infra.db import Database, now
-from service.infra.pseudonyms import Pepper, digest, new_id
-from service.infra.tables import ActorName
+from expunge.service.access.api_keys import Caller
+from expunge.service.infra.db import Database, now
+from expunge.service.infra.pseudonyms import Pepper, digest, new_id
+from expunge.service.infra.tables import ActorName
 
 LONGEST_NAME = 120
 Networks = Sequence[IPv4Network | IPv6Network]
@@ -28,7 +28,7 @@ class NamedPeople:
     """ASGI middleware that removes the header unless it comes from one of ``peers``, once.
 
     ``peer`` is the host at the other end of the connection. It must be read before anything replaces it by what
-    ``X-Forwarded-For`` says (``service.api.http.serve``).
+    ``X-Forwarded-For`` says (``expunge.service.api.http.serve``).
     """
 
     def __init__(self, app: ASGIApp, header: str, peers: Networks) -> None:

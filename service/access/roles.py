@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import StrEnum
 
-from service.access.api_keys import Scope
+from expunge.service.access.api_keys import Scope
 
 
 class KeyRole(StrEnum):

@@ -15,11 +15,11 @@ from sqlalchemy import delete
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Caller, caller_of
-from service.infra.db import now
-from service.infra.pseudonyms import mac, new_id
-from service.infra.tables import EndedSession
-from service.infra.time import HOUR_SECONDS, SECOND
+from expunge.service.access.api_keys import Caller, caller_of
+from expunge.service.infra.db import now
+from expunge.service.infra.pseudonyms import mac, new_id
+from expunge.service.infra.tables import EndedSession
+from expunge.service.infra.time import HOUR_SECONDS, SECOND
 
 COOKIE = "expunge_session"
 SESSION_SECONDS = HOUR_SECONDS

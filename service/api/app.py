@@ -1,4 +1,4 @@
-"""The API process: ``python -m service.api.http.serve``. It loads neither torch nor a recipe."""
+"""The API process: ``python -m expunge.service.api.http.serve``. It loads neither torch nor a recipe."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import Depends, FastAPI
 
-from service.access.api_keys import check_pepper
-from service.access.installation import check_places
-from service.access.proxy import NamedPeople
-from service.api import health, problems
-from service.api.console import pages, reference
-from service.api.dependencies import Service, look_for_unread
-from service.api.http.bodies import Bodies
-from service.api.http.limits import Limiter, Quotas
-from service.api.openapi import document, operation_id
-from service.api.routes import actors, audit, events, keys, opendsr, webhooks
-from service.api.routes.models import consumers, lifecycle, models, retrains, versions
-from service.api.routes.requests import batches, certificates, deletion_requests, holds, search, suppressions
-from service.api.traffic import Measured
-from service.connect.opendsr.processor import Processor
-from service.infra.actors import Called
-from service.infra.db import Busy, Database
-from service.infra.files import folder_at
-from service.infra.logging import configure
-from service.infra.pseudonyms import Pepper
-from service.infra.settings import API_SECRETS, Settings, ensure_secrets, session_key
-from service.infra.tracing import NO_TELEMETRY, Traced, export_spans
+from expunge.service.access.api_keys import check_pepper
+from expunge.service.access.installation import check_places
+from expunge.service.access.proxy import NamedPeople
+from expunge.service.api import health, problems
+from expunge.service.api.console import pages, reference
+from expunge.service.api.dependencies import Service, look_for_unread
+from expunge.service.api.http.bodies import Bodies
+from expunge.service.api.http.limits import Limiter, Quotas
+from expunge.service.api.openapi import document, operation_id
+from expunge.service.api.routes import actors, audit, events, keys, opendsr, webhooks
+from expunge.service.api.routes.models import consumers, lifecycle, models, retrains, versions
+from expunge.service.api.routes.requests import batches, certificates, deletion_requests, holds, search, suppressions
+from expunge.service.api.traffic import Measured
+from expunge.service.connect.opendsr.processor import Processor
+from expunge.service.infra.actors import Called
+from expunge.service.infra.db import Busy, Database
+from expunge.service.infra.files import folder_at
+from expunge.service.infra.logging import configure
+from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.settings import API_SECRETS, Settings, ensure_secrets, session_key
+from expunge.service.infra.tracing import NO_TELEMETRY, Traced, export_spans
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:

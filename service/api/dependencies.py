@@ -12,20 +12,20 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from service.access.api_keys import Caller, Scope, authenticate, caller_of
-from service.access.four_eyes import Act, seconded
-from service.access.proxy import named_by_proxy
-from service.access.session_cookie import open_session, read_cookie
-from service.api.http.limits import Limiter, client_of, wrong_keys
-from service.api.openapi import answer, problem
-from service.api.problems import ApiProblem, Error
-from service.api.traffic import Traffic
-from service.infra.actors import Actor, act_for
-from service.infra.db import Busy, Database
-from service.infra.files import Store
-from service.infra.pseudonyms import Pepper
-from service.infra.settings import Settings
-from service.models.restore_guard import Guard, Verdict, Watch, unconfirmed
+from expunge.service.access.api_keys import Caller, Scope, authenticate, caller_of
+from expunge.service.access.four_eyes import Act, seconded
+from expunge.service.access.proxy import named_by_proxy
+from expunge.service.access.session_cookie import open_session, read_cookie
+from expunge.service.api.http.limits import Limiter, client_of, wrong_keys
+from expunge.service.api.openapi import answer, problem
+from expunge.service.api.problems import ApiProblem, Error
+from expunge.service.api.traffic import Traffic
+from expunge.service.infra.actors import Actor, act_for
+from expunge.service.infra.db import Busy, Database
+from expunge.service.infra.files import Store
+from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.settings import Settings
+from expunge.service.models.restore_guard import Guard, Verdict, Watch, unconfirmed
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -67,7 +67,7 @@ class Service:
 
     @cached_property
     def notifier(self) -> Celery:
-        from service.infra.queue.notify import publisher  # noqa: PLC0415 (celery is slow to load; only writes notify)
+        from expunge.service.infra.queue.notify import publisher  # noqa: PLC0415 (celery is slow to load; only writes notify)
 
         return publisher(self.settings.broker_url)
 
@@ -79,7 +79,7 @@ class Service:
         """Notify the workers of these models; never raises. The scheduler's sweep finds what is lost here."""
         if not model_ids:
             return
-        from service.infra.queue.notify import notify  # noqa: PLC0415
+        from expunge.service.infra.queue.notify import notify  # noqa: PLC0415
 
         notify(self.database, self.notifier, model_ids)
 
@@ -226,7 +226,7 @@ def session_of(service: Service, request: Request) -> Caller | None:
 def _acting(service: Service, request: Request, found: Caller) -> Caller:
     """Return the caller, for whom this call acts from now on: the audit log names them.
 
-    A proxy's header was taken away where it does not count (``service.access.proxy``).
+    A proxy's header was taken away where it does not count (``expunge.service.access.proxy``).
     """
     header = service.settings.actor_header
     name = request.headers.get(header) if header else None

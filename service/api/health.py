@@ -9,16 +9,16 @@ from pydantic import BaseModel
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.access.installation import check_places
-from service.api.dependencies import Running, Service, problems
-from service.api.metrics import render
-from service.api.problems import ApiProblem
-from service.infra.db import Busy, now
-from service.infra.migrate import SchemaState, schema_state
-from service.infra.settings import SettingsError
-from service.infra.tables import Heartbeat
-from service.infra.time import SECOND
-from service.models.restore_guard import unconfirmed
+from expunge.service.access.installation import check_places
+from expunge.service.api.dependencies import Running, Service, problems
+from expunge.service.api.metrics import render
+from expunge.service.api.problems import ApiProblem
+from expunge.service.infra.db import Busy, now
+from expunge.service.infra.migrate import SchemaState, schema_state
+from expunge.service.infra.settings import SettingsError
+from expunge.service.infra.tables import Heartbeat
+from expunge.service.infra.time import SECOND
+from expunge.service.models.restore_guard import unconfirmed
 
 router = APIRouter(tags=["health"])
 _METRICS = "text/plain; version=1.0.0; charset=utf-8"

@@ -11,10 +11,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.infra.db import now
-from service.infra.settings import Settings
-from service.infra.tables import AuditEntry, Heartbeat, LogCheck
-from service.infra.time import ALIVE_SECONDS, SECOND
+from expunge.service.infra.db import now
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tables import AuditEntry, Heartbeat, LogCheck
+from expunge.service.infra.time import ALIVE_SECONDS, SECOND
 
 KINDS = ("worker", "scheduler")
 _PLACES = ("home", "store", "private_store", "key_folder")

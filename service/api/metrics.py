@@ -19,12 +19,12 @@ from prometheus_client.core import (
 from sqlalchemy import ColumnElement, Select, case, func, select
 from sqlalchemy.orm import Session
 
-from service.api.host_metrics import disks, processes
-from service.api.traffic import Traffic, filled
-from service.infra.db import Database, now
-from service.infra.queue.messages import FAILED_NOTIFICATIONS
-from service.infra.settings import Settings
-from service.infra.tables import (
+from expunge.service.api.host_metrics import disks, processes
+from expunge.service.api.traffic import Traffic, filled
+from expunge.service.infra.db import Database, now
+from expunge.service.infra.queue.messages import FAILED_NOTIFICATIONS
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tables import (
     ApiKey,
     BudgetEntry,
     Certificate,
@@ -38,11 +38,21 @@ from service.infra.tables import (
     WebhookEndpoint,
     WorkUnit,
 )
-from service.infra.time import BUCKETS, SECOND
-from service.models.consumers import standing
-from service.models.tallies import ENTRIES, INTAKE, LATENCY, LATENCY_BUCKETS, PHASE, PUBLISHED, SAMPLES, Key, counts
-from service.requests.reasons import Reason, Role, explain
-from service.requests.webhooks import MAX_ATTEMPTS
+from expunge.service.infra.time import BUCKETS, SECOND
+from expunge.service.models.consumers import standing
+from expunge.service.models.tallies import (
+    ENTRIES,
+    INTAKE,
+    LATENCY,
+    LATENCY_BUCKETS,
+    PHASE,
+    PUBLISHED,
+    SAMPLES,
+    Key,
+    counts,
+)
+from expunge.service.requests.reasons import Reason, Role, explain
+from expunge.service.requests.webhooks import MAX_ATTEMPTS
 from unlearning.accounting.budget import epsilon_of, updates_left
 
 _OPEN = ("queued", "running", "blocked")

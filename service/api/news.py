@@ -7,8 +7,8 @@ from typing import Literal
 from fastapi import APIRouter
 from pydantic import AwareDatetime, BaseModel
 
-from service.api.request_views import ActionView, RemedyView
-from service.requests.webhooks import News
+from expunge.service.api.request_views import ActionView, RemedyView
+from expunge.service.requests.webhooks import News
 
 SCHEMAS = APIRouter()
 

@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from service.api.examples import exemplify
-from service.api.news import SCHEMAS
+from expunge.service.api.examples import exemplify
+from expunge.service.api.news import SCHEMAS
 
 Node = dict[str, Any]
 _TEXT = {"type": "string"}

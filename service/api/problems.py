@@ -15,11 +15,11 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.openapi import allowed, fields, members
-from service.infra.db import Busy
-from service.infra.logging import describe
-from service.infra.pseudonyms import new_id
-from service.requests.states import RequestRefused
+from expunge.service.api.openapi import allowed, fields, members
+from expunge.service.infra.db import Busy
+from expunge.service.infra.logging import describe
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.requests.states import RequestRefused
 
 log = logging.getLogger(__name__)
 Error = dict[str, str]

@@ -9,16 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Caller, Scope
-from service.api.types import FreeText, Moment
-from service.infra.tables import DeletionRequest, Model, Task, Version
-from service.infra.time import day_and_time
-from service.models.consumers import standing
-from service.models.expected import expected
-from service.requests.intake import Accepted
-from service.requests.reasons import Reason, Role, explain, reason_of
-from service.requests.states import Status, Suppress, awaits_decision
-from service.requests.suppression import held_elsewhere, holds_on, positions, suppressed
+from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.api.types import FreeText, Moment
+from expunge.service.infra.tables import DeletionRequest, Model, Task, Version
+from expunge.service.infra.time import day_and_time
+from expunge.service.models.consumers import standing
+from expunge.service.models.expected import expected
+from expunge.service.requests.intake import Accepted
+from expunge.service.requests.reasons import Reason, Role, explain, reason_of
+from expunge.service.requests.states import Status, Suppress, awaits_decision
+from expunge.service.requests.suppression import held_elsewhere, holds_on, positions, suppressed
 
 _READER = frozenset({Scope.DELETIONS_READ})
 """the rights that every reader of a stored answer has; ``answer_for`` takes away what the others lack"""

@@ -16,8 +16,8 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.infra.tracing import METHODS, NO_ROUTE
-from service.models.tallies import BEYOND
+from expunge.service.infra.tracing import METHODS, NO_ROUTE
+from expunge.service.models.tallies import BEYOND
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """upper edges in seconds"""

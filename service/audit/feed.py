@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from service.audit.log import signed_size
-from service.infra.tables import AuditEntry, Model
+from expunge.service.audit.log import signed_size
+from expunge.service.infra.tables import AuditEntry, Model
 
 _FIELDS = (
     "reason",

@@ -13,9 +13,9 @@ import secrets
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from service.audit.signed_note import NotAuthentic
-from service.infra.pseudonyms import Pepper, digest
-from service.infra.tables import Hold
+from expunge.service.audit.signed_note import NotAuthentic
+from expunge.service.infra.pseudonyms import Pepper, digest
+from expunge.service.infra.tables import Hold
 
 _NONCE_BYTES = 12
 REASON = "placed again from the audit log"

@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.audit import merkle as tree
-from service.audit.log import newest_head, recorded_at, unplace
-from service.audit.signed_note import NotAuthentic, Verifier
-from service.audit.succession import ROTATED, Succession, TrustedKey, predecessors
-from service.audit.verify import verify
-from service.infra.tables import AuditEntry, TreeHead, TreeNode
+from expunge.service.audit import merkle as tree
+from expunge.service.audit.log import newest_head, recorded_at, unplace
+from expunge.service.audit.signed_note import NotAuthentic, Verifier
+from expunge.service.audit.succession import ROTATED, Succession, TrustedKey, predecessors
+from expunge.service.audit.verify import verify
+from expunge.service.infra.tables import AuditEntry, TreeHead, TreeNode
 
 Export: TypeAlias = tuple[str, list[dict[str, Any]]]
 """the signed head, and the lines in order"""

@@ -1,6 +1,6 @@
 """A new signing key for the log and the certificates. The old one is retired in the log itself.
 
-The entry that retires a key names its successor, and both keys sign it (``service.audit.succession``). So anyone who
+The entry that retires a key names its successor, and both keys sign it (``expunge.service.audit.succession``). So anyone who
 trusts the old key can move to the new one. Anyone who trusts the new key finds the earlier keys in the log, and what
 they signed until then still verifies. The store holds a copy of the entry: a database that is put back to before the
 rotation finds it there.
@@ -14,12 +14,12 @@ from contextlib import suppress
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.audit.log import integrate, record
-from service.audit.signed_note import Handover, NotAuthentic, Signer, Verifier
-from service.audit.succession import ROTATED, Succession, TrustedKey, signatures, trusted_keys
-from service.infra.files import Folder
-from service.infra.tables import AuditEntry
-from service.infra.tenants import DEFAULT_TENANT
+from expunge.service.audit.log import integrate, record
+from expunge.service.audit.signed_note import Handover, NotAuthentic, Signer, Verifier
+from expunge.service.audit.succession import ROTATED, Succession, TrustedKey, signatures, trusted_keys
+from expunge.service.infra.files import Folder
+from expunge.service.infra.tables import AuditEntry
+from expunge.service.infra.tenants import DEFAULT_TENANT
 
 FOLDER = "handovers"
 """in the store: for each rotation the text of its entry, named by the size of the log with it and the new key's id"""

@@ -10,15 +10,15 @@ from typing import Any
 from sqlalchemy import and_, delete, false, func, insert, literal, or_, select, text, update
 from sqlalchemy.orm import Session
 
-from service.audit import merkle as tree
-from service.audit.signed_note import NotAuthentic, Signer, Verifier
-from service.audit.succession import ROTATED, Succession, successions
-from service.audit.witness import Contradicted, Witness, WitnessedHead, epoch_of
-from service.infra.db import Database, batches, now
-from service.infra.fault_injection import crash_point
-from service.infra.pseudonyms import new_id
-from service.infra.settings import SettingsError
-from service.infra.tables import AuditEntry, BudgetEntry, Generation, TreeHead, TreeNode
+from expunge.service.audit import merkle as tree
+from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
+from expunge.service.audit.succession import ROTATED, Succession, successions
+from expunge.service.audit.witness import Contradicted, Witness, WitnessedHead, epoch_of
+from expunge.service.infra.db import Database, batches, now
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.settings import SettingsError
+from expunge.service.infra.tables import AuditEntry, BudgetEntry, Generation, TreeHead, TreeNode
 from unlearning.accounting.budget import Overspent
 
 _LOG_LOCK = 0x6578_7075_6E68
@@ -83,7 +83,7 @@ def entry(
 
 def recorded_at(session: Session) -> int:
     """Return one moment for all entries of a transaction: a session lives as long as its transaction
-    (service.infra.db).
+    (expunge.service.infra.db).
     """
     if "recorded_at" not in session.info:
         session.info["recorded_at"] = now(session)

@@ -10,14 +10,14 @@ from threading import Event
 
 from sqlalchemy import select
 
-from service.audit import merkle as tree
-from service.audit.key_rotation import keys_of
-from service.audit.log import newest_head
-from service.audit.signed_note import NotAuthentic, Signer, Verifier
-from service.audit.verify import open_head
-from service.infra.db import Database, now
-from service.infra.logging import describe
-from service.infra.tables import AuditEntry, LogCheck
+from expunge.service.audit import merkle as tree
+from expunge.service.audit.key_rotation import keys_of
+from expunge.service.audit.log import newest_head
+from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
+from expunge.service.audit.verify import open_head
+from expunge.service.infra.db import Database, now
+from expunge.service.infra.logging import describe
+from expunge.service.infra.tables import AuditEntry, LogCheck
 
 EVERY_SECONDS = 3600
 _LOOK_SECONDS = 10.0

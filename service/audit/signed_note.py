@@ -12,7 +12,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from service.infra.settings import Settings, read_secret
+from expunge.service.infra.settings import Settings, read_secret
 
 _ED25519 = b"\x01"
 _SIZE = re.compile(r"0|[1-9][0-9]{0,18}")

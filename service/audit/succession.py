@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from service.audit.signed_note import NotAuthentic, Signer, Verifier
+from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
 
 ROTATED = "log.key_rotated"
 """the kind of the entry that retires a signing key"""

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.audit import merkle as tree
-from service.audit.signed_note import LogHead, NotAuthentic, Verifier
-from service.audit.succession import TrustedKey, successions, trusted_keys
+from expunge.service.audit import merkle as tree
+from expunge.service.audit.signed_note import LogHead, NotAuthentic, Verifier
+from expunge.service.audit.succession import TrustedKey, successions, trusted_keys
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The store as witness of the database: what was published and signed, in files that are made once and never changed.
 
 A database can go back: a failover that loses its last commits, a backup put back, a copy that writes to the same store.
-The store does not go back with it. ``service.models.restore_guard`` compares the two.
+The store does not go back with it. ``expunge.service.models.restore_guard`` compares the two.
 
 ``updates/MODEL.NUMBER.draft``: a version, before its commit; ``.release``: after it; ``.set-aside``: no database knows
 it. ``heads/EPOCH.SIZE``: the head that was signed next after the one of this size, so that only one ever can be.
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.infra.files import Folder
-from service.infra.tables import Restoration
+from expunge.service.infra.files import Folder
+from expunge.service.infra.tables import Restoration
 
 UPDATES, HEADS, EPOCHS = "updates", "heads", "epochs"
 """folders in the store"""

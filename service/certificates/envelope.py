@@ -12,11 +12,11 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from service.audit import merkle as tree
-from service.audit.signed_note import NotAuthentic, Signer, Verifier, decoded
-from service.audit.verify import ExportedEntry, keys_in
-from service.audit.verify import verify as verify_log
-from service.models.publications import PUBLISHING, says_claim
+from expunge.service.audit import merkle as tree
+from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier, decoded
+from expunge.service.audit.verify import ExportedEntry, keys_in
+from expunge.service.audit.verify import verify as verify_log
+from expunge.service.models.publications import PUBLISHING, says_claim
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"

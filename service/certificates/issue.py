@@ -21,13 +21,13 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from service.audit.log import canonical, newest_head, proofs, record
-from service.audit.signed_note import NotAuthentic, Signer
-from service.certificates.envelope import payload_digest, sign, verify
-from service.certificates.statement import Completion, Release, audit_of, statement
-from service.infra.db import Database, batches, now
-from service.infra.pseudonyms import Pepper
-from service.infra.tables import (
+from expunge.service.audit.log import canonical, newest_head, proofs, record
+from expunge.service.audit.signed_note import NotAuthentic, Signer
+from expunge.service.certificates.envelope import payload_digest, sign, verify
+from expunge.service.certificates.statement import Completion, Release, audit_of, statement
+from expunge.service.infra.db import Database, batches, now
+from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     Certificate,
@@ -42,12 +42,12 @@ from service.infra.tables import (
     TreeHead,
     Version,
 )
-from service.models.consumers import standing
-from service.models.publications import PUBLISHING, body_of, require_published
-from service.requests.intake import opening
-from service.requests.reasons import Reason, reason_of
-from service.requests.status import outcomes_of
-from service.requests.webhooks import News, announce
+from expunge.service.models.consumers import standing
+from expunge.service.models.publications import PUBLISHING, body_of, require_published
+from expunge.service.requests.intake import opening
+from expunge.service.requests.reasons import Reason, reason_of
+from expunge.service.requests.status import outcomes_of
+from expunge.service.requests.webhooks import News, announce
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.composition import Allowance
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from service.audit.import_export import Export, read_export
-from service.audit.signed_note import NotAuthentic, Verifier
-from service.certificates.envelope import FORMATS, accepted_commitment, verify, verify_with_log
-from service.cli.output import USAGE, CommandError
-from service.requests.intake import Order, commitment
+from expunge.service.audit.import_export import Export, read_export
+from expunge.service.audit.signed_note import NotAuthentic, Verifier
+from expunge.service.certificates.envelope import FORMATS, accepted_commitment, verify, verify_with_log
+from expunge.service.cli.output import USAGE, CommandError
+from expunge.service.requests.intake import Order, commitment
 
 _BLOCK = 1 << 20
 

@@ -20,19 +20,19 @@ from kombu.connection import Connection
 from sqlalchemy import func, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.access.api_keys import Scope, check_pepper
-from service.access.installation import check_places, place_name
-from service.infra.db import Busy, Database, now
-from service.infra.files import filesystem_of, folder_at
-from service.infra.migrate import SchemaState, schema_state
-from service.infra.pseudonyms import Pepper
-from service.infra.settings import SECRETS, Settings, SettingsError, read_secret
-from service.infra.tables import Certificate, FeedItem, Heartbeat, Model, Task
-from service.infra.time import ALIVE_SECONDS, SECOND
-from service.models.recipe_files import is_other_module
-from service.models.restore_guard import Guard, PutBack
-from service.models.retrain_plan import candidate_of
-from service.requests.reasons import Reason, explain
+from expunge.service.access.api_keys import Scope, check_pepper
+from expunge.service.access.installation import check_places, place_name
+from expunge.service.infra.db import Busy, Database, now
+from expunge.service.infra.files import filesystem_of, folder_at
+from expunge.service.infra.migrate import SchemaState, schema_state
+from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.settings import SECRETS, Settings, SettingsError, read_secret
+from expunge.service.infra.tables import Certificate, FeedItem, Heartbeat, Model, Task
+from expunge.service.infra.time import ALIVE_SECONDS, SECOND
+from expunge.service.models.recipe_files import is_other_module
+from expunge.service.models.restore_guard import Guard, PutBack
+from expunge.service.models.retrain_plan import candidate_of
+from expunge.service.requests.reasons import Reason, explain
 
 SKEW_SECONDS = 5
 """leases and deadlines go by the database's clock alone; receipts, log lines and webhooks by each machine's own"""
@@ -83,13 +83,13 @@ def examine(settings: Settings, clock: Callable[[], float] = time.time) -> Itera
 
 
 def ask_worker() -> Iterator[Finding]:
-    """Run the checks that need torch and the recipes' code (``workers.doctor``) in a separate process."""
-    command = [sys.executable, "-m", "workers.doctor"]
+    """Run the checks that need torch and the recipes' code (``expunge.workers.doctor``) in a separate process."""
+    command = [sys.executable, "-m", "expunge.workers.doctor"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 (the command is ours)
         for line in process.stdout or ():
             yield Finding(**json.loads(line))
     if process.returncode:
-        what = f"`python -m workers.doctor` ended with {process.returncode}: this machine cannot run a worker."
+        what = f"`python -m expunge.workers.doctor` ended with {process.returncode}: this machine cannot run a worker."
         yield Finding("worker_process", False, what, "Read its message above, on standard error.")
 
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from service.audit.import_export import read_export
-from service.audit.signed_note import NotAuthentic, Signer, Verifier
-from service.audit.verify import verify
-from service.cli.client import connect, signed_log
-from service.cli.output import CommandError
-from service.infra.settings import Settings, SettingsError
-from service.models.publications import compare_shown, unlogged
+from expunge.service.audit.import_export import read_export
+from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
+from expunge.service.audit.verify import verify
+from expunge.service.cli.client import connect, signed_log
+from expunge.service.cli.output import CommandError
+from expunge.service.infra.settings import Settings, SettingsError
+from expunge.service.models.publications import compare_shown, unlogged
 
 PATIENCE_SECONDS = 10
 """how long to wait for the entries of versions that were published a moment ago"""

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from service.cli.completion import server_names
-from service.cli.output import FAILED, USAGE, CommandError, show_error
+from expunge.service.cli.completion import server_names
+from expunge.service.cli.output import FAILED, USAGE, CommandError, show_error
 
 GROUPS = {
     "Look": {
@@ -60,7 +60,7 @@ GROUPS = {
     },
 }
 COMMANDS = {name: place for group in GROUPS.values() for name, place in group.items()}
-"""module and name in ``service.cli.commands``: a function, or a Typer with more commands"""
+"""module and name in ``expunge.service.cli.commands``: a function, or a Typer with more commands"""
 FORWARDED: dict[str, Any] = {
     "add_help_option": False,
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
@@ -78,7 +78,7 @@ class Commands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         module, name = COMMANDS[cmd_name].split(":")
-        found = getattr(import_module(f"service.cli.commands.{module}"), name)
+        found = getattr(import_module(f"expunge.service.cli.commands.{module}"), name)
         if not isinstance(found, typer.Typer):
             alone = typer.Typer(add_completion=False, rich_markup_mode=None)
             alone.command(**(FORWARDED if module == "evaluate" else {}))(found)
@@ -143,7 +143,7 @@ def main() -> None:
         show_error(CommandError(what, "Let this user read and write there, or set EXPUNGE_HOME to another folder."))
         sys.exit(FAILED)
     except RuntimeError as error:
-        from service.infra.db import Busy  # noqa: PLC0415  (here alone: most commands need no database)
+        from expunge.service.infra.db import Busy  # noqa: PLC0415  (here alone: most commands need no database)
 
         if not isinstance(error, Busy):
             raise
@@ -155,7 +155,7 @@ def _wrong_setting(error: ValueError) -> CommandError:
     """Return the error of a setting that is missing or wrong. Raises the given error where it is another."""
     from pydantic import ValidationError  # noqa: PLC0415  (who gets here has imported them already)
 
-    from service.infra.settings import SettingsError  # noqa: PLC0415
+    from expunge.service.infra.settings import SettingsError  # noqa: PLC0415
 
     if isinstance(error, ValidationError):
         faults = (f"EXPUNGE_{'_'.join(map(str, fault['loc'])).upper()}: {fault['msg']}" for fault in error.errors())

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from service.cli.output import USAGE, CommandError
-from service.infra.time import read_rfc_3339
-from service.requests.states import CASE_ID
+from expunge.service.cli.output import USAGE, CommandError
+from expunge.service.infra.time import read_rfc_3339
+from expunge.service.requests.states import CASE_ID
 from unlearning.accounting.ids import spelled
 
 _COLUMNS = ("subject_id", "case_id", "received_at")

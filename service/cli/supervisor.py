@@ -86,10 +86,10 @@ def children(home: Path, host: str, port: int, environment: Mapping[str, str] = 
     """Return the four processes of one installation, not yet started. Logs are written to ``home/logs``."""
     python = sys.executable
     commands = {
-        "api": [python, "-m", "service.api.http.serve", "--host", host, "--port", str(port)],
-        "worker": [python, "-m", "workers.main", "worker"],
-        "updater": [python, "-m", "workers.main", "updater"],
-        "scheduler": [python, "-m", "workers.main", "scheduler"],
+        "api": [python, "-m", "expunge.service.api.http.serve", "--host", host, "--port", str(port)],
+        "worker": [python, "-m", "expunge.workers.main", "worker"],
+        "updater": [python, "-m", "expunge.workers.main", "updater"],
+        "scheduler": [python, "-m", "expunge.workers.main", "scheduler"],
     }
     return [Child(name, command, environment, home / "logs" / f"{name}.log") for name, command in commands.items()]
 

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
-from service.infra.fault_injection import crash_point
-from service.infra.files import MARK, Chunk, Entry, Folder
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.files import MARK, Chunk, Entry, Folder
 
 try:
     from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError

@@ -17,9 +17,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from service.infra.actors import OPERATOR, Actor, actor_of_call
-from service.infra.fault_injection import armed, crash_point
-from service.infra.files import filesystem_of
+from expunge.service.infra.actors import OPERATOR, Actor, actor_of_call
+from expunge.service.infra.fault_injection import armed, crash_point
+from expunge.service.infra.files import filesystem_of
 
 BATCH = 500
 """values in one statement: SQLite allows 32,766 variables, and PostgreSQL plans short lists better"""

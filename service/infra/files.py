@@ -1,6 +1,6 @@
 """Durable bytes by name, on a disk: folders, and stores whose files are named by the sha256 of their content.
 
-A store lies in a ``Folder``: one on a disk (here), or one in a bucket (``service.infra.bucket``). Expunge does every
+A store lies in a ``Folder``: one on a disk (here), or one in a bucket (``expunge.service.infra.bucket``). Expunge does every
 durable file operation on a disk by ``Files``. A test double records them and enumerates what a power cut may
 leave behind, because killing a process cannot show a missing fsync.
 """
@@ -20,7 +20,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import BinaryIO, ClassVar, TypeAlias, cast
 
-from service.infra.fault_injection import crash_point
+from expunge.service.infra.fault_injection import crash_point
 
 Chunk: TypeAlias = bytes | memoryview
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -288,7 +288,7 @@ def folder_at(place: Path | str) -> Folder:
     """
     if isinstance(place, Path):
         return DiskFolder(place)
-    from service.infra.bucket import Bucket  # noqa: PLC0415 (obstore is an extra)
+    from expunge.service.infra.bucket import Bucket  # noqa: PLC0415 (obstore is an extra)
 
     return Bucket.at(place)
 

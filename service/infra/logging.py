@@ -12,7 +12,7 @@ import sys
 import traceback
 from datetime import UTC, datetime
 
-from service.infra.tracing import carried
+from expunge.service.infra.tracing import carried
 
 FIELDS = (
     "request_id",

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, inspect, text
 
-from service.infra.db import Database
-from service.infra.tables import Record
+from expunge.service.infra.db import Database
+from expunge.service.infra.tables import Record
 
 if TYPE_CHECKING:
     from alembic.config import Config

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from service.infra.settings import read_secret
+from expunge.service.infra.settings import read_secret
 from unlearning.accounting.ids import nfc
 
 Kind = Literal[

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from service.infra.files import Files
-from service.infra.tenants import listed
-from service.infra.time import DAY_SECONDS, HOUR_SECONDS
+from expunge.service.infra.files import Files
+from expunge.service.infra.tenants import listed
+from expunge.service.infra.time import DAY_SECONDS, HOUR_SECONDS
 
 ACTS = frozenset({"verify", "lift", "retire"})
-"""as in ``service.access.four_eyes.Act``"""
+"""as in ``expunge.service.access.four_eyes.Act``"""
 BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")
 
 
@@ -42,7 +42,7 @@ Place: TypeAlias = Annotated[Path | str, BeforeValidator(_place)]
 RegulationName = Literal[
     "gdpr", "uk-gdpr", "ccpa", "cpa", "ctdpa", "delete-act", "lgpd", "pipeda", "tdpsa", "ucpa", "vcdpa"
 ]
-"""as in ``service.requests.states.Regulation``"""
+"""as in ``expunge.service.requests.states.Regulation``"""
 REGULATION_FILE = "regulation"
 """in the home folder: what the first ``expunge up`` was answered, a regulation or ``none``"""
 

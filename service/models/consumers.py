@@ -7,13 +7,13 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
-from service.audit.log import record, recorded_at
-from service.infra.db import now
-from service.infra.tables import Consumer, Model, Task, Version
-from service.infra.time import SECOND
-from service.requests.reasons import Reason
-from service.requests.states import RequestRefused
-from service.requests.status import settle
+from expunge.service.audit.log import record, recorded_at
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import Consumer, Model, Task, Version
+from expunge.service.infra.time import SECOND
+from expunge.service.requests.reasons import Reason
+from expunge.service.requests.states import RequestRefused
+from expunge.service.requests.status import settle
 
 SILENT_SECONDS = 300
 

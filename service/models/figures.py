@@ -16,9 +16,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
-from service.infra.db import Database
-from service.infra.files import Folder
-from service.infra.tables import Generation
+from expunge.service.infra.db import Database
+from expunge.service.infra.files import Folder
+from expunge.service.infra.tables import Generation
 
 FOLDER = "figures"
 """in the store, next to the checkpoints"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import delete, func, select, text
 from sqlalchemy.orm import Session
 
-from service.infra.tables import (
+from expunge.service.infra.tables import (
     CalibrationOrder,
     Generation,
     HoldoutPerson,

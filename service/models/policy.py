@@ -9,15 +9,15 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.audit.log import record
-from service.infra.db import now
-from service.infra.fault_injection import crash_point
-from service.infra.tables import Model, Task
-from service.models.retire import SERVED
-from service.models.retrain_plan import plan_retrain, schedule_retrain
-from service.requests.legal_holds import queue_again
-from service.requests.reasons import FALL_BACK, RETRAIN_BY_POLICY, STOP_PREPARATION, WayOut, actions, reason_of
-from service.requests.states import RequestRefused
+from expunge.service.audit.log import record
+from expunge.service.infra.db import now
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.tables import Model, Task
+from expunge.service.models.retire import SERVED
+from expunge.service.models.retrain_plan import plan_retrain, schedule_retrain
+from expunge.service.requests.legal_holds import queue_again
+from expunge.service.requests.reasons import FALL_BACK, RETRAIN_BY_POLICY, STOP_PREPARATION, WayOut, actions, reason_of
+from expunge.service.requests.states import RequestRefused
 from unlearning.accounting.policy import Policy, PolicyError
 
 CHANGEABLE = (

@@ -15,10 +15,10 @@ import rfc8785
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.audit import merkle as tree
-from service.audit.log import canonical
-from service.audit.signed_note import NotAuthentic
-from service.infra.tables import AuditEntry, BudgetEntry, Version
+from expunge.service.audit import merkle as tree
+from expunge.service.audit.log import canonical
+from expunge.service.audit.signed_note import NotAuthentic
+from expunge.service.infra.tables import AuditEntry, BudgetEntry, Version
 
 PUBLISHED, RESTORED = "version.published", "version.restored"
 PUBLISHING = (PUBLISHED, RESTORED)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
-from service.audit.log import record
-from service.infra.db import now
-from service.infra.pseudonyms import new_id
-from service.infra.tables import Generation, Model
-from service.models.generations import open_generation
-from service.requests.states import RequestRefused
+from expunge.service.audit.log import record
+from expunge.service.infra.db import now
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.tables import Generation, Model
+from expunge.service.models.generations import open_generation
+from expunge.service.requests.states import RequestRefused
 from unlearning.accounting.policy import Policy
 
 LONGEST_NAME = 63

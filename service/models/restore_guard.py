@@ -1,6 +1,6 @@
 """Whether the service may write: not while database and store differ, nor until a restore is confirmed.
 
-The store is the witness (``service.audit.witness``). It is read first, then the database in a fresh transaction, so
+The store is the witness (``expunge.service.audit.witness``). It is read first, then the database in a fresh transaction, so
 that a commit of meanwhile is no difference. A difference is looked at twice before it is said.
 """
 
@@ -18,11 +18,11 @@ from typing import Any, Literal, TypeVar
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from service.audit.log import newest_head, record, recorded_at
-from service.audit.witness import RELEASE, SET_ASIDE, Contradicted, Epoch, Witness, WitnessedHead, epoch_of
-from service.infra.db import Busy, Database, batches
-from service.infra.files import Folder
-from service.infra.tables import Model, Restoration, TreeHead, Version
+from expunge.service.audit.log import newest_head, record, recorded_at
+from expunge.service.audit.witness import RELEASE, SET_ASIDE, Contradicted, Epoch, Witness, WitnessedHead, epoch_of
+from expunge.service.infra.db import Busy, Database, batches
+from expunge.service.infra.files import Folder
+from expunge.service.infra.tables import Model, Restoration, TreeHead, Version
 
 AGAIN_SECONDS = 0.2
 """between two looks at a difference"""

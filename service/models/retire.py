@@ -2,7 +2,7 @@
 
 Both are one transaction under the model's row lock. A worker that computes for the model loses its lease in it, so it
 publishes nothing afterwards. What is left of the weights and the keys is destroyed by the scheduler right after, see
-``workers.storage.crypto_erase``.
+``expunge.workers.storage.crypto_erase``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import secrets
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session
 
-from service.audit.log import record, recorded_at
-from service.infra.db import batches
-from service.infra.fault_injection import crash_point
-from service.infra.tables import Erasure, Generation, Lease, Model, Removal, StoredVector, Version
-from service.models.figures import withdraw
-from service.models.retrain_plan import retrain_lease
-from service.requests.reasons import (
+from expunge.service.audit.log import record, recorded_at
+from expunge.service.infra.db import batches
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.tables import Erasure, Generation, Lease, Model, Removal, StoredVector, Version
+from expunge.service.models.figures import withdraw
+from expunge.service.models.retrain_plan import retrain_lease
+from expunge.service.requests.reasons import (
     LIFT,
     OPEN_HOLD,
     REGISTER,
@@ -29,9 +29,9 @@ from service.requests.reasons import (
     WayOut,
     actions,
 )
-from service.requests.states import RequestRefused
-from service.requests.status import end_open_tasks
-from service.requests.suppression import held_by
+from expunge.service.requests.states import RequestRefused
+from expunge.service.requests.status import end_open_tasks
+from expunge.service.requests.suppression import held_by
 
 SERVED = ("live", "exhausted")
 _RETIRED = "It was retired. No version is served, and its state and keys are destroyed."

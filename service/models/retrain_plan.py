@@ -12,13 +12,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
 
-from service.audit.log import record
-from service.infra.db import now
-from service.infra.tables import Generation, Model, Task, Version, WorkUnit
-from service.infra.time import SECOND
-from service.models.generations import open_generation
-from service.requests.reasons import Reason
-from service.requests.states import RequestRefused
+from expunge.service.audit.log import record
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import Generation, Model, Task, Version, WorkUnit
+from expunge.service.infra.time import SECOND
+from expunge.service.models.generations import open_generation
+from expunge.service.requests.reasons import Reason
+from expunge.service.requests.states import RequestRefused
 from unlearning.accounting.budget import Budget
 from unlearning.accounting.policy import OnExhausted, Policy
 

@@ -16,9 +16,9 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from service.infra.db import Database, batches
-from service.infra.tables import AuditEntry, DeletionRequest, PhaseSeconds, Tally, Task, Version
-from service.infra.time import BUCKETS, SECOND
+from expunge.service.infra.db import Database, batches
+from expunge.service.infra.tables import AuditEntry, DeletionRequest, PhaseSeconds, Tally, Task, Version
+from expunge.service.infra.time import BUCKETS, SECOND
 
 LATENCY_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 86_400, 604_800, 2_592_000)
 """upper edges in seconds"""

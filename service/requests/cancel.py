@@ -5,12 +5,12 @@ from __future__ import annotations
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from service.infra.db import now
-from service.infra.tables import DeletionRequest, SuppressionEntry, Task
-from service.requests.identity_check import withdraw
-from service.requests.reasons import Reason
-from service.requests.states import RequestRefused, Status, awaits_decision
-from service.requests.status import locked_tasks, settle
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import DeletionRequest, SuppressionEntry, Task
+from expunge.service.requests.identity_check import withdraw
+from expunge.service.requests.reasons import Reason
+from expunge.service.requests.states import RequestRefused, Status, awaits_decision
+from expunge.service.requests.status import locked_tasks, settle
 
 _TOO_LATE = "The cancel window is over or a worker has begun; the request will be carried out."
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from service.audit.log import record, recorded_at
-from service.infra.db import Database, now
-from service.infra.tables import DeletionRequest
-from service.infra.time import DAY_SECONDS, SECOND, instant, moment
-from service.requests.states import Regulation, Status, extended, require_extendable
-from service.requests.status import announce_requests
-from service.requests.webhooks import News
+from expunge.service.audit.log import record, recorded_at
+from expunge.service.infra.db import Database, now
+from expunge.service.infra.tables import DeletionRequest
+from expunge.service.infra.time import DAY_SECONDS, SECOND, instant, moment
+from expunge.service.requests.states import Regulation, Status, extended, require_extendable
+from expunge.service.requests.status import announce_requests
+from expunge.service.requests.webhooks import News
 
 NEAR_SECONDS = 7 * DAY_SECONDS
 """as the alert ExpungeDeadlineNear"""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.infra.db import batches
-from service.infra.pseudonyms import Pepper
-from service.infra.tables import Generation, Membership, Model, Removal
-from service.requests.intake import Named, Order, named_models
+from expunge.service.infra.db import batches
+from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.tables import Generation, Membership, Model, Removal
+from expunge.service.requests.intake import Named, Order, named_models
 from unlearning.accounting.budget import updates_left
 
 

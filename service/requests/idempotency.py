@@ -11,11 +11,11 @@ from typing import Any
 from sqlalchemy import insert, text
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Caller
-from service.audit.log import recorded_at
-from service.infra.tables import IdempotencyKey
-from service.infra.time import SECOND
-from service.requests.states import RequestRefused
+from expunge.service.access.api_keys import Caller
+from expunge.service.audit.log import recorded_at
+from expunge.service.infra.tables import IdempotencyKey
+from expunge.service.infra.time import SECOND
+from expunge.service.requests.states import RequestRefused
 
 PATTERN = r'^("[\x20-\x21\x23-\x5b\x5d-\x7e]{1,255}"|[\x21\x23-\x5b\x5d-\x7e]{1,255})$'
 _KEY = re.compile(PATTERN.replace("$", r"\Z"))

@@ -11,11 +11,11 @@ from typing import Any
 from sqlalchemy import Select, insert, select, update
 from sqlalchemy.orm import Session
 
-from service.audit.log import record, recorded_at
-from service.infra.fault_injection import crash_point
-from service.infra.pseudonyms import Pepper
-from service.infra.tables import DeletionRequest, Model, SuppressionEntry, Task
-from service.requests.intake import (
+from expunge.service.audit.log import record, recorded_at
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.tables import DeletionRequest, Model, SuppressionEntry, Task
+from expunge.service.requests.intake import (
     Accepted,
     Named,
     NewRequest,
@@ -30,11 +30,11 @@ from service.requests.intake import (
     why_nothing,
     write,
 )
-from service.requests.reasons import Reason, stored
-from service.requests.states import Status, awaits_decision, may_reject, may_verify, step
-from service.requests.status import announce_requests, record_status
-from service.requests.suppression import registered_after
-from service.requests.webhooks import News
+from expunge.service.requests.reasons import Reason, stored
+from expunge.service.requests.states import Status, awaits_decision, may_reject, may_verify, step
+from expunge.service.requests.status import announce_requests, record_status
+from expunge.service.requests.suppression import registered_after
+from expunge.service.requests.webhooks import News
 
 
 def accept_unverified(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> Accepted:

@@ -15,17 +15,17 @@ from typing import Any
 from sqlalchemy import Select, insert, select
 from sqlalchemy.orm import Session
 
-from service.audit.log import canonical, entry, recorded_at
-from service.infra.fault_injection import crash_point
-from service.infra.pseudonyms import Pepper, digest, new_id, sample_digest, subject_digest
-from service.infra.tables import AuditEntry, DeletionRequest, Model, SuppressionEntry, Task
-from service.infra.time import SECOND, instant, moment
-from service.infra.tracing import carried
-from service.requests import suppression
-from service.requests.reasons import Reason, stored
-from service.requests.states import Regulation, RequestRefused, Status, Suppress, due_at
-from service.requests.status import announce_requests, record_status
-from service.requests.webhooks import News
+from expunge.service.audit.log import canonical, entry, recorded_at
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.pseudonyms import Pepper, digest, new_id, sample_digest, subject_digest
+from expunge.service.infra.tables import AuditEntry, DeletionRequest, Model, SuppressionEntry, Task
+from expunge.service.infra.time import SECOND, instant, moment
+from expunge.service.infra.tracing import carried
+from expunge.service.requests import suppression
+from expunge.service.requests.reasons import Reason, stored
+from expunge.service.requests.states import Regulation, RequestRefused, Status, Suppress, due_at
+from expunge.service.requests.status import announce_requests, record_status
+from expunge.service.requests.webhooks import News
 from unlearning.accounting.ids import nfc
 
 FORGETTING = ("preparing", "live", "exhausted")

@@ -13,15 +13,15 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
-from service.audit.hold_names import seal
-from service.audit.log import record
-from service.infra.db import now
-from service.infra.pseudonyms import Pepper, new_id, sample_digest, subject_digest
-from service.infra.tables import AuditEntry, DeletionRequest, Hold, Membership, Model, Removal, Task, Version
-from service.requests import suppression
-from service.requests.reasons import Reason, explain, reason_of
-from service.requests.states import RequestRefused
-from service.requests.status import locked_tasks, settle
+from expunge.service.audit.hold_names import seal
+from expunge.service.audit.log import record
+from expunge.service.infra.db import now
+from expunge.service.infra.pseudonyms import Pepper, new_id, sample_digest, subject_digest
+from expunge.service.infra.tables import AuditEntry, DeletionRequest, Hold, Membership, Model, Removal, Task, Version
+from expunge.service.requests import suppression
+from expunge.service.requests.reasons import Reason, explain, reason_of
+from expunge.service.requests.states import RequestRefused
+from expunge.service.requests.status import locked_tasks, settle
 
 _SERVED = ("preparing", "live", "exhausted")
 

@@ -11,9 +11,9 @@ from typing import Literal
 from sqlalchemy import Select, exists, func, or_, select
 from sqlalchemy.orm import Session
 
-from service.infra.db import batches
-from service.infra.pseudonyms import Pepper, subject_digest
-from service.infra.tables import (
+from expunge.service.infra.db import batches
+from expunge.service.infra.pseudonyms import Pepper, subject_digest
+from expunge.service.infra.tables import (
     DeletionRequest,
     Generation,
     HoldoutPerson,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from service.requests.reasons import Reason
+from expunge.service.requests.reasons import Reason
 
 CASE_ID = r"^[A-Za-z0-9][A-Za-z0-9._:/#-]{0,63}$"
 """the controller's own id of a case"""
@@ -109,7 +109,7 @@ class RequestRefused(Exception):
         what: what happened and what to do, without any value that the client sent.
         errors: one entry for each faulty field: ``pointer`` or ``header``, and ``detail``.
         retry_seconds: when the same call may succeed; None: not by waiting.
-        actions: the steps that do help, as ``service.requests.reasons.actions`` gives them.
+        actions: the steps that do help, as ``expunge.service.requests.reasons.actions`` gives them.
     """
 
     def __init__(

@@ -12,14 +12,14 @@ from sqlalchemy import ColumnElement, insert, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
-from service.audit.log import canonical, entry, recorded_at
-from service.infra.db import batches, log_after_commit
-from service.infra.tables import AuditEntry, Certificate, DeletionRequest, Model, Task, Version
-from service.infra.time import SECOND, rfc_3339
-from service.requests.reasons import Reason, explain
-from service.requests.states import Status, derive, stands_alone, step
-from service.requests.suppression import holds_on
-from service.requests.webhooks import News, announce, is_wanted
+from expunge.service.audit.log import canonical, entry, recorded_at
+from expunge.service.infra.db import batches, log_after_commit
+from expunge.service.infra.tables import AuditEntry, Certificate, DeletionRequest, Model, Task, Version
+from expunge.service.infra.time import SECOND, rfc_3339
+from expunge.service.requests.reasons import Reason, explain
+from expunge.service.requests.states import Status, derive, stands_alone, step
+from expunge.service.requests.suppression import holds_on
+from expunge.service.requests.webhooks import News, announce, is_wanted
 
 
 class _Columns(NamedTuple):

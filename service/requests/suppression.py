@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
-from service.audit.log import record, recorded_at
-from service.infra.db import batches
-from service.infra.tables import (
+from expunge.service.audit.log import record, recorded_at
+from expunge.service.infra.db import batches
+from expunge.service.infra.tables import (
     DeletionRequest,
     Generation,
     Hold,
@@ -28,8 +28,8 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from service.requests.reasons import Cause, Reason
-from service.requests.states import RequestRefused, Status, Suppress
+from expunge.service.requests.reasons import Cause, Reason
+from expunge.service.requests.states import RequestRefused, Status, Suppress
 
 NOTES_TRAINING = "operators_word"
 """what a manifest has of whose generation each training had overwritten the holdout, but where it has the next note"""

@@ -18,11 +18,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
-from service.audit.log import canonical, record, recorded_at
-from service.infra.pseudonyms import mac, new_id
-from service.infra.tables import Generation, Model, WebhookDelivery, WebhookEndpoint
-from service.infra.time import HOUR_SECONDS, rfc_3339
-from service.requests.reasons import Reason, actions
+from expunge.service.audit.log import canonical, record, recorded_at
+from expunge.service.infra.pseudonyms import mac, new_id
+from expunge.service.infra.tables import Generation, Model, WebhookDelivery, WebhookEndpoint
+from expunge.service.infra.time import HOUR_SECONDS, rfc_3339
+from expunge.service.requests.reasons import Reason, actions
 from unlearning.accounting.budget import would_overspend
 
 BACKOFF_SECONDS = (15, 300, 1800, *(hours * HOUR_SECONDS for hours in (2, 5, 10, 14, 20, 24)))

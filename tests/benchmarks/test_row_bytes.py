@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import row_bytes
-from service.infra.tables import Membership
+from expunge.service.infra.tables import Membership
 
 DOCS = Path(__file__).parents[2] / "docs"
 

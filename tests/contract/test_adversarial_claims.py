@@ -30,7 +30,15 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
-from service.infra.settings import Settings, ensure_secrets
+from expunge.service.infra.settings import Settings, ensure_secrets
+from expunge.workers.guarantee.certify import CapNotReached, Certified, Size, certify
+from expunge.workers.guarantee.choose import guarantee_of, require_closed_form, require_needs
+from expunge.workers.guarantee.dry_run import establish
+from expunge.workers.guarantee.refine import refine
+from expunge.workers.guarantee.register import reference_of, terms_of
+from expunge.workers.runtime.method_options import method_of
+from expunge.workers.runtime.model import Bench
+from expunge.workers.training.start import cold
 from tests.contract import drawn_code, retraining
 from tests.contract.drawn import TRAPS, Drawn, draw
 from tests.harness.databases import sqlite_databases
@@ -42,14 +50,6 @@ from unlearning.model.parts import parts_of, require_declared
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn
 from unlearning.types import Examples, ForgetSet, Forgotten, RecipeError, Refused, State, Vectors
-from workers.guarantee.certify import CapNotReached, Certified, Size, certify
-from workers.guarantee.choose import guarantee_of, require_closed_form, require_needs
-from workers.guarantee.dry_run import establish
-from workers.guarantee.refine import refine
-from workers.guarantee.register import reference_of, terms_of
-from workers.runtime.method_options import method_of
-from workers.runtime.model import Bench
-from workers.training.start import cold
 
 __all__ = ["sqlite_template"]
 

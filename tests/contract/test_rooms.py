@@ -20,7 +20,9 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-COMMANDS = "from service.cli.main import COMMANDS, Commands; [Commands().get_command(None, each) for each in COMMANDS]"
+COMMANDS = (
+    "from expunge.service.cli.main import COMMANDS, Commands; [Commands().get_command(None, each) for each in COMMANDS]"
+)
 
 
 @pytest.mark.parametrize("statement", [COMMANDS, "import unlearning", "import unlearning.accounting.policy"])
@@ -29,13 +31,13 @@ def test_torch_is_not_loaded(statement: str) -> None:
 
 
 def test_a_command_that_asks_the_service_loads_no_database() -> None:
-    modules = loaded_by("from service.cli.main import Commands; Commands().get_command(None, 'models')")
+    modules = loaded_by("from expunge.service.cli.main import Commands; Commands().get_command(None, 'models')")
     assert "httpx" in modules
     assert not modules & {"sqlalchemy", "redis", "alembic", "fastapi"}
 
 
 def test_the_api_process_loads_no_worker_and_no_maths() -> None:
-    assert not loaded_by("import service.api.app") & {"torch", "workers", "numpy", "safetensors", "sklearn"}
+    assert not loaded_by("import expunge.service.api.app") & {"torch", "workers", "numpy", "safetensors", "sklearn"}
 
 
 def test_the_maths_load_no_service_no_server_and_no_compiler() -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from service.audit.signed_note import Signer
-from service.cli.checks import examine
-from service.infra.pseudonyms import Pepper
-from service.infra.settings import SECRETS, Settings, ensure_secrets
+from expunge.service.audit.signed_note import Signer
+from expunge.service.cli.checks import examine
+from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.settings import SECRETS, Settings, ensure_secrets
+from expunge.workers.runtime import recipes
+from expunge.workers.storage.encryption import Sealer
 from unlearning.types import Refused
-from workers.runtime import recipes
-from workers.storage.encryption import Sealer
 
 ROOT = Path(__file__).parents[2]
 TABLE = (ROOT / "SECURITY.md").read_text().partition("| an attacker wants")[2].splitlines()[2:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from service.requests.reasons import OPTIONAL, SLOTS, Reason, WayOut
+from expunge.service.requests.reasons import OPTIONAL, SLOTS, Reason, WayOut
 
 PAGE = Path(__file__).parents[2] / "docs" / "reasons.md"
 _HEAD = """\

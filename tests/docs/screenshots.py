@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from service.access.api_keys import Scope
+from expunge.service.access.api_keys import Scope
 from tests.docs.commands import ROOT
 from tests.harness.browser import ENTER, Browser, chromium
 from tests.harness.furnished import PRESSED, furnish, show

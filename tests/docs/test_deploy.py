@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.infra.settings import Settings
+from expunge.service.infra.settings import Settings
 from tests.harness.certificates import self_signed
 
 ROOT = Path(__file__).parents[2]

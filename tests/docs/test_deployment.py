@@ -16,9 +16,9 @@ import pytest
 import redis
 import yaml
 
-from service.cli.checks import _broker
-from service.infra.queue import notify as queue
-from service.infra.settings import Settings
+from expunge.service.cli.checks import _broker
+from expunge.service.infra.queue import notify as queue
+from expunge.service.infra.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
@@ -218,7 +218,7 @@ def test_the_images_install_steps_work_in_a_clean_environment_without_root() -> 
         }
         run(f"{target}/expunge/bin/expunge migrate", place, environment | ours, who)
         run(
-            f"{target}/expunge/bin/python -c 'import workers.update.run, service.api.app'",
+            f"{target}/expunge/bin/python -c 'import expunge.workers.update.run, expunge.service.api.app'",
             place,
             environment | ours,
             who,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from expunge.workers.guarantee.choose import guarantee_of, require_closed_form
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.minimiser import Minimiser
@@ -19,7 +20,6 @@ from unlearning.model.problem import Problem
 from unlearning.model.training import train
 from unlearning.recipe import Recipe
 from unlearning.types import Refused, State
-from workers.guarantee.choose import guarantee_of, require_closed_form
 
 PAGE = Path(__file__).parents[2] / "docs" / "your-own-model.md"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
-from service.api.app import create_app
-from service.infra.settings import Settings
-from service.requests.webhooks import News
+from expunge.service.api.app import create_app
+from expunge.service.infra.settings import Settings
+from expunge.service.requests.webhooks import News
 from tests.docs.commands import PAGES, ROOT
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import typer
 
-from service.cli.main import app
+from expunge.service.cli.main import app
 from tests.docs.commands import BLOCKS, PAGES, ROOT, Block
 from tests.docs.screenshots import FRAMES, PLACE, SCHEMES
 from tests.harness.browser import chromium
@@ -50,8 +50,8 @@ def test_make_docs_builds_strictly() -> None:
 
 
 def test_the_api_reference_has_every_call_and_every_schema_that_the_service_describes(site: Path) -> None:
-    from service.api.app import create_app  # noqa: PLC0415
-    from service.infra.settings import Settings  # noqa: PLC0415
+    from expunge.service.api.app import create_app  # noqa: PLC0415
+    from expunge.service.infra.settings import Settings  # noqa: PLC0415
 
     described = create_app(Settings(home=site / "home")).openapi()
     page = html.unescape((site / "api" / "index.html").read_text())

@@ -19,24 +19,24 @@ import torch
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
-from service.access.api_keys import Scope, create_key
-from service.api.app import create_app
-from service.audit import verify
-from service.audit.signed_note import NotAuthentic, Signer
-from service.infra.db import Database
-from service.infra.files import Damaged
-from service.infra.tables import StoredVector, Task, TreeHead
+from expunge.service.access.api_keys import Scope, create_key
+from expunge.service.api.app import create_app
+from expunge.service.audit import verify
+from expunge.service.audit.signed_note import NotAuthentic, Signer
+from expunge.service.infra.db import Database
+from expunge.service.infra.files import Damaged
+from expunge.service.infra.tables import StoredVector, Task, TreeHead
+from expunge.workers.scheduler.run import open_scheduler
+from expunge.workers.storage import private_state as state
+from expunge.workers.storage.checkpoint_format import Malformed
+from expunge.workers.storage.encryption import NONCE_BYTES
+from expunge.workers.storage.key_files import SHARE_BYTES
+from expunge.workers.storage.key_store import HolderKey
 from tests.faults.judge import exported
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template
 from tests.harness.files import path_in
 from tests.workers.worlds import World, end_schedulers_lease, open_world, settings_of
-from workers.scheduler.run import open_scheduler
-from workers.storage import private_state as state
-from workers.storage.checkpoint_format import Malformed
-from workers.storage.encryption import NONCE_BYTES
-from workers.storage.key_files import SHARE_BYTES
-from workers.storage.key_store import HolderKey
 
 CORRUPTIONS = 500
 WHOLE_UPDATES = 20

@@ -12,18 +12,18 @@ from typing import Any
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from service.api.app import create_app
-from service.infra.db import Database
-from service.infra.settings import session_key
-from service.infra.tables import Heartbeat, Lease, WebhookDelivery
-from service.models.retrain_plan import retrain_lease
-from service.requests.webhooks import News, add_endpoint, announce
+from expunge.service.api.app import create_app
+from expunge.service.infra.db import Database
+from expunge.service.infra.settings import session_key
+from expunge.service.infra.tables import Heartbeat, Lease, WebhookDelivery
+from expunge.service.models.retrain_plan import retrain_lease
+from expunge.service.requests.webhooks import News, add_endpoint, announce
+from expunge.workers.scheduler.run import open_scheduler
+from expunge.workers.scheduler.ssrf_guard import Outbound
+from expunge.workers.scheduler.webhook_sender import WebhookSender
 from tests.faults.invariants import Broken
 from tests.faults.places import Place
 from tests.workers.worlds import end_schedulers_lease
-from workers.scheduler.run import open_scheduler
-from workers.scheduler.ssrf_guard import Outbound
-from workers.scheduler.webhook_sender import WebhookSender
 
 Death = Callable[[Place, str, Random], list[Broken]]
 ORDERS = "/v1/deletion-requests"

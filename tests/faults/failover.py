@@ -24,14 +24,20 @@ from pathlib import Path
 import httpx
 from sqlalchemy import func, make_url, select
 
-from service.audit.signed_note import Signer
-from service.cli.checks import examine
-from service.infra.db import Busy, Database, now
-from service.infra.files import Stored
-from service.infra.pseudonyms import new_id
-from service.infra.settings import Settings
-from service.infra.tables import Certificate, Generation, TreeHead, Version
-from service.models.restore_guard import PutBack
+from expunge.service.audit.signed_note import Signer
+from expunge.service.cli.checks import examine
+from expunge.service.infra.db import Busy, Database, now
+from expunge.service.infra.files import Stored
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tables import Certificate, Generation, TreeHead, Version
+from expunge.service.models.restore_guard import PutBack
+from expunge.workers.guarantee.certify import Size
+from expunge.workers.runtime.jobs import Deletions
+from expunge.workers.runtime.lease import lock, take
+from expunge.workers.scheduler.run import extend_log
+from expunge.workers.update.publish import Draft, publish
+from expunge.workers.update.select import Target
 from tests.faults.invariants import Broken
 from tests.faults.judge import harm, judge, sentences
 from tests.faults.load import crowd
@@ -44,18 +50,12 @@ from tests.harness.servers import postgres
 from tests.workers.worlds import World, open_world, settings_of
 from unlearning.accounting.certificate import Claim
 from unlearning.accounting.policy import Policy
-from workers.guarantee.certify import Size
-from workers.runtime.jobs import Deletions
-from workers.runtime.lease import lock, take
-from workers.scheduler.run import extend_log
-from workers.update.publish import Draft, publish
-from workers.update.select import Target
 
 PEOPLE = 600
 COMMITS = 10_000
 WATCHED_SECONDS = 12.0
 SAID = "The database lacks"
-EXPUNGE = "from service.cli.main import app; app()"
+EXPUNGE = "from expunge.service.cli.main import app; app()"
 Told = tuple[list[Broken], str]
 
 

@@ -24,12 +24,13 @@ from typing import BinaryIO
 from fastapi.testclient import TestClient
 from sqlalchemy import make_url, select, text
 
-from service.access.api_keys import Scope, create_key
-from service.api.app import create_app
-from service.infra.db import Database
-from service.infra.files import DiskFolder, Files, Store
-from service.infra.settings import Settings
-from service.infra.tables import DeletionRequest
+from expunge.service.access.api_keys import Scope, create_key
+from expunge.service.api.app import create_app
+from expunge.service.infra.db import Database
+from expunge.service.infra.files import DiskFolder, Files, Store
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tables import DeletionRequest
+from expunge.workers.scheduler.run import open_scheduler
 from tests.faults.invariants import ENDED, Broken, broken, left_behind, unreadable
 from tests.faults.judge import harm, sentences
 from tests.faults.proxy import Cut, Proxy, proxy
@@ -37,7 +38,6 @@ from tests.faults.result import Result
 from tests.harness import servers
 from tests.harness.databases import postgres_databases, sqlite_databases, sqlite_template
 from tests.workers.worlds import World, end_schedulers_lease, open_world, settings_of
-from workers.scheduler.run import open_scheduler
 
 ROUNDS = 120
 PEOPLE = 400

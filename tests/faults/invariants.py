@@ -15,9 +15,9 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.infra.db import Database
-from service.infra.files import Damaged, Store
-from service.infra.tables import (
+from expunge.service.infra.db import Database
+from expunge.service.infra.files import Damaged, Store
+from expunge.service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     Certificate,
@@ -33,10 +33,10 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from service.models.publications import claim_digest
-from service.requests.states import derive
+from expunge.service.models.publications import claim_digest
+from expunge.service.requests.states import derive
+from expunge.workers.storage.key_store import KeyStore
 from tests.faults.result import HARM
-from workers.storage.key_store import KeyStore
 
 ENDED = ("completed", "cancelled", "rejected", "blocked")
 

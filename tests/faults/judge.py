@@ -11,14 +11,14 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.audit import verify
-from service.audit.log import newest_head, signed_size
-from service.audit.signed_note import NotAuthentic, Signer
-from service.infra.db import Busy, Database
-from service.infra.files import Store
-from service.infra.pseudonyms import Pepper, subject_digest
-from service.infra.settings import Settings
-from service.infra.tables import (
+from expunge.service.audit import verify
+from expunge.service.audit.log import newest_head, signed_size
+from expunge.service.audit.signed_note import NotAuthentic, Signer
+from expunge.service.infra.db import Busy, Database
+from expunge.service.infra.files import Store
+from expunge.service.infra.pseudonyms import Pepper, subject_digest
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tables import (
     AuditEntry,
     DeletionRequest,
     Erasure,
@@ -28,11 +28,11 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from service.infra.tenants import DEFAULT_TENANT
+from expunge.service.infra.tenants import DEFAULT_TENANT
+from expunge.workers.storage.key_store import KeyStore
 from tests.faults.invariants import Broken, broken, broken_after_restore, left_behind, unfinished, unreadable
 from tests.faults.result import HARM
 from tests.faults.traffic import Journal
-from workers.storage.key_store import KeyStore
 
 PATIENCE_SECONDS = 240.0
 ID = re.compile(r"[0-9a-f]{32}")

@@ -14,16 +14,16 @@ from typing import Any
 import redis
 from fastapi.testclient import TestClient
 
-from service.access.api_keys import Scope, create_key
-from service.api.app import create_app
-from service.infra.queue import notify as queue
-from service.infra.queue.messages import QUEUE
-from service.infra.tables import Model
+from expunge.service.access.api_keys import Scope, create_key
+from expunge.service.api.app import create_app
+from expunge.service.infra.queue import notify as queue
+from expunge.service.infra.queue.messages import QUEUE
+from expunge.service.infra.tables import Model
+from expunge.workers.scheduler.run import Scheduler, open_scheduler
 from tests.faults.invariants import Broken, broken, left_behind, unfinished, unreadable
 from tests.harness import servers
 from tests.harness.databases import MakeDatabase, postgres_databases, sqlite_databases, sqlite_template
 from tests.workers.worlds import World, end_schedulers_lease, fork, open_world, settings_of
-from workers.scheduler.run import Scheduler, open_scheduler
 
 PEOPLE = 12
 """in the recipe convex, three samples each"""

@@ -17,18 +17,18 @@ from pathlib import Path
 
 from sqlalchemy import event, select
 
-from service.audit.witness import UPDATES
-from service.infra.files import DIGEST, MARK, Damaged, DiskFolder, Store
-from service.infra.tables import Version
-from service.models.figures import FOLDER as FIGURES
+from expunge.service.audit.witness import UPDATES
+from expunge.service.infra.files import DIGEST, MARK, Damaged, DiskFolder, Store
+from expunge.service.infra.tables import Version
+from expunge.service.models.figures import FOLDER as FIGURES
+from expunge.workers.scheduler.run import open_scheduler
+from expunge.workers.storage.key_files import KeyFiles
+from expunge.workers.storage.key_store import KeyStore
 from tests.faults.invariants import Broken, broken, counted, left_behind, unfinished, unreadable
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template
 from tests.harness.powercut import Recorded, State, states_after_power_cut
 from tests.workers.worlds import World, end_schedulers_lease, open_world, settings_of
-from workers.scheduler.run import open_scheduler
-from workers.storage.key_files import KeyFiles
-from workers.storage.key_store import KeyStore
 
 FOLDERS = ("store", "private", "keys", f"store/{UPDATES}", f"store/{FIGURES}")
 """the journal of updates lies with the published checkpoints"""

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from sqlalchemy import select
 
-from service.access.api_keys import revoke_key, rotate_key
-from service.infra.tables import DeletionRequest, WebhookEndpoint
-from service.requests.webhooks import disable
+from expunge.service.access.api_keys import revoke_key, rotate_key
+from expunge.service.infra.tables import DeletionRequest, WebhookEndpoint
+from expunge.service.requests.webhooks import disable
+from expunge.workers.runtime.jobs import Work
+from expunge.workers.scheduler.replay import RestoreReport
 from tests.faults.invariants import Broken
 from tests.faults.town import Standing, Town
-from workers.runtime.jobs import Work
-from workers.scheduler.replay import RestoreReport
 
 OVERLAP = 60_000_000
 """microseconds"""

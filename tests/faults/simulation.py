@@ -31,10 +31,14 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import select
 
-from service.infra.tables import DeletionRequest, Generation, Hold, Model, Task
-from service.requests import legal_holds as holds
-from service.requests.cancel import cancel
-from service.requests.states import RequestRefused
+from expunge.service.infra.tables import DeletionRequest, Generation, Hold, Model, Task
+from expunge.service.requests import legal_holds as holds
+from expunge.service.requests.cancel import cancel
+from expunge.service.requests.states import RequestRefused
+from expunge.workers.runtime import stopwatch
+from expunge.workers.runtime.jobs import Deletions, Work
+from expunge.workers.runtime.lease import Stale
+from expunge.workers.update.claim import claim
 from tests.faults.invariants import (
     Broken,
     Wrong,
@@ -51,10 +55,6 @@ from tests.faults.restores import Restores
 from tests.faults.result import Result
 from tests.faults.town import MODELS, Died, Photograph, Town, dying_at, found, meanwhile_at
 from tests.workers.worlds import TENANT
-from workers.runtime import stopwatch
-from workers.runtime.jobs import Deletions, Work
-from workers.runtime.lease import Stale
-from workers.update.claim import claim
 
 RUNS = 5000
 STEPS = 20

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.infra.fault_injection import crash_point
+from expunge.service.infra.fault_injection import crash_point
 from tests.faults import load, power_cut
 from tests.faults.__main__ import every_drill, main
 from tests.faults.deaths import DEATHS, OF_A_BUCKET

@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from service.infra.db import now
-from service.infra.files import Damaged
-from service.infra.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
-from service.infra.queue.notify import notify_one
-from service.infra.tables import Model
+from expunge.service.infra.db import now
+from expunge.service.infra.files import Damaged
+from expunge.service.infra.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
+from expunge.service.infra.queue.notify import notify_one
+from expunge.service.infra.tables import Model
+from expunge.workers.scheduler import replay
 from tests.faults.bugs import every_bug
 from tests.faults.invariants import Broken, Wrong, harms_of
 from tests.faults.planted_bugs import copy_tree
 from tests.faults.result import Result
 from tests.faults.simulation import Simulation, simulate
 from tests.workers.worlds import TENANT
-from workers.scheduler import replay
 
 RUNS = 3
 VISIBLE = ["no_fence", "hold_not_seen_by_publish", "cancelled_suppression_stays", "cancelled_still_executed"]

@@ -14,35 +14,35 @@ from typing import Any, cast
 from celery import Celery
 from sqlalchemy import select
 
-from service.access.api_keys import NewKey, Scope, authenticate, create_key
-from service.audit.log import newest_head
-from service.audit.signed_note import Signer
-from service.audit.witness import Witness
-from service.infra import fault_injection as crash
-from service.infra.files import Folder, folder_at
-from service.infra.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
-from service.infra.pseudonyms import subject_digest
-from service.infra.queue import notify as queue
-from service.infra.settings import Settings, session_key
-from service.infra.tables import Hold, Membership, Model, Removal, WebhookEndpoint
-from service.models.restore_guard import confirm
-from service.requests import intake
-from service.requests.states import RequestRefused
-from service.requests.webhooks import add_endpoint
+from expunge.service.access.api_keys import NewKey, Scope, authenticate, create_key
+from expunge.service.audit.log import newest_head
+from expunge.service.audit.signed_note import Signer
+from expunge.service.audit.witness import Witness
+from expunge.service.infra import fault_injection as crash
+from expunge.service.infra.files import Folder, folder_at
+from expunge.service.infra.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
+from expunge.service.infra.pseudonyms import subject_digest
+from expunge.service.infra.queue import notify as queue
+from expunge.service.infra.settings import Settings, session_key
+from expunge.service.infra.tables import Hold, Membership, Model, Removal, WebhookEndpoint
+from expunge.service.models.restore_guard import confirm
+from expunge.service.requests import intake
+from expunge.service.requests.states import RequestRefused
+from expunge.service.requests.webhooks import add_endpoint
+from expunge.workers.runtime.jobs import Preparation, Work
+from expunge.workers.runtime.model import Benches
+from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.scheduler.replay import RestoreReport
+from expunge.workers.scheduler.restore import restore
+from expunge.workers.scheduler.run import Scheduler, extend_log, open_scheduler
+from expunge.workers.storage.key_files import ERASED, SHARE_BYTES, KeyFiles, KeysMissing
+from expunge.workers.storage.key_store import KeyRecord, KeyStore
+from expunge.workers.training.run import prepare
+from expunge.workers.update.run import Errand, update
 from tests.faults.judge import exported
 from tests.harness.databases import sqlite_databases, sqlite_template
 from tests.harness.files import root_of
 from tests.workers.worlds import TENANT, World, open_world, settings_of
-from workers.runtime.jobs import Preparation, Work
-from workers.runtime.model import Benches
-from workers.runtime.stopwatch import Stopwatch
-from workers.scheduler.replay import RestoreReport
-from workers.scheduler.restore import restore
-from workers.scheduler.run import Scheduler, extend_log, open_scheduler
-from workers.storage.key_files import ERASED, SHARE_BYTES, KeyFiles, KeysMissing
-from workers.storage.key_store import KeyRecord, KeyStore
-from workers.training.run import prepare
-from workers.update.run import Errand, update
 
 LEASE_SECONDS = 30.0
 MODELS: dict[str, dict[str, Any]] = {

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from service.access.api_keys import Scope, create_key
-from service.api.app import create_app
-from service.api.dependencies import Service
-from service.infra.settings import Settings
+from expunge.service.access.api_keys import Scope, create_key
+from expunge.service.api.app import create_app
+from expunge.service.api.dependencies import Service
+from expunge.service.infra.settings import Settings
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template
 from tests.service.test_verifiers import World, accepted, altered, mutated, rotated_installation, verdicts

@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute, _EffectiveRouteContext, _RouterIncludeContext
 
-from service.api import app as application
+from expunge.service.api import app as application
 
 _BUILD = _EffectiveRouteContext.from_api_route
 _DOCUMENT = application.document

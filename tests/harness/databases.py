@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.infra.db import Database
-from service.infra.migrate import migrate
+from expunge.service.infra.db import Database
+from expunge.service.infra.migrate import migrate
 from tests.harness.servers import Postgres
 
 MakeDatabase = Callable[[Path], str]

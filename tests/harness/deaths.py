@@ -9,8 +9,8 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from service.api.app import create_app
-from service.infra.settings import Settings
+from expunge.service.api.app import create_app
+from expunge.service.infra.settings import Settings
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["pytest", __name__])

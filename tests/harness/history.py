@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import event, text
 
-from service.audit.witness import DRAFT, Witness, place
-from service.infra.db import Database
-from service.models.tallies import tally
+from expunge.service.audit.witness import DRAFT, Witness, place
+from expunge.service.infra.db import Database
+from expunge.service.models.tallies import tally
 
 A_VERSION = 20
 """finished requests for each version"""

@@ -13,11 +13,11 @@ from typing import Any
 
 import httpx
 
-from service.access.api_keys import Scope
-from service.cli.client import Account, Client
-from service.cli.commands.processes import prepare
-from service.cli.supervisor import Child
-from service.infra.settings import SECRETS, Settings
+from expunge.service.access.api_keys import Scope
+from expunge.service.cli.client import Account, Client
+from expunge.service.cli.commands.processes import prepare
+from expunge.service.cli.supervisor import Child
+from expunge.service.infra.settings import SECRETS, Settings
 from tests.harness.s3 import S3
 from tests.harness.servers import Postgres, Redis, free_port
 from tests.harness.stack import Stack
@@ -137,6 +137,6 @@ def _child(home: Path, name: str, role: str, first: Settings, recipes: Path, sha
     environment = {key: value for key, value in os.environ.items() if not key.startswith("EXPUNGE_")}
     environment |= {f"EXPUNGE_{key}": value for key, value in ours.items()} | s3.environment
     environment |= {"OMP_NUM_THREADS": "1", "TMPDIR": str(home / "tmp")}
-    modules = {"api": ["service.api.http.serve", "--port", port]}
-    command = [sys.executable, "-m", *modules.get(role, ["workers.main", role])]
+    modules = {"api": ["expunge.service.api.http.serve", "--port", port]}
+    command = [sys.executable, "-m", *modules.get(role, ["expunge.workers.main", role])]
     return Child(name, command, environment, home / "logs" / f"{name}.log")

@@ -20,13 +20,13 @@ import redis
 import torch
 from sqlalchemy import select
 
-from service.infra.files import Store
-from service.infra.pseudonyms import Pepper, subject_digest
-from service.infra.tables import Model, StoredVector, Version
-from service.infra.tenants import DEFAULT_TENANT
+from expunge.service.infra.files import Store
+from expunge.service.infra.pseudonyms import Pepper, subject_digest
+from expunge.service.infra.tables import Model, StoredVector, Version
+from expunge.service.infra.tenants import DEFAULT_TENANT
+from expunge.workers.storage.encryption import Sealer
+from expunge.workers.storage.key_store import HolderKey, KeyStore
 from tests.harness.stack import Stack
-from workers.storage.encryption import Sealer
-from workers.storage.key_store import HolderKey, KeyStore
 
 RECIPES = Path(__file__).parents[1] / "system" / "recipes"
 

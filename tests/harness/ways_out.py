@@ -11,10 +11,10 @@ from click.testing import Result
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from service.cli.client import Account, Client
-from service.cli.commands import deletions, holds, models
-from service.cli.commands.connect import consumers
-from service.cli.main import app
+from expunge.service.cli.client import Account, Client
+from expunge.service.cli.commands import deletions, holds, models
+from expunge.service.cli.commands.connect import consumers
+from expunge.service.cli.main import app
 
 Follow = Callable[..., None]
 """takes an action, and the caller's own values for its words in capitals"""

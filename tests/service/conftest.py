@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from service.access.api_keys import Scope, create_key
-from service.api.app import create_app
-from service.api.dependencies import Service
-from service.infra.db import Database
-from service.infra.settings import Settings
+from expunge.service.access.api_keys import Scope, create_key
+from expunge.service.api.app import create_app
+from expunge.service.api.dependencies import Service
+from expunge.service.infra.db import Database
+from expunge.service.infra.settings import Settings
 from tests.harness import databases
 from tests.harness.built_routes import share_built_routes
 from tests.harness.servers import Postgres

@@ -13,14 +13,14 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import create_key
-from service.api.dependencies import Service
-from service.audit.log import canonical, integrate, record
-from service.audit.signed_note import Signer
-from service.audit.verify import verify
-from service.infra.actors import SCHEDULER, WORKER
-from service.infra.db import Database
-from service.infra.tables import ActorName, ApiKey, AuditEntry
+from expunge.service.access.api_keys import create_key
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.log import canonical, integrate, record
+from expunge.service.audit.signed_note import Signer
+from expunge.service.audit.verify import verify
+from expunge.service.infra.actors import SCHEDULER, WORKER
+from expunge.service.infra.db import Database
+from expunge.service.infra.tables import ActorName, ApiKey, AuditEntry
 from tests.service.conftest import Login
 from tests.service.test_tenants import BODIES, call, furnish, routes
 

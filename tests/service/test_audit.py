@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from service.api.dependencies import Service
-from service.audit import merkle as tree
-from service.audit.log import integrate, record
-from service.audit.signed_note import Signer
-from service.audit.verify import verify
+from expunge.service.api.dependencies import Service
+from expunge.service.audit import merkle as tree
+from expunge.service.audit.log import integrate, record
+from expunge.service.audit.signed_note import Signer
+from expunge.service.audit.verify import verify
 from tests.service import rfc6962
 from tests.service.test_verify import KINDS, tamper
 

@@ -11,12 +11,12 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
-from service.api.dependencies import Service
-from service.audit.log import charge
-from service.infra.tables import AuditEntry, DeletionRequest, Removal, SuppressionEntry, Task
-from service.requests.reasons import Reason
-from service.requests.status import settle
-from service.requests.suppression import positions
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.log import charge
+from expunge.service.infra.tables import AuditEntry, DeletionRequest, Removal, SuppressionEntry, Task
+from expunge.service.requests.reasons import Reason
+from expunge.service.requests.status import settle
+from expunge.service.requests.suppression import positions
 from tests.service.worlds import live_model
 
 SEARCHED = "people.searched"

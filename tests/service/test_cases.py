@@ -11,13 +11,13 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.api.dependencies import Service
-from service.audit.log import canonical
-from service.cli.output import CommandError
-from service.cli.people import read_people
-from service.infra.tables import AuditEntry, DeletionRequest, SuppressionEntry, WebhookDelivery
-from service.requests.intake import Order, commitment, opening
-from service.requests.reasons import Reason
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.log import canonical
+from expunge.service.cli.output import CommandError
+from expunge.service.cli.people import read_people
+from expunge.service.infra.tables import AuditEntry, DeletionRequest, SuppressionEntry, WebhookDelivery
+from expunge.service.requests.intake import Order, commitment, opening
+from expunge.service.requests.reasons import Reason
 from tests.service.worlds import live_model
 
 PATH = "/v1/deletion-requests"

@@ -20,11 +20,11 @@ from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer import SSlibKey
 from typer.testing import CliRunner
 
-from service.api.dependencies import Service
-from service.audit.log import canonical
-from service.audit.signed_note import Signer
-from service.certificates.envelope import sign
-from service.cli.main import app
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.log import canonical
+from expunge.service.audit.signed_note import Signer
+from expunge.service.certificates.envelope import sign
+from expunge.service.cli.main import app
 from tests.service.test_audit import download
 from tests.service.test_certificates import PATH, carry_out, issued, tick
 from tests.service.test_rotation import head, rotate_signing
@@ -64,7 +64,15 @@ def test_a_regulator_verifies_a_certificate_with_neither_service_nor_database(pa
     folder = Path(papers["certificate"]).parent / "elsewhere"
     folder.mkdir()
     options = ["--checkpoint", papers["file"], "--opening", papers["opening"], "--subject", "ada", "--json"]
-    command = [sys.executable, "-m", "service.cli.main", "certificate", "verify", papers["certificate"], "--key"]
+    command = [
+        sys.executable,
+        "-m",
+        "expunge.service.cli.main",
+        "certificate",
+        "verify",
+        papers["certificate"],
+        "--key",
+    ]
     nowhere = {"EXPUNGE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none", "EXPUNGE_URL": "http://127.0.0.1:1"}
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "HOME") if name in os.environ}
     done = subprocess.run(

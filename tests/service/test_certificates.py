@@ -14,18 +14,18 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from service.api.dependencies import Service
-from service.api.metrics import render
-from service.audit.log import charge, integrate, record
-from service.audit.merkle import leaf_hash
-from service.audit.signed_note import NotAuthentic, Signer
-from service.certificates import issue
-from service.certificates.envelope import accepted_commitment, sign, verify
-from service.certificates.issue import issue_due
-from service.certificates.statement import summed
-from service.cli.checks import examine
-from service.infra.db import now
-from service.infra.tables import (
+from expunge.service.api.dependencies import Service
+from expunge.service.api.metrics import render
+from expunge.service.audit.log import charge, integrate, record
+from expunge.service.audit.merkle import leaf_hash
+from expunge.service.audit.signed_note import NotAuthentic, Signer
+from expunge.service.certificates import issue
+from expunge.service.certificates.envelope import accepted_commitment, sign, verify
+from expunge.service.certificates.issue import issue_due
+from expunge.service.certificates.statement import summed
+from expunge.service.cli.checks import examine
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import (
     AuditEntry,
     Certificate,
     DeletionRequest,
@@ -36,10 +36,10 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from service.infra.time import SECOND
-from service.models.publications import claim_digest, facts_of
-from service.requests.intake import Order, commitment
-from service.requests.status import settle
+from expunge.service.infra.time import SECOND
+from expunge.service.models.publications import claim_digest, facts_of
+from expunge.service.requests.intake import Order, commitment
+from expunge.service.requests.status import settle
 from tests.service.worlds import live_model, publish
 from unlearning.accounting.budget import mu_of
 from unlearning.accounting.certificate import Claim, Guarantee, Reference, epsilon_at, guess
@@ -424,7 +424,7 @@ def test_the_log_holds_the_digest_of_each_certificate(
     made = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"}).json()
     carry_out(service, model, made["id"])
     with pytest.MonkeyPatch.context() as dying, pytest.raises(ZeroDivisionError):
-        dying.setattr("service.certificates.issue.announce", lambda *_: 1 / 0)
+        dying.setattr("expunge.service.certificates.issue.announce", lambda *_: 1 / 0)
         tick(service)
     assert said_of_certificates(service) == []
     with service.database.read() as session:

@@ -9,19 +9,19 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import event, select
 
-from service.api.dependencies import Service
-from service.audit.log import integrate
-from service.audit.signed_note import Signer
-from service.certificates import issue
-from service.certificates.envelope import verify
-from service.certificates.issue import issue_due
-from service.infra.db import now
-from service.infra.tables import (
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.log import integrate
+from expunge.service.audit.signed_note import Signer
+from expunge.service.certificates import issue
+from expunge.service.certificates.envelope import verify
+from expunge.service.certificates.issue import issue_due
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import (
     Certificate,
     DeletionRequest,
     Task,
 )
-from service.requests.status import settle
+from expunge.service.requests.status import settle
 from tests.service.test_certificates import PATH, carry_out
 from tests.service.test_membership_plan import plans
 from tests.service.worlds import live_model

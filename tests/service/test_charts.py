@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from service.api.console import charts, plots
-from service.api.console.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Frame, spread, whole_steps
-from service.api.console.views import percentiles
-from service.infra.time import moment
+from expunge.service.api.console import charts, plots
+from expunge.service.api.console.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Frame, spread, whole_steps
+from expunge.service.api.console.views import percentiles
+from expunge.service.infra.time import moment
 
 AT = moment(datetime(2026, 11, 21, 12, tzinfo=UTC))
 

@@ -19,11 +19,11 @@ from unittest.mock import patch
 
 import pytest
 
-from service.api.routes.models.models import Registration
-from service.cli import output
-from service.cli.client import Account, Client
-from service.cli.main import main
-from service.cli.output import CommandError
+from expunge.service.api.routes.models.models import Registration
+from expunge.service.cli import output
+from expunge.service.cli.client import Account, Client
+from expunge.service.cli.main import main
+from expunge.service.cli.output import CommandError
 from tests.harness.servers import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +77,7 @@ def site() -> Iterator[Site]:
 def expunge(*arguments: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
     variables = kept | {"EXPUNGE_HOME": str(home)} | environment
-    command = [sys.executable, "-m", "service.cli.main", *arguments]
+    command = [sys.executable, "-m", "expunge.service.cli.main", *arguments]
     return subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
@@ -180,7 +180,7 @@ def test_a_setting_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 @pytest.fixture
 def no_worker_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the process that loads torch: ``tests/workers/test_doctor.py`` asks it."""
-    monkeypatch.setattr("service.cli.commands.doctor.ask_worker", tuple)
+    monkeypatch.setattr("expunge.service.cli.commands.doctor.ask_worker", tuple)
 
 
 @pytest.mark.usefixtures("no_worker_is_asked")

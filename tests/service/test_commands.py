@@ -14,18 +14,18 @@ from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 from typer.testing import CliRunner
 
-from service.api.dependencies import Service
-from service.audit.import_export import read_export
-from service.audit.log import integrate
-from service.audit.signed_note import Signer
-from service.audit.verify import verify
-from service.cli.client import Account, Client
-from service.cli.commands import audit, deletions, holds, models
-from service.cli.commands import suppression as suppressions
-from service.cli.commands.connect import consumers, webhooks
-from service.cli.main import app
-from service.cli.output import CommandError
-from service.infra.tables import DeletionRequest
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.import_export import read_export
+from expunge.service.audit.log import integrate
+from expunge.service.audit.signed_note import Signer
+from expunge.service.audit.verify import verify
+from expunge.service.cli.client import Account, Client
+from expunge.service.cli.commands import audit, deletions, holds, models
+from expunge.service.cli.commands import suppression as suppressions
+from expunge.service.cli.commands.connect import consumers, webhooks
+from expunge.service.cli.main import app
+from expunge.service.cli.output import CommandError
+from expunge.service.infra.tables import DeletionRequest
 from tests.service.worlds import live_model
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -12,16 +12,16 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, func, select, update
 
-from service.access.api_keys import revoke_key
-from service.access.session_cookie import COOKIE, SESSION_SECONDS
-from service.api.console import charts, pages
-from service.api.dependencies import Service
-from service.audit.log import integrate, record
-from service.audit.self_check import check_log
-from service.audit.signed_note import Signer
-from service.infra.db import now
-from service.infra.pseudonyms import new_id
-from service.infra.tables import (
+from expunge.service.access.api_keys import revoke_key
+from expunge.service.access.session_cookie import COOKIE, SESSION_SECONDS
+from expunge.service.api.console import charts, pages
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.log import integrate, record
+from expunge.service.audit.self_check import check_log
+from expunge.service.audit.signed_note import Signer
+from expunge.service.infra.db import now
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.tables import (
     ApiKey,
     AuditEntry,
     DeletionRequest,
@@ -32,10 +32,10 @@ from service.infra.tables import (
     TreeHead,
     Version,
 )
-from service.infra.time import SECOND, instant
-from service.models.consumers import report
-from service.requests.reasons import Reason
-from service.requests.status import settle
+from expunge.service.infra.time import SECOND, instant
+from expunge.service.models.consumers import report
+from expunge.service.requests.reasons import Reason
+from expunge.service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
 
@@ -143,7 +143,7 @@ def test_a_session_ends_with_its_hour_and_with_its_key(login: Login, service: Se
 
 
 def test_a_session_is_over_after_an_hour_unless_a_page_is_opened(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.access.session_cookie.SESSION_SECONDS", -1)
+    monkeypatch.setattr("expunge.service.access.session_cookie.SESSION_SECONDS", -1)
     assert login().get("/").status_code == 401
     monkeypatch.undo()
     client = login()

@@ -12,17 +12,17 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
-from service.access.api_keys import Caller, Scope
-from service.api.console import pages
-from service.api.console.pages.model import ACTIONS as MODEL_ACTIONS
-from service.api.console.pages.request import ACTIONS
-from service.api.console.visit import MADE
-from service.api.console.ways import ways
-from service.api.dependencies import Service, allows
-from service.api.request_views import ActionView
-from service.audit.log import integrate
-from service.audit.signed_note import Signer
-from service.infra.tables import (
+from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.api.console import pages
+from expunge.service.api.console.pages.model import ACTIONS as MODEL_ACTIONS
+from expunge.service.api.console.pages.request import ACTIONS
+from expunge.service.api.console.visit import MADE
+from expunge.service.api.console.ways import ways
+from expunge.service.api.dependencies import Service, allows
+from expunge.service.api.request_views import ActionView
+from expunge.service.audit.log import integrate
+from expunge.service.audit.signed_note import Signer
+from expunge.service.infra.tables import (
     ApiKey,
     AuditEntry,
     DeletionRequest,
@@ -32,9 +32,9 @@ from service.infra.tables import (
     Version,
     WebhookEndpoint,
 )
-from service.models.consumers import report
-from service.requests.reasons import Reason, actions
-from service.requests.status import settle
+from expunge.service.models.consumers import report
+from expunge.service.requests.reasons import Reason, actions
+from expunge.service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.test_console import token_in
 from tests.service.worlds import live_model, publish
@@ -75,8 +75,8 @@ def test_an_action_asks_for_the_scopes_of_the_api_route(action: object, api: Tes
 
 
 def openapi_routes(api: TestClient) -> list[Any]:
-    from service.api.routes.models import lifecycle, retrains  # noqa: PLC0415
-    from service.api.routes.requests import deletion_requests, holds  # noqa: PLC0415
+    from expunge.service.api.routes.models import lifecycle, retrains  # noqa: PLC0415
+    from expunge.service.api.routes.requests import deletion_requests, holds  # noqa: PLC0415
 
     return [route for room in (deletion_requests, holds, lifecycle, retrains) for route in room.router.routes]
 

@@ -9,15 +9,15 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.access.api_keys import create_key, list_actors, name_actor
-from service.api.dependencies import Service
-from service.audit.log import integrate
-from service.audit.signed_note import Signer
-from service.infra.db import now
-from service.infra.tables import PhaseSeconds, Task, WebhookDelivery
-from service.models.tallies import tally
-from service.requests.status import settle
-from service.requests.webhooks import News, add_endpoint
+from expunge.service.access.api_keys import create_key, list_actors, name_actor
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.log import integrate
+from expunge.service.audit.signed_note import Signer
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import PhaseSeconds, Task, WebhookDelivery
+from expunge.service.models.tallies import tally
+from expunge.service.requests.status import settle
+from expunge.service.requests.webhooks import News, add_endpoint
 from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.api.dependencies import Service
-from service.infra.tables import Task
+from expunge.service.api.dependencies import Service
+from expunge.service.infra.tables import Task
 from tests.service.conftest import Login
 from tests.service.test_console import token_in
 from tests.service.worlds import live_model

@@ -11,13 +11,13 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
-from service.api.console.selection import DUE, ListFilter, count, page_of
-from service.api.dependencies import Service
-from service.infra.db import now
-from service.infra.tables import DeletionRequest, Task
-from service.infra.time import DAY_SECONDS, SECOND
-from service.requests.reasons import Reason
-from service.requests.status import settle
+from expunge.service.api.console.selection import DUE, ListFilter, count, page_of
+from expunge.service.api.dependencies import Service
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import DeletionRequest, Task
+from expunge.service.infra.time import DAY_SECONDS, SECOND
+from expunge.service.requests.reasons import Reason
+from expunge.service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.test_console import token_in
 from tests.service.worlds import live_model

@@ -8,8 +8,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
-from service.api.dependencies import Service
-from service.infra.tables import AuditEntry, DeletionRequest, IdempotencyKey, SuppressionEntry, Task
+from expunge.service.api.dependencies import Service
+from expunge.service.infra.tables import AuditEntry, DeletionRequest, IdempotencyKey, SuppressionEntry, Task
 from tests.harness.deaths import crash, post, variables_of
 from tests.service.worlds import live_model
 

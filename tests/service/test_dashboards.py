@@ -13,19 +13,19 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import select, update
 
-from service.access.api_keys import create_key
-from service.api.dependencies import Service
-from service.audit.log import integrate, record
-from service.audit.self_check import check_log
-from service.audit.signed_note import Signer
-from service.infra.db import now
-from service.infra.pseudonyms import new_id
-from service.infra.tables import DeletionRequest, FeedItem, Heartbeat, Model, PhaseSeconds, Task, Version
-from service.infra.time import SECOND
-from service.models.consumers import report
-from service.requests import reasons
-from service.requests.reasons import Reason
-from service.requests.status import settle
+from expunge.service.access.api_keys import create_key
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.log import integrate, record
+from expunge.service.audit.self_check import check_log
+from expunge.service.audit.signed_note import Signer
+from expunge.service.infra.db import now
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.tables import DeletionRequest, FeedItem, Heartbeat, Model, PhaseSeconds, Task, Version
+from expunge.service.infra.time import SECOND
+from expunge.service.models.consumers import report
+from expunge.service.requests import reasons
+from expunge.service.requests.reasons import Reason
+from expunge.service.requests.status import settle
 from tests.harness.dashboards import FOLDER, dashboard, metrics_in, program, queries, rules
 from tests.service.worlds import live_model, publish
 

@@ -12,12 +12,12 @@ from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from service.audit.log import record
-from service.infra import db
-from service.infra import files as storage
-from service.infra.db import Busy, Database, now
-from service.infra.migrate import SchemaState, migrate, schema_state
-from service.infra.tables import AuditEntry, Lease, Record
+from expunge.service.audit.log import record
+from expunge.service.infra import db
+from expunge.service.infra import files as storage
+from expunge.service.infra.db import Busy, Database, now
+from expunge.service.infra.migrate import SchemaState, migrate, schema_state
+from expunge.service.infra.tables import AuditEntry, Lease, Record
 from tests.harness.deaths import crash
 
 pytestmark = pytest.mark.both_engines

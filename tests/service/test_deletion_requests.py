@@ -13,13 +13,21 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, func, select, update
 
-from service.access.api_keys import authenticate
-from service.api.dependencies import Service
-from service.infra.queue.notify import publisher
-from service.infra.tables import AuditEntry, DeletionRequest, IdempotencyKey, Membership, Model, SuppressionEntry, Task
-from service.requests.idempotency import Use, begin
-from service.requests.intake import Order, commitment
-from service.requests.status import settle
+from expunge.service.access.api_keys import authenticate
+from expunge.service.api.dependencies import Service
+from expunge.service.infra.queue.notify import publisher
+from expunge.service.infra.tables import (
+    AuditEntry,
+    DeletionRequest,
+    IdempotencyKey,
+    Membership,
+    Model,
+    SuppressionEntry,
+    Task,
+)
+from expunge.service.requests.idempotency import Use, begin
+from expunge.service.requests.intake import Order, commitment
+from expunge.service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
 

@@ -12,8 +12,8 @@ import pytest
 import redis as client
 from kombu import Connection
 
-from service.infra.queue import notify as queue
-from service.infra.queue.messages import Dropped, read
+from expunge.service.infra.queue import notify as queue
+from expunge.service.infra.queue.messages import Dropped, read
 
 MODEL = "0123456789abcdef" * 2
 CANARY = "canary-7531"

@@ -15,13 +15,13 @@ import uvicorn
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from service.access.api_keys import revoke_key
-from service.access.session_cookie import COOKIE, end
-from service.api.dependencies import Service
-from service.audit.log import integrate, record
-from service.audit.signed_note import Signer
-from service.infra.db import now
-from service.infra.tables import ApiKey
+from expunge.service.access.api_keys import revoke_key
+from expunge.service.access.session_cookie import COOKIE, end
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.log import integrate, record
+from expunge.service.audit.signed_note import Signer
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import ApiKey
 from tests.service.conftest import Login
 
 Keys = Callable[..., dict[str, str]]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from service.audit.witness import Witness
-from service.infra.files import MARK, Damaged, DiskFolder, Folder, Store, folder_at
-from service.infra.settings import Settings
+from expunge.service.audit.witness import Witness
+from expunge.service.infra.files import MARK, Damaged, DiskFolder, Folder, Store, folder_at
+from expunge.service.infra.settings import Settings
 from tests.harness.s3 import S3, silent
 
 LARGE = bytes(range(256)) * 8192
@@ -143,7 +143,7 @@ def test_a_file_that_a_transaction_waits_for_is_given_up_within_ten_seconds(
     monkeypatch: pytest.MonkeyPatch, seconds: int | None
 ) -> None:
     """Intake waits for the publication that waits for it. Files of models have 300 seconds."""
-    bucket = pytest.importorskip("service.infra.bucket", reason="unverified here: obstore is not installed")
+    bucket = pytest.importorskip("expunge.service.infra.bucket", reason="unverified here: obstore is not installed")
     assert sum(bucket.PROMPT_SECONDS) <= 10
     if seconds is not None:
         monkeypatch.setattr(bucket, "PROMPT_SECONDS", (seconds, 0))

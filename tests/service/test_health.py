@@ -12,12 +12,12 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import select, text, update
 
-from service.api.dependencies import Service
-from service.audit.log import charge
-from service.infra.db import now
-from service.infra.files import DiskFolder, Entry
-from service.infra.pseudonyms import new_id
-from service.infra.tables import (
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.log import charge
+from expunge.service.infra.db import now
+from expunge.service.infra.files import DiskFolder, Entry
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.tables import (
     Certificate,
     DeletionRequest,
     FeedItem,
@@ -27,8 +27,8 @@ from service.infra.tables import (
     WebhookDelivery,
     WebhookEndpoint,
 )
-from service.models import restore_guard
-from service.requests.status import settle
+from expunge.service.models import restore_guard
+from expunge.service.requests.status import settle
 from tests.service.worlds import live_model, publish
 
 ROOT = Path(__file__).parents[2]

@@ -10,12 +10,12 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.api.dependencies import Service
-from service.infra.db import now
-from service.infra.tables import AuditEntry, Hold, Model, Removal, Task
-from service.infra.time import SECOND, instant
-from service.requests.reasons import Reason
-from service.requests.status import settle
+from expunge.service.api.dependencies import Service
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import AuditEntry, Hold, Model, Removal, Task
+from expunge.service.infra.time import SECOND, instant
+from expunge.service.requests.reasons import Reason
+from expunge.service.requests.status import settle
 from tests.service.worlds import live_model, publish
 
 PATH = "/v1/holds"

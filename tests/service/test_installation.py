@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from service.access.installation import check_places, claim_places
-from service.infra.db import Busy, Database
-from service.infra.files import MARK, DiskFolder, folder_at
-from service.infra.settings import SettingsError
+from expunge.service.access.installation import check_places, claim_places
+from expunge.service.infra.db import Busy, Database
+from expunge.service.infra.files import MARK, DiskFolder, folder_at
+from expunge.service.infra.settings import SettingsError
 from tests.harness.databases import MakeDatabase, sqlite_databases, sqlite_template
 
 Make = Callable[[str], Database]

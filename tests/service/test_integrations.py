@@ -16,11 +16,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select, update
 
+from expunge.service.api.dependencies import Service
+from expunge.service.infra.tables import DeletionRequest, WebhookDelivery, WebhookEndpoint
+from expunge.service.requests.status import record_status
+from expunge.service.requests.webhooks import News, add_endpoint, signature
 from expunge_client import Expunge
-from service.api.dependencies import Service
-from service.infra.tables import DeletionRequest, WebhookDelivery, WebhookEndpoint
-from service.requests.status import record_status
-from service.requests.webhooks import News, add_endpoint, signature
 from tests.service.worlds import live_model
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "integrations"

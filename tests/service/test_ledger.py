@@ -9,15 +9,15 @@ from contextlib import suppress
 import pytest
 from sqlalchemy import func, select, text
 
-from service.audit import merkle as tree
-from service.audit.log import Overspent, canonical, charge, integrate, newest_head, record
-from service.audit.signed_note import Signer
-from service.audit.verify import verify
-from service.infra.db import Busy, Database, now
-from service.infra.migrate import migrate
-from service.infra.pseudonyms import new_id
-from service.infra.tables import AuditEntry, BudgetEntry, Generation, Membership, Model, TreeHead
-from service.models.generations import empty_generation, open_generation
+from expunge.service.audit import merkle as tree
+from expunge.service.audit.log import Overspent, canonical, charge, integrate, newest_head, record
+from expunge.service.audit.signed_note import Signer
+from expunge.service.audit.verify import verify
+from expunge.service.infra.db import Busy, Database, now
+from expunge.service.infra.migrate import migrate
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.tables import AuditEntry, BudgetEntry, Generation, Membership, Model, TreeHead
+from expunge.service.models.generations import empty_generation, open_generation
 
 pytestmark = pytest.mark.both_engines
 

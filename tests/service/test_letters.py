@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import update
 
-from service.api.dependencies import Service
-from service.certificates.letters import Facts, Kind, ModelOutcome, PersonalLetter, letter
-from service.infra.pseudonyms import subject_digest
-from service.infra.tables import Generation, HoldoutPerson, Model
-from service.requests.reasons import Reason
-from service.requests.states import Status
+from expunge.service.api.dependencies import Service
+from expunge.service.certificates.letters import Facts, Kind, ModelOutcome, PersonalLetter, letter
+from expunge.service.infra.pseudonyms import subject_digest
+from expunge.service.infra.tables import Generation, HoldoutPerson, Model
+from expunge.service.requests.reasons import Reason
+from expunge.service.requests.states import Status
 from tests.service.conftest import Login
 from tests.service.test_plain_words import both, exact, part, statement
 from tests.service.worlds import live_model

@@ -9,12 +9,12 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.api.dependencies import Service
-from service.audit.log import integrate
-from service.audit.signed_note import Signer
-from service.infra.pseudonyms import new_id
-from service.infra.tables import AuditEntry, DeletionRequest, Task
-from service.requests.legal_holds import retry_large
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.log import integrate
+from expunge.service.audit.signed_note import Signer
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.tables import AuditEntry, DeletionRequest, Task
+from expunge.service.requests.legal_holds import retry_large
 from tests.service.worlds import live_model
 
 PATH = "/v1/deletion-requests"

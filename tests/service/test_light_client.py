@@ -14,15 +14,15 @@ import pytest
 from fastapi.testclient import TestClient
 
 import expunge_client
+from expunge.service.api.app import create_app
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.signed_note import NotAuthentic as ServiceNotAuthentic
+from expunge.service.audit.signed_note import Signer
+from expunge.service.certificates.envelope import sign, verify
+from expunge.service.infra.settings import Settings
+from expunge.service.requests.intake import Order, commitment
+from expunge.service.requests.webhooks import News, add_endpoint, public_key, signature
 from expunge_client import NotAuthentic, answers, calls, certificates, verify_certificate, verify_webhook
-from service.api.app import create_app
-from service.api.dependencies import Service
-from service.audit.signed_note import NotAuthentic as ServiceNotAuthentic
-from service.audit.signed_note import Signer
-from service.certificates.envelope import sign, verify
-from service.infra.settings import Settings
-from service.requests.intake import Order, commitment
-from service.requests.webhooks import News, add_endpoint, public_key, signature
 from tests.service.test_certificates import forgeries, issued
 
 __all__ = ["issued"]

@@ -8,13 +8,13 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.access import session_cookie
-from service.access.api_keys import Scope, create_key, revoke_key
-from service.access.session_cookie import COOKIE, make_link
-from service.api.app import create_app
-from service.api.dependencies import Service
-from service.infra.settings import Settings
-from service.infra.tables import EndedSession
+from expunge.service.access import session_cookie
+from expunge.service.access.api_keys import Scope, create_key, revoke_key
+from expunge.service.access.session_cookie import COOKIE, make_link
+from expunge.service.api.app import create_app
+from expunge.service.api.dependencies import Service
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tables import EndedSession
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.api.dependencies import Service
-from service.infra.logging import FIELDS, JsonLines, ReadableLines
-from service.infra.tables import Task
-from service.requests.status import settle
+from expunge.service.api.dependencies import Service
+from expunge.service.infra.logging import FIELDS, JsonLines, ReadableLines
+from expunge.service.infra.tables import Task
+from expunge.service.requests.status import settle
 from tests.service.test_certificates import carry_out
 from tests.service.worlds import live_model
 

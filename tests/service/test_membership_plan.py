@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from service.infra.db import Database
-from service.requests.suppression import exceeds, matches
+from expunge.service.infra.db import Database
+from expunge.service.requests.suppression import exceeds, matches
 from tests.harness import databases
 from tests.harness.plans import FOUND, ROOT, WHOLE
 

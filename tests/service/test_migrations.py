@@ -12,10 +12,10 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import MetaData, Table, select, text
 
-from service.infra import migrate as module
-from service.infra.db import Database
-from service.infra.migrate import SchemaState, compare, migrate, schema_state
-from service.infra.tables import DeletionRequest, Generation, Model, Record, Task
+from expunge.service.infra import migrate as module
+from expunge.service.infra.db import Database
+from expunge.service.infra.migrate import SchemaState, compare, migrate, schema_state
+from expunge.service.infra.tables import DeletionRequest, Generation, Model, Record, Task
 
 pytestmark = pytest.mark.both_engines
 

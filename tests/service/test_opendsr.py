@@ -19,18 +19,18 @@ import uvicorn
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select, update
 
-from service.api.app import create_app
-from service.api.dependencies import Service
-from service.connect.opendsr.processor import Processor
-from service.connect.opendsr.requests import announce_statuses
-from service.infra.settings import Settings, SettingsError
-from service.infra.tables import DeletionRequest, OpendsrRequest, SuppressionEntry, Task, WebhookDelivery
+from expunge.service.api.app import create_app
+from expunge.service.api.dependencies import Service
+from expunge.service.connect.opendsr.processor import Processor
+from expunge.service.connect.opendsr.requests import announce_statuses
+from expunge.service.infra.settings import Settings, SettingsError
+from expunge.service.infra.tables import DeletionRequest, OpendsrRequest, SuppressionEntry, Task, WebhookDelivery
+from expunge.workers.scheduler.ssrf_guard import Outbound
+from expunge.workers.scheduler.webhook_sender import WebhookSender
 from tests.harness.certificates import self_signed
 from tests.harness.deaths import crash, post, variables_of
 from tests.service.conformity.opendsr_client import Controller
 from tests.service.worlds import live_model
-from workers.scheduler.ssrf_guard import Outbound
-from workers.scheduler.webhook_sender import WebhookSender
 
 DOMAIN = "dsr.example.com"
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

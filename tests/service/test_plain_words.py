@@ -13,11 +13,11 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.api.dependencies import Service
-from service.audit.log import integrate
-from service.audit.signed_note import Signer
-from service.certificates.issue import issue_due
-from service.certificates.plain_words import PlainWords, in_words, weakest
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.log import integrate
+from expunge.service.audit.signed_note import Signer
+from expunge.service.certificates.issue import issue_due
+from expunge.service.certificates.plain_words import PlainWords, in_words, weakest
 from tests.service.conftest import Login
 from tests.service.test_certificates import carry_out
 from tests.service.worlds import live_model

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from service.api import problems
-from service.api.app import create_app
-from service.api.dependencies import Service
-from service.infra import db
-from service.infra.db import Busy, Database, now
-from service.infra.settings import Settings
+from expunge.service.api import problems
+from expunge.service.api.app import create_app
+from expunge.service.api.dependencies import Service
+from expunge.service.infra import db
+from expunge.service.infra.db import Busy, Database, now
+from expunge.service.infra.settings import Settings
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 PATH = "/v1/deletion-requests"

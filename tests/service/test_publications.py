@@ -14,13 +14,13 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
+from expunge.service.api.dependencies import Service
+from expunge.service.audit import merkle as tree
+from expunge.service.audit.log import canonical
+from expunge.service.audit.signed_note import NotAuthentic
+from expunge.service.infra.tables import AuditEntry, Version
+from expunge.service.models.publications import claim_digest, compare_shown, require_published, says_claim, unlogged
 from expunge_client import certificates as light_client
-from service.api.dependencies import Service
-from service.audit import merkle as tree
-from service.audit.log import canonical
-from service.audit.signed_note import NotAuthentic
-from service.infra.tables import AuditEntry, Version
-from service.models.publications import claim_digest, compare_shown, require_published, says_claim, unlogged
 from tests.service.test_certificates import issued
 from tests.service.worlds import live_model
 

@@ -11,7 +11,7 @@ import pytest
 from amqp.exceptions import PreconditionFailed
 from celery import Celery
 
-from service.infra.queue import notify as queue
+from expunge.service.infra.queue import notify as queue
 
 MODEL = "0123456789abcdef" * 2
 

@@ -9,11 +9,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.api.dependencies import Service
-from service.infra.tables import AuditEntry, Generation, Model
-from service.models import register as registration
-from service.models.recipe_files import require_recipe
-from service.requests.states import RequestRefused
+from expunge.service.api.dependencies import Service
+from expunge.service.infra.tables import AuditEntry, Generation, Model
+from expunge.service.models import register as registration
+from expunge.service.models.recipe_files import require_recipe
+from expunge.service.requests.states import RequestRefused
 from unlearning.accounting.policy import Policy
 
 POLICY = {"method": "recollection"}

@@ -12,9 +12,9 @@ from typing import Any, get_args
 import pytest
 from fastapi.testclient import TestClient
 
-from service.infra.settings import RegulationName, Settings
-from service.requests.states import REGULATIONS, Regulation, Term, due_at
-from service.requests.states import extended as extended_to
+from expunge.service.infra.settings import RegulationName, Settings
+from expunge.service.requests.states import REGULATIONS, Regulation, Term, due_at
+from expunge.service.requests.states import extended as extended_to
 from tests.service.worlds import live_model
 
 PATH = "/v1/deletion-requests"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.requests.reasons import Reason
-from service.requests.states import (
+from expunge.service.requests.reasons import Reason
+from expunge.service.requests.states import (
     TRANSITIONS,
     Regulation,
     RequestRefused,

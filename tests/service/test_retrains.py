@@ -9,12 +9,12 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from service.api.dependencies import Service
-from service.cli.client import Account, Client
-from service.cli.commands import models
-from service.cli.main import app
-from service.infra.db import now
-from service.infra.tables import Generation, Model
+from expunge.service.api.dependencies import Service
+from expunge.service.cli.client import Account, Client
+from expunge.service.cli.commands import models
+from expunge.service.cli.main import app
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import Generation, Model
 from tests.service.worlds import live_model
 
 CHANGES = {

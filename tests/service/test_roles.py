@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from fastapi.testclient import TestClient
 
-from service.access.api_keys import Scope
-from service.access.roles import SCOPES, KeyRole, role_of
-from service.api.dependencies import Service
+from expunge.service.access.api_keys import Scope
+from expunge.service.access.roles import SCOPES, KeyRole, role_of
+from expunge.service.api.dependencies import Service
 from tests.service.conftest import Login
 from tests.service.test_tenants import call, furnish, routes
 

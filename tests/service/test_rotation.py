@@ -13,19 +13,19 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from typer.testing import CliRunner
 
-from service.api.dependencies import Service
-from service.audit import merkle as tree
-from service.audit.key_rotation import FOLDER, handovers, keep_handovers, keys_of, rotate
-from service.audit.log import canonical, integrate, record
-from service.audit.signed_note import Handover, NotAuthentic, Signer, Verifier
-from service.audit.succession import ROTATED, Succession, signatures, trusted_keys
-from service.audit.verify import keys_in, verify
-from service.certificates.envelope import verify as verify_certificate
-from service.certificates.envelope import verify_with_log
-from service.cli.main import app
-from service.infra.files import folder_at
-from service.infra.settings import SettingsError
-from service.infra.tables import AuditEntry
+from expunge.service.api.dependencies import Service
+from expunge.service.audit import merkle as tree
+from expunge.service.audit.key_rotation import FOLDER, handovers, keep_handovers, keys_of, rotate
+from expunge.service.audit.log import canonical, integrate, record
+from expunge.service.audit.signed_note import Handover, NotAuthentic, Signer, Verifier
+from expunge.service.audit.succession import ROTATED, Succession, signatures, trusted_keys
+from expunge.service.audit.verify import keys_in, verify
+from expunge.service.certificates.envelope import verify as verify_certificate
+from expunge.service.certificates.envelope import verify_with_log
+from expunge.service.cli.main import app
+from expunge.service.infra.files import folder_at
+from expunge.service.infra.settings import SettingsError
+from expunge.service.infra.tables import AuditEntry
 from tests.service.test_audit import download, grow
 from tests.service.test_certificates import PATH, carry_out, tick
 from tests.service.worlds import live_model
@@ -117,7 +117,7 @@ def test_a_rotation_that_was_cut_short_is_completed(
     grow(service, 2)
     old = Signer.of(service.settings)
     with pytest.MonkeyPatch.context() as cut:
-        cut.setattr(f"service.cli.commands.keys.{before}", lambda *_: 1 / 0)
+        cut.setattr(f"expunge.service.cli.commands.keys.{before}", lambda *_: 1 / 0)
         cut.setenv("EXPUNGE_HOME", str(service.settings.home))
         cut.setenv("EXPUNGE_DATABASE_URL", service.database.engine.url.render_as_string(hide_password=False))
         assert CliRunner().invoke(app, ["keys", "rotate-signing"]).exit_code != 0

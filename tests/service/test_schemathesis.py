@@ -19,12 +19,12 @@ import pytest
 import uvicorn
 from fastapi.testclient import TestClient
 
-from service.api.dependencies import Service
-from service.audit.log import integrate
-from service.audit.signed_note import Signer
-from service.infra.db import Busy, Database, now
-from service.infra.tables import ApiKey, Heartbeat
-from service.requests.webhooks import News, add_endpoint, announce
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.log import integrate
+from expunge.service.audit.signed_note import Signer
+from expunge.service.infra.db import Busy, Database, now
+from expunge.service.infra.tables import ApiKey, Heartbeat
+from expunge.service.requests.webhooks import News, add_endpoint, announce
 from tests.service.worlds import live_model
 
 if not any((Path(folder) / "schemathesis").is_dir() for folder in sys.path):

@@ -11,11 +11,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.api.app import create_app
-from service.api.dependencies import Service
-from service.infra.settings import adopt_secret
-from service.infra.tables import WebhookEndpoint
-from service.requests.webhooks import signature
+from expunge.service.api.app import create_app
+from expunge.service.api.dependencies import Service
+from expunge.service.infra.settings import adopt_secret
+from expunge.service.infra.tables import WebhookEndpoint
+from expunge.service.requests.webhooks import signature
 from tests.service.conftest import Login
 
 HOOK = {"url": "https://hooks.example.com/x"}

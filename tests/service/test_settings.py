@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from service.infra.files import Files
-from service.infra.pseudonyms import Pepper, digest, new_id
-from service.infra.settings import (
+from expunge.service.infra.files import Files
+from expunge.service.infra.pseudonyms import Pepper, digest, new_id
+from expunge.service.infra.settings import (
     API_SECRETS,
     LEAST_DIFFERENT_BYTES,
     Settings,
@@ -22,7 +22,7 @@ from service.infra.settings import (
     next_secret,
     read_secret,
 )
-from workers.main import main as workers_main
+from expunge.workers.main import main as workers_main
 
 ROOT = Path(__file__).parents[2]
 SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file", "session_key_file")

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.supervisor import Child, Supervisor, children
+from expunge.service.cli.supervisor import Child, Supervisor, children
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
 PARENT = """
 import sys, time
 from pathlib import Path
-from service.cli.supervisor import Child
+from expunge.service.cli.supervisor import Child
 child = Child("child", [sys.executable, "-c", "import time; time.sleep(60)"], {}, Path(sys.argv[1]))
 child.start()
 print(child.process.pid, flush=True)
@@ -64,7 +64,7 @@ def test_a_child_that_keeps_dying_is_given_more_and_more_time(tmp_path: Path) ->
 
 
 def test_stopping_ends_every_child_and_waits_for_none_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.cli.supervisor.STOP_SECONDS", 0.5)
+    monkeypatch.setattr("expunge.service.cli.supervisor.STOP_SECONDS", 0.5)
     members = [child(tmp_path / "polite"), child(tmp_path / "stubborn", STUBBORN)]
     supervisor = Supervisor(members, lambda _: None)
     supervisor.start()
@@ -88,8 +88,8 @@ def test_children_die_with_a_parent_that_was_killed(tmp_path: Path) -> None:
 def test_the_service_has_four_processes(tmp_path: Path) -> None:
     found = {each.name: each.command[1:] for each in children(tmp_path, "127.0.0.1", 8750, {})}
     assert set(found) == {"api", "worker", "updater", "scheduler"}
-    assert found["worker"] == ["-m", "workers.main", "worker"]
-    assert found["api"] == ["-m", "service.api.http.serve", "--host", "127.0.0.1", "--port", "8750"]
+    assert found["worker"] == ["-m", "expunge.workers.main", "worker"]
+    assert found["api"] == ["-m", "expunge.service.api.http.serve", "--host", "127.0.0.1", "--port", "8750"]
 
 
 def _running(pid: int) -> bool:
@@ -102,7 +102,7 @@ def _running(pid: int) -> bool:
 
 def test_an_api_that_may_not_start_says_why_in_one_line(tmp_path: Path) -> None:
     environment = os.environ | {"EXPUNGE_HOME": str(tmp_path), "EXPUNGE_MODE": "production"}
-    command = [sys.executable, "-m", "service.api.http.serve", "--port", "0"]
+    command = [sys.executable, "-m", "expunge.service.api.http.serve", "--port", "0"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("EXPUNGE_PEPPER_FILE: there is no file") and done.stderr.count("\n") == 1

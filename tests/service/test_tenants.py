@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from service.access.api_keys import Scope
-from service.api.dependencies import Service
-from service.audit.log import integrate
-from service.audit.signed_note import Signer
-from service.infra.db import now
-from service.infra.pseudonyms import new_id
-from service.infra.tables import Restoration
-from service.requests.webhooks import News, announce
+from expunge.service.access.api_keys import Scope
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.log import integrate
+from expunge.service.audit.signed_note import Signer
+from expunge.service.infra.db import now
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.tables import Restoration
+from expunge.service.requests.webhooks import News, announce
 from tests.service.worlds import live_model
 
 Keys = Callable[..., dict[str, str]]

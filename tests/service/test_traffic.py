@@ -13,11 +13,11 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import update
 
-from service.api.dependencies import Service
-from service.api.traffic import BOUNDS, Measured, Traffic
-from service.infra.db import now
-from service.infra.tables import DeletionRequest, Heartbeat
-from service.infra.time import SECOND
+from expunge.service.api.dependencies import Service
+from expunge.service.api.traffic import BOUNDS, Measured, Traffic
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import DeletionRequest, Heartbeat
+from expunge.service.infra.time import SECOND
 from tests.harness.dashboards import FOLDER, rules
 from tests.service.test_dashboards import busy, exported
 

@@ -11,14 +11,14 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
-from service.access.api_keys import Scope
-from service.api.dependencies import Service
-from service.infra.pseudonyms import subject_digest
-from service.infra.tables import AuditEntry, DeletionRequest, SuppressionEntry, Task, WebhookDelivery
-from service.requests.suppression import carried_out, positions
-from service.requests.webhooks import News, add_endpoint
+from expunge.service.access.api_keys import Scope
+from expunge.service.api.dependencies import Service
+from expunge.service.infra.pseudonyms import subject_digest
+from expunge.service.infra.tables import AuditEntry, DeletionRequest, SuppressionEntry, Task, WebhookDelivery
+from expunge.service.requests.suppression import carried_out, positions
+from expunge.service.requests.webhooks import News, add_endpoint
+from expunge.workers.scheduler import run as scheduler
 from tests.service.worlds import live_model
-from workers.scheduler import run as scheduler
 
 PATH = "/v1/deletion-requests"
 WHY = {"reason": "could not show who they are"}

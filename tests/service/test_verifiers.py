@@ -23,15 +23,15 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from expunge.service.api.dependencies import Service
+from expunge.service.audit import merkle as tree
+from expunge.service.audit.log import canonical
+from expunge.service.audit.signed_note import Signer
+from expunge.service.audit.succession import ROTATED, signatures
+from expunge.service.certificates.envelope import FORMATS, payload_digest, sign
+from expunge.service.cli.certificate_check import check
+from expunge.service.cli.output import CommandError
 from expunge_client import NotAuthentic, verify_certificate
-from service.api.dependencies import Service
-from service.audit import merkle as tree
-from service.audit.log import canonical
-from service.audit.signed_note import Signer
-from service.audit.succession import ROTATED, signatures
-from service.certificates.envelope import FORMATS, payload_digest, sign
-from service.cli.certificate_check import check
-from service.cli.output import CommandError
 from tests.service.test_audit import download
 from tests.service.test_certificates import PATH, carry_out, tick
 from tests.service.test_light_client import changed

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from service.audit import merkle as tree
-from service.audit.log import canonical
-from service.audit.signed_note import NotAuthentic, Signer
-from service.audit.verify import verify
-from service.cli.main import app
+from expunge.service.audit import merkle as tree
+from expunge.service.audit.log import canonical
+from expunge.service.audit.signed_note import NotAuthentic, Signer
+from expunge.service.audit.verify import verify
+from expunge.service.cli.main import app
 from tests.service import rfc6962
 
 SIGNER = Signer("log.example/one", b"s" * 32)

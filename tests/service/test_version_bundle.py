@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from service.connect.registry.bom import properties_of
-from service.connect.registry.bundle import CHECKPOINT, write_bundle
-from service.infra.files import Damaged
+from expunge.service.connect.registry.bom import properties_of
+from expunge.service.connect.registry.bundle import CHECKPOINT, write_bundle
+from expunge.service.infra.files import Damaged
 
 VERSION: dict[str, Any] = {
     "model": "m",

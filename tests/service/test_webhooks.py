@@ -17,16 +17,16 @@ from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 from sqlalchemy import select
 
-from service.access.api_keys import create_key
-from service.api.app import create_app
-from service.api.dependencies import Service
-from service.audit.log import charge
-from service.infra.db import now
-from service.infra.settings import Settings
-from service.infra.tables import DeletionRequest, Generation, Task, WebhookDelivery, WebhookEndpoint
-from service.requests.deadlines import warn
-from service.requests.status import settle
-from service.requests.webhooks import MAX_ATTEMPTS, SUBSCRIBED, News, announce, announce_exhaustion, signature
+from expunge.service.access.api_keys import create_key
+from expunge.service.api.app import create_app
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.log import charge
+from expunge.service.infra.db import now
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tables import DeletionRequest, Generation, Task, WebhookDelivery, WebhookEndpoint
+from expunge.service.requests.deadlines import warn
+from expunge.service.requests.status import settle
+from expunge.service.requests.webhooks import MAX_ATTEMPTS, SUBSCRIBED, News, announce, announce_exhaustion, signature
 from tests.service.test_certificates import carry_out, tick
 from tests.service.worlds import live_model
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from service.api.dependencies import Service
-from service.audit.witness import DRAFT, Witness, place
-from service.infra.db import now
-from service.infra.files import Store
-from service.infra.pseudonyms import new_id, sample_digest, subject_digest
-from service.infra.tables import Generation, Membership, Model, Version
-from service.models.generations import open_generation
+from expunge.service.api.dependencies import Service
+from expunge.service.audit.witness import DRAFT, Witness, place
+from expunge.service.infra.db import now
+from expunge.service.infra.files import Store
+from expunge.service.infra.pseudonyms import new_id, sample_digest, subject_digest
+from expunge.service.infra.tables import Generation, Membership, Model, Version
+from expunge.service.models.generations import open_generation
 
 PEOPLE = {"ada": ["ada-1", "ada-2"], "bob": ["bob-1"]}
 

@@ -14,21 +14,21 @@ from typing import Any
 import httpx
 import pytest
 
-from service.audit.signed_note import Verifier
-from service.certificates.envelope import verify
-from service.certificates.statement import REPLACED
-from service.cli.client import Client
-from service.cli.output import CommandError
-from service.infra.db import Database
-from service.infra.files import Store
-from service.infra.migrate import migrate
+from expunge.service.audit.signed_note import Verifier
+from expunge.service.certificates.envelope import verify
+from expunge.service.certificates.statement import REPLACED
+from expunge.service.cli.client import Client
+from expunge.service.cli.output import CommandError
+from expunge.service.infra.db import Database
+from expunge.service.infra.files import Store
+from expunge.service.infra.migrate import migrate
+from expunge.workers.storage.key_store import KeyStore
 from tests.faults.invariants import broken, left_behind, uncertified, unfinished, unreadable
 from tests.harness.hosts import ROLES, Hosts, hosts
 from tests.harness.residue import found, head_weights, load_recipe, personal, secret_of, windows
 from tests.harness.s3 import BUCKET, S3
 from tests.harness.servers import Postgres, Redis
 from tests.system.conftest import SETTINGS, recipes_in
-from workers.storage.key_store import KeyStore
 
 DEATHS_APART_SECONDS, DEATHS = (0.2, 2.5), 40
 
@@ -88,7 +88,7 @@ def test_a_host_with_a_place_of_its_own_does_not_start_and_says_why(
         }
         for setting, (value, named, said) in wrong.items():
             environment = {**town.processes["scheduler"].environment, setting: value}
-            command = [sys.executable, "-m", "workers.main", role]
+            command = [sys.executable, "-m", "expunge.workers.main", role]
             refused = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
             assert refused.returncode == 1 and "Traceback" not in refused.stderr, refused.stderr
             assert named in refused.stderr and said in refused.stderr, refused.stderr

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from service.access.api_keys import Scope
+from expunge.service.access.api_keys import Scope
 from tests.harness.stack import Stack
 from tests.service.conformity.opendsr_client import Controller
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.access.api_keys import Scope
+from expunge.service.access.api_keys import Scope
 from tests.harness.browser import Browser, chromium
 from tests.harness.furnished import PRESSED, furnish, show
 from tests.harness.stack import Stack

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.access.api_keys import Scope
+from expunge.service.access.api_keys import Scope
 from tests.harness.stack import Stack
 
 ROOT = Path(__file__).parents[2]

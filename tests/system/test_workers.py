@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from sqlalchemy import func, select
 
-from service.infra.tables import Model, Removal, StoredVector, WorkUnit
+from expunge.service.infra.tables import Model, Removal, StoredVector, WorkUnit
 from tests.harness import stack as stacks
 from tests.harness.stack import Stack
 from tests.system.conftest import SETTINGS, recipes_in, servers_of

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import unlearning as ul
+from expunge.workers.guarantee.noise import perturbed
 from tests.contract import retraining
 from unlearning.bounds.minimiser import Minimiser
 from unlearning.features import RandomFourier, RandomKernels, Scattering, Tangent
@@ -29,7 +30,6 @@ from unlearning.model.training import train
 from unlearning.quality.independent import Answering
 from unlearning.quality.simulate import forget_set, left_by
 from unlearning.types import Examples, Forgotten, State
-from workers.guarantee.noise import perturbed
 
 torch.set_num_threads(1)
 PEOPLE, CLASSES = 8, 3

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from expunge.workers.runtime.method_options import with_options
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.evaluation import comparators
 from unlearning.evaluation.comparators import kinds
@@ -22,7 +23,6 @@ from unlearning.methods import NAMES
 from unlearning.model.training import train
 from unlearning.quality.simulate import forget_set, left_by, release
 from unlearning.types import Refused
-from workers.runtime.method_options import with_options
 
 PEOPLE, EACH, WIDTH, CLASSES = 12, 4, 5, 3
 KNOWN = tuple(kinds())

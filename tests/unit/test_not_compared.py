@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from expunge.workers.runtime import recipes
 from tests.unit.test_attacks import memorising
 from unlearning import Problem, Recipe
 from unlearning.methods.newton import Newton
 from unlearning.model.curvature import hessian_products
 from unlearning.model.training import train
 from unlearning.quality.simulate import choose, forget_set, left_by, release
-from workers.runtime import recipes
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from expunge.workers.guarantee.choose import guarantee_of
 from tests.contract import retraining
 from tests.unit.recipes import draw, recipe
 from unlearning.accounting.certificate import Guarantee
@@ -27,7 +28,6 @@ from unlearning.model.training import train
 from unlearning.quality.simulate import forget_set, left_by
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, Learned, Refused, State
-from workers.guarantee.choose import guarantee_of
 
 COUNT, PEOPLE = 24, 12
 X = draw(COUNT, 2, 6, 6)

@@ -11,9 +11,9 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from torch import Tensor, nn
 
 import unlearning as ul
+from expunge.workers.runtime import recipes
 from unlearning.features import RandomFourier
 from unlearning.recipe import Run
-from workers.runtime import recipes
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from service.infra.settings import Settings, ensure_secrets
+from expunge.service.infra.settings import Settings, ensure_secrets
+from expunge.workers.runtime import stopwatch
 from tests.service.conftest import database_url, postgres_databases, sqlite_template
 from tests.workers import meanwhile
 from tests.workers.worlds import RECIPES, World, open_world
-from workers.runtime import stopwatch
 
 __all__ = ["database_url", "postgres_databases", "sqlite_template"]
 

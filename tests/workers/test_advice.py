@@ -18,26 +18,26 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from expunge.workers import check
+from expunge.workers.advice import measure as measuring
+from expunge.workers.advice.alarm import alarmed
+from expunge.workers.advice.growth import scaled
+from expunge.workers.advice.measure import OutOfTime, Scene, measure
+from expunge.workers.advise import main
+from expunge.workers.guarantee.certify import Size, Terms, certify
+from expunge.workers.guarantee.choose import guarantee_of
+from expunge.workers.guarantee.dry_run import establish
+from expunge.workers.guarantee.needs import generator
+from expunge.workers.guarantee.refine import refine
+from expunge.workers.guarantee.register import reference_of, terms_of
+from expunge.workers.runtime.model import opened
+from expunge.workers.runtime.recipes import Loaded
 from tests.workers.advice_recipes import SIX, enlarged
 from unlearning.accounting.policy import Policy
 from unlearning.methods import NAMES
 from unlearning.model.training import learn, train
 from unlearning.quality.simulate import forget_set, left_by, release
 from unlearning.types import Learned, Progress, State, silent
-from workers import check
-from workers.advice import measure as measuring
-from workers.advice.alarm import alarmed
-from workers.advice.growth import scaled
-from workers.advice.measure import OutOfTime, Scene, measure
-from workers.advise import main
-from workers.guarantee.certify import Size, Terms, certify
-from workers.guarantee.choose import guarantee_of
-from workers.guarantee.dry_run import establish
-from workers.guarantee.needs import generator
-from workers.guarantee.refine import refine
-from workers.guarantee.register import reference_of, terms_of
-from workers.runtime.model import opened
-from workers.runtime.recipes import Loaded
 
 RECIPES = Path(__file__).parent / "recipes"
 UPDATES, TIMES = 8, 3

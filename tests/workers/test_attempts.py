@@ -8,14 +8,14 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from service.infra.db import Busy
-from service.infra.files import DiskFolder, Files, Store
-from service.infra.tables import Model, Removal
+from expunge.service.infra.db import Busy
+from expunge.service.infra.files import DiskFolder, Files, Store
+from expunge.service.infra.tables import Model, Removal
+from expunge.workers.app import Worker
+from expunge.workers.update import run as unlearn
+from expunge.workers.update.claim import HALVE_AFTER
 from tests.harness.files import root_of
 from tests.workers.worlds import World
-from workers.app import Worker
-from workers.update import run as unlearn
-from workers.update.claim import HALVE_AFTER
 
 
 class Sick(Files):

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from service.cli.commands import audit as command
-from service.cli.main import app
+from expunge.service.cli.commands import audit as command
+from expunge.service.cli.main import app
+from expunge.workers.audit import EXCEEDED, NOTHING, main
+from expunge.workers.guarantee import certify, noise
 from unlearning.accounting import budget, certificate, composition, policy
 from unlearning.bounds import minimiser
 from unlearning.evaluation.lower_bound import Noise, detectable_by_guesses, detectable_by_noise, from_noise, least_mu
 from unlearning.evaluation.two_worlds import attack, side_by_side
 from unlearning.model import convex
-from workers.audit import EXCEEDED, NOTHING, main
-from workers.guarantee import certify, noise
 
 RECIPES = Path(__file__).parent / "recipes"
 FLOATING = {"feature_norm": 4.0, "precision": "float64", "fraction": 0.9}
@@ -265,4 +265,4 @@ def test_the_terminal_hands_its_options_and_exit_status_on(monkeypatch: pytest.M
     monkeypatch.setattr(command.subprocess, "run", run)
     done = CliRunner().invoke(app, ["audit", "epsilon", "--recipe", "here", "--trials", "5"])
     assert done.exit_code == EXCEEDED
-    assert called[0][1:] == ["-m", "workers.audit", "--recipe", "here", "--trials", "5"]
+    assert called[0][1:] == ["-m", "expunge.workers.audit", "--recipe", "here", "--trials", "5"]

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from service.infra.tables import Generation
-from service.models.retrain_plan import plan_retrain
-from service.requests.states import Suppress
+from expunge.service.infra.tables import Generation
+from expunge.service.models.retrain_plan import plan_retrain
+from expunge.service.requests.states import Suppress
+from expunge.workers.training import auto
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim
-from workers.training import auto
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 MANY: dict[str, Any] = {"requests_per_month": 1e8}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.infra.tables import BudgetEntry, DeletionRequest, Removal
-from service.requests import legal_holds as holds
+from expunge.service.infra.tables import BudgetEntry, DeletionRequest, Removal
+from expunge.service.requests import legal_holds as holds
 from tests.workers import meanwhile
 from tests.workers.test_retrain import entries, exhausted, generations
 from tests.workers.worlds import World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from workers.update.claim import HALVE_AFTER, HOLD_AFTER, Choice, Waiting, choose
+from expunge.workers.update.claim import HALVE_AFTER, HOLD_AFTER, Choice, Waiting, choose
 
 
 def waiting(*attempts: int, group: int = 0) -> list[Waiting]:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from service.infra.queue import notify as queue
-from service.infra.tables import Heartbeat
+from expunge.service.infra.queue import notify as queue
+from expunge.service.infra.tables import Heartbeat
 from tests.workers.worlds import RECIPES, World
 
 CANARY = "canary-7531"
@@ -49,7 +49,10 @@ def test_a_worker_outlives_messages_that_are_none_of_ours(
             (tmp_path / "broker" / "messages" / f"{number:015d}_x.{queue.QUEUE}.msg").write_bytes(data)
     with (tmp_path / "log").open("wb") as log:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "workers.main", "worker"], env=environment(world, url), stdout=log, stderr=log
+            [sys.executable, "-m", "expunge.workers.main", "worker"],
+            env=environment(world, url),
+            stdout=log,
+            stderr=log,
         )
     try:
         # a busy broker may not answer within the second that a notification waits; the scheduler would send it again

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from service.infra.files import Damaged
-from service.infra.settings import Settings
-from service.infra.tables import AuditEntry, CalibrationOrder, Generation
+from expunge.service.infra.files import Damaged
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tables import AuditEntry, CalibrationOrder, Generation
+from expunge.workers.scheduler.run import open_scheduler, sweep_files
+from expunge.workers.training.calibrate import Found, Orders, place_of, require_useful_cap
+from expunge.workers.training.parallel import assist
 from tests.harness.files import names_in, path_in, root_of
 from tests.workers import meanwhile
 from tests.workers.test_crashes import die_at
@@ -18,9 +21,6 @@ from tests.workers.worlds import World, open_world
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.bounds.calibration import Calibrated, Design, calibrate, errors_along
 from unlearning.types import Refused
-from workers.scheduler.run import open_scheduler, sweep_files
-from workers.training.calibrate import Found, Orders, place_of, require_useful_cap
-from workers.training.parallel import assist
 
 ASKED: dict[str, Any] = {
     "guarantee": "calibrated",

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from service.cli.checks import Finding
+from expunge.service.cli.checks import Finding
+from expunge.workers import check
+from expunge.workers.advice import checks, reading
+from expunge.workers.advice.checks import inspect, read
+from expunge.workers.advice.reading import Reading
+from expunge.workers.advice.shortened import EVERY, shorten
 from unlearning.holdout import held_out
 from unlearning.types import Refused
-from workers import check
-from workers.advice import checks, reading
-from workers.advice.checks import inspect, read
-from workers.advice.reading import Reading
-from workers.advice.shortened import EVERY, shorten
 
 TOP = """import csv
 from pathlib import Path

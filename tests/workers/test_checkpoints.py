@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from service.infra.pseudonyms import subject_digest
-from service.infra.tables import Version
+from expunge.service.infra.pseudonyms import subject_digest
+from expunge.service.infra.tables import Version
+from expunge.workers.app import Worker
+from expunge.workers.runtime.model import build
+from expunge.workers.scheduler.run import open_scheduler
+from expunge.workers.storage import private_state
+from expunge.workers.storage.checkpoint_format import encode_state
 from tests.harness.files import root_of
 from tests.workers.test_collect import core_and_late
 from tests.workers.test_own_training import METHODS
@@ -18,11 +23,6 @@ from unlearning.accounting.policy import Policy
 from unlearning.methods.late import Late
 from unlearning.methods.shards import Shards
 from unlearning.types import State
-from workers.app import Worker
-from workers.runtime.model import build
-from workers.scheduler.run import open_scheduler
-from workers.storage import private_state
-from workers.storage.checkpoint_format import encode_state
 
 LEAST = 16
 """bytes: a shorter tensor, a counter for example, is found anywhere"""

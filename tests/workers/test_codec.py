@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
+from expunge.workers.storage import checkpoint_format as codec
 from unlearning.types import State
-from workers.storage import checkpoint_format as codec
 
 TENSORS = {
     "b.weight": torch.randn(3, 4),

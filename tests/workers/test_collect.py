@@ -6,21 +6,21 @@ from datetime import timedelta
 
 import pytest
 
-from service.infra.db import now
-from service.infra.pseudonyms import subject_digest
-from service.infra.tables import DeletionRequest, Task
-from service.infra.time import SECOND, instant
-from service.requests import intake
-from service.requests.cancel import cancel
-from service.requests.legal_holds import retry
-from service.requests.states import Regulation, RequestRefused, Suppress
+from expunge.service.infra.db import now
+from expunge.service.infra.pseudonyms import subject_digest
+from expunge.service.infra.tables import DeletionRequest, Task
+from expunge.service.infra.time import SECOND, instant
+from expunge.service.requests import intake
+from expunge.service.requests.cancel import cancel
+from expunge.service.requests.legal_holds import retry
+from expunge.service.requests.states import Regulation, RequestRefused, Suppress
+from expunge.workers.runtime.model import build
 from tests.faults.invariants import broken
 from tests.workers.test_crashes import die_at
 from tests.workers.test_own_training import published
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.accounting.policy import Policy
-from workers.runtime.model import build
 
 WEEK = 7 * 86_400
 DAY = 86_400 * SECOND
@@ -192,7 +192,7 @@ def test_a_retraining_that_fails_ends_visibly(world: World, monkeypatch: pytest.
     def fails(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr("workers.update.run.certify", fails)
+    monkeypatch.setattr("expunge.workers.update.run.certify", fails)
     time_passes(world, request)
     for _ in range(4):
         world.expire_lease(model_id)

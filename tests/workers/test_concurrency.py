@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from service.audit.log import Overspent, charge
-from service.audit.witness import Witness
-from service.infra.files import folder_at
-from service.infra.tables import BudgetEntry, Generation, Removal
+from expunge.service.audit.log import Overspent, charge
+from expunge.service.audit.witness import Witness
+from expunge.service.infra.files import folder_at
+from expunge.service.infra.tables import BudgetEntry, Generation, Removal
+from expunge.workers.runtime.heartbeat import Pulse
+from expunge.workers.update.claim import claim
 from tests.harness.s3 import silent
 from tests.workers import meanwhile
 from tests.workers.worlds import World, open_world
-from workers.runtime.heartbeat import Pulse
-from workers.update.claim import claim
 
 pytestmark = pytest.mark.both_engines
 
@@ -122,7 +122,7 @@ def test_intake_waits_for_a_publication_whose_bucket_is_silent_no_longer_than_th
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The publication holds the model's row, on SQLite the whole database, while it writes the draft."""
-    bucket = pytest.importorskip("service.infra.bucket", reason="unverified here: obstore is not installed")
+    bucket = pytest.importorskip("expunge.service.infra.bucket", reason="unverified here: obstore is not installed")
     monkeypatch.setattr(bucket, "PROMPT_SECONDS", (2, 0))
     model_id = world.live(method="newton", min_guarantee="proved")
     first = world.delete("p3")

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from service.infra.settings import Settings, ensure_secrets
-from service.infra.tables import CalibrationOrder
+from expunge.service.infra.settings import Settings, ensure_secrets
+from expunge.service.infra.tables import CalibrationOrder
+from expunge.workers.runtime import recipes
+from expunge.workers.storage import private_state as state
 from tests.workers.test_calibrate import sealed_errors
 from tests.workers.worlds import RECIPES, World, open_world
 from unlearning.accounting.certificate import Claim, Guarantee
@@ -24,8 +26,6 @@ from unlearning.bounds.calibration import Calibrated, Design, calibrate
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
 from unlearning.quality.simulate import forget_set, left_by
-from workers.runtime import recipes
-from workers.storage import private_state as state
 
 SIZES = (1, 2)
 CAP = 0.05

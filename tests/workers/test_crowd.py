@@ -7,14 +7,22 @@ from typing import cast
 import pytest
 from sqlalchemy import func, select
 
-from service.infra.pseudonyms import new_id
-from service.infra.tables import AuditEntry, DeletionRequest, Generation, Model, Task, WebhookDelivery, WebhookEndpoint
-from service.models.retrain_plan import plan_of
-from service.requests import intake
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.tables import (
+    AuditEntry,
+    DeletionRequest,
+    Generation,
+    Model,
+    Task,
+    WebhookDelivery,
+    WebhookEndpoint,
+)
+from expunge.service.models.retrain_plan import plan_of
+from expunge.service.requests import intake
+from expunge.workers.runtime.jobs import Deletions
 from tests.workers.test_retrain import entries
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee
-from workers.runtime.jobs import Deletions
 
 CROWDS = (200, *(pytest.param(count, marks=pytest.mark.drill) for count in (1_000, 5_000)))
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from service.infra.tables import AuditEntry
+from expunge.service.infra.tables import AuditEntry
+from expunge.workers.storage import checkpoint_format as codec
+from expunge.workers.storage import private_state as state
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
-from workers.storage import checkpoint_format as codec
-from workers.storage import private_state as state
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from service.cli.main import app
-from service.connect.drop.identifiers import hash_of
-from service.connect.drop.items import AnswerCode, Feed, answers, mark_checked, match, status_of, store
-from service.connect.drop.lists import ListEntry
-from service.infra.tables import DeletionRequest, FeedItem, FeedMatch
-from service.requests.legal_holds import place
+from expunge.service.cli.main import app
+from expunge.service.connect.drop.identifiers import hash_of
+from expunge.service.connect.drop.items import AnswerCode, Feed, answers, mark_checked, match, status_of, store
+from expunge.service.connect.drop.lists import ListEntry
+from expunge.service.infra.tables import DeletionRequest, FeedItem, FeedMatch
+from expunge.service.requests.legal_holds import place
+from expunge.workers.scheduler.restore import restore
 from tests.workers.test_restore import Snapshot, export, signer, snapshot
 from tests.workers.worlds import TENANT, World
-from workers.scheduler.restore import restore
 
 __all__ = ["snapshot"]
 
@@ -247,8 +247,8 @@ def test_a_request_that_another_entry_still_asks_for_is_not_counted_as_withdrawn
 
 def members(world: World, model_id: str) -> set[str]:
     """Who is in the served generation, of the people p0 to p11."""
-    from service.infra.pseudonyms import subject_digest  # noqa: PLC0415
-    from service.infra.tables import Membership  # noqa: PLC0415
+    from expunge.service.infra.pseudonyms import subject_digest  # noqa: PLC0415
+    from expunge.service.infra.tables import Membership  # noqa: PLC0415
 
     generation = world.generation(model_id).id
     digests = {row.subject_digest for row in world.rows_of(Membership) if row.generation_id == generation}
@@ -281,7 +281,7 @@ def test_what_the_state_withdraws_is_cancelled_where_it_still_can_be(
 
 def test_an_import_that_was_interrupted_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It dies between two transactions; afterwards everything is there once."""
-    from service.connect.drop import items  # noqa: PLC0415
+    from expunge.service.connect.drop import items  # noqa: PLC0415
 
     monkeypatch.setattr(items, "ROWS", 2)
     monkeypatch.setattr(items, "PEOPLE", 1)

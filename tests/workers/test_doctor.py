@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, select, text, update
 
-from service.cli import checks as doctor
-from service.cli.checks import Finding
-from service.infra import files as storage
-from service.infra.db import now
-from service.infra.settings import Settings
-from service.infra.tables import FeedItem, Generation, Heartbeat, Model, Version
-from service.infra.time import ALIVE_SECONDS, SECOND
-from service.models.generations import open_generation
+from expunge.service.cli import checks as doctor
+from expunge.service.cli.checks import Finding
+from expunge.service.infra import files as storage
+from expunge.service.infra.db import now
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tables import FeedItem, Generation, Heartbeat, Model, Version
+from expunge.service.infra.time import ALIVE_SECONDS, SECOND
+from expunge.service.models.generations import open_generation
+from expunge.workers import doctor as sickbay
+from expunge.workers.runtime.heartbeat import Pulse
+from expunge.workers.scheduler.run import SILENT_SECONDS, forget_processes
 from tests.harness.servers import free_port
 from tests.workers.worlds import World
-from workers import doctor as sickbay
-from workers.runtime.heartbeat import Pulse
-from workers.scheduler.run import SILENT_SECONDS, forget_processes
 
 RECIPE = """
 import json, pathlib, torch
@@ -256,7 +256,7 @@ def test_the_command_asks_a_worker_process_and_its_exit_code_tells(sound: World)
             "EXPUNGE_DATABASE_URL": sound.settings.database_url,
             "EXPUNGE_RECIPES": str(sound.settings.recipes),
         }
-        words = [sys.executable, "-m", "service.cli.main", "doctor", *arguments]
+        words = [sys.executable, "-m", "expunge.service.cli.main", "doctor", *arguments]
         return subprocess.run(words, env=os.environ | ours | environment, capture_output=True, text=True, check=False)
 
     (sound.settings.recipes / "bad.py").write_text("print('noise')\nraise OSError('person-3')\ndef recipe(): ...\n")

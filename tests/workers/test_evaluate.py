@@ -1,4 +1,4 @@
-"""`python -m workers.evaluate`: a table, JSON and a plot for a recipe, without a service."""
+"""`python -m expunge.workers.evaluate`: a table, JSON and a plot for a recipe, without a service."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from workers.evaluate import main, support_vectors
-from workers.runtime import recipes
+from expunge.workers.evaluate import main, support_vectors
+from expunge.workers.runtime import recipes
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load as load_tensors
 
 from benchmarks.example_recipes import FOLDER, METHODS, PROVED
+from expunge.workers.runtime import recipes
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
-from workers.runtime import recipes
 
 EXACT = [name for name in METHODS if name not in PROVED]
 LEAST = {"tabular": 0.85, "scattering": 0.94, "batchnorm": 0.97, "text": 0.5, "text/adapters": 0.5, "recommender": 0.08}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
+from expunge.workers.runtime.failures import refusal_of
 from unlearning.accounting.budget import epsilon_of
 from unlearning.features import Scattering
-from workers.runtime.failures import refusal_of
 
 
 def test_an_error_of_the_accounting_is_never_the_recipes(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.infra.tables import StoredVector
+from expunge.service.infra.tables import StoredVector
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from service.infra.tables import Generation
-from service.models.figures import DATA_FREE, DELETED, FOLDER
+from expunge.service.infra.tables import Generation
+from expunge.service.models.figures import DATA_FREE, DELETED, FOLDER
+from expunge.workers.runtime.jobs import Preparation
+from expunge.workers.training.run import prepare
 from tests.workers.test_sketch import database_text
 from tests.workers.test_switch import before
 from tests.workers.worlds import World
-from workers.runtime.jobs import Preparation
-from workers.training.run import prepare
 
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 

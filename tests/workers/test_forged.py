@@ -8,7 +8,7 @@ import pytest
 from kombu.exceptions import ContentDisallowed
 from kombu.serialization import loads, prepare_accept_content
 
-from service.infra.queue import notify as queue
+from expunge.service.infra.queue import notify as queue
 from tests.workers.worlds import World
 
 FORGED: tuple[Any, ...] = (

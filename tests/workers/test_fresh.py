@@ -18,9 +18,13 @@ import torch
 from safetensors.torch import load as load_tensors
 
 import unlearning as ul
-from service.infra.settings import Settings
-from service.infra.tables import Model
-from service.models.retrain_plan import plan_new_data
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tables import Model
+from expunge.service.models.retrain_plan import plan_new_data
+from expunge.workers.runtime import confined, fresh, fresh_child, recipes
+from expunge.workers.runtime.confined import Isolation
+from expunge.workers.runtime.fresh import FreshProcesses
+from expunge.workers.runtime.model import build
 from tests.workers.worlds import World, open_world
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.accounting.policy import Policy
@@ -30,10 +34,6 @@ from unlearning.model.own_code.own_training import Fitted
 from unlearning.model.parts import runs_own_code
 from unlearning.model.problem import Problem
 from unlearning.types import Examples, silent
-from workers.runtime import confined, fresh, fresh_child, recipes
-from workers.runtime.confined import Isolation
-from workers.runtime.fresh import FreshProcesses
-from workers.runtime.model import build
 
 RECIPE = """
 import os, time

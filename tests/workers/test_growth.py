@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from service.audit.log import integrate
-from service.audit.signed_note import Signer
-from service.certificates import envelope
-from service.certificates.issue import issue_due
-from service.infra.db import now
-from service.infra.pseudonyms import subject_digest
-from service.infra.tables import BudgetEntry, Certificate, Generation, Membership, Model, Version
-from service.models import consumers
-from service.models.retrain_plan import plan_new_data
+from expunge.service.audit.log import integrate
+from expunge.service.audit.signed_note import Signer
+from expunge.service.certificates import envelope
+from expunge.service.certificates.issue import issue_due
+from expunge.service.infra.db import now
+from expunge.service.infra.pseudonyms import subject_digest
+from expunge.service.infra.tables import BudgetEntry, Certificate, Generation, Membership, Model, Version
+from expunge.service.models import consumers
+from expunge.service.models.retrain_plan import plan_new_data
+from expunge.workers.scheduler import run as scheduler
 from tests.workers.tables import Table, table_of
 from tests.workers.test_retrain import generations
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.holdout import held_out
-from workers.scheduler import run as scheduler
 
 PEOPLE = 60
 WEEK_SECONDS = 7 * 86_400

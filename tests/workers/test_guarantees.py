@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from service.infra.tables import AuditEntry
+from expunge.service.infra.tables import AuditEntry
+from expunge.workers.runtime.recipes import load
+from expunge.workers.storage import private_state as state
 from tests.unit.recipes import draw
 from tests.unit.recipes import recipe as ridge
 from tests.workers import meanwhile
@@ -21,8 +23,6 @@ from unlearning.model.convex import rounding_floor
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
 from unlearning.types import ForgetSet, State
-from workers.runtime.recipes import load
-from workers.storage import private_state as state
 
 LOOSE = {"noise_std": 10.0, "max_distance": 1.0}
 FLOATING = {"feature_norm": 4.0, "precision": "float64", "fraction": 0.9}

@@ -9,15 +9,25 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select, true
 
-from service.api.metrics import render
-from service.api.traffic import Traffic
-from service.infra.tables import PhaseSeconds, Removal, Version
-from service.models import consumers
-from service.models.tallies import LATENCY, PHASE, PUBLISHED, SAMPLES, Key, _of_entries, _of_versions, counts, tally
+from expunge.service.api.metrics import render
+from expunge.service.api.traffic import Traffic
+from expunge.service.infra.tables import PhaseSeconds, Removal, Version
+from expunge.service.models import consumers
+from expunge.service.models.tallies import (
+    LATENCY,
+    PHASE,
+    PUBLISHED,
+    SAMPLES,
+    Key,
+    _of_entries,
+    _of_versions,
+    counts,
+    tally,
+)
+from expunge.workers.scheduler.run import open_scheduler
 from tests.harness import databases
 from tests.harness.history import Work, fill, watched
 from tests.workers.worlds import World, end_schedulers_lease, open_world, settings_of
-from workers.scheduler.run import open_scheduler
 
 QUESTIONS = ("intake", "update", "tick", "scrape", "long tick")
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from fastapi.testclient import TestClient
 
-from service.api.routes.requests.holds import ONLY_HELD_OUT
-from service.infra.tables import HoldoutPerson, Task
-from service.requests import legal_holds as holds
+from expunge.service.api.routes.requests.holds import ONLY_HELD_OUT
+from expunge.service.infra.tables import HoldoutPerson, Task
+from expunge.service.requests import legal_holds as holds
 from tests.unit.recipes import softmax
 from tests.workers.test_never_again import api
 from tests.workers.worlds import TENANT, World

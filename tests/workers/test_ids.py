@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from service.infra.tables import Removal
+from expunge.service.infra.tables import Removal
 from tests.workers.worlds import World
 
 

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from expunge.workers.app import Worker
+from expunge.workers.runtime import model as opened
+from expunge.workers.runtime import recipes
+from expunge.workers.runtime.model import Benches
+from expunge.workers.storage.manifest import Located
+from expunge.workers.update import run
 from tests.workers import meanwhile
 from tests.workers.test_update import entries
 from tests.workers.worlds import World
-from workers.app import Worker
-from workers.runtime import model as opened
-from workers.runtime import recipes
-from workers.runtime.model import Benches
-from workers.storage.manifest import Located
-from workers.update import run
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from service.infra.files import DiskFolder
+from expunge.service.infra.files import DiskFolder
+from expunge.workers.storage import key_store as keystore
+from expunge.workers.storage.key_files import ERASED, SHARE_BYTES, KeyFiles, KeysMissing
+from expunge.workers.storage.key_store import HolderKey, KeyStore
 from tests.harness.powercut import Operation, Recorded, states_after_power_cut
 from tests.harness.residue import share_in_file
 from tests.harness.servers import Postgres
-from workers.storage import key_store as keystore
-from workers.storage.key_files import ERASED, SHARE_BYTES, KeyFiles, KeysMissing
-from workers.storage.key_store import HolderKey, KeyStore
 
 Everything = Callable[[], bytes]
 

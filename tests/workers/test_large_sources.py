@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from expunge.workers.storage import manifest
 from tests.workers.worlds import World
-from workers.storage import manifest
 
 TABLE = """
 from pathlib import Path

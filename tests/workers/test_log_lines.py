@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from service.infra.logging import JsonLines
+from expunge.service.infra.logging import JsonLines
 from tests.workers.worlds import World
 
 PERSON = "p3"

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import unlearning as ul
-from service.infra.pseudonyms import Pepper, content_digest, digest, digests, sample_digest, subject_digest
-from service.infra.tables import Generation
+from expunge.service.infra.pseudonyms import Pepper, content_digest, digest, digests, sample_digest, subject_digest
+from expunge.service.infra.tables import Generation
+from expunge.workers.storage import manifest
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.policy import Granularity
-from workers.storage import manifest
 
 PEPPER = Pepper.of(b"p" * 32)
 COUNT = 23

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from service.infra.tables import DeletionRequest
-from service.requests import cancel, intake
+from expunge.service.infra.tables import DeletionRequest
+from expunge.service.requests import cancel, intake
+from expunge.workers import audit, evaluate
+from expunge.workers.attack.may_be_drawn import may_be_drawn
+from expunge.workers.runtime import recipes
 from tests.workers.worlds import RECIPES, TENANT, World
 from unlearning.recipe import Recipe
 from unlearning.types import RecipeError, Refused
-from workers import audit, evaluate
-from workers.attack.may_be_drawn import may_be_drawn
-from workers.runtime import recipes
 
 QUICK = ["--seeds", "1", "--shadows", "0", "--trials", "0", "--methods", "newton", "--device", "cpu", "--no-plot"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from expunge.workers.runtime.recipe_messages import ADVICE, drop_messages
 from tests.workers.worlds import World
-from workers.runtime.recipe_messages import ADVICE, drop_messages
 
 
 def test_a_message_goes_with_the_next_deletion_request(world: World, tmp_path: Path) -> None:

@@ -10,18 +10,18 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from service.access.api_keys import Scope, create_key
-from service.api.app import create_app
-from service.infra.tables import DeletionRequest, Model, Removal, StoredVector, SuppressionEntry
-from service.requests import intake, suppression
-from service.requests import legal_holds as holds
+from expunge.service.access.api_keys import Scope, create_key
+from expunge.service.api.app import create_app
+from expunge.service.infra.tables import DeletionRequest, Model, Removal, StoredVector, SuppressionEntry
+from expunge.service.requests import intake, suppression
+from expunge.service.requests import legal_holds as holds
+from expunge.workers.training.run import prepare
+from expunge.workers.update import run as unlearn
+from expunge.workers.update.select import Selection, Target
 from tests.faults.invariants import broken
 from tests.workers.test_retrain import ONE_UPDATE, exhausted, generations
 from tests.workers.test_switch import before
 from tests.workers.worlds import TENANT, World
-from workers.training.run import prepare
-from workers.update import run as unlearn
-from workers.update.select import Selection, Target
 
 
 @pytest.fixture

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from service.infra.db import now
-from service.infra.tables import Generation, Membership, Model
-from service.models.retrain_plan import plan_new_data
-from service.requests.states import RequestRefused
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import Generation, Membership, Model
+from expunge.service.models.retrain_plan import plan_new_data
+from expunge.service.requests.states import RequestRefused
+from expunge.workers.scheduler import run as scheduler
+from expunge.workers.storage import manifest
+from expunge.workers.training.changes import Changes, changes
 from tests.workers.tables import Table, table_of
 from tests.workers.test_retrain import entries, generations
 from tests.workers.worlds import World, seconds
 from unlearning.columns import Column
 from unlearning.holdout import held_out
-from workers.scheduler import run as scheduler
-from workers.storage import manifest
-from workers.training.changes import Changes, changes
 
 NONE = Changes(served=0, samples=0, gone=0, changed=0, new=0, people_new=0, left_out=0, people_left_out=0)
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from workers.guarantee.noise import BLOCK, gaussian, perturbed
+from expunge.workers.guarantee.noise import BLOCK, gaussian, perturbed
 
 
 def test_it_is_standard_normal_over_several_blocks() -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from service.infra.pseudonyms import subject_digest
-from service.requests import intake
-from service.requests.estimate import estimate
+from expunge.service.infra.pseudonyms import subject_digest
+from expunge.service.requests import intake
+from expunge.service.requests.estimate import estimate
+from expunge.workers.runtime.model import build
 from tests.workers.test_collect import core_and_late
 from tests.workers.test_own_training import published
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.policy import Policy
 from unlearning.methods.shards import Shards
-from workers.runtime.model import build
 
 PEOPLE = [f"p{number}" for number in range(24)]
 

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.infra.tables import AuditEntry, DeletionRequest, SuppressionEntry, Task
-from service.requests.intake import Order, Windows, accept, accept_all
-from service.requests.states import Regulation, RequestRefused
+from expunge.service.infra.tables import AuditEntry, DeletionRequest, SuppressionEntry, Task
+from expunge.service.requests.intake import Order, Windows, accept, accept_all
+from expunge.service.requests.states import Regulation, RequestRefused
 from tests.workers.worlds import TENANT, World
 
 ORDERS = [

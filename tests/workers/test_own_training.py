@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load as load_tensors
 
-from service.infra.settings import Settings
+from expunge.service.infra.settings import Settings
 from tests.harness.files import root_of
 from tests.workers.recipes import own_training
 from tests.workers.worlds import World

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from service.infra import db
-from service.infra.files import DiskFolder
-from service.infra.migrate import migrate
-from service.infra.tables import Heartbeat
-from workers.runtime import db_retry as patience
-from workers.runtime.db_retry import retry
-from workers.runtime.heartbeat import Pulse
-from workers.storage.key_files import KeyFiles
-from workers.storage.key_store import KeyStore
+from expunge.service.infra import db
+from expunge.service.infra.files import DiskFolder
+from expunge.service.infra.migrate import migrate
+from expunge.service.infra.tables import Heartbeat
+from expunge.workers.runtime import db_retry as patience
+from expunge.workers.runtime.db_retry import retry
+from expunge.workers.runtime.heartbeat import Pulse
+from expunge.workers.storage.key_files import KeyFiles
+from expunge.workers.storage.key_store import KeyStore
 
 
 @contextmanager

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from service.access.api_keys import create_key
-from service.api.app import create_app
-from service.cli import checks as doctor
-from service.infra.settings import SettingsError, adopt_secret
+from expunge.service.access.api_keys import create_key
+from expunge.service.api.app import create_app
+from expunge.service.cli import checks as doctor
+from expunge.service.infra.settings import SettingsError, adopt_secret
+from expunge.workers.scheduler.run import open_scheduler
+from expunge.workers.storage.storage import Storage
 from tests.workers.worlds import TENANT, World
-from workers.scheduler.run import open_scheduler
-from workers.storage.storage import Storage
 
 
 def pepper_findings(world: World) -> list[doctor.Finding]:

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from service.api.app import create_app
-from service.cli.checks import examine
-from service.infra.files import DiskFolder, folder_at
-from service.infra.settings import Settings, SettingsError
-from service.infra.tables import Certificate, Erasure
+from expunge.service.api.app import create_app
+from expunge.service.cli.checks import examine
+from expunge.service.infra.files import DiskFolder, folder_at
+from expunge.service.infra.settings import Settings, SettingsError
+from expunge.service.infra.tables import Certificate, Erasure
+from expunge.workers.scheduler.run import open_scheduler
+from expunge.workers.storage.crypto_erase import destroy_keys
+from expunge.workers.storage.key_files import KeyFiles, KeysMissing
+from expunge.workers.storage.key_store import KeyStore
 from tests.faults.invariants import uncertified
 from tests.harness.databases import sqlite_databases
 from tests.harness.residue import share_in_file
 from tests.harness.s3 import S3
 from tests.workers.test_bucket_deaths import world as in_a_bucket
 from tests.workers.worlds import World, end_schedulers_lease, fork, open_world, settings_of
-from workers.scheduler.run import open_scheduler
-from workers.storage.crypto_erase import destroy_keys
-from workers.storage.key_files import KeyFiles, KeysMissing
-from workers.storage.key_store import KeyStore
 
 __all__ = ["in_a_bucket"]
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from service.infra.tables import AuditEntry, Model, Task, WorkUnit
+from expunge.service.infra.tables import AuditEntry, Model, Task, WorkUnit
+from expunge.workers.app import Worker
+from expunge.workers.training import parallel as work_units
+from expunge.workers.update import precedence
+from expunge.workers.update.precedence import Interrupted, give_way, waiting_deletions
 from tests.workers.test_calibrate import release_connections
 from tests.workers.test_crashes import die_at
 from tests.workers.test_work_units import keep_lease
 from tests.workers.worlds import World
-from workers.app import Worker
-from workers.training import parallel as work_units
-from workers.update import precedence
-from workers.update.precedence import Interrupted, give_way, waiting_deletions
 
 
 @pytest.fixture(autouse=True)

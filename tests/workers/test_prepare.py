@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from service.infra.tables import AuditEntry, BudgetEntry, Membership, Removal, StoredVector
-from service.requests.reasons import Reason
+from expunge.service.infra.tables import AuditEntry, BudgetEntry, Membership, Removal, StoredVector
+from expunge.service.requests.reasons import Reason
+from expunge.workers.runtime.jobs import Preparation
+from expunge.workers.runtime.lease import Stale
+from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.storage.key_store import HolderKey
+from expunge.workers.training import run as prepare
 from tests.harness.files import names_in
 from tests.workers import meanwhile
 from tests.workers.worlds import World
-from workers.runtime.jobs import Preparation
-from workers.runtime.lease import Stale
-from workers.runtime.stopwatch import Stopwatch
-from workers.storage.key_store import HolderKey
-from workers.training import run as prepare
 
 
 def keys_in(world: World) -> int:

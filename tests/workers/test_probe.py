@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from service.infra.tables import StoredVector
+from expunge.service.infra.tables import StoredVector
+from expunge.workers.training import suggest
 from tests.workers.recipes import network, relu
 from tests.workers.worlds import World
 from unlearning.methods.recollection import Recollection
@@ -17,7 +18,6 @@ from unlearning.model.problem import Problem
 from unlearning.model.training import learn
 from unlearning.quality.probe import SMOOTH, Probed, probe, smoothed
 from unlearning.types import Ineffective
-from workers.training import suggest
 
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 

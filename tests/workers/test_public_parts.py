@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save_file
 
-from service.infra.tables import Version
+from expunge.service.infra.tables import Version
 from tests.workers.worlds import World
 from unlearning.model.parts import digest_of
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from service.infra.tables import Generation
+from expunge.service.infra.tables import Generation
+from expunge.workers.runtime import heartbeat as pulse
 from tests.workers.worlds import World
-from workers.runtime import heartbeat as pulse
 
 GREAT = 256 * 2**20
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import unlearning as ul
-from workers.runtime import recipes
-from workers.runtime.recipe_digest import code_digest, settings_digest
+from expunge.workers.runtime import recipes
+from expunge.workers.runtime.recipe_digest import code_digest, settings_digest
 
 RECIPE = '''"""A recipe of two people."""
 

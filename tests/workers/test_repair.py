@@ -10,7 +10,14 @@ import torch
 from sqlalchemy import select
 from torch import Tensor
 
-from service.infra.tables import StoredVector
+from expunge.service.infra.tables import StoredVector
+from expunge.workers.runtime import recipes
+from expunge.workers.runtime.jobs import Deletions, Preparation
+from expunge.workers.runtime.lease import Stale
+from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.storage import private_state as state
+from expunge.workers.training import run as prepare
+from expunge.workers.update import run as unlearn
 from tests.workers.test_crashes import die_at
 from tests.workers.test_residue import found
 from tests.workers.worlds import World
@@ -20,13 +27,6 @@ from unlearning.model.problem import Problem
 from unlearning.model.training import train
 from unlearning.quality.simulate import forget_set, left_by, release
 from unlearning.types import State, Vectors
-from workers.runtime import recipes
-from workers.runtime.jobs import Deletions, Preparation
-from workers.runtime.lease import Stale
-from workers.runtime.stopwatch import Stopwatch
-from workers.storage import private_state as state
-from workers.training import run as prepare
-from workers.update import run as unlearn
 
 REPAIR = {"options": {"repair_epochs": 2}, "threshold": 10.0}
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from expunge.workers.drawing import Dot, dots, ticks
+from expunge.workers.figures import FIGURES, cell, lines, shown
+from expunge.workers.report import About, page, write
 from unlearning.evaluation.metrics import Row
-from workers.drawing import Dot, dots, ticks
-from workers.figures import FIGURES, cell, lines, shown
-from workers.report import About, page, write
 
 ROOT = Path(__file__).parents[2]
 ABOUT = About("sick <notes>", "expunge evaluate --recipe 'a & b'", "2026-11-22", ("scrub",), 2)

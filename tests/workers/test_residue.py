@@ -9,10 +9,10 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from service.infra.tables import StoredVector
+from expunge.service.infra.tables import StoredVector
+from expunge.workers.storage import private_state as state
 from tests.harness.residue import share_in_file
 from tests.workers.worlds import World
-from workers.storage import private_state as state
 
 pytestmark = pytest.mark.both_engines
 

@@ -19,12 +19,15 @@ import torch
 from fastapi.testclient import TestClient
 from sqlalchemy import delete
 
-from service.access.api_keys import Scope, create_key
-from service.access.roles import SCOPES
-from service.api.app import create_app
-from service.infra.pseudonyms import new_id
-from service.infra.tables import Generation, Model, StoredVector, Version
-from service.requests.reasons import Reason, Role
+from expunge.service.access.api_keys import Scope, create_key
+from expunge.service.access.roles import SCOPES
+from expunge.service.api.app import create_app
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.tables import Generation, Model, StoredVector, Version
+from expunge.service.requests.reasons import Reason, Role
+from expunge.workers.scheduler import run as scheduler
+from expunge.workers.storage.checkpoint_format import encode
+from expunge.workers.storage.private_state import STATE
 from tests.harness.files import path_in, root_of
 from tests.harness.ways_out import by_call, by_command
 from tests.workers import meanwhile
@@ -34,9 +37,6 @@ from tests.workers.test_collect import collecting, core_and_late
 from tests.workers.test_retrain import exhausted
 from tests.workers.test_served import serves
 from tests.workers.worlds import World
-from workers.scheduler import run as scheduler
-from workers.storage.checkpoint_format import encode
-from workers.storage.private_state import STATE
 
 PATH = "/v1/deletion-requests"
 PAGE = Path(__file__).parents[2] / "docs" / "ten-minutes-followed.md"

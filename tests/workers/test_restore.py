@@ -13,26 +13,26 @@ from fastapi.testclient import TestClient
 from sqlalchemy import delete, select
 from typer.testing import CliRunner
 
-from service.access.api_keys import Scope, authenticate, create_key, revoke_key
-from service.api.app import create_app
-from service.audit import merkle as tree
-from service.audit.key_rotation import FOLDER, handovers, keep_handovers
-from service.audit.log import newest_head
-from service.audit.self_check import check_log
-from service.audit.signed_note import NotAuthentic, Signer, Verifier
-from service.audit.succession import predecessors, signatures
-from service.audit.verify import verify
-from service.audit.witness import EPOCHS, Witness, WitnessedHead, epoch_of
-from service.certificates.envelope import verify as verified
-from service.certificates.envelope import verify_with_log
-from service.certificates.issue import issue_due
-from service.cli.checks import examine as doctor
-from service.cli.commands.backups import restore as command
-from service.cli.main import app
-from service.cli.output import CommandError
-from service.infra.db import now
-from service.infra.files import Damaged
-from service.infra.tables import (
+from expunge.service.access.api_keys import Scope, authenticate, create_key, revoke_key
+from expunge.service.api.app import create_app
+from expunge.service.audit import merkle as tree
+from expunge.service.audit.key_rotation import FOLDER, handovers, keep_handovers
+from expunge.service.audit.log import newest_head
+from expunge.service.audit.self_check import check_log
+from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
+from expunge.service.audit.succession import predecessors, signatures
+from expunge.service.audit.verify import verify
+from expunge.service.audit.witness import EPOCHS, Witness, WitnessedHead, epoch_of
+from expunge.service.certificates.envelope import verify as verified
+from expunge.service.certificates.envelope import verify_with_log
+from expunge.service.certificates.issue import issue_due
+from expunge.service.cli.checks import examine as doctor
+from expunge.service.cli.commands.backups import restore as command
+from expunge.service.cli.main import app
+from expunge.service.cli.output import CommandError
+from expunge.service.infra.db import now
+from expunge.service.infra.files import Damaged
+from expunge.service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     Certificate,
@@ -49,19 +49,19 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from service.models import restore_guard as backups
-from service.models.restore_guard import PutBack
-from service.requests import identity_check as verification
-from service.requests import legal_holds as holds
-from service.requests import suppression
-from service.requests.cancel import cancel
+from expunge.service.models import restore_guard as backups
+from expunge.service.models.restore_guard import PutBack
+from expunge.service.requests import identity_check as verification
+from expunge.service.requests import legal_holds as holds
+from expunge.service.requests import suppression
+from expunge.service.requests.cancel import cancel
+from expunge.workers.scheduler import run as scheduler
+from expunge.workers.scheduler.restore import restore
+from expunge.workers.update.task_results import end_without_version
 from tests.faults.invariants import broken_after_restore
 from tests.harness.files import root_of
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import TENANT, World, open_world
-from workers.scheduler import run as scheduler
-from workers.scheduler.restore import restore
-from workers.update.task_results import end_without_version
 
 Snapshot = Callable[[World], World]
 

@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from service.certificates.envelope import accepted_commitment
-from service.certificates.envelope import verify as verified
-from service.certificates.statement import OVERWRITTEN
-from service.infra.tables import Certificate, DeletionRequest
-from service.requests.intake import Order, commitment, opening
+from expunge.service.certificates.envelope import accepted_commitment
+from expunge.service.certificates.envelope import verify as verified
+from expunge.service.certificates.statement import OVERWRITTEN
+from expunge.service.infra.tables import Certificate, DeletionRequest
+from expunge.service.requests.intake import Order, commitment, opening
+from expunge.workers.scheduler import run as scheduler
+from expunge.workers.scheduler.restore import restore
 from tests.workers.test_restore import Snapshot, confirmed, export, signer, snapshot
 from tests.workers.worlds import World
-from workers.scheduler import run as scheduler
-from workers.scheduler.restore import restore
 
 __all__ = ["snapshot"]
 

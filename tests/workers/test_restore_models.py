@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import func, select
 
-from service.infra.tables import Erasure, Hold, Model, StoredVector
-from service.models.policy import change_policy
-from service.models.retire import cancel_preparation, retire
-from service.requests.legal_holds import lift
-from service.requests.states import RequestRefused
+from expunge.service.infra.tables import Erasure, Hold, Model, StoredVector
+from expunge.service.models.policy import change_policy
+from expunge.service.models.retire import cancel_preparation, retire
+from expunge.service.requests.legal_holds import lift
+from expunge.service.requests.states import RequestRefused
+from expunge.workers.scheduler import run as scheduler
+from expunge.workers.scheduler.restore import RestoreReport, restore
+from expunge.workers.storage.crypto_erase import erase_lost
 from tests.faults.invariants import broken_after_restore
 from tests.workers.test_restore import Snapshot, confirmed, export, released, retrained, signer, snapshot
 from tests.workers.worlds import World
-from workers.scheduler import run as scheduler
-from workers.scheduler.restore import RestoreReport, restore
-from workers.storage.crypto_erase import erase_lost
 
 __all__ = ["snapshot"]
 HOUR = 3_600

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import pytest
 from sqlalchemy import select
 
-from service.access.api_keys import NewKey, authenticate, create_key, revoke_key, rotate_key
-from service.infra.pseudonyms import sample_digest, subject_digest
-from service.infra.settings import session_key
-from service.infra.tables import ApiKey, AuditEntry, Hold, Membership, Removal, Task, WebhookEndpoint
-from service.infra.time import rfc_3339
-from service.requests import legal_holds as holds
-from service.requests import webhooks
+from expunge.service.access.api_keys import NewKey, authenticate, create_key, revoke_key, rotate_key
+from expunge.service.infra.pseudonyms import sample_digest, subject_digest
+from expunge.service.infra.settings import session_key
+from expunge.service.infra.tables import ApiKey, AuditEntry, Hold, Membership, Removal, Task, WebhookEndpoint
+from expunge.service.infra.time import rfc_3339
+from expunge.service.requests import legal_holds as holds
+from expunge.service.requests import webhooks
+from expunge.workers.scheduler.restore import restore
 from tests.faults.invariants import broken_after_restore
 from tests.workers.test_restore import Snapshot, confirmed, export, released, signer, snapshot
 from tests.workers.worlds import TENANT, World
-from workers.scheduler.restore import restore
 
 __all__ = ["snapshot"]
 HOUR = 3_600_000_000

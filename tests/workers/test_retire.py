@@ -11,16 +11,16 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.infra.files import Damaged
-from service.infra.tables import AuditEntry, Certificate, Erasure, Membership, StoredVector
-from service.requests.reasons import Reason
+from expunge.service.infra.files import Damaged
+from expunge.service.infra.tables import AuditEntry, Certificate, Erasure, Membership, StoredVector
+from expunge.service.requests.reasons import Reason
+from expunge.workers.scheduler.run import open_scheduler
+from expunge.workers.storage.key_store import HolderKey
 from tests.faults.invariants import broken
 from tests.workers import meanwhile
 from tests.workers.test_crashes import die_at
 from tests.workers.test_resolved import api_of
 from tests.workers.worlds import World, end_schedulers_lease
-from workers.scheduler.run import open_scheduler
-from workers.storage.key_store import HolderKey
 
 MODEL = "/v1/models/m"
 

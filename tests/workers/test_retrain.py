@@ -9,8 +9,8 @@ import json
 import pytest
 from sqlalchemy import select
 
-from service.infra.pseudonyms import subject_digest
-from service.infra.tables import (
+from expunge.service.infra.pseudonyms import subject_digest
+from expunge.service.infra.tables import (
     AuditEntry,
     Certificate,
     Erasure,
@@ -22,16 +22,16 @@ from service.infra.tables import (
     StoredVector,
     Task,
 )
-from service.models.retrain_plan import retrain_lease
+from expunge.service.models.retrain_plan import retrain_lease
+from expunge.workers.runtime.jobs import Deletions, Preparation
+from expunge.workers.runtime.lease import Stale
+from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.scheduler import run as scheduler
+from expunge.workers.training import run as prepare
+from expunge.workers.update.run import update
 from tests.workers import meanwhile
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee
-from workers.runtime.jobs import Deletions, Preparation
-from workers.runtime.lease import Stale
-from workers.runtime.stopwatch import Stopwatch
-from workers.scheduler import run as scheduler
-from workers.training import run as prepare
-from workers.update.run import update
 
 ONE_UPDATE = {"epsilon": 1.0, "noise_std": 0.01, "max_distance": 0.0018}
 """a policy whose budget allows two updates"""

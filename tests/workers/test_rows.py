@@ -12,13 +12,13 @@ import pytest
 import torch
 from sqlalchemy import event
 
-from service.infra.files import Damaged
-from service.infra.tables import StoredVector
+from expunge.service.infra.files import Damaged
+from expunge.service.infra.tables import StoredVector
+from expunge.workers.storage import private_state as state
 from tests.workers.test_calibrate import release_connections
 from tests.workers.worlds import World, open_world
 from unlearning.methods.recollection.vectors import sum_of
 from unlearning.types import VectorsMissing
-from workers.storage import private_state as state
 
 CPU = torch.device("cpu")
 MEBIBYTE = 2**20

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from service.infra.db import Busy, now
-from service.infra.queue import notify as queue
-from service.infra.tables import Erasure, IdempotencyKey, Model, TreeHead, Version
+from expunge.service.infra.db import Busy, now
+from expunge.service.infra.queue import notify as queue
+from expunge.service.infra.tables import Erasure, IdempotencyKey, Model, TreeHead, Version
+from expunge.workers.runtime.jobs import Deletions
+from expunge.workers.scheduler import run as scheduler
+from expunge.workers.storage.crypto_erase import destroy_keys, drop_superseded_state
 from tests.harness.files import path_in
 from tests.workers.worlds import World, seconds
-from workers.runtime.jobs import Deletions
-from workers.scheduler import run as scheduler
-from workers.storage.crypto_erase import destroy_keys, drop_superseded_state
 
 
 def messages(world: World) -> int:
@@ -24,7 +24,7 @@ def messages(world: World) -> int:
 
 
 def test_it_runs_without_torch() -> None:
-    code = "import sys, workers.scheduler.run, workers.main; sys.exit(int('torch' in sys.modules))"
+    code = "import sys, expunge.workers.scheduler.run, expunge.workers.main; sys.exit(int('torch' in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -191,6 +191,6 @@ def test_expired_answers_are_forgotten(world: World) -> None:
 
 def test_usage_is_told_for_wrong_arguments() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "workers.main", "nonsense"], capture_output=True, check=False, cwd=Path.cwd()
+        [sys.executable, "-m", "expunge.workers.main", "nonsense"], capture_output=True, check=False, cwd=Path.cwd()
     )
     assert (done.returncode, b"usage" in done.stderr) == (2, True)

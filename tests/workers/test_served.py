@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from sqlalchemy import delete
 
-from service.infra.tables import AuditEntry, Certificate, Consumer, Model, Task, Version
-from service.models import consumers
-from service.requests import intake
+from expunge.service.infra.tables import AuditEntry, Certificate, Consumer, Model, Task, Version
+from expunge.service.models import consumers
+from expunge.service.requests import intake
+from expunge.workers.scheduler import run as scheduler
 from tests.workers.test_retrain import ONE_UPDATE
 from tests.workers.worlds import TENANT, World
-from workers.scheduler import run as scheduler
 
 
 def serves(world: World, model_id: str, number: int, name: str = "web") -> None:

@@ -8,12 +8,12 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from service.infra.tables import Record, StoredVector
+from expunge.service.infra.tables import Record, StoredVector
+from expunge.workers.runtime.model import build
+from expunge.workers.storage import private_state as state
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.policy import Policy
 from unlearning.types import Need
-from workers.runtime.model import build
-from workers.storage import private_state as state
 
 SKETCH = {"rank": 10, "probes": 8, "tolerance": 1.0}
 

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from service.infra.tables import AuditEntry
-from service.infra.time import BUCKETS, LONGEST, SHORTEST, bucket
+from expunge.service.infra.tables import AuditEntry
+from expunge.service.infra.time import BUCKETS, LONGEST, SHORTEST, bucket
+from expunge.workers.guarantee.certify import Certified
+from expunge.workers.runtime.heartbeat import Pulse
+from expunge.workers.runtime.stopwatch import UNLEARN, Stopwatch
+from expunge.workers.update import run as unlearn
 from tests.workers.worlds import World
-from workers.guarantee.certify import Certified
-from workers.runtime.heartbeat import Pulse
-from workers.runtime.stopwatch import UNLEARN, Stopwatch
-from workers.update import run as unlearn
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.infra.tables import DeletionRequest
-from service.requests import identity_check as verification
-from service.requests import intake
-from service.requests.states import Suppress
-from service.requests.suppression import concerns
+from expunge.service.infra.tables import DeletionRequest
+from expunge.service.requests import identity_check as verification
+from expunge.service.requests import intake
+from expunge.service.requests.states import Suppress
+from expunge.service.requests.suppression import concerns
 from tests.faults.invariants import broken
 from tests.workers.worlds import TENANT, World
 

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy import update as change
 
-from service.infra.db import now
-from service.infra.pseudonyms import sample_digest
-from service.infra.tables import (
+from expunge.service.infra.db import now
+from expunge.service.infra.pseudonyms import sample_digest
+from expunge.service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     DeletionRequest,
@@ -23,24 +23,24 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from service.models.retrain_plan import PlannedRetrain, plan_of, retrain_lease
-from service.requests import cancel as cancellation
-from service.requests import intake
-from service.requests import legal_holds as holds
+from expunge.service.models.retrain_plan import PlannedRetrain, plan_of, retrain_lease
+from expunge.service.requests import cancel as cancellation
+from expunge.service.requests import intake
+from expunge.service.requests import legal_holds as holds
+from expunge.workers.runtime.jobs import Deletions, Preparation
+from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.scheduler import run as scheduler
+from expunge.workers.storage import checkpoint_format as codec
+from expunge.workers.storage.private_state import STATE
+from expunge.workers.training import run as prepare
+from expunge.workers.training.run import Ready
+from expunge.workers.update.run import update
 from tests.harness.files import names_in, root_of
 from tests.workers import meanwhile
 from tests.workers.test_calibrate import ASKED as CALIBRATED
 from tests.workers.test_retrain import entries, exhausted, finish_retrain, generations, rows_in, start_retrain
 from tests.workers.worlds import TENANT, World, seconds
 from unlearning.accounting.certificate import Claim, Guarantee
-from workers.runtime.jobs import Deletions, Preparation
-from workers.runtime.stopwatch import Stopwatch
-from workers.scheduler import run as scheduler
-from workers.storage import checkpoint_format as codec
-from workers.storage.private_state import STATE
-from workers.training import run as prepare
-from workers.training.run import Ready
-from workers.update.run import update
 
 
 def while_drafting(ready: Ready, act: Callable[[], None]) -> None:

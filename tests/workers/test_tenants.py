@@ -11,17 +11,17 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.access.api_keys import Scope, create_key
-from service.api.app import create_app
-from service.infra.pseudonyms import new_id
-from service.infra.settings import Settings
-from service.infra.tables import Erasure, Membership, Model, Task
-from service.infra.tenants import recipes_of
+from expunge.service.access.api_keys import Scope, create_key
+from expunge.service.api.app import create_app
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tables import Erasure, Membership, Model, Task
+from expunge.service.infra.tenants import recipes_of
+from expunge.workers.scheduler.run import sweep
+from expunge.workers.storage.crypto_erase import destroy_keys
+from expunge.workers.training.calibrate import Orders
+from expunge.workers.training.parallel import VectorUnits, assist
 from tests.workers.worlds import RECIPES, World, open_world
-from workers.scheduler.run import sweep
-from workers.storage.crypto_erase import destroy_keys
-from workers.training.calibrate import Orders
-from workers.training.parallel import VectorUnits, assist
 
 ONE, TWO = "one", "two"
 Ask = Callable[..., Any]

@@ -13,12 +13,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from service.infra.settings import Settings
+from expunge.service.infra.settings import Settings
+from expunge.workers.app import Worker
+from expunge.workers.runtime import fresh
+from expunge.workers.training import trial
 from tests.workers.worlds import World, open_world
 from unlearning.accounting.certificate import Claim
-from workers.app import Worker
-from workers.runtime import fresh
-from workers.training import trial
 
 RECIPE = """
 import os, socket, subprocess, sys, time

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from sqlalchemy import select
 
-from service.infra.files import Damaged
-from service.infra.tables import (
+from expunge.service.infra.files import Damaged
+from expunge.service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     DeletionRequest,
@@ -24,18 +24,18 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from service.infra.time import BUCKETS
-from service.requests.cancel import cancel
+from expunge.service.infra.time import BUCKETS
+from expunge.service.requests.cancel import cancel
+from expunge.workers.runtime.jobs import Deletions
+from expunge.workers.runtime.lease import Stale
+from expunge.workers.storage import checkpoint_format as codec
+from expunge.workers.storage import private_state as state
+from expunge.workers.update.run import update
 from tests.faults.invariants import broken
 from tests.harness.files import names_in, path_in, root_of
 from tests.workers import meanwhile
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
-from workers.runtime.jobs import Deletions
-from workers.runtime.lease import Stale
-from workers.storage import checkpoint_format as codec
-from workers.storage import private_state as state
-from workers.update.run import update
 
 
 @pytest.mark.both_engines

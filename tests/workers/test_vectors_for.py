@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from service.infra.pseudonyms import subject_digest
-from service.infra.tables import Membership, StoredVector
+from expunge.service.infra.pseudonyms import subject_digest
+from expunge.service.infra.tables import Membership, StoredVector
+from expunge.workers.training import run as prepare
 from tests.workers.worlds import TENANT, World
-from workers.training import run as prepare
 
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 FALLBACK = {"fallback": "retrain", "threshold": 10.0}

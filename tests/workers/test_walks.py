@@ -12,29 +12,38 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from standardwebhooks import Webhook
 
-from service.access.api_keys import Scope, create_key
-from service.api.app import create_app
-from service.audit.verify import verify
-from service.audit.witness import Witness
-from service.certificates import issue as certificates
-from service.infra.pseudonyms import new_id, sample_digest
-from service.infra.settings import session_key
-from service.infra.tables import AuditEntry, BudgetEntry, Consumer, DeletionRequest, Lease, Membership, Removal, Task
-from service.models import restore_guard as backups
-from service.models.retrain_plan import retrain_lease
-from service.requests import intake
-from service.requests.states import Status
-from service.requests.webhooks import News, add_endpoint
+from expunge.service.access.api_keys import Scope, create_key
+from expunge.service.api.app import create_app
+from expunge.service.audit.verify import verify
+from expunge.service.audit.witness import Witness
+from expunge.service.certificates import issue as certificates
+from expunge.service.infra.pseudonyms import new_id, sample_digest
+from expunge.service.infra.settings import session_key
+from expunge.service.infra.tables import (
+    AuditEntry,
+    BudgetEntry,
+    Consumer,
+    DeletionRequest,
+    Lease,
+    Membership,
+    Removal,
+    Task,
+)
+from expunge.service.models import restore_guard as backups
+from expunge.service.models.retrain_plan import retrain_lease
+from expunge.service.requests import intake
+from expunge.service.requests.states import Status
+from expunge.service.requests.webhooks import News, add_endpoint
+from expunge.workers.scheduler.restore import restore
+from expunge.workers.scheduler.run import LEASE, open_scheduler
+from expunge.workers.scheduler.ssrf_guard import Outbound
+from expunge.workers.scheduler.webhook_sender import WebhookSender
+from expunge.workers.update.run import update
 from tests.workers import meanwhile
 from tests.workers.test_restore import Snapshot, export, signer, snapshot
 from tests.workers.test_retrain import ONE_UPDATE
 from tests.workers.test_webhook_sender import Receiver, receiver
 from tests.workers.worlds import TENANT, World
-from workers.scheduler.restore import restore
-from workers.scheduler.run import LEASE, open_scheduler
-from workers.scheduler.ssrf_guard import Outbound
-from workers.scheduler.webhook_sender import WebhookSender
-from workers.update.run import update
 
 __all__ = ["receiver", "snapshot"]
 PATH = "/v1/deletion-requests"

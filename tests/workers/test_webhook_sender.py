@@ -25,12 +25,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from service.infra.db import Database, now
-from service.infra.tables import WebhookDelivery, WebhookEndpoint
-from service.requests.webhooks import MAX_ATTEMPTS, News, add_endpoint, announce, public_key, replay
+from expunge.service.infra.db import Database, now
+from expunge.service.infra.tables import WebhookDelivery, WebhookEndpoint
+from expunge.service.requests.webhooks import MAX_ATTEMPTS, News, add_endpoint, announce, public_key, replay
+from expunge.workers.scheduler.ssrf_guard import Outbound, Resolver, public
+from expunge.workers.scheduler.webhook_sender import ROUND_PER_ENDPOINT, WebhookSender, claim
 from tests.service.conftest import database
-from workers.scheduler.ssrf_guard import Outbound, Resolver, public
-from workers.scheduler.webhook_sender import ROUND_PER_ENDPOINT, WebhookSender, claim
 
 __all__ = ["database"]
 SESSION_KEY = b"k" * 32

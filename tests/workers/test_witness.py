@@ -13,24 +13,24 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.access.api_keys import Scope, create_key
-from service.api.app import create_app
-from service.audit.log import UNSIGNED, extend, newest_head, record
-from service.audit.signed_note import Signer
-from service.audit.witness import DRAFT, RELEASE, Contradicted, Witness, WitnessedHead
-from service.infra.db import Busy, now
-from service.infra.tables import AuditEntry, Heartbeat, Lease, Model, SweptFile, Task, TreeHead
-from service.models import restore_guard
-from service.models.restore_guard import Guard, PutBack
+from expunge.service.access.api_keys import Scope, create_key
+from expunge.service.api.app import create_app
+from expunge.service.audit.log import UNSIGNED, extend, newest_head, record
+from expunge.service.audit.signed_note import Signer
+from expunge.service.audit.witness import DRAFT, RELEASE, Contradicted, Witness, WitnessedHead
+from expunge.service.infra.db import Busy, now
+from expunge.service.infra.tables import AuditEntry, Heartbeat, Lease, Model, SweptFile, Task, TreeHead
+from expunge.service.models import restore_guard
+from expunge.service.models.restore_guard import Guard, PutBack
+from expunge.workers.runtime.db_retry import retry
+from expunge.workers.runtime.jobs import Deletions
+from expunge.workers.runtime.lease import Stale, take
+from expunge.workers.scheduler.run import LEASE, Scheduler, hold_lease, open_scheduler, sweep, sweep_files
+from expunge.workers.update import publish as publishing
+from expunge.workers.update.run import update
 from tests.harness.files import root_of
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import TENANT, World, seconds
-from workers.runtime.db_retry import retry
-from workers.runtime.jobs import Deletions
-from workers.runtime.lease import Stale, take
-from workers.scheduler.run import LEASE, Scheduler, hold_lease, open_scheduler, sweep, sweep_files
-from workers.update import publish as publishing
-from workers.update.run import update
 
 PutBackNow = Callable[[], None]
 
@@ -148,7 +148,7 @@ def test_a_publication_asks_in_its_own_transaction_too(
     """A pool has connections to the server of before and to the new one: a look through one says nothing of another."""
     model_id = world.live(method="newton", min_guarantee="proved")
     monkeypatch.setattr(
-        "workers.update.run.drop_superseded_state", lambda *_: None
+        "expunge.workers.update.run.drop_superseded_state", lambda *_: None
     )  # else the update is blocked anyway
     world.delete("p1")
     go_back = put_back()
@@ -170,7 +170,7 @@ def test_two_databases_never_give_one_number_twice(
     """Not even where nobody looks: a number that was drafted is never given again, and counts as charged."""
     model_id = world.live(method="newton", min_guarantee="proved")
     monkeypatch.setattr(
-        "workers.update.run.drop_superseded_state", lambda *_: None
+        "expunge.workers.update.run.drop_superseded_state", lambda *_: None
     )  # else the update is blocked anyway
     world.delete("p1")
     go_back = put_back()
@@ -319,7 +319,7 @@ def test_a_worker_that_slept_between_its_files_and_its_transaction_publishes_no_
         return draft
 
     with monkeypatch.context() as slept:
-        slept.setattr("workers.update.run.write_draft", sleep_then)
+        slept.setattr("expunge.workers.update.run.write_draft", sleep_then)
         world.work(model_id)
     assert world.head(model_id).number == 1
     assert world.count(SweptFile) == 2
@@ -334,7 +334,7 @@ def test_a_file_that_a_version_names_by_now_is_not_swept(world: World, monkeypat
     """A sweep finds an orphan, a publication names it, and then the sweep takes the lock."""
     model_id = world.live(min_guarantee="proved")
     current = world.head(model_id)
-    monkeypatch.setattr("workers.scheduler.run._prepared", lambda _: set())
+    monkeypatch.setattr("expunge.workers.scheduler.run._prepared", lambda _: set())
     found = type(world.storage.store).orphans
     monkeypatch.setattr(type(world.storage.store), "orphans", lambda store, _, older_than: found(store, (), older_than))
     sweep_files(world.database, world.storage.store, world.storage.private, older_than=-5)

@@ -8,10 +8,15 @@ import pytest
 import torch
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.api.metrics import render
-from service.api.traffic import Traffic
-from service.infra.tables import Model, StoredVector, WorkUnit
-from service.models.retrain_plan import work_units_of
+from expunge.service.api.metrics import render
+from expunge.service.api.traffic import Traffic
+from expunge.service.infra.tables import Model, StoredVector, WorkUnit
+from expunge.service.models.retrain_plan import work_units_of
+from expunge.workers.scheduler.run import open_scheduler
+from expunge.workers.storage import private_state as state
+from expunge.workers.training import parallel as work_units
+from expunge.workers.training import run as prepare
+from expunge.workers.training import start
 from tests.harness.files import names_in, path_in
 from tests.workers import meanwhile
 from tests.workers.test_calibrate import release_connections
@@ -20,11 +25,6 @@ from tests.workers.worlds import World, open_world
 from unlearning.methods.recollection import Recollection as Method
 from unlearning.methods.recollection import room
 from unlearning.model.training import train
-from workers.scheduler.run import open_scheduler
-from workers.storage import private_state as state
-from workers.training import parallel as work_units
-from workers.training import run as prepare
-from workers.training import start
 
 pytestmark = pytest.mark.both_engines
 

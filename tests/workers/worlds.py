@@ -14,10 +14,10 @@ from typing import Any
 
 from sqlalchemy import func, select, update
 
-from service.infra.db import Database, now
-from service.infra.pseudonyms import new_id, subject_digest
-from service.infra.settings import Settings, ensure_secrets
-from service.infra.tables import (
+from expunge.service.infra.db import Database, now
+from expunge.service.infra.pseudonyms import new_id, subject_digest
+from expunge.service.infra.settings import Settings, ensure_secrets
+from expunge.service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     DeletionRequest,
@@ -30,23 +30,23 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from service.infra.time import SECOND
-from service.models import register as registration
-from service.models.publications import PUBLISHING, claim_digest
-from service.requests import identity_check as verification
-from service.requests import intake
-from service.requests.states import Suppress
+from expunge.service.infra.time import SECOND
+from expunge.service.models import register as registration
+from expunge.service.models.publications import PUBLISHING, claim_digest
+from expunge.service.requests import identity_check as verification
+from expunge.service.requests import intake
+from expunge.service.requests.states import Suppress
+from expunge.workers.app import Worker
+from expunge.workers.runtime.heartbeat import Pulse
+from expunge.workers.runtime.jobs import Deletions, Preparation
+from expunge.workers.runtime.model import Benches
+from expunge.workers.runtime.process import Process
+from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.scheduler.run import LEASE as SCHEDULER
+from expunge.workers.storage.storage import Storage
+from expunge.workers.update.claim import claim
+from expunge.workers.update.run import Errand
 from unlearning.accounting.policy import Policy
-from workers.app import Worker
-from workers.runtime.heartbeat import Pulse
-from workers.runtime.jobs import Deletions, Preparation
-from workers.runtime.model import Benches
-from workers.runtime.process import Process
-from workers.runtime.stopwatch import Stopwatch
-from workers.scheduler.run import LEASE as SCHEDULER
-from workers.storage.storage import Storage
-from workers.update.claim import claim
-from workers.update.run import Errand
 
 TENANT = "default"
 PATIENCE_SECONDS = 120

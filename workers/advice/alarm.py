@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from expunge.workers.advice.measure import OutOfTime
 from unlearning.types import Progress
-from workers.advice.measure import OutOfTime
 
 
 @contextmanager

@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from service.cli.checks import Finding
+from expunge.service.cli.checks import Finding
+from expunge.workers.advice.reading import Reading, SecondReading, reading
+from expunge.workers.advice.shortened import shorten
+from expunge.workers.runtime import recipes
+from expunge.workers.runtime.failures import refusal
 from unlearning.holdout import held_out
 from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe, on_both_sides
 from unlearning.types import RecipeError, Refused
-from workers.advice.reading import Reading, SecondReading, reading
-from workers.advice.shortened import shorten
-from workers.runtime import recipes
-from workers.runtime.failures import refusal
 
 FEW = 8
 """samples that the forward pass, the loss and the gradient are tried on"""

@@ -16,6 +16,22 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch.func import grad, vmap
 
+from expunge.workers.advice.growth import Point, scaled
+from expunge.workers.guarantee.certify import CapNotReached, Size, Terms, certify, published_of
+from expunge.workers.guarantee.choose import (
+    design_of,
+    guarantee_of,
+    may_claim_without_her,
+    require_closed_form,
+    require_needs,
+    require_vectors_fit,
+)
+from expunge.workers.guarantee.dry_run import establish
+from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_retained
+from expunge.workers.guarantee.refine import refine
+from expunge.workers.guarantee.register import reference_of, terms_of
+from expunge.workers.runtime.model import Bench, opened
+from expunge.workers.runtime.recipes import Loaded
 from unlearning.accounting.advice import Offer
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
@@ -26,22 +42,6 @@ from unlearning.model.training import learn
 from unlearning.quality.simulate import forget_set, left_by, release
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, Learned, Progress, RecipeError, Refused, State
-from workers.advice.growth import Point, scaled
-from workers.guarantee.certify import CapNotReached, Size, Terms, certify, published_of
-from workers.guarantee.choose import (
-    design_of,
-    guarantee_of,
-    may_claim_without_her,
-    require_closed_form,
-    require_needs,
-    require_vectors_fit,
-)
-from workers.guarantee.dry_run import establish
-from workers.guarantee.needs import generator, needs_forgotten, needs_retained
-from workers.guarantee.refine import refine
-from workers.guarantee.register import reference_of, terms_of
-from workers.runtime.model import Bench, opened
-from workers.runtime.recipes import Loaded
 
 STEPS = (64, 16, 4, 1)
 """a step of the trial takes one in so many people"""

@@ -1,4 +1,4 @@
-"""One reading of a recipe as digests, so that two readings can be compared: ``python -m workers.advice.reading``.
+"""One reading of a recipe as digests, so that two readings can be compared: ``python -m expunge.workers.advice.reading``.
 
 A second reading is made by a process of its own, with other seeds and another order of sets: as a worker that is
 started again makes it.
@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from expunge.workers.runtime import recipes
+from expunge.workers.runtime.recipe_digest import settings_digest
 from unlearning.model.problem import build
 from unlearning.recipe import Recipe
 from unlearning.types import Refused
-from workers.runtime import recipes
-from workers.runtime.recipe_digest import settings_digest
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SecondReading:
     """A reading by another process, begun at once."""
 
     def __init__(self, folder: Path, name: str, seed: int) -> None:
-        command = [sys.executable, "-m", "workers.advice.reading", str(folder), name, str(seed)]
+        command = [sys.executable, "-m", "expunge.workers.advice.reading", str(folder), name, str(seed)]
         root = str(Path(__file__).resolve().parents[2])
         places = os.pathsep.join(each for each in (root, os.environ.get("PYTHONPATH", "")) if each)
         self._child = subprocess.Popen(  # noqa: S603  (our own interpreter)

@@ -8,6 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from expunge.workers.guarantee.certify import Certified, Size, Terms, certify
+from expunge.workers.guarantee.choose import guarantee_of
+from expunge.workers.guarantee.dry_run import establish
+from expunge.workers.guarantee.needs import generator
+from expunge.workers.guarantee.refine import refine
+from expunge.workers.guarantee.register import reference_of, terms_of
+from expunge.workers.runtime.model import Bench
+from expunge.workers.storage import checkpoint_format as codec
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.minimiser import Minimiser
@@ -16,14 +24,6 @@ from unlearning.model.method import require_followed
 from unlearning.model.training import learn, train
 from unlearning.quality.simulate import forget_set, left_by, release
 from unlearning.types import Examples, Forgotten, Learned, Refused, State
-from workers.guarantee.certify import Certified, Size, Terms, certify
-from workers.guarantee.choose import guarantee_of
-from workers.guarantee.dry_run import establish
-from workers.guarantee.needs import generator
-from workers.guarantee.refine import refine
-from workers.guarantee.register import reference_of, terms_of
-from workers.runtime.model import Bench
-from workers.storage import checkpoint_format as codec
 
 CLOSER = 1024.0
 """the reference is computed to the greatest distance over this, where its distance can be bounded"""

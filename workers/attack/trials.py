@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from expunge.workers.attack.canaries import Cast
+from expunge.workers.attack.rehearsal import Prepared, Update, rehearse, worlds_of
+from expunge.workers.guarantee.certify import Terms, published_of
 from unlearning.accounting.budget import epsilon_of, mu_of, updates_left
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.accounting.composition import Allowance, at_limit
@@ -25,9 +28,6 @@ from unlearning.evaluation.lower_bound import (
 )
 from unlearning.evaluation.two_worlds import Worlds, attack, side_by_side
 from unlearning.types import Progress
-from workers.attack.canaries import Cast
-from workers.attack.rehearsal import Prepared, Update, rehearse, worlds_of
-from workers.guarantee.certify import Terms, published_of
 
 LOOKED_AT = 4096
 """weights that a trial publishes: those that the forgotten and the retrained model differ in most"""

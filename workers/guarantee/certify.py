@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from service.infra.fault_injection import crash_point
-from service.requests.reasons import Cause
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.requests.reasons import Cause
+from expunge.workers.guarantee import statements
+from expunge.workers.guarantee.choose import bound_of
+from expunge.workers.guarantee.noise import perturbed
+from expunge.workers.runtime.model import Bench
+from expunge.workers.storage.checkpoint_format import admit
 from unlearning.accounting.certificate import Claim, Constant, Guarantee, Reference
 from unlearning.bounds.calibration import Design
 from unlearning.model.method import Bound, Method
 from unlearning.types import Examples, Forgotten, Json, State
-from workers.guarantee import statements
-from workers.guarantee.choose import bound_of
-from workers.guarantee.noise import perturbed
-from workers.runtime.model import Bench
-from workers.storage.checkpoint_format import admit
 
 
 class CapNotReached(RuntimeError):

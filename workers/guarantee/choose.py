@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from expunge.workers.runtime.model import Bench
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Granularity, OnExhausted, Policy
 from unlearning.bounds.calibration import Design
@@ -20,7 +21,6 @@ from unlearning.model.problem import Problem
 from unlearning.model.training import steps_per_epoch
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, Need, Refused
-from workers.runtime.model import Bench
 
 NUMBER_BYTES = 4
 """of a number in a stored vector"""

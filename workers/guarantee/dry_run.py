@@ -8,15 +8,15 @@ from typing import Any
 
 from torch import Tensor
 
-from service.requests.suppression import HOLDOUT_READ
+from expunge.service.requests.suppression import HOLDOUT_READ
+from expunge.workers.guarantee.certify import Terms
+from expunge.workers.guarantee.noise import perturbed
+from expunge.workers.runtime.model import Bench
 from unlearning.accounting.budget import charge_of, updates_left
 from unlearning.accounting.certificate import Constant, Guarantee
 from unlearning.bounds.calibration import Design
 from unlearning.model.method import Method
 from unlearning.types import Examples, Json, State
-from workers.guarantee.certify import Terms
-from workers.guarantee.noise import perturbed
-from workers.runtime.model import Bench
 
 FACTORS = (0.1, 1.0, 10.0)
 """of noise_std, and of the cap, in the dry run"""

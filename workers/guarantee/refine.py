@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from expunge.workers.guarantee.certify import Terms
+from expunge.workers.runtime.model import Bench
 from unlearning.types import Examples, Forgotten
-from workers.guarantee.certify import Terms
-from workers.runtime.model import Bench
 
 
 def refine(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples | None) -> Forgotten:

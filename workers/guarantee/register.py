@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from service.infra.db import Database
-from service.infra.tables import Generation
+from expunge.service.infra.db import Database
+from expunge.service.infra.tables import Generation
+from expunge.workers.guarantee.certify import Terms
+from expunge.workers.guarantee.choose import BOUNDED
+from expunge.workers.guarantee.dry_run import guarantee_to_json
+from expunge.workers.runtime.jobs import Preparation
+from expunge.workers.runtime.lease import fence
+from expunge.workers.runtime.model import Bench
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Policy
 from unlearning.types import State
-from workers.guarantee.certify import Terms
-from workers.guarantee.choose import BOUNDED
-from workers.guarantee.dry_run import guarantee_to_json
-from workers.runtime.jobs import Preparation
-from workers.runtime.lease import fence
-from workers.runtime.model import Bench
 
 
 def register(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from service.infra.db import Busy
+from expunge.service.infra.db import Busy
 
 TRIES = 5
 PAUSE_SECONDS = 0.5

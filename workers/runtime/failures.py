@@ -12,11 +12,11 @@ import torch
 from sqlalchemy.exc import OperationalError
 
 import unlearning
-from service.infra.db import Busy
-from service.requests.reasons import Cause
+from expunge.service.infra.db import Busy
+from expunge.service.requests.reasons import Cause
+from expunge.workers.runtime.recipe_messages import hint_of
+from expunge.workers.storage.key_files import KeysMissing
 from unlearning.types import Refused
-from workers.runtime.recipe_messages import hint_of
-from workers.storage.key_files import KeysMissing
 
 MACHINE = {
     errno.EDQUOT,

@@ -25,13 +25,13 @@ from typing import Any
 
 from torch import Tensor
 
-from service.infra.settings import SECRETS, Settings
-from service.infra.tenants import recipes_of
+from expunge.service.infra.settings import SECRETS, Settings
+from expunge.service.infra.tenants import recipes_of
+from expunge.workers.runtime.confined import COMPILED, listed
+from expunge.workers.runtime.fresh_child import STOP, Assignment, read, write
+from expunge.workers.runtime.recipe_messages import ADVICE, hint_of
 from unlearning.model.own_code.own_training import Fitted
 from unlearning.types import Examples, Progress, Refused
-from workers.runtime.confined import COMPILED, listed
-from workers.runtime.fresh_child import STOP, Assignment, read, write
-from workers.runtime.recipe_messages import ADVICE, hint_of
 
 FOLDER = "expunge-training-"
 YOUNG_SECONDS = 60
@@ -215,7 +215,7 @@ class Server:
         environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *paths])
         with other:
             process = subprocess.Popen(  # noqa: S603 (our own words)
-                [sys.executable, "-m", "workers.runtime.fresh_child", str(other.fileno())],
+                [sys.executable, "-m", "expunge.workers.runtime.fresh_child", str(other.fileno())],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(other.fileno(),),

@@ -1,4 +1,4 @@
-"""The server of fresh processes, ``python -m workers.runtime.fresh_child FD``, and what each of them does.
+"""The server of fresh processes, ``python -m expunge.workers.runtime.fresh_child FD``, and what each of them does.
 
 The server has loaded the libraries and runs no recipe, starts no thread and leaves the device alone: so it may be
 forked. Each message of the worker brings two files in memory: an order with its samples, and an empty one for the
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workers.runtime.confined import (
+from expunge.workers.runtime.confined import (
     Confinement,
     adopt_orphans,
     die_with_parent,
@@ -89,9 +89,9 @@ def main(handle: int) -> None:
     # Loaded once, before the forks. torch.optim loads torch._dynamo at its first step, which takes two seconds.
     import torch._dynamo  # noqa: PLC0415
 
+    import expunge.workers.runtime.recipes  # noqa: F401, PLC0415
     import unlearning.methods.shards.head  # noqa: PLC0415
     import unlearning.model.fit  # noqa: F401, PLC0415
-    import workers.runtime.recipes  # noqa: F401, PLC0415
 
     torch.use_deterministic_algorithms(True, warn_only=True)
     gc.freeze()  # a fork looks for copies of samples among objects that came later, and shares the memory of these
@@ -206,9 +206,9 @@ def _verdict(
     """Load the recipe, confine the process, train. The keys say what came of it."""
     import torch  # noqa: PLC0415
 
+    from expunge.workers.runtime import recipes  # noqa: PLC0415
     from unlearning.model.problem import Problem, build  # noqa: PLC0415
     from unlearning.types import Refused  # noqa: PLC0415
-    from workers.runtime import recipes  # noqa: PLC0415
 
     _tell_of_files()
     unsettled = _notice_unsettled()
@@ -288,12 +288,12 @@ def _trained(
     tell: Progress,
 ) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """Carry the part out, and return what it left; or why there is nothing."""
+    from expunge.workers.runtime.failures import may_pass, refusal  # noqa: PLC0415
     from unlearning.methods.shards.head import MemberAnswers  # noqa: PLC0415
     from unlearning.model.fit import Phase  # noqa: PLC0415
     from unlearning.model.own_code.own_training import Fitted  # noqa: PLC0415
     from unlearning.model.training import Whole  # noqa: PLC0415
     from unlearning.types import RecipeError, Refused  # noqa: PLC0415
-    from workers.runtime.failures import may_pass, refusal  # noqa: PLC0415
 
     name, fields = order.part
     kind: Any = {each.__name__: each for each in (Phase, Whole, MemberAnswers)}[name]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from expunge.workers.runtime.lease import TakenLease
 from unlearning.accounting.policy import Policy
-from workers.runtime.lease import TakenLease
 
 
 @dataclass(frozen=True)

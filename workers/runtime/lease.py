@@ -14,10 +14,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
-from service.infra.db import now
-from service.infra.tables import Lease, Model
-from service.infra.time import SECOND
-from service.models.retrain_plan import retrain_lease
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import Lease, Model
+from expunge.service.infra.time import SECOND
+from expunge.service.models.retrain_plan import retrain_lease
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,16 @@ from dataclasses import dataclass, replace
 import torch
 from sqlalchemy import select
 
-from service.infra.db import Database
-from service.infra.pseudonyms import Pepper, subject_digest
-from service.infra.settings import Settings
-from service.infra.tables import Version
-from service.infra.tenants import recipes_of
+from expunge.service.infra.db import Database
+from expunge.service.infra.pseudonyms import Pepper, subject_digest
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tables import Version
+from expunge.service.infra.tenants import recipes_of
+from expunge.workers.runtime import recipes
+from expunge.workers.runtime.failures import refusal_of
+from expunge.workers.runtime.fresh import FreshProcesses, Recipes
+from expunge.workers.runtime.method_options import method_of
+from expunge.workers.storage.manifest import Located
 from unlearning.accounting.certificate import Part
 from unlearning.accounting.policy import Policy
 from unlearning.model.method import Method
@@ -20,11 +25,6 @@ from unlearning.model.parts import parts_of, runs_own_code
 from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe, Samples
 from unlearning.types import RecipeError, Refused, State
-from workers.runtime import recipes
-from workers.runtime.failures import refusal_of
-from workers.runtime.fresh import FreshProcesses, Recipes
-from workers.runtime.method_options import method_of
-from workers.storage.manifest import Located
 
 KEPT_BYTES = 2 * 2**30
 """of samples that a process keeps between two updates; more are read and compared again each time"""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from celery import Celery
 
-from service.infra.queue import notify as queue
-from service.infra.settings import Settings
-from workers.storage.storage import Storage
+from expunge.service.infra.queue import notify as queue
+from expunge.service.infra.settings import Settings
+from expunge.workers.storage.storage import Storage
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import re
 
 from sqlalchemy import Text, cast, select
 
-from service.infra.db import Database
-from service.infra.tables import Generation, Model, SuppressionEntry
+from expunge.service.infra.db import Database
+from expunge.service.infra.tables import Generation, Model, SuppressionEntry
 
 LONGEST = 300
 """characters of a message that are kept"""

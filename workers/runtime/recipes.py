@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from service.models.recipe_files import locate
+from expunge.service.models.recipe_files import locate
+from expunge.workers.runtime.failures import refusal
+from expunge.workers.runtime.recipe_digest import code_digest, settings_digest
 from unlearning.model.own_code.global_state import settings_kept
 from unlearning.recipe import Recipe
 from unlearning.types import RecipeError, Refused
-from workers.runtime.failures import refusal
-from workers.runtime.recipe_digest import code_digest, settings_digest
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}(/[a-z0-9][a-z0-9_-]{0,62}){0,3}")
 

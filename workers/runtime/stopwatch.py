@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import sleep
 
-from service.infra.time import bucket
-from workers.runtime.heartbeat import Pulse
+from expunge.service.infra.time import bucket
+from expunge.workers.runtime.heartbeat import Pulse
 
 UNLEARN = "unlearn"
 """the phase that forgets, refines and certifies"""

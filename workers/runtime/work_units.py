@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 from sqlalchemy import delete, func, insert, or_, select
 from sqlalchemy.orm import Session
 
-from service.infra.db import now
-from service.infra.tables import CalibrationOrder, Generation, Heartbeat, Model, WorkUnit
-from service.infra.time import SECOND
-from workers.runtime.lease import alive_at
-from workers.runtime.process import Process
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import CalibrationOrder, Generation, Heartbeat, Model, WorkUnit
+from expunge.service.infra.time import SECOND
+from expunge.workers.runtime.lease import alive_at
+from expunge.workers.runtime.process import Process
 
 Piece: TypeAlias = CalibrationOrder | WorkUnit
 BUILT = ("preparing", "candidate")

@@ -9,18 +9,18 @@ from typing import Any
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from service.audit import hold_names as held_names
-from service.audit.signed_note import NotAuthentic
-from service.infra.pseudonyms import Pepper
-from service.infra.tables import ApiKey, DeletionRequest, Hold, Model, SuppressionEntry, Task, WebhookEndpoint
-from service.infra.time import rfc_3339
-from service.models.policy import apply_policy
-from service.models.retire import SERVED, end_cancelled, end_retired
-from service.requests import identity_check as verification
-from service.requests import legal_holds as holds
-from service.requests.intake import AT_ONCE
-from service.requests.states import Status, awaits_decision
-from service.requests.status import settle
+from expunge.service.audit import hold_names as held_names
+from expunge.service.audit.signed_note import NotAuthentic
+from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.tables import ApiKey, DeletionRequest, Hold, Model, SuppressionEntry, Task, WebhookEndpoint
+from expunge.service.infra.time import rfc_3339
+from expunge.service.models.policy import apply_policy
+from expunge.service.models.retire import SERVED, end_cancelled, end_retired
+from expunge.service.requests import identity_check as verification
+from expunge.service.requests import legal_holds as holds
+from expunge.service.requests.intake import AT_ONCE
+from expunge.service.requests.states import Status, awaits_decision
+from expunge.service.requests.status import settle
 
 Said = dict[str, Any]
 """the body of an audit entry"""

@@ -15,13 +15,13 @@ from typing import Any
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
-from service.audit import log as ledger
-from service.audit.import_export import continue_log, hand_over
-from service.audit.key_rotation import handovers
-from service.audit.signed_note import NotAuthentic, Signer
-from service.infra.db import now
-from service.infra.pseudonyms import new_id
-from service.infra.tables import (
+from expunge.service.audit import log as ledger
+from expunge.service.audit.import_export import continue_log, hand_over
+from expunge.service.audit.key_rotation import handovers
+from expunge.service.audit.signed_note import NotAuthentic, Signer
+from expunge.service.infra.db import now
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.tables import (
     ApiKey,
     AuditEntry,
     Certificate,
@@ -39,27 +39,27 @@ from service.infra.tables import (
     Version,
     WebhookEndpoint,
 )
-from service.infra.tenants import DEFAULT_TENANT
-from service.infra.time import SECOND
-from service.models.figures import withdraw
-from service.models.generations import number_above
-from service.models.publications import PUBLISHED, RESTORED, facts_of
-from service.models.restore_guard import unconfirmed
-from service.models.retire import SERVED, end_retired, holds_in
-from service.requests import identity_check as verification
-from service.requests import legal_holds as holds
-from service.requests import suppression as suppressions
-from service.requests.reasons import Reason
-from service.requests.states import Status, awaits_decision, derive
-from service.requests.status import end_open_tasks, outcomes_of, record_status, settle
-from workers.runtime.lease import drawn, give_back
-from workers.scheduler.replay import RestoreReport, Said, follow, to_do
-from workers.storage.private_state import drop_vectors
-from workers.storage.release_journal import JournalEntry, revived
-from workers.storage.storage import Storage
-from workers.update.publish import erase, mark_forgotten
-from workers.update.select import target_of
-from workers.update.task_results import note_exhaustion, queue_tasks
+from expunge.service.infra.tenants import DEFAULT_TENANT
+from expunge.service.infra.time import SECOND
+from expunge.service.models.figures import withdraw
+from expunge.service.models.generations import number_above
+from expunge.service.models.publications import PUBLISHED, RESTORED, facts_of
+from expunge.service.models.restore_guard import unconfirmed
+from expunge.service.models.retire import SERVED, end_retired, holds_in
+from expunge.service.requests import identity_check as verification
+from expunge.service.requests import legal_holds as holds
+from expunge.service.requests import suppression as suppressions
+from expunge.service.requests.reasons import Reason
+from expunge.service.requests.states import Status, awaits_decision, derive
+from expunge.service.requests.status import end_open_tasks, outcomes_of, record_status, settle
+from expunge.workers.runtime.lease import drawn, give_back
+from expunge.workers.scheduler.replay import RestoreReport, Said, follow, to_do
+from expunge.workers.storage.private_state import drop_vectors
+from expunge.workers.storage.release_journal import JournalEntry, revived
+from expunge.workers.storage.storage import Storage
+from expunge.workers.update.publish import erase, mark_forgotten
+from expunge.workers.update.select import target_of
+from expunge.workers.update.task_results import note_exhaustion, queue_tasks
 
 _NOT_IN_THE_TREE = {"id": None, "log_index": None, "leaf_hash": None}
 _RETIRED = (

@@ -19,45 +19,54 @@ from celery import Celery
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import check_pepper
-from service.audit.log import extend, record
-from service.audit.self_check import keep_checking
-from service.audit.signed_note import NotAuthentic, Signer
-from service.audit.witness import EPOCHS, HEADS, UPDATES, Witness
-from service.certificates.issue import issue_due
-from service.connect.opendsr.processor import Processor
-from service.connect.opendsr.requests import announce_statuses
-from service.infra.actors import SCHEDULER
-from service.infra.db import Busy, Database, now
-from service.infra.fault_injection import crash_point
-from service.infra.files import Store
-from service.infra.pseudonyms import Pepper
-from service.infra.queue import notify as queue
-from service.infra.settings import Settings, session_key
-from service.infra.tables import DeletionRequest, Generation, Heartbeat, IdempotencyKey, Lease, Model, Task, Version
-from service.infra.time import SECOND
-from service.models import consumers
-from service.models.figures import FOLDER as FIGURES
-from service.models.figures import Figures
-from service.models.restore_guard import Guard, PutBack, unconfirmed
-from service.models.retrain_plan import retrain_lease
-from service.models.tallies import tally
-from service.requests import legal_holds as holds
-from service.requests.deadlines import warn
-from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
-from service.requests.status import settle
-from workers.runtime.db_retry import retry
-from workers.runtime.heartbeat import Pulse
-from workers.runtime.lease import alive, alive_at, drawn
-from workers.runtime.recipe_messages import drop_messages
-from workers.scheduler.ssrf_guard import Outbound
-from workers.scheduler.webhook_sender import WebhookSender
-from workers.storage.crypto_erase import bury, destroy_keys, erase_ended, erase_lost
-from workers.storage.key_store import KeyStore
-from workers.storage.release_journal import confirm_committed
-from workers.storage.storage import open_places
-from workers.storage.swept_files import UNPURGED, note, note_deleted
-from workers.storage.swept_files import sweep as sweep_store
+from expunge.service.access.api_keys import check_pepper
+from expunge.service.audit.log import extend, record
+from expunge.service.audit.self_check import keep_checking
+from expunge.service.audit.signed_note import NotAuthentic, Signer
+from expunge.service.audit.witness import EPOCHS, HEADS, UPDATES, Witness
+from expunge.service.certificates.issue import issue_due
+from expunge.service.connect.opendsr.processor import Processor
+from expunge.service.connect.opendsr.requests import announce_statuses
+from expunge.service.infra.actors import SCHEDULER
+from expunge.service.infra.db import Busy, Database, now
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.files import Store
+from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.queue import notify as queue
+from expunge.service.infra.settings import Settings, session_key
+from expunge.service.infra.tables import (
+    DeletionRequest,
+    Generation,
+    Heartbeat,
+    IdempotencyKey,
+    Lease,
+    Model,
+    Task,
+    Version,
+)
+from expunge.service.infra.time import SECOND
+from expunge.service.models import consumers
+from expunge.service.models.figures import FOLDER as FIGURES
+from expunge.service.models.figures import Figures
+from expunge.service.models.restore_guard import Guard, PutBack, unconfirmed
+from expunge.service.models.retrain_plan import retrain_lease
+from expunge.service.models.tallies import tally
+from expunge.service.requests import legal_holds as holds
+from expunge.service.requests.deadlines import warn
+from expunge.service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
+from expunge.service.requests.status import settle
+from expunge.workers.runtime.db_retry import retry
+from expunge.workers.runtime.heartbeat import Pulse
+from expunge.workers.runtime.lease import alive, alive_at, drawn
+from expunge.workers.runtime.recipe_messages import drop_messages
+from expunge.workers.scheduler.ssrf_guard import Outbound
+from expunge.workers.scheduler.webhook_sender import WebhookSender
+from expunge.workers.storage.crypto_erase import bury, destroy_keys, erase_ended, erase_lost
+from expunge.workers.storage.key_store import KeyStore
+from expunge.workers.storage.release_journal import confirm_committed
+from expunge.workers.storage.storage import open_places
+from expunge.workers.storage.swept_files import UNPURGED, note, note_deleted
+from expunge.workers.storage.swept_files import sweep as sweep_store
 
 LEASE = "scheduler"
 NOTIFY_PATIENCE_SECONDS = 3

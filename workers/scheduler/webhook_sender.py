@@ -17,13 +17,20 @@ import httpx
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.connect.opendsr.processor import Processor
-from service.infra.db import Database, now
-from service.infra.fault_injection import crash_point
-from service.infra.tables import WebhookDelivery, WebhookEndpoint
-from service.infra.time import SECOND
-from service.requests.webhooks import BACKOFF_SECONDS, MAX_ATTEMPTS, DeliveryOutcome, Protocol, disable, signature
-from workers.scheduler.ssrf_guard import NotPublic, Outbound
+from expunge.service.connect.opendsr.processor import Processor
+from expunge.service.infra.db import Database, now
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.tables import WebhookDelivery, WebhookEndpoint
+from expunge.service.infra.time import SECOND
+from expunge.service.requests.webhooks import (
+    BACKOFF_SECONDS,
+    MAX_ATTEMPTS,
+    DeliveryOutcome,
+    Protocol,
+    disable,
+    signature,
+)
+from expunge.workers.scheduler.ssrf_guard import NotPublic, Outbound
 
 ROUND = 50
 """deliveries under way at once, at most"""

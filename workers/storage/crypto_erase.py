@@ -11,16 +11,16 @@ from collections.abc import Collection
 from sqlalchemy import ColumnElement, func, or_, select, true, update
 from sqlalchemy.orm import InstrumentedAttribute
 
-from service.audit.log import record, recorded_at
-from service.audit.witness import Witness
-from service.infra.db import Database, batches, now
-from service.infra.fault_injection import crash_point
-from service.infra.files import Store
-from service.infra.tables import Certificate, Erasure, Generation, Model, Restoration, Task, Version
-from service.infra.time import SECOND
-from service.models.generations import empty_generation
-from workers.storage.key_store import KeyStore
-from workers.storage.release_journal import confirm_committed
+from expunge.service.audit.log import record, recorded_at
+from expunge.service.audit.witness import Witness
+from expunge.service.infra.db import Database, batches, now
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.files import Store
+from expunge.service.infra.tables import Certificate, Erasure, Generation, Model, Restoration, Task, Version
+from expunge.service.infra.time import SECOND
+from expunge.service.models.generations import empty_generation
+from expunge.workers.storage.key_store import KeyStore
+from expunge.workers.storage.release_journal import confirm_committed
 
 EMPTIED = "emptied"
 ERASED_AGAIN_SECONDS = 86_400.0

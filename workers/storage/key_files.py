@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from service.infra.files import MARK, Folder
+from expunge.service.infra.files import MARK, Folder
 
 SHARE_BYTES = 32
 ERASED = bytes(SHARE_BYTES)

@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 from sqlalchemy import LargeBinary, String, delete, func, insert, select, text, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from service.infra.db import Database, batches
-from service.infra.fault_injection import crash_point
-from service.infra.files import Folder, folder_at
-from service.infra.pseudonyms import new_id
-from service.infra.settings import Settings
-from service.infra.tables import Serial
-from workers.storage.encryption import new_key
-from workers.storage.key_files import KeyFiles, KeysMissing
+from expunge.service.infra.db import Database, batches
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.files import Folder, folder_at
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tables import Serial
+from expunge.workers.storage.encryption import new_key
+from expunge.workers.storage.key_files import KeyFiles, KeysMissing
 
 T = TypeVar("T")
 

@@ -22,8 +22,8 @@ from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 from torch import Tensor
 
-from service.infra.pseudonyms import Pepper, digest, digests, subject_digest
-from service.infra.tables import Membership
+from expunge.service.infra.pseudonyms import Pepper, digest, digests, subject_digest
+from expunge.service.infra.tables import Membership
 from unlearning.accounting.policy import Granularity
 from unlearning.columns import BLOCK, Column, Texts
 from unlearning.recipe import HELD_BYTES, Recipe, Samples, holdout_people

@@ -15,13 +15,13 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.orm import Session
 from torch import Tensor
 
-from service.infra.db import BATCH, Database, batches
-from service.infra.files import Store, Stored
-from service.infra.tables import StoredVector
+from expunge.service.infra.db import BATCH, Database, batches
+from expunge.service.infra.files import Store, Stored
+from expunge.service.infra.tables import StoredVector
+from expunge.workers.storage import checkpoint_format as codec
+from expunge.workers.storage.encryption import Sealer
+from expunge.workers.storage.key_store import KeyStore
 from unlearning.types import Json, State
-from workers.storage import checkpoint_format as codec
-from workers.storage.encryption import Sealer
-from workers.storage.key_store import KeyStore
 
 ROWS_BYTES = 32 * 2**20
 """of vectors that are held at once, while they are sealed or summed"""

@@ -2,7 +2,7 @@
 
 A database that was put back does not know what was published since: which versions there are, which people they lack,
 what was spent. The journal is stored with the checkpoints and knows it. It is a part of what the store witnesses
-(``service.audit.witness``): a draft has the number of its version, and no number is given to two. What cannot be undone
+(``expunge.service.audit.witness``): a draft has the number of its version, and no number is given to two. What cannot be undone
 (destroying keys, deleting the files of the version before) waits until the version is released: a restore could take
 the draft of a committed update for one that never happened.
 """
@@ -20,11 +20,11 @@ from typing import Any, Protocol
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.audit.log import canonical, recorded_at
-from service.audit.witness import DRAFT, RELEASE, SET_ASIDE, Contradicted, Witness, place
-from service.infra.db import batches
-from service.infra.pseudonyms import new_id
-from service.infra.tables import (
+from expunge.service.audit.log import canonical, recorded_at
+from expunge.service.audit.witness import DRAFT, RELEASE, SET_ASIDE, Contradicted, Witness, place
+from expunge.service.infra.db import batches
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.tables import (
     AuditEntry,
     DeletionRequest,
     Generation,
@@ -35,7 +35,7 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from workers.storage.encryption import Sealer
+from expunge.workers.storage.encryption import Sealer
 
 
 class Charged(Protocol):

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from service.access.api_keys import check_pepper
-from service.access.installation import Markable, claim_places, place_name
-from service.infra.actors import WORKER
-from service.infra.db import Database
-from service.infra.files import Store
-from service.infra.pseudonyms import Pepper
-from service.infra.settings import Settings, read_secret
-from service.models.figures import Figures
-from service.models.restore_guard import Guard
-from workers.storage.encryption import Sealer
-from workers.storage.key_store import KeyStore
-from workers.storage.release_journal import Journal
+from expunge.service.access.api_keys import check_pepper
+from expunge.service.access.installation import Markable, claim_places, place_name
+from expunge.service.infra.actors import WORKER
+from expunge.service.infra.db import Database
+from expunge.service.infra.files import Store
+from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.settings import Settings, read_secret
+from expunge.service.models.figures import Figures
+from expunge.service.models.restore_guard import Guard
+from expunge.workers.storage.encryption import Sealer
+from expunge.workers.storage.key_store import KeyStore
+from expunge.workers.storage.release_journal import Journal
 
 
 def open_places(database: Database, settings: Settings) -> tuple[Store, Store, KeyStore]:

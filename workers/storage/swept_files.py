@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable
 from sqlalchemy import or_, select, text, update
 from sqlalchemy.orm import Session
 
-from service.infra.db import Database, batches, now
-from service.infra.files import DIGEST, Store
-from service.infra.tables import SweptFile, Version
+from expunge.service.infra.db import Database, batches, now
+from expunge.service.infra.files import DIGEST, Store
+from expunge.service.infra.tables import SweptFile, Version
 
 UNPURGED = ("current", "retired")
 """statuses of versions whose files are needed"""

@@ -11,23 +11,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 
-from service.audit.log import record
-from service.infra.tables import Generation
-from service.infra.tenants import recipes_of
+from expunge.service.audit.log import record
+from expunge.service.infra.tables import Generation
+from expunge.service.infra.tenants import recipes_of
+from expunge.workers.advice.measure import Findings, OutOfTime, Scene, measure
+from expunge.workers.runtime import recipes
+from expunge.workers.runtime.jobs import Preparation
+from expunge.workers.runtime.lease import fence
+from expunge.workers.runtime.model import build
+from expunge.workers.runtime.process import Process
+from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.storage import manifest
+from expunge.workers.training.cohort import admit
+from expunge.workers.training.start import shown
+from expunge.workers.training.trial import tried
 from unlearning.accounting.advice import Chosen, Demand, choose
 from unlearning.accounting.policy import AUTO
 from unlearning.types import Progress, Refused
-from workers.advice.measure import Findings, OutOfTime, Scene, measure
-from workers.runtime import recipes
-from workers.runtime.jobs import Preparation
-from workers.runtime.lease import fence
-from workers.runtime.model import build
-from workers.runtime.process import Process
-from workers.runtime.stopwatch import Stopwatch
-from workers.storage import manifest
-from workers.training.cohort import admit
-from workers.training.start import shown
-from workers.training.trial import tried
 
 SECONDS = 240.0
 """for all methods together; a plain training that is short decides by itself"""

@@ -13,15 +13,15 @@ from typing import Any
 
 from sqlalchemy import select
 
-from service.infra.fault_injection import crash_point
-from service.infra.files import Damaged
-from service.infra.tables import CalibrationOrder, Generation
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.files import Damaged
+from expunge.service.infra.tables import CalibrationOrder, Generation
+from expunge.workers.guarantee.dry_run import guarantee_from_json
+from expunge.workers.storage import private_state as state
+from expunge.workers.training.parallel import Units
 from unlearning.bounds.calibration import Along, Calibrated, Design, calibrate, errors_along
 from unlearning.model.problem import Problem
 from unlearning.types import Progress, Refused
-from workers.guarantee.dry_run import guarantee_from_json
-from workers.storage import private_state as state
-from workers.training.parallel import Units
 
 
 @dataclass(frozen=True)

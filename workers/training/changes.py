@@ -7,15 +7,15 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from service.infra.tables import Generation, Model
-from service.models.retrain_plan import is_dry_run
+from expunge.service.infra.tables import Generation, Model
+from expunge.service.models.retrain_plan import is_dry_run
+from expunge.workers.runtime.jobs import Preparation
+from expunge.workers.runtime.lease import fence
+from expunge.workers.storage import manifest
+from expunge.workers.storage.storage import Storage
+from expunge.workers.update.select import forgotten
+from expunge.workers.update.task_results import end_dry_run
 from unlearning.types import Refused
-from workers.runtime.jobs import Preparation
-from workers.runtime.lease import fence
-from workers.storage import manifest
-from workers.storage.storage import Storage
-from workers.update.select import forgotten
-from workers.update.task_results import end_dry_run
 
 MOST_GONE = 0.1
 """of the served samples; a scheduled retrain refuses data that lack more, because nobody has looked at them"""

@@ -16,12 +16,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from torch import Tensor
 
-from service.audit.log import record
-from service.connect.drop.items import Feed, count_open, match
-from service.connect.drop.lists import identities
-from service.infra.db import Database, now
-from service.infra.queue import notify as queue
-from service.infra.tables import (
+from expunge.service.audit.log import record
+from expunge.service.connect.drop.items import Feed, count_open, match
+from expunge.service.connect.drop.lists import identities
+from expunge.service.infra.db import Database, now
+from expunge.service.infra.queue import notify as queue
+from expunge.service.infra.tables import (
     DeletionRequest,
     Generation,
     Hold,
@@ -31,23 +31,23 @@ from service.infra.tables import (
     SuppressionEntry,
     Task,
 )
-from service.infra.tenants import recipes_of
-from service.requests import suppression as suppressions
-from service.requests.suppression import concerns, registration_of
+from expunge.service.infra.tenants import recipes_of
+from expunge.service.requests import suppression as suppressions
+from expunge.service.requests.suppression import concerns, registration_of
+from expunge.workers.guarantee.needs import needs_forgotten, needs_retained
+from expunge.workers.runtime import recipes
+from expunge.workers.runtime.jobs import Preparation
+from expunge.workers.runtime.model import Bench
+from expunge.workers.runtime.process import Process
+from expunge.workers.storage import manifest
+from expunge.workers.storage.storage import Storage
+from expunge.workers.update.select import begins_model, undecided
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import ForgottenInRecipe, UncheckedFeed
 from unlearning.methods.recollection import room
 from unlearning.model.method import Method
 from unlearning.recipe import Recipe, on_both_sides
 from unlearning.types import Json, Refused, Tensors, block_of
-from workers.guarantee.needs import needs_forgotten, needs_retained
-from workers.runtime import recipes
-from workers.runtime.jobs import Preparation
-from workers.runtime.model import Bench
-from workers.runtime.process import Process
-from workers.storage import manifest
-from workers.storage.storage import Storage
-from workers.update.select import begins_model, undecided
 
 SQLITE_PEOPLE = 100_000
 SHOWN = 3

@@ -17,25 +17,25 @@ from typing import Any, ClassVar, Self
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.infra.db import now
-from service.infra.fault_injection import crash_point
-from service.infra.files import Damaged
-from service.infra.queue import notify as queue
-from service.infra.tables import Generation, Model, WorkUnit
-from service.infra.tenants import recipes_of
+from expunge.service.infra.db import now
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.files import Damaged
+from expunge.service.infra.queue import notify as queue
+from expunge.service.infra.tables import Generation, Model, WorkUnit
+from expunge.service.infra.tenants import recipes_of
+from expunge.workers.runtime import recipes
+from expunge.workers.runtime.jobs import Preparation
+from expunge.workers.runtime.lease import fence
+from expunge.workers.runtime.model import Bench, build
+from expunge.workers.runtime.process import Process
+from expunge.workers.runtime.work_units import BUILT, POLL_SECONDS, Piece, Pieces, Taken
+from expunge.workers.storage import manifest
+from expunge.workers.storage import private_state as state
+from expunge.workers.storage.checkpoint_format import Malformed
+from expunge.workers.update.precedence import give_way
 from unlearning.accounting.policy import Policy
 from unlearning.model.method import Divisible, Method
 from unlearning.types import Examples, Learned, Progress, Refused, State, Trajectory, silent
-from workers.runtime import recipes
-from workers.runtime.jobs import Preparation
-from workers.runtime.lease import fence
-from workers.runtime.model import Bench, build
-from workers.runtime.process import Process
-from workers.runtime.work_units import BUILT, POLL_SECONDS, Piece, Pieces, Taken
-from workers.storage import manifest
-from workers.storage import private_state as state
-from workers.storage.checkpoint_format import Malformed
-from workers.update.precedence import give_way
 
 LEAST_HOLDERS = 64
 """Fewer people than this make no unit: following the trajectory costs each unit as much as a few vectors."""

@@ -14,18 +14,18 @@ from typing import Any
 from sqlalchemy import case, delete, select
 from sqlalchemy.orm import Session
 
-from service.audit import log as ledger
-from service.infra.db import batches, now
-from service.infra.fault_injection import crash_point
-from service.infra.tables import Generation, Membership, Model, Removal, StoredVector, Task, Version
-from service.models.retrain_plan import schedule_retrain
-from service.requests import suppression as suppressions
-from service.requests.reasons import Reason
-from workers.guarantee.certify import Size
-from workers.runtime.jobs import Claimed, Preparation
-from workers.runtime.lease import Stale, drawn, give_back, give_back_beside
-from workers.storage.storage import Storage
-from workers.update.publish import (
+from expunge.service.audit import log as ledger
+from expunge.service.infra.db import batches, now
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.tables import Generation, Membership, Model, Removal, StoredVector, Task, Version
+from expunge.service.models.retrain_plan import schedule_retrain
+from expunge.service.requests import suppression as suppressions
+from expunge.service.requests.reasons import Reason
+from expunge.workers.guarantee.certify import Size
+from expunge.workers.runtime.jobs import Claimed, Preparation
+from expunge.workers.runtime.lease import Stale, drawn, give_back, give_back_beside
+from expunge.workers.storage.storage import Storage
+from expunge.workers.update.publish import (
     Draft,
     Replan,
     erase,
@@ -35,8 +35,8 @@ from workers.update.publish import (
     sample_digests,
     still_there,
 )
-from workers.update.select import Asked, Target, asked, held_positions, target_of, why_empty
-from workers.update.task_results import OPEN, Blocked, Postponed, Published, Result, finish, queue_newcomers
+from expunge.workers.update.select import Asked, Target, asked, held_positions, target_of, why_empty
+from expunge.workers.update.task_results import OPEN, Blocked, Postponed, Published, Result, finish, queue_newcomers
 
 
 class TrainAgain(RuntimeError):

@@ -6,14 +6,14 @@ from collections.abc import Collection
 
 from sqlalchemy import select
 
-from service.infra.tables import Generation, Model, Version
+from expunge.service.infra.tables import Generation, Model, Version
+from expunge.workers.runtime.jobs import Preparation
+from expunge.workers.runtime.model import Bench
+from expunge.workers.storage import checkpoint_format as codec
+from expunge.workers.storage.storage import Storage
 from unlearning.accounting.certificate import Part
 from unlearning.model.parts import digest_of
 from unlearning.types import Refused
-from workers.runtime.jobs import Preparation
-from workers.runtime.model import Bench
-from workers.storage import checkpoint_format as codec
-from workers.storage.storage import Storage
 
 
 def require_nobody_in_public(storage: Storage, job: Preparation, bench: Bench) -> None:

@@ -15,12 +15,40 @@ import torch
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service.audit.log import record
-from service.infra.db import Database
-from service.infra.fault_injection import crash_point
-from service.infra.tables import Generation, HoldoutPerson, Membership, Model, StoredVector, Version
-from service.infra.time import bucket
-from service.requests.reasons import Reason
+from expunge.service.audit.log import record
+from expunge.service.infra.db import Database
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.tables import Generation, HoldoutPerson, Membership, Model, StoredVector, Version
+from expunge.service.infra.time import bucket
+from expunge.service.requests.reasons import Reason
+from expunge.workers.guarantee.certify import CapNotReached, Terms, certify
+from expunge.workers.guarantee.dry_run import costs, dry_run, establish, guarantee_from_json, size_of
+from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_retained
+from expunge.workers.guarantee.refine import refine
+from expunge.workers.guarantee.register import freeze_guarantee, how_chosen, longest_of, register, report_of, terms_of
+from expunge.workers.runtime.db_retry import retry
+from expunge.workers.runtime.failures import NUMBERS, RecipeRaised, facts_of, refusal_of
+from expunge.workers.runtime.jobs import Preparation
+from expunge.workers.runtime.lease import fence
+from expunge.workers.runtime.model import Bench
+from expunge.workers.runtime.process import Process
+from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.storage import checkpoint_format as codec
+from expunge.workers.storage import private_state as state
+from expunge.workers.storage.crypto_erase import bury, destroy_keys, drop_superseded_state
+from expunge.workers.storage.private_state import open_note
+from expunge.workers.storage.storage import Storage
+from expunge.workers.training import suggest as alternatives
+from expunge.workers.training.auto import settled
+from expunge.workers.training.calibrate import Orders, require_useful_cap
+from expunge.workers.training.changes import DryRunEnded
+from expunge.workers.training.cohort import holdout_told, kept_out
+from expunge.workers.training.parallel import VectorUnits, divisible
+from expunge.workers.training.promote import Departure, Registered, TrainAgain, departure, publish_generation
+from expunge.workers.training.start import Begun, again, begin, shown
+from expunge.workers.update.publish import Draft, Replan, write_draft
+from expunge.workers.update.select import Target, without_vector
+from expunge.workers.update.task_results import charge_withheld, points_of, refuse
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.method import Divisible
 from unlearning.quality.probe import probe
@@ -36,34 +64,6 @@ from unlearning.types import (
     State,
     Unsuited,
 )
-from workers.guarantee.certify import CapNotReached, Terms, certify
-from workers.guarantee.dry_run import costs, dry_run, establish, guarantee_from_json, size_of
-from workers.guarantee.needs import generator, needs_forgotten, needs_retained
-from workers.guarantee.refine import refine
-from workers.guarantee.register import freeze_guarantee, how_chosen, longest_of, register, report_of, terms_of
-from workers.runtime.db_retry import retry
-from workers.runtime.failures import NUMBERS, RecipeRaised, facts_of, refusal_of
-from workers.runtime.jobs import Preparation
-from workers.runtime.lease import fence
-from workers.runtime.model import Bench
-from workers.runtime.process import Process
-from workers.runtime.stopwatch import Stopwatch
-from workers.storage import checkpoint_format as codec
-from workers.storage import private_state as state
-from workers.storage.crypto_erase import bury, destroy_keys, drop_superseded_state
-from workers.storage.private_state import open_note
-from workers.storage.storage import Storage
-from workers.training import suggest as alternatives
-from workers.training.auto import settled
-from workers.training.calibrate import Orders, require_useful_cap
-from workers.training.changes import DryRunEnded
-from workers.training.cohort import holdout_told, kept_out
-from workers.training.parallel import VectorUnits, divisible
-from workers.training.promote import Departure, Registered, TrainAgain, departure, publish_generation
-from workers.training.start import Begun, again, begin, shown
-from workers.update.publish import Draft, Replan, write_draft
-from workers.update.select import Target, without_vector
-from workers.update.task_results import charge_withheld, points_of, refuse
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,29 @@ from typing import Any
 
 from sqlalchemy import insert
 
-from service.infra.db import BATCH, Database, batches
-from service.infra.fault_injection import crash_point
-from service.infra.tables import Generation, HoldoutPerson, Model
+from expunge.service.infra.db import BATCH, Database, batches
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.tables import Generation, HoldoutPerson, Model
+from expunge.workers.guarantee.choose import (
+    design_of,
+    guarantee_of,
+    may_claim_without_her,
+    require_closed_form,
+    require_needs,
+    require_vectors_fit,
+)
+from expunge.workers.runtime.jobs import Preparation
+from expunge.workers.runtime.lease import fence
+from expunge.workers.runtime.model import Bench, build
+from expunge.workers.runtime.process import Process
+from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.storage import manifest
+from expunge.workers.storage.storage import Storage
+from expunge.workers.training.changes import count_changes
+from expunge.workers.training.cohort import admit, require_compared, require_fits, require_readable, require_room
+from expunge.workers.training.parallel import VectorUnits, divisible, wanted
+from expunge.workers.training.public_parts import require_nobody_in_public
+from expunge.workers.training.trial import Trial, tried
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.calibration import Design
@@ -22,26 +42,6 @@ from unlearning.model.problem import Problem
 from unlearning.model.training import learn, train
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, Learned, Progress, Refused, State
-from workers.guarantee.choose import (
-    design_of,
-    guarantee_of,
-    may_claim_without_her,
-    require_closed_form,
-    require_needs,
-    require_vectors_fit,
-)
-from workers.runtime.jobs import Preparation
-from workers.runtime.lease import fence
-from workers.runtime.model import Bench, build
-from workers.runtime.process import Process
-from workers.runtime.stopwatch import Stopwatch
-from workers.storage import manifest
-from workers.storage.storage import Storage
-from workers.training.changes import count_changes
-from workers.training.cohort import admit, require_compared, require_fits, require_readable, require_room
-from workers.training.parallel import VectorUnits, divisible, wanted
-from workers.training.public_parts import require_nobody_in_public
-from workers.training.trial import Trial, tried
 
 PROGRESS_SECONDS = 0.5
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from expunge.workers.guarantee.choose import guarantee_of, require_needs
+from expunge.workers.runtime.method_options import method_of
+from expunge.workers.runtime.model import Bench
 from unlearning.accounting.policy import Policy
 from unlearning.methods import NAMES, load
 from unlearning.model.method import Divisible
@@ -13,9 +16,6 @@ from unlearning.model.training import train
 from unlearning.quality.probe import SMOOTH, Probed, probe, smoothed
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, Learned, Progress, RecipeError, Refused
-from workers.guarantee.choose import guarantee_of, require_needs
-from workers.runtime.method_options import method_of
-from workers.runtime.model import Bench
 
 SECONDS = 120.0
 """for all changes of the model together that are tried"""

@@ -1,6 +1,6 @@
 """The trial of a training with the recipe's own code: before it trains the model, it is tried on a few samples.
 
-Each run is made as every exact training is, in a fresh process (``workers.runtime.fresh``). It must give the same
+Each run is made as every exact training is, in a fresh process (``expunge.workers.runtime.fresh``). It must give the same
 result where the samples that it is not handed have other values, and where it shares a folder with an earlier training
 on other people; and another result for other people. What breaks these rules is refused. Where two runs on the same
 samples differ, the results cannot be compared: that is reported, and the certificate says so.
@@ -19,17 +19,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from service.infra.settings import Settings
-from service.infra.time import bucket
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.time import bucket
+from expunge.workers.runtime.fresh import Doubtful, FreshProcesses, Lost, TooLong, Unloadable, temporary_folder
+from expunge.workers.runtime.model import Bench
+from expunge.workers.storage.manifest import Digests
 from unlearning.columns import Column
 from unlearning.model.fit import Phase
 from unlearning.model.own_code.own_training import WHOLE, Fitted
 from unlearning.model.parts import samples_read
 from unlearning.model.training import Whole
 from unlearning.types import Examples, Refused, Tensors, silent
-from workers.runtime.fresh import Doubtful, FreshProcesses, Lost, TooLong, Unloadable, temporary_folder
-from workers.runtime.model import Bench
-from workers.storage.manifest import Digests
 
 PEOPLE, EACH, SHARE = 8, 32, 0.1
 """the first trial: so many people, at most so many samples of each, and the share of passes that ``late`` ends with"""

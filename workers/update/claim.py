@@ -14,18 +14,18 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.audit.log import NAMED_IN_ONE_ENTRY, record, recorded_at
-from service.infra.db import Database, batches
-from service.infra.tables import DeletionRequest, Generation, Model, Task, Version
-from service.infra.time import SECOND
-from service.models.restore_guard import unconfirmed
-from service.models.retrain_plan import budget_of, candidate_of, measured_seconds, plan_retrain
-from service.requests.reasons import NOT_FOR_AN_UPDATE, Cause, Reason, stored
-from service.requests.status import change_tasks, settle
+from expunge.service.audit.log import NAMED_IN_ONE_ENTRY, record, recorded_at
+from expunge.service.infra.db import Database, batches
+from expunge.service.infra.tables import DeletionRequest, Generation, Model, Task, Version
+from expunge.service.infra.time import SECOND
+from expunge.service.models.restore_guard import unconfirmed
+from expunge.service.models.retrain_plan import budget_of, candidate_of, measured_seconds, plan_retrain
+from expunge.service.requests.reasons import NOT_FOR_AN_UPDATE, Cause, Reason, stored
+from expunge.service.requests.status import change_tasks, settle
+from expunge.workers.runtime.jobs import Claimed, Deletions, Preparation, Work
+from expunge.workers.runtime.lease import TakenLease, alive, give_back, lock, take, take_beside
+from expunge.workers.update.task_results import refuse
 from unlearning.accounting.policy import Clock, Policy, Queue, next_action
-from workers.runtime.jobs import Claimed, Deletions, Preparation, Work
-from workers.runtime.lease import TakenLease, alive, give_back, lock, take, take_beside
-from workers.update.task_results import refuse
 
 HALVE_AFTER = 2
 HOLD_AFTER = 3

@@ -11,15 +11,15 @@ from dataclasses import replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.infra.db import batches
-from service.infra.tables import DeletionRequest, Generation, Membership, Task
-from service.infra.time import SECOND
-from service.models.retrain_plan import measured_seconds
-from service.requests.reasons import Reason
-from workers.runtime.jobs import Claimed, Deletions
-from workers.runtime.model import Bench
-from workers.update.select import Selection, target_of
-from workers.update.task_results import Postponed
+from expunge.service.infra.db import batches
+from expunge.service.infra.tables import DeletionRequest, Generation, Membership, Task
+from expunge.service.infra.time import SECOND
+from expunge.service.models.retrain_plan import measured_seconds
+from expunge.service.requests.reasons import Reason
+from expunge.workers.runtime.jobs import Claimed, Deletions
+from expunge.workers.runtime.model import Bench
+from expunge.workers.update.select import Selection, target_of
+from expunge.workers.update.task_results import Postponed
 
 REPAIR_SECONDS = 86_400
 """before the deadline, in which somebody can repair what fails"""

@@ -12,14 +12,14 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.audit.log import record
-from service.infra.db import Database, now
-from service.infra.tables import Generation, Model, Task
-from service.infra.time import SECOND
-from service.requests.reasons import NOT_FOR_AN_UPDATE
-from workers.runtime.jobs import Preparation
-from workers.runtime.lease import alive_at, fence, give_back, give_back_beside
-from workers.runtime.work_units import models_with_free_pieces
+from expunge.service.audit.log import record
+from expunge.service.infra.db import Database, now
+from expunge.service.infra.tables import Generation, Model, Task
+from expunge.service.infra.time import SECOND
+from expunge.service.requests.reasons import NOT_FOR_AN_UPDATE
+from expunge.workers.runtime.jobs import Preparation
+from expunge.workers.runtime.lease import alive_at, fence, give_back, give_back_beside
+from expunge.workers.runtime.work_units import models_with_free_pieces
 
 PATIENCE_SECONDS = 0.5
 """A preparation is interrupted for a deletion that has waited this long. An idle worker would have taken it before."""

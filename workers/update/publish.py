@@ -15,31 +15,31 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
-from service.audit import log as ledger
-from service.audit.witness import Contradicted
-from service.infra.db import Database, batches, log_after_commit, now
-from service.infra.fault_injection import crash_point
-from service.infra.files import Stored
-from service.infra.pseudonyms import new_id
-from service.infra.tables import Erasure, Generation, Membership, Model, PhaseSeconds, Removal, Version
-from service.infra.time import HOUR_SECONDS, SECOND, bucket
-from service.models.figures import withdraw
-from service.models.publications import PUBLISHED, facts_of
-from service.requests import suppression as suppressions
-from service.requests.webhooks import News, announce
+from expunge.service.audit import log as ledger
+from expunge.service.audit.witness import Contradicted
+from expunge.service.infra.db import Database, batches, log_after_commit, now
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.files import Stored
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.tables import Erasure, Generation, Membership, Model, PhaseSeconds, Removal, Version
+from expunge.service.infra.time import HOUR_SECONDS, SECOND, bucket
+from expunge.service.models.figures import withdraw
+from expunge.service.models.publications import PUBLISHED, facts_of
+from expunge.service.requests import suppression as suppressions
+from expunge.service.requests.webhooks import News, announce
+from expunge.workers.guarantee.certify import Certified, Size
+from expunge.workers.runtime.jobs import Claimed, Deletions, Job
+from expunge.workers.runtime.lease import Stale, fence
+from expunge.workers.storage import checkpoint_format as codec
+from expunge.workers.storage import private_state as state
+from expunge.workers.storage.private_state import Row
+from expunge.workers.storage.release_journal import Journal
+from expunge.workers.storage.storage import Storage
+from expunge.workers.storage.swept_files import any_swept
+from expunge.workers.update.select import Target, protected_positions
+from expunge.workers.update.task_results import Published, Result, finish, note_exhaustion, queue_newcomers, wrap_up
 from unlearning.accounting.certificate import Claim
 from unlearning.types import Json
-from workers.guarantee.certify import Certified, Size
-from workers.runtime.jobs import Claimed, Deletions, Job
-from workers.runtime.lease import Stale, fence
-from workers.storage import checkpoint_format as codec
-from workers.storage import private_state as state
-from workers.storage.private_state import Row
-from workers.storage.release_journal import Journal
-from workers.storage.storage import Storage
-from workers.storage.swept_files import any_swept
-from workers.update.select import Target, protected_positions
-from workers.update.task_results import Published, Result, finish, note_exhaustion, queue_newcomers, wrap_up
 
 
 class Replan(RuntimeError):

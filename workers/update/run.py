@@ -12,36 +12,36 @@ import torch
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.infra.fault_injection import crash_point
-from service.infra.files import Damaged
-from service.infra.tables import Generation, Membership, Removal, Version
-from service.infra.tenants import recipes_of
-from service.requests.reasons import Cause, Reason
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.files import Damaged
+from expunge.service.infra.tables import Generation, Membership, Removal, Version
+from expunge.service.infra.tenants import recipes_of
+from expunge.service.requests.reasons import Cause, Reason
+from expunge.workers.guarantee.certify import CapNotReached, Certified, Size, Terms, certify
+from expunge.workers.guarantee.dry_run import guarantee_from_json
+from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_retained
+from expunge.workers.guarantee.refine import refine
+from expunge.workers.runtime import recipes
+from expunge.workers.runtime.db_retry import retry
+from expunge.workers.runtime.failures import NUMBERS, facts_of
+from expunge.workers.runtime.jobs import Claimed, Deletions
+from expunge.workers.runtime.model import Bench, Benches, device_of
+from expunge.workers.runtime.process import Process
+from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.storage import manifest
+from expunge.workers.storage import private_state as state
+from expunge.workers.storage.checkpoint_format import Malformed
+from expunge.workers.storage.crypto_erase import destroy_keys, drop_superseded_state
+from expunge.workers.storage.private_state import seal_note
+from expunge.workers.update.collect import collect
+from expunge.workers.update.publish import Draft, Replan, note_commit, publish, write_draft
+from expunge.workers.update.select import Selection, forgotten, plan
+from expunge.workers.update.task_results import Blocked, Postponed, Published, Result, end_without_version, points_of
 from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.parts import REFERENCE
 from unlearning.recipe import Samples
 from unlearning.types import Examples, ForgetSet, Json, Need, Refused, State, VectorsMissing
-from workers.guarantee.certify import CapNotReached, Certified, Size, Terms, certify
-from workers.guarantee.dry_run import guarantee_from_json
-from workers.guarantee.needs import generator, needs_forgotten, needs_retained
-from workers.guarantee.refine import refine
-from workers.runtime import recipes
-from workers.runtime.db_retry import retry
-from workers.runtime.failures import NUMBERS, facts_of
-from workers.runtime.jobs import Claimed, Deletions
-from workers.runtime.model import Bench, Benches, device_of
-from workers.runtime.process import Process
-from workers.runtime.stopwatch import Stopwatch
-from workers.storage import manifest
-from workers.storage import private_state as state
-from workers.storage.checkpoint_format import Malformed
-from workers.storage.crypto_erase import destroy_keys, drop_superseded_state
-from workers.storage.private_state import seal_note
-from workers.update.collect import collect
-from workers.update.publish import Draft, Replan, note_commit, publish, write_draft
-from workers.update.select import Selection, forgotten, plan
-from workers.update.task_results import Blocked, Postponed, Published, Result, end_without_version, points_of
 
 PLANS = 5
 """A legal hold that appears during the computation makes us select again, this often at most in one claim."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Select, func, select, union
 from sqlalchemy.orm import Session
 
-from service.infra.db import batches, now
-from service.infra.tables import Generation, Hold, Membership, Removal, StoredVector, SuppressionEntry, Task
-from service.requests import suppression as suppressions
-from service.requests.reasons import Cause, Reason
+from expunge.service.infra.db import batches, now
+from expunge.service.infra.tables import Generation, Hold, Membership, Removal, StoredVector, SuppressionEntry, Task
+from expunge.service.requests import suppression as suppressions
+from expunge.service.requests.reasons import Cause, Reason
+from expunge.workers.runtime.jobs import Claimed, Deletions, Job, Preparation
+from expunge.workers.update.task_results import Blocked, Published
 from unlearning.accounting.policy import Granularity
-from workers.runtime.jobs import Claimed, Deletions, Job, Preparation
-from workers.update.task_results import Blocked, Published
 
 
 @dataclass(frozen=True)

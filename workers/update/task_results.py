@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from service.audit import log as ledger
-from service.infra.db import Database, batches, now
-from service.infra.pseudonyms import new_id
-from service.infra.tables import DeletionRequest, Generation, Model, SuppressionEntry, Task
-from service.infra.time import SECOND
-from service.models import consumers
-from service.models.retrain_plan import (
+from expunge.service.audit import log as ledger
+from expunge.service.infra.db import Database, batches, now
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.tables import DeletionRequest, Generation, Model, SuppressionEntry, Task
+from expunge.service.infra.time import SECOND
+from expunge.service.models import consumers
+from expunge.service.models.retrain_plan import (
     budget_of,
     candidate_of,
     is_dry_run,
@@ -27,16 +27,16 @@ from service.models.retrain_plan import (
     waiting_for_retrain,
     why_due,
 )
-from service.requests import suppression as suppressions
-from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason, stored
-from service.requests.status import SETTLED_AT_ONCE, change_tasks, end_open_tasks, settle
-from service.requests.webhooks import announce_exhaustion
+from expunge.service.requests import suppression as suppressions
+from expunge.service.requests.reasons import NOT_FOR_AN_UPDATE, Reason, stored
+from expunge.service.requests.status import SETTLED_AT_ONCE, change_tasks, end_open_tasks, settle
+from expunge.service.requests.webhooks import announce_exhaustion
+from expunge.workers.runtime.failures import NUMBERS
+from expunge.workers.runtime.jobs import Claimed, Deletions, Job
+from expunge.workers.runtime.lease import fence, give_back, give_back_beside
+from expunge.workers.storage.storage import Storage
 from unlearning.accounting.policy import CompleteWhen, Policy
 from unlearning.types import Json
-from workers.runtime.failures import NUMBERS
-from workers.runtime.jobs import Claimed, Deletions, Job
-from workers.runtime.lease import fence, give_back, give_back_beside
-from workers.storage.storage import Storage
 
 OPEN = ("queued", "running", "blocked")
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import list_actors
-from service.infra.tables import AuditEntry
+from expunge.service.access.api_keys import list_actors
+from expunge.service.infra.tables import AuditEntry
 
 
 def actors_of(session: Session, tenant_id: str, entries: Iterable[AuditEntry]) -> dict[int, str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from service.api.console.plots import Frame, Plot, Tick, spread, steps, whole_steps
-from service.api.console.words import span
-from service.infra.tables import Version
-from service.infra.time import DAY_SECONDS, SECOND, instant
+from expunge.service.api.console.plots import Frame, Plot, Tick, spread, steps, whole_steps
+from expunge.service.api.console.words import span
+from expunge.service.infra.tables import Version
+from expunge.service.infra.time import DAY_SECONDS, SECOND, instant
 
 DAY = DAY_SECONDS * SECOND
 WEEK_DAYS = 7

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 from fastapi import Depends, Request
 from pydantic import BaseModel, ValidationError
 
-from service.api.problems import ApiProblem
+from expunge.service.api.problems import ApiProblem
 
 _MOST_FIELDS = 300
 Fields = dict[str, list[str]]

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
 
-from service.api.console.render import page
+from expunge.service.api.console.render import page
 
 router = APIRouter(include_in_schema=False)
 _JSON = "application/json"

@@ -14,11 +14,11 @@ from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from starlette.routing import Match
 
-from service.api.console import words
-from service.api.console.forms import Fields, field, sent, typed
-from service.api.problems import ApiProblem
-from service.infra.db import Busy
-from service.requests.states import RequestRefused
+from expunge.service.api.console import words
+from expunge.service.api.console.forms import Fields, field, sent, typed
+from expunge.service.api.problems import ApiProblem
+from expunge.service.infra.db import Busy
+from expunge.service.requests.states import RequestRefused
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -11,12 +11,12 @@ from urllib.parse import urlencode
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from service.api.problems import ApiProblem
-from service.api.types import LARGEST_NUMBER
-from service.infra.db import batches
-from service.infra.tables import DeletionRequest, Model, Task
-from service.infra.time import DAY_SECONDS, SECOND, moment
-from service.requests.states import Regulation, Status
+from expunge.service.api.problems import ApiProblem
+from expunge.service.api.types import LARGEST_NUMBER
+from expunge.service.infra.db import batches
+from expunge.service.infra.tables import DeletionRequest, Model, Task
+from expunge.service.infra.time import DAY_SECONDS, SECOND, moment
+from expunge.service.requests.states import Regulation, Status
 
 OPEN = ("queued", "running", "blocked")
 STATUSES = ("open", *Status)

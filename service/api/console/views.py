@@ -10,14 +10,14 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from service.access.api_keys import Caller
-from service.api.console import charts, plots
-from service.api.console.selection import OPEN, ROWS, ListFilter, count
-from service.api.request_views import DeletionRequestView, views
-from service.audit.log import newest_head
-from service.audit.self_check import EVERY_SECONDS
-from service.infra.db import now
-from service.infra.tables import (
+from expunge.service.access.api_keys import Caller
+from expunge.service.api.console import charts, plots
+from expunge.service.api.console.selection import OPEN, ROWS, ListFilter, count
+from expunge.service.api.request_views import DeletionRequestView, views
+from expunge.service.audit.log import newest_head
+from expunge.service.audit.self_check import EVERY_SECONDS
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     Certificate,
@@ -31,9 +31,9 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from service.infra.time import DAY_SECONDS, HOUR_SECONDS, SECOND
-from service.models.consumers import SILENT_SECONDS, standing
-from service.requests.reasons import Reason
+from expunge.service.infra.time import DAY_SECONDS, HOUR_SECONDS, SECOND
+from expunge.service.models.consumers import SILENT_SECONDS, standing
+from expunge.service.requests.reasons import Reason
 from unlearning.accounting.budget import epsilon_of, updates_left
 
 _WORST_FIRST = ("silent", "behind", "current")
@@ -240,7 +240,7 @@ def phases(session: Session, request: DeletionRequest) -> dict[str, list[tuple[s
 
 
 def window_ends(session: Session, request: DeletionRequest) -> int | None:
-    """Return when the request's cancel window ends. None: it is over (``service.requests.cancel`` decides)."""
+    """Return when the request's cancel window ends. None: it is over (``expunge.service.requests.cancel`` decides)."""
     columns = select(Task.status, Task.reason, Task.not_before)
     tasks = session.execute(columns.where(Task.request_id == request.id)).all()
     waiting = ("queued", "blocked") if request.reason == Reason.LARGE else ("queued",)

@@ -16,8 +16,8 @@ from urllib.parse import quote, unquote
 from fastapi import Depends, Request, Response
 from fastapi.responses import RedirectResponse
 
-from service.access.api_keys import Caller, Scope
-from service.access.session_cookie import (
+from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.access.session_cookie import (
     PAGE_SECONDS,
     drop_cookie,
     form_token,
@@ -27,12 +27,12 @@ from service.access.session_cookie import (
     set_cookie,
     unsealed,
 )
-from service.api.console.forms import Fields, field, typed
-from service.api.console.render import HEADERS
-from service.api.console.render import page as rendered
-from service.api.dependencies import Running, Service, allows, require_scopes_of, require_writable, session_of
-from service.api.problems import ApiProblem
-from service.infra.db import now
+from expunge.service.api.console.forms import Fields, field, typed
+from expunge.service.api.console.render import HEADERS
+from expunge.service.api.console.render import page as rendered
+from expunge.service.api.dependencies import Running, Service, allows, require_scopes_of, require_writable, session_of
+from expunge.service.api.problems import ApiProblem
+from expunge.service.infra.db import now
 
 SAID, MADE = "expunge_said", "expunge_made"
 """the cookies that carry what an action did, and a secret that it made, to the page that is shown next"""

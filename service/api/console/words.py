@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from service.infra.time import instant
+from expunge.service.infra.time import instant
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 HAPPENINGS = {

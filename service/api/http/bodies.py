@@ -9,7 +9,7 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.problems import ApiProblem
+from expunge.service.api.problems import ApiProblem
 
 _JSON = "application/json"
 _FORM = "application/x-www-form-urlencoded"

@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar
 from fastapi import Header, HTTPException, Response
 from pydantic import BaseModel
 
-from service.api.problems import ApiProblem
+from expunge.service.api.problems import ApiProblem
 
 View = TypeVar("View", bound=BaseModel)
 IfNoneMatch = Annotated[

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from fastapi import Query, Request, Response
 from pydantic import BaseModel, Field
 
-from service.api.types import MODEL_NAME
+from expunge.service.api.types import MODEL_NAME
 
 LONGEST_PAGE = 200
 _WHAT = "next_cursor of the page before"

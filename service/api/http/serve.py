@@ -1,6 +1,6 @@
-"""Serve the API: ``python -m service.api.http.serve --host HOST --port PORT``. A client that stalls is cut off.
+"""Serve the API: ``python -m expunge.service.api.http.serve --host HOST --port PORT``. A client that stalls is cut off.
 
-Bodies have another time limit (``service.api.http.bodies``). This one is for the head, which no application sees
+Bodies have another time limit (``expunge.service.api.http.bodies``). This one is for the head, which no application sees
 before it is complete.
 """
 
@@ -17,9 +17,9 @@ from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from service.access.proxy import Peer
-from service.api.app import create_app
-from service.infra.settings import SettingsError
+from expunge.service.access.proxy import Peer
+from expunge.service.api.app import create_app
+from expunge.service.infra.settings import SettingsError
 
 HEAD_SECONDS = 10.0
 """from the connection, or from the first byte of a later request, to the end of the request's head"""
@@ -75,7 +75,7 @@ def serving() -> ASGIApp:
 def config(host: str, port: int, keyfile: str | None = None, certfile: str | None = None) -> uvicorn.Config:
     """Return uvicorn's configuration: over TLS where ``keyfile`` and ``certfile`` (PEM) are given."""
     return uvicorn.Config(
-        "service.api.http.serve:serving",
+        "expunge.service.api.http.serve:serving",
         factory=True,
         proxy_headers=False,
         host=host,
@@ -88,7 +88,7 @@ def config(host: str, port: int, keyfile: str | None = None, certfile: str | Non
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m service.api.http.serve", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m expunge.service.api.http.serve", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8750)
     parser.add_argument("--ssl-keyfile", help="PEM; with --ssl-certfile: serve TLS without a proxy in front")

@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from service.access.api_keys import Caller, Scope, find_actor, list_actors, name_actor
-from service.api.dependencies import Running, holding, problems
-from service.api.http.pagination import Listed
-from service.api.problems import not_found
-from service.api.types import Moment, RequestId
-from service.infra.tables import ActorName
+from expunge.service.access.api_keys import Caller, Scope, find_actor, list_actors, name_actor
+from expunge.service.api.dependencies import Running, holding, problems
+from expunge.service.api.http.pagination import Listed
+from expunge.service.api.problems import not_found
+from expunge.service.api.types import Moment, RequestId
+from expunge.service.infra.tables import ActorName
 
 router = APIRouter(tags=["actors"])
 Admin = Annotated[Caller, Depends(holding(Scope.KEYS_ADMIN))]

@@ -12,15 +12,15 @@ from pydantic import BaseModel, Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Caller, Scope, list_actors
-from service.api.dependencies import Running, holding, problems
-from service.api.http.pagination import Limit, NumberCursor, Page, link
-from service.api.problems import ApiProblem, not_found
-from service.api.types import LARGEST_NUMBER, Moment
-from service.audit import merkle as tree
-from service.audit.log import newest_head, nodes, signed_size
-from service.audit.succession import ROTATED
-from service.infra.tables import AuditEntry, TreeHead
+from expunge.service.access.api_keys import Caller, Scope, list_actors
+from expunge.service.api.dependencies import Running, holding, problems
+from expunge.service.api.http.pagination import Limit, NumberCursor, Page, link
+from expunge.service.api.problems import ApiProblem, not_found
+from expunge.service.api.types import LARGEST_NUMBER, Moment
+from expunge.service.audit import merkle as tree
+from expunge.service.audit.log import newest_head, nodes, signed_size
+from expunge.service.audit.succession import ROTATED
+from expunge.service.infra.tables import AuditEntry, TreeHead
 
 router = APIRouter(tags=["audit log"])
 Reader = Annotated[Caller, Depends(holding(Scope.AUDIT_READ))]

@@ -12,10 +12,10 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
-from service.access.api_keys import Caller, Scope
-from service.api.dependencies import Running, Service, in_force, problems, watching
-from service.audit import feed as events
-from service.infra.db import Busy
+from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.api.dependencies import Running, Service, in_force, problems, watching
+from expunge.service.audit import feed as events
+from expunge.service.infra.db import Busy
 
 router = APIRouter(tags=["events"])
 _ROOMS = {Scope.DELETIONS_READ: "request", Scope.MODELS_READ: "version"}

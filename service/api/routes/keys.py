@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import (
+from expunge.service.access.api_keys import (
     Caller,
     Scope,
     create_key,
@@ -18,16 +18,16 @@ from service.access.api_keys import (
     rotate_key,
     successor_ends,
 )
-from service.access.roles import SCOPES, KeyRole, role_of
-from service.api.dependencies import Running, holding, problems, reading
-from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
-from service.api.http.pagination import Listed
-from service.api.openapi import answer
-from service.api.problems import ApiProblem, not_found
-from service.api.types import Moment, RequestId, When
-from service.infra.db import now
-from service.infra.tables import ApiKey
-from service.infra.time import SECOND, moment, rfc_3339
+from expunge.service.access.roles import SCOPES, KeyRole, role_of
+from expunge.service.api.dependencies import Running, holding, problems, reading
+from expunge.service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
+from expunge.service.api.http.pagination import Listed
+from expunge.service.api.openapi import answer
+from expunge.service.api.problems import ApiProblem, not_found
+from expunge.service.api.types import Moment, RequestId, When
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import ApiKey
+from expunge.service.infra.time import SECOND, moment, rfc_3339
 
 router = APIRouter(tags=["keys"])
 Admin = Annotated[Caller, Depends(holding(Scope.KEYS_ADMIN))]

@@ -14,20 +14,20 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
 from sqlalchemy.exc import IntegrityError
 from starlette.exceptions import HTTPException
 
-from service.access.api_keys import Caller, Scope
-from service.api.dependencies import Running, Service, holding, holding_all
-from service.api.problems import ApiProblem, not_found, problem_of
-from service.api.routes.requests.deletion_requests import windows_of
-from service.audit.log import recorded_at
-from service.connect.opendsr.orders import API_VERSION, ERASURE, RAW, UUID, SubjectRequest, read
-from service.connect.opendsr.processor import Processor
-from service.connect.opendsr.requests import Received, find, receive, state_of
-from service.infra.db import Busy
-from service.infra.fault_injection import crash_point
-from service.infra.time import rfc_3339
-from service.infra.tracing import NO_TELEMETRY
-from service.requests.cancel import cancel
-from service.requests.states import RequestRefused
+from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.api.dependencies import Running, Service, holding, holding_all
+from expunge.service.api.problems import ApiProblem, not_found, problem_of
+from expunge.service.api.routes.requests.deletion_requests import windows_of
+from expunge.service.audit.log import recorded_at
+from expunge.service.connect.opendsr.orders import API_VERSION, ERASURE, RAW, UUID, SubjectRequest, read
+from expunge.service.connect.opendsr.processor import Processor
+from expunge.service.connect.opendsr.requests import Received, find, receive, state_of
+from expunge.service.infra.db import Busy
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.time import rfc_3339
+from expunge.service.infra.tracing import NO_TELEMETRY
+from expunge.service.requests.cancel import cancel
+from expunge.service.requests.states import RequestRefused
 
 router = APIRouter()
 Applicant = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]

@@ -11,15 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Caller, Scope
-from service.api.dependencies import Running, Service, holding, problems, reading
-from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
-from service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, link
-from service.api.openapi import answer
-from service.api.problems import ApiProblem, not_found
-from service.api.types import Moment, RequestId
-from service.infra.tables import WebhookDelivery, WebhookEndpoint
-from service.requests.webhooks import (
+from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.api.dependencies import Running, Service, holding, problems, reading
+from expunge.service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
+from expunge.service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, link
+from expunge.service.api.openapi import answer
+from expunge.service.api.problems import ApiProblem, not_found
+from expunge.service.api.types import Moment, RequestId
+from expunge.service.infra.tables import WebhookDelivery, WebhookEndpoint
+from expunge.service.requests.webhooks import (
     ABOUT_REQUESTS,
     MAX_ATTEMPTS,
     SUBSCRIBED,

@@ -10,14 +10,14 @@ from typing import Annotated
 
 import typer
 
-from service.cli.client import LOG, LOG_PAGE, connect, signed_log
-from service.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
+from expunge.service.cli.client import LOG, LOG_PAGE, connect, signed_log
+from expunge.service.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
 
 commands = typer.Typer(
     no_args_is_help=True, help="The audit log: list, verify, export. And `epsilon`: attack the claims of a recipe."
 )
 FORWARDED = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""every option, --help too, is that of ``python -m workers.audit``"""
+"""every option, --help too, is that of ``python -m expunge.workers.audit``"""
 
 Key = Annotated[
     Path | None, typer.Option(help="The log's public key (name+hash+base64); that of this installation otherwise.")
@@ -32,7 +32,7 @@ def verify(
 ) -> None:
     """Check every entry against the signed head, that the log continues every head seen before, and that every
     version that the running service shows claims what the log says was published."""
-    from service.cli.log_check import check  # noqa: PLC0415  (with the database's library, which no other command needs)
+    from expunge.service.cli.log_check import check  # noqa: PLC0415  (with the database's library, which no other command needs)
 
     facts = check(file, key)
     show_json(facts) if as_json else show_facts(facts)
@@ -51,7 +51,7 @@ def list_entries(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
 @commands.command("epsilon", add_help_option=False, context_settings=FORWARDED)
 def epsilon(context: typer.Context) -> None:
     """Try to refute the claims of a recipe (--recipe PATH): canaries, thousands of guesses; fail if one is exceeded."""
-    done = subprocess.run([sys.executable, "-m", "workers.audit", *context.args], check=False)  # noqa: S603
+    done = subprocess.run([sys.executable, "-m", "expunge.workers.audit", *context.args], check=False)  # noqa: S603
     raise typer.Exit(done.returncode)
 
 

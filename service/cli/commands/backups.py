@@ -14,13 +14,13 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy import make_url
 
-from service.audit.witness import Contradicted, Witness
-from service.cli.output import AsJson, CommandError, errors, show_facts, show_json
-from service.infra.db import Database
-from service.infra.files import folder_at
-from service.infra.settings import Settings
-from service.infra.tenants import DEFAULT_TENANT
-from service.models.restore_guard import confirm
+from expunge.service.audit.witness import Contradicted, Witness
+from expunge.service.cli.output import AsJson, CommandError, errors, show_facts, show_json
+from expunge.service.infra.db import Database
+from expunge.service.infra.files import folder_at
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tenants import DEFAULT_TENANT
+from expunge.service.models.restore_guard import confirm
 
 
 def backup(file: Annotated[Path, typer.Argument(help="Where to write the copy; it must not exist.")]) -> None:
@@ -46,7 +46,7 @@ def restore(
 
 
 def _restored(exports: list[Path]) -> dict[str, Any]:
-    arguments = [sys.executable, "-m", "workers.main", "restore", *map(str, exports)]
+    arguments = [sys.executable, "-m", "expunge.workers.main", "restore", *map(str, exports)]
     done = subprocess.run(arguments, check=False, capture_output=True, text=True)  # noqa: S603
     if done.returncode:
         what = done.stderr.strip().splitlines()[-1:] or ["The restore failed."]

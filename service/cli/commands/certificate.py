@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from service.cli.client import REQUESTS, connect
-from service.cli.completion import Request
-from service.cli.output import AsJson, errors, show_facts, show_json
+from expunge.service.cli.client import REQUESTS, connect
+from expunge.service.cli.completion import Request
+from expunge.service.cli.output import AsJson, errors, show_facts, show_json
 
 commands = typer.Typer(no_args_is_help=True, help="Certificates of erasure: verify, fetch.")
 
@@ -35,7 +35,7 @@ def verify(
 
     Exit code 0: everything that was given fits. 1: something does not. 2: it could not be checked.
     """
-    from service.cli.certificate_check import check  # noqa: PLC0415  (with the database's library; `fetch` needs none)
+    from expunge.service.cli.certificate_check import check  # noqa: PLC0415  (with the database's library; `fetch` needs none)
 
     facts = check(
         file,

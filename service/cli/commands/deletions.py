@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.client import REQUESTS, Client, connect
-from service.cli.completion import Request, model_names
-from service.cli.output import (
+from expunge.service.cli.client import REQUESTS, Client, connect
+from expunge.service.cli.completion import Request, model_names
+from expunge.service.cli.output import (
     BLOCKED,
     FAILED,
     AsCsv,
@@ -102,7 +102,7 @@ def delete(
     if file is not None:
         if wait or estimate:
             raise typer.BadParameter("--file cannot be combined with --wait or --estimate")
-        from service.cli.people import read_people  # noqa: PLC0415 (it knows the service's rules, which load slowly)
+        from expunge.service.cli.people import read_people  # noqa: PLC0415 (it knows the service's rules, which load slowly)
 
         _delete_all(read_people(file, due_at), order, idempotency_key, as_json)
         return

@@ -7,9 +7,9 @@ from itertools import chain
 
 import typer
 
-from service.cli.checks import Finding, ask_worker, examine
-from service.cli.output import FAILED, AsJson, output, show_json
-from service.infra.settings import Settings
+from expunge.service.cli.checks import Finding, ask_worker, examine
+from expunge.service.cli.output import FAILED, AsJson, output, show_json
+from expunge.service.infra.settings import Settings
 
 
 def doctor(as_json: AsJson = False) -> None:

@@ -8,9 +8,9 @@ import sys
 
 import typer
 
-from service.cli.client import connect
-from service.infra.settings import Settings
-from service.infra.tenants import recipes_of
+from expunge.service.cli.client import connect
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tenants import recipes_of
 
 
 def evaluate(context: typer.Context) -> None:
@@ -18,17 +18,17 @@ def evaluate(context: typer.Context) -> None:
     arguments = list(context.args)
     if arguments and not arguments[0].startswith("-"):
         arguments = [*_of_model(arguments[0]), *arguments[1:]]
-    _run("workers.evaluate", arguments)
+    _run("expunge.workers.evaluate", arguments)
 
 
 def advise(context: typer.Context) -> None:
     """Measure what each method guarantees and costs on a recipe (--recipe PATH), next to retraining; recommend one."""
-    _run("workers.advise", context.args)
+    _run("expunge.workers.advise", context.args)
 
 
 def check(context: typer.Context) -> None:
     """Check a recipe (PATH) in seconds: that it runs, repeats and may grow, and what each method would cost."""
-    _run("workers.check", context.args)
+    _run("expunge.workers.check", context.args)
 
 
 def _run(module: str, arguments: list[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import (
+from expunge.service.access.api_keys import (
     Scope,
     create_key,
     find_actor,
@@ -20,20 +20,20 @@ from service.access.api_keys import (
     revoke_key,
     rotate_key,
 )
-from service.access.installation import check_places
-from service.access.roles import SCOPES, KeyRole, remark, role_of
-from service.audit.key_rotation import keep_handovers, rotate
-from service.audit.log import newest_key
-from service.audit.signed_note import Signer
-from service.cli.output import AsCsv, AsJson, CommandError, errors, show_hint, show_json, show_list
-from service.infra.db import Database, now
-from service.infra.files import folder_at
-from service.infra.migrate import SchemaState, schema_state
-from service.infra.pseudonyms import Pepper
-from service.infra.settings import Settings, adopt_secret, next_secret
-from service.infra.tables import ActorName
-from service.infra.tenants import DEFAULT_TENANT
-from service.infra.time import DAY_SECONDS, HOUR_SECONDS, SECOND
+from expunge.service.access.installation import check_places
+from expunge.service.access.roles import SCOPES, KeyRole, remark, role_of
+from expunge.service.audit.key_rotation import keep_handovers, rotate
+from expunge.service.audit.log import newest_key
+from expunge.service.audit.signed_note import Signer
+from expunge.service.cli.output import AsCsv, AsJson, CommandError, errors, show_hint, show_json, show_list
+from expunge.service.infra.db import Database, now
+from expunge.service.infra.files import folder_at
+from expunge.service.infra.migrate import SchemaState, schema_state
+from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.settings import Settings, adopt_secret, next_secret
+from expunge.service.infra.tables import ActorName
+from expunge.service.infra.tenants import DEFAULT_TENANT
+from expunge.service.infra.time import DAY_SECONDS, HOUR_SECONDS, SECOND
 
 commands = typer.Typer(
     no_args_is_help=True,

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.client import Client, connect
-from service.cli.completion import ModelArgument
-from service.cli.output import (
+from expunge.service.cli.client import Client, connect
+from expunge.service.cli.completion import ModelArgument
+from expunge.service.cli.output import (
     USAGE,
     AsCsv,
     AsJson,

@@ -7,8 +7,8 @@ import webbrowser
 from collections import Counter
 from typing import Any
 
-from service.cli.client import REQUESTS, Account, Client, connect
-from service.cli.output import (
+from expunge.service.cli.client import REQUESTS, Account, Client, connect
+from expunge.service.cli.output import (
     AsJson,
     CommandError,
     due_in,

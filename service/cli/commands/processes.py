@@ -13,16 +13,16 @@ from typing import Annotated, get_args
 import httpx
 import typer
 
-from service.access.api_keys import Scope, authenticate, create_key
-from service.audit.signed_note import Signer
-from service.cli.client import Account
-from service.cli.output import CommandError, errors, output
-from service.cli.supervisor import Child, Supervisor, children
-from service.infra.db import Database
-from service.infra.migrate import compare
-from service.infra.migrate import migrate as migrate_schema
-from service.infra.pseudonyms import Pepper
-from service.infra.settings import REGULATION_FILE, RegulationName, Settings, ensure_secrets, session_key
+from expunge.service.access.api_keys import Scope, authenticate, create_key
+from expunge.service.audit.signed_note import Signer
+from expunge.service.cli.client import Account
+from expunge.service.cli.output import CommandError, errors, output
+from expunge.service.cli.supervisor import Child, Supervisor, children
+from expunge.service.infra.db import Database
+from expunge.service.infra.migrate import compare
+from expunge.service.infra.migrate import migrate as migrate_schema
+from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.settings import REGULATION_FILE, RegulationName, Settings, ensure_secrets, session_key
 
 READY_SECONDS = 90.0
 
@@ -41,22 +41,22 @@ def migrate() -> None:
 def api() -> None:
     """Run the API process alone, in the foreground."""
     settings = Settings()
-    _become(["-m", "service.api.http.serve", "--host", settings.host, "--port", str(settings.port)])
+    _become(["-m", "expunge.service.api.http.serve", "--host", settings.host, "--port", str(settings.port)])
 
 
 def worker() -> None:
     """Run a worker process alone, in the foreground."""
-    _become(["-m", "workers.main", "worker"])
+    _become(["-m", "expunge.workers.main", "worker"])
 
 
 def updater() -> None:
     """Run an updater alone, in the foreground: a worker that takes deletions which other workers are too busy for."""
-    _become(["-m", "workers.main", "updater"])
+    _become(["-m", "expunge.workers.main", "updater"])
 
 
 def scheduler() -> None:
     """Run the scheduler process alone, in the foreground."""
-    _become(["-m", "workers.main", "scheduler"])
+    _become(["-m", "expunge.workers.main", "scheduler"])
 
 
 def up(
@@ -172,7 +172,7 @@ def _opens(url: str, key: str) -> bool:
 
 def _link(settings: Settings, database: Database, account: Account) -> str:
     """Return the address of the page: with a log-in link where the service listens on this machine alone."""
-    from service.access.session_cookie import make_link  # noqa: PLC0415 (loads FastAPI, which no other command needs)
+    from expunge.service.access.session_cookie import make_link  # noqa: PLC0415 (loads FastAPI, which no other command needs)
 
     try:
         if not ip_address(settings.host).is_loopback:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from service.cli.client import REQUESTS, connect
-from service.cli.completion import Request
-from service.cli.output import AsJson, show_facts, show_json
+from expunge.service.cli.client import REQUESTS, connect
+from expunge.service.cli.completion import Request
+from expunge.service.cli.output import AsJson, show_facts, show_json
 
 commands = typer.Typer(no_args_is_help=True, help="Suppression entries: lift.")
 

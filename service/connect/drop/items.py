@@ -15,16 +15,16 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from service.audit.log import record
-from service.connect.drop.identifiers import PERSON, Row, hash_of
-from service.connect.drop.lists import ListEntry, received_at
-from service.infra.db import Database, batches, now
-from service.infra.pseudonyms import Pepper, digests, subject_digest
-from service.infra.tables import DeletionRequest, FeedItem, FeedMatch
-from service.requests.cancel import cancel
-from service.requests.intake import Accepted, Order, accept_all
-from service.requests.reasons import Reason
-from service.requests.states import Regulation, RequestRefused
+from expunge.service.audit.log import record
+from expunge.service.connect.drop.identifiers import PERSON, Row, hash_of
+from expunge.service.connect.drop.lists import ListEntry, received_at
+from expunge.service.infra.db import Database, batches, now
+from expunge.service.infra.pseudonyms import Pepper, digests, subject_digest
+from expunge.service.infra.tables import DeletionRequest, FeedItem, FeedMatch
+from expunge.service.requests.cancel import cancel
+from expunge.service.requests.intake import Accepted, Order, accept_all
+from expunge.service.requests.reasons import Reason
+from expunge.service.requests.states import Regulation, RequestRefused
 
 ROWS = 5_000
 """that are stored, hashed or marked together"""

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, NamedTuple
 from zipfile import BadZipFile, ZipFile
 
-from service.connect.drop.identifiers import COLUMNS, LISTS, PERSON, Row
-from service.infra.time import within_reach
+from expunge.service.connect.drop.identifiers import COLUMNS, LISTS, PERSON, Row
+from expunge.service.infra.time import within_reach
 from unlearning.accounting.ids import spelled
 
 REMOVED = "Removed"

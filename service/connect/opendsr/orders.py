@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, StringConstraints, ValidationError
 
-from service.audit.log import canonical
-from service.connect.opendsr.processor import Processor
-from service.infra.pseudonyms import Pepper, digest
-from service.infra.time import within_reach
-from service.requests.intake import Order
-from service.requests.states import Regulation, RequestRefused
+from expunge.service.audit.log import canonical
+from expunge.service.connect.opendsr.processor import Processor
+from expunge.service.infra.pseudonyms import Pepper, digest
+from expunge.service.infra.time import within_reach
+from expunge.service.requests.intake import Order
+from expunge.service.requests.states import Regulation, RequestRefused
 from unlearning.accounting.ids import spelled
 
 API_VERSION = "2.0"

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from service.infra.settings import Settings, SettingsError
+from expunge.service.infra.settings import Settings, SettingsError
 
 
 @dataclass(frozen=True)

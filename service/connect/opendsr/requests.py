@@ -11,15 +11,15 @@ from typing import Any
 from sqlalchemy import and_, insert, or_, select
 from sqlalchemy.orm import Session
 
-from service.audit.log import canonical, record, recorded_at
-from service.connect.opendsr.orders import API_VERSION, SubjectRequest, order
-from service.infra.db import Database
-from service.infra.pseudonyms import Pepper, new_id
-from service.infra.tables import DeletionRequest, OpendsrRequest, WebhookEndpoint
-from service.infra.time import rfc_3339
-from service.requests.intake import Windows, accept
-from service.requests.states import RequestRefused, Status
-from service.requests.webhooks import Protocol, enqueue
+from expunge.service.audit.log import canonical, record, recorded_at
+from expunge.service.connect.opendsr.orders import API_VERSION, SubjectRequest, order
+from expunge.service.infra.db import Database
+from expunge.service.infra.pseudonyms import Pepper, new_id
+from expunge.service.infra.tables import DeletionRequest, OpendsrRequest, WebhookEndpoint
+from expunge.service.infra.time import rfc_3339
+from expunge.service.requests.intake import Windows, accept
+from expunge.service.requests.states import RequestRefused, Status
+from expunge.service.requests.webhooks import Protocol, enqueue
 
 PENDING, IN_PROGRESS, COMPLETED, CANCELLED = "pending", "in_progress", "completed", "cancelled"
 WORDS = {

@@ -6,8 +6,8 @@ import hashlib
 from pathlib import Path
 from typing import Protocol
 
-from service.connect.registry.bom import Facts, bill_of_materials
-from service.infra.files import Damaged
+from expunge.service.connect.registry.bom import Facts, bill_of_materials
+from expunge.service.infra.files import Damaged
 
 CHECKPOINT, BOM, SIGNATURE = "model.safetensors", "bom.cdx.json", "model.sig"
 _BLOCK = 1 << 20

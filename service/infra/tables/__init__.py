@@ -1,7 +1,7 @@
 """The tables. One schema for SQLite and PostgreSQL."""
 
-from service.infra.tables.feeds import FeedItem, FeedMatch
-from service.infra.tables.installation import (
+from expunge.service.infra.tables.feeds import FeedItem, FeedMatch
+from expunge.service.infra.tables.installation import (
     ActorName,
     ApiKey,
     AuditEntry,
@@ -16,7 +16,7 @@ from service.infra.tables.installation import (
     TreeHead,
     TreeNode,
 )
-from service.infra.tables.models import (
+from expunge.service.infra.tables.models import (
     BudgetEntry,
     CalibrationOrder,
     Consumer,
@@ -32,9 +32,9 @@ from service.infra.tables.models import (
     Version,
     WorkUnit,
 )
-from service.infra.tables.opendsr import OpendsrRequest
-from service.infra.tables.record import Record, Serial
-from service.infra.tables.requests import (
+from expunge.service.infra.tables.opendsr import OpendsrRequest
+from expunge.service.infra.tables.record import Record, Serial
+from expunge.service.infra.tables.requests import (
     LONGEST_REASON,
     Certificate,
     DeletionRequest,

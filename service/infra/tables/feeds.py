@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Boolean, ForeignKey, ForeignKeyConstraint, Index, SmallInteger, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.infra.tables.record import Digest, Id, Moment, Name, Record
+from expunge.service.infra.tables.record import Digest, Id, Moment, Name, Record
 
 
 class FeedItem(Record):

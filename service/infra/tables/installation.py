@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
+from expunge.service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
 
 
 class ActorName(Record):
@@ -146,7 +146,7 @@ class Lease(Record):
 
 
 class ClaimedPlace(Record):
-    """A place outside the database that this installation has claimed (``service.access.installation``)."""
+    """A place outside the database that this installation has claimed (``expunge.service.access.installation``)."""
 
     __tablename__ = "places"
     name: Mapped[str] = mapped_column(String(200), primary_key=True)
@@ -163,7 +163,7 @@ class Restoration(Record):
     started_at: Mapped[int] = mapped_column(Moment)
     confirmed_at: Mapped[int | None] = mapped_column(Moment)
     epoch: Mapped[int | None] = mapped_column(Count)
-    """that its confirmation began (``service.audit.witness``); None: it began none"""
+    """that its confirmation began (``expunge.service.audit.witness``); None: it began none"""
     last_generation: Mapped[int | None] = mapped_column(Serial)
     """the largest number of a generation that journal, key store and log knew: later ones start above it"""
     report: Mapped[dict[str, Any]]

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Boolean, CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column, synonym
 
-from service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
+from expunge.service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
 
 
 class Model(Record):
@@ -61,7 +61,7 @@ class Generation(Record):
     guarantee: Mapped[str] = mapped_column(String(12))
     """exact, proved, calibrated, estimated or none: fixed at registration"""
     manifest: Mapped[dict[str, Any] | None]
-    """recipe digest, library versions, device class, counts of samples and people: see workers.storage.manifest"""
+    """recipe digest, library versions, device class, counts of samples and people: see expunge.workers.storage.manifest"""
     noise_std: Mapped[float | None]
     max_distance: Mapped[float | None]
     budget_cost: Mapped[int] = mapped_column(Count, default=0, server_default=text("0"))
@@ -260,7 +260,7 @@ class Tally(Record):
 
     __tablename__ = "tallies"
     name: Mapped[str] = mapped_column(String(16), primary_key=True)
-    """what is counted: see service.models.tallies"""
+    """what is counted: see expunge.service.models.tallies"""
     model_id: Mapped[str] = mapped_column(Id, primary_key=True)
     """empty: of no model"""
     method: Mapped[str] = mapped_column(String(32), primary_key=True)

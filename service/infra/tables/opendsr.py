@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.infra.tables.record import Digest, Id, Name, Record
+from expunge.service.infra.tables.record import Digest, Id, Name, Record
 
 
 class OpendsrRequest(Record):

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
+from expunge.service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
 
 LONGEST_REASON = 120
 """characters of a reason's code"""
@@ -31,7 +31,7 @@ class DeletionRequest(Record):
     status: Mapped[str] = mapped_column(String(9))
     reason: Mapped[str | None] = mapped_column(String(LONGEST_REASON))
     facts: Mapped[dict[str, Any] | None]
-    """what the sentence of a reason names, by reason: values of ``service.requests.reasons.SLOTS``"""
+    """what the sentence of a reason names, by reason: values of ``expunge.service.requests.reasons.SLOTS``"""
     models: Mapped[list[str] | None]
     """the model names the client limited the request to; None: every model"""
     suppress_after: Mapped[int | None] = mapped_column(Serial)

@@ -1,6 +1,6 @@
 """The pages' addresses, one file a page. Each asks for a session; what its key may not read is not on the page."""
 
-from service.api.console.pages import (
+from expunge.service.api.console.pages import (
     audit,
     certificate,
     consumers,

@@ -12,20 +12,20 @@ from fastapi.responses import StreamingResponse
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Scope
-from service.api.console import views
-from service.api.console.actors import actors_of
-from service.api.console.render import HEADERS, PageRoute
-from service.api.console.visit import Visit, Visitor
-from service.api.http.pagination import NumberCursor
-from service.api.problems import not_found
-from service.api.routes import audit
-from service.api.types import LARGEST_NUMBER
-from service.audit import merkle as tree
-from service.audit.signed_note import NotAuthentic, Signer
-from service.audit.succession import ROTATED
-from service.infra.settings import SettingsError
-from service.infra.tables import AuditEntry
+from expunge.service.access.api_keys import Scope
+from expunge.service.api.console import views
+from expunge.service.api.console.actors import actors_of
+from expunge.service.api.console.render import HEADERS, PageRoute
+from expunge.service.api.console.visit import Visit, Visitor
+from expunge.service.api.http.pagination import NumberCursor
+from expunge.service.api.problems import not_found
+from expunge.service.api.routes import audit
+from expunge.service.api.types import LARGEST_NUMBER
+from expunge.service.audit import merkle as tree
+from expunge.service.audit.signed_note import NotAuthentic, Signer
+from expunge.service.audit.succession import ROTATED
+from expunge.service.infra.settings import SettingsError
+from expunge.service.infra.tables import AuditEntry
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _ROWS = 50

@@ -11,21 +11,21 @@ from fastapi import APIRouter, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Scope
-from service.api.console import views
-from service.api.console.render import HEADERS, PageRoute
-from service.api.console.visit import Visit, Visitor
-from service.api.problems import ApiProblem
-from service.api.routes.requests import deletion_requests
-from service.api.types import RequestId
-from service.audit.key_rotation import keys_of
-from service.audit.signed_note import NotAuthentic, Signer
-from service.certificates.envelope import verify
-from service.certificates.letters import Facts, ModelOutcome, day, letter
-from service.certificates.plain_words import in_words
-from service.infra.db import now
-from service.infra.settings import SettingsError
-from service.infra.tables import (
+from expunge.service.access.api_keys import Scope
+from expunge.service.api.console import views
+from expunge.service.api.console.render import HEADERS, PageRoute
+from expunge.service.api.console.visit import Visit, Visitor
+from expunge.service.api.problems import ApiProblem
+from expunge.service.api.routes.requests import deletion_requests
+from expunge.service.api.types import RequestId
+from expunge.service.audit.key_rotation import keys_of
+from expunge.service.audit.signed_note import NotAuthentic, Signer
+from expunge.service.certificates.envelope import verify
+from expunge.service.certificates.letters import Facts, ModelOutcome, day, letter
+from expunge.service.certificates.plain_words import in_words
+from expunge.service.infra.db import now
+from expunge.service.infra.settings import SettingsError
+from expunge.service.infra.tables import (
     DeletionRequest,
     Generation,
     HoldoutPerson,
@@ -34,9 +34,9 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from service.infra.time import instant
-from service.requests.reasons import Cause, Reason, reason_of
-from service.requests.states import Status
+from expunge.service.infra.time import instant
+from expunge.service.requests.reasons import Cause, Reason, reason_of
+from expunge.service.requests.states import Status
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from service.access.api_keys import Scope
-from service.api.console import views
-from service.api.console.render import PageRoute
-from service.api.console.visit import Visitor
+from expunge.service.access.api_keys import Scope
+from expunge.service.api.console import views
+from expunge.service.api.console.render import PageRoute
+from expunge.service.api.console.visit import Visitor
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 

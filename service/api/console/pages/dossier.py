@@ -12,19 +12,19 @@ from fastapi import APIRouter, Query, Response
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Scope
-from service.api.console import views
-from service.api.console.render import PageRoute
-from service.api.console.selection import OPEN, ListFilter, all_of
-from service.api.console.visit import Visitor
-from service.api.problems import ApiProblem
-from service.audit.self_check import look
-from service.audit.signed_note import Signer
-from service.certificates.plain_words import weakest
-from service.infra.db import batches, now
-from service.infra.tables import Certificate, DeletionRequest, Model, Version
-from service.infra.time import DAY_SECONDS, SECOND, instant, moment
-from service.requests.states import Status
+from expunge.service.access.api_keys import Scope
+from expunge.service.api.console import views
+from expunge.service.api.console.render import PageRoute
+from expunge.service.api.console.selection import OPEN, ListFilter, all_of
+from expunge.service.api.console.visit import Visitor
+from expunge.service.api.problems import ApiProblem
+from expunge.service.audit.self_check import look
+from expunge.service.audit.signed_note import Signer
+from expunge.service.certificates.plain_words import weakest
+from expunge.service.infra.db import batches, now
+from expunge.service.infra.tables import Certificate, DeletionRequest, Model, Version
+from expunge.service.infra.time import DAY_SECONDS, SECOND, instant, moment
+from expunge.service.requests.states import Status
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _LISTED = 1000

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from service.api.console.forms import Form, field, filled
-from service.api.console.render import PageRoute
-from service.api.console.visit import PageAction, Visitor
-from service.api.http.pagination import MomentCursor
-from service.api.routes.requests import holds
-from service.api.types import RequestId
+from expunge.service.api.console.forms import Form, field, filled
+from expunge.service.api.console.render import PageRoute
+from expunge.service.api.console.visit import PageAction, Visitor
+from expunge.service.api.http.pagination import MomentCursor
+from expunge.service.api.routes.requests import holds
+from expunge.service.api.types import RequestId
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _LIFT = PageAction(

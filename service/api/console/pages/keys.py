@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from service.access.api_keys import Scope
-from service.access.roles import SCOPES
-from service.api.console.forms import Form, field, filled
-from service.api.console.render import PageRoute
-from service.api.console.visit import PageAction, Visitor
-from service.api.routes import keys
-from service.api.types import RequestId
+from expunge.service.access.api_keys import Scope
+from expunge.service.access.roles import SCOPES
+from expunge.service.api.console.forms import Form, field, filled
+from expunge.service.api.console.render import PageRoute
+from expunge.service.api.console.visit import PageAction, Visitor
+from expunge.service.api.routes import keys
+from expunge.service.api.types import RequestId
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _REVOKE = PageAction(

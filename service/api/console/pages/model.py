@@ -7,20 +7,20 @@ from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Scope
-from service.api.console import charts, views
-from service.api.console.forms import Form, field
-from service.api.console.render import HEADERS, PageRoute
-from service.api.console.visit import PageAction, Visitor
-from service.api.console.ways import ways
-from service.api.console.words import span
-from service.api.problems import ApiProblem, not_found
-from service.api.routes.models import consumers, lifecycle, models, retrains, versions
-from service.api.types import ModelName
-from service.infra.tables import Generation, Model
-from service.models.policy import CHANGEABLE
-from service.models.retire import SERVED
-from service.models.retrain_plan import measured_seconds, plan_of
+from expunge.service.access.api_keys import Scope
+from expunge.service.api.console import charts, views
+from expunge.service.api.console.forms import Form, field
+from expunge.service.api.console.render import HEADERS, PageRoute
+from expunge.service.api.console.visit import PageAction, Visitor
+from expunge.service.api.console.ways import ways
+from expunge.service.api.console.words import span
+from expunge.service.api.problems import ApiProblem, not_found
+from expunge.service.api.routes.models import consumers, lifecycle, models, retrains, versions
+from expunge.service.api.types import ModelName
+from expunge.service.infra.tables import Generation, Model
+from expunge.service.models.policy import CHANGEABLE
+from expunge.service.models.retire import SERVED
+from expunge.service.models.retrain_plan import measured_seconds, plan_of
 from unlearning.accounting.policy import Policy
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from service.access.api_keys import Scope
-from service.api.console import views
-from service.api.console.render import PageRoute
-from service.api.console.selection import ROWS
-from service.api.console.visit import Visitor
+from expunge.service.access.api_keys import Scope
+from expunge.service.api.console import views
+from expunge.service.api.console.render import PageRoute
+from expunge.service.api.console.selection import ROWS
+from expunge.service.api.console.visit import Visitor
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from service.access.api_keys import Scope
-from service.api.console.forms import Form, field, filled
-from service.api.console.render import PageRoute
-from service.api.console.visit import Visitor
-from service.api.routes.requests.search import SearchOrder, search
+from expunge.service.access.api_keys import Scope
+from expunge.service.api.console.forms import Form, field, filled
+from expunge.service.api.console.render import PageRoute
+from expunge.service.api.console.visit import Visitor
+from expunge.service.api.routes.requests.search import SearchOrder, search
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 

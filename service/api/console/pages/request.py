@@ -5,22 +5,22 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Scope
-from service.access.four_eyes import Act, consented
-from service.api.console import views
-from service.api.console.forms import Fields, Form, field, filled
-from service.api.console.render import PageRoute
-from service.api.console.visit import PageAction, Visitor
-from service.api.console.ways import ways
-from service.api.problems import not_found
-from service.api.request_views import Justification
-from service.api.request_views import views as request_views
-from service.api.routes.requests import deletion_requests
-from service.api.types import RequestId
-from service.infra.db import now
-from service.infra.tables import DeletionRequest
-from service.requests.states import RequestRefused, Status, awaits_decision, require_extendable
-from service.requests.suppression import never_verified, related
+from expunge.service.access.api_keys import Scope
+from expunge.service.access.four_eyes import Act, consented
+from expunge.service.api.console import views
+from expunge.service.api.console.forms import Fields, Form, field, filled
+from expunge.service.api.console.render import PageRoute
+from expunge.service.api.console.visit import PageAction, Visitor
+from expunge.service.api.console.ways import ways
+from expunge.service.api.problems import not_found
+from expunge.service.api.request_views import Justification
+from expunge.service.api.request_views import views as request_views
+from expunge.service.api.routes.requests import deletion_requests
+from expunge.service.api.types import RequestId
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import DeletionRequest
+from expunge.service.requests.states import RequestRefused, Status, awaits_decision, require_extendable
+from expunge.service.requests.suppression import never_verified, related
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 ACTIONS = {

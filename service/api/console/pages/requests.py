@@ -12,20 +12,20 @@ from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 from sqlalchemy import select
 
-from service.access.api_keys import Scope
-from service.api.console.actors import taken_in_by
-from service.api.console.forms import Form, field
-from service.api.console.pages.request import ACTIONS
-from service.api.console.render import HEADERS, PageRoute
-from service.api.console.selection import DUE, ROWS, SORTS, STATUSES, ListFilter, all_of, count, page_of
-from service.api.console.visit import Visit, Visitor
-from service.api.problems import ApiProblem, not_found
-from service.api.request_views import DeletionRequestView, views
-from service.infra.db import now
-from service.infra.tables import Model
-from service.infra.time import rfc_3339
-from service.requests.reasons import Reason
-from service.requests.states import Regulation, RequestRefused
+from expunge.service.access.api_keys import Scope
+from expunge.service.api.console.actors import taken_in_by
+from expunge.service.api.console.forms import Form, field
+from expunge.service.api.console.pages.request import ACTIONS
+from expunge.service.api.console.render import HEADERS, PageRoute
+from expunge.service.api.console.selection import DUE, ROWS, SORTS, STATUSES, ListFilter, all_of, count, page_of
+from expunge.service.api.console.visit import Visit, Visitor
+from expunge.service.api.problems import ApiProblem, not_found
+from expunge.service.api.request_views import DeletionRequestView, views
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import Model
+from expunge.service.infra.time import rfc_3339
+from expunge.service.requests.reasons import Reason
+from expunge.service.requests.states import Regulation, RequestRefused
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 Chosen = Annotated[ListFilter, Depends()]

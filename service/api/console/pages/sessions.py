@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, RedirectResponse
 
-from service.access.session_cookie import begin, drop_cookie, end, set_cookie, use_link
-from service.api.console.forms import Form, field
-from service.api.console.render import HEADERS, PageRoute, login_page
-from service.api.console.visit import Visitor
-from service.api.dependencies import Running, known
-from service.api.problems import not_found
+from expunge.service.access.session_cookie import begin, drop_cookie, end, set_cookie, use_link
+from expunge.service.api.console.forms import Form, field
+from expunge.service.api.console.render import HEADERS, PageRoute, login_page
+from expunge.service.api.console.visit import Visitor
+from expunge.service.api.dependencies import Running, known
+from expunge.service.api.problems import not_found
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _STATIC = {

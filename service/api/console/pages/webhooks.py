@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from service.api.console.forms import Form, field, filled
-from service.api.console.render import PageRoute
-from service.api.console.visit import PageAction, Visitor
-from service.api.http.pagination import MomentCursor
-from service.api.routes import webhooks
-from service.api.types import RequestId
-from service.requests.webhooks import News
+from expunge.service.api.console.forms import Form, field, filled
+from expunge.service.api.console.render import PageRoute
+from expunge.service.api.console.visit import PageAction, Visitor
+from expunge.service.api.http.pagination import MomentCursor
+from expunge.service.api.routes import webhooks
+from expunge.service.api.types import RequestId
+from expunge.service.requests.webhooks import News
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _DISABLE = PageAction(

@@ -8,14 +8,14 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 
-from service.access.api_keys import Caller, Scope
-from service.api.dependencies import Running, holding, problems
-from service.api.http.pagination import Listed
-from service.api.problems import ApiProblem, not_found
-from service.api.routes.models.models import find as find_model
-from service.api.types import LARGEST_NUMBER, WHOLE, ModelName
-from service.infra.tables import Consumer, Version
-from service.models.consumers import leave, report, standing
+from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.api.dependencies import Running, holding, problems
+from expunge.service.api.http.pagination import Listed
+from expunge.service.api.problems import ApiProblem, not_found
+from expunge.service.api.routes.models.models import find as find_model
+from expunge.service.api.types import LARGEST_NUMBER, WHOLE, ModelName
+from expunge.service.infra.tables import Consumer, Version
+from expunge.service.models.consumers import leave, report, standing
 
 router = APIRouter(tags=["consumers"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]

@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from service.access.api_keys import Caller, Scope
-from service.access.four_eyes import Act
-from service.api.dependencies import Running, agreed, awaits_another, holding, problems
-from service.api.http.etag import IfMatch, changed, require
-from service.api.openapi import answer
-from service.api.routes.models.models import ModelView, locked, view_of
-from service.api.types import WHOLE, ModelName
-from service.models.policy import change_policy, require_changeable
-from service.models.retire import SERVED, cancel_preparation, retire
+from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.access.four_eyes import Act
+from expunge.service.api.dependencies import Running, agreed, awaits_another, holding, problems
+from expunge.service.api.http.etag import IfMatch, changed, require
+from expunge.service.api.openapi import answer
+from expunge.service.api.routes.models.models import ModelView, locked, view_of
+from expunge.service.api.types import WHOLE, ModelName
+from expunge.service.models.policy import change_policy, require_changeable
+from expunge.service.models.retire import SERVED, cancel_preparation, retire
 
 router = APIRouter(tags=["models"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]

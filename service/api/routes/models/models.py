@@ -10,22 +10,22 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Caller, Scope
-from service.api.dependencies import Running, holding, problems, reading
-from service.api.http.etag import IfNoneMatch, shown
-from service.api.http.pagination import Limit, NameCursor, Page, link
-from service.api.openapi import answer
-from service.api.problems import ApiProblem, asking_store, not_found
-from service.api.request_views import ActionView
-from service.api.types import LARGEST_NUMBER, WHOLE, ModelName, Moment, RecipeName
-from service.infra.tables import BudgetEntry, Generation, Model, Version
-from service.infra.tenants import recipes_of
-from service.models.figures import Figures
-from service.models.recipe_files import require_recipe
-from service.models.register import register
-from service.models.retire import steps_of
-from service.models.retrain_plan import plan_of, work_units_of
-from service.requests.reasons import actions
+from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.api.dependencies import Running, holding, problems, reading
+from expunge.service.api.http.etag import IfNoneMatch, shown
+from expunge.service.api.http.pagination import Limit, NameCursor, Page, link
+from expunge.service.api.openapi import answer
+from expunge.service.api.problems import ApiProblem, asking_store, not_found
+from expunge.service.api.request_views import ActionView
+from expunge.service.api.types import LARGEST_NUMBER, WHOLE, ModelName, Moment, RecipeName
+from expunge.service.infra.tables import BudgetEntry, Generation, Model, Version
+from expunge.service.infra.tenants import recipes_of
+from expunge.service.models.figures import Figures
+from expunge.service.models.recipe_files import require_recipe
+from expunge.service.models.register import register
+from expunge.service.models.retire import steps_of
+from expunge.service.models.retrain_plan import plan_of, work_units_of
+from expunge.service.requests.reasons import actions
 from unlearning.accounting.budget import epsilon_of, updates_left
 from unlearning.accounting.policy import LARGEST_ORDERS, Policy, PolicyError
 from unlearning.methods import NAMES

@@ -9,15 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Caller, Scope
-from service.api.dependencies import Running, holding, problems
-from service.api.openapi import answer
-from service.api.problems import not_found
-from service.api.routes.models.models import find as find_model
-from service.api.routes.models.models import locked
-from service.api.types import LARGEST_NUMBER, ModelName, Moment
-from service.infra.tables import Generation, Model
-from service.models.retrain_plan import is_dry_run, plan_new_data
+from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.api.dependencies import Running, holding, problems
+from expunge.service.api.openapi import answer
+from expunge.service.api.problems import not_found
+from expunge.service.api.routes.models.models import find as find_model
+from expunge.service.api.routes.models.models import locked
+from expunge.service.api.types import LARGEST_NUMBER, ModelName, Moment
+from expunge.service.infra.tables import Generation, Model
+from expunge.service.models.retrain_plan import is_dry_run, plan_new_data
 
 router = APIRouter(tags=["models"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]

@@ -12,17 +12,17 @@ from pydantic import BaseModel, Field
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from service.access.api_keys import Caller, Scope
-from service.api.dependencies import Running, holding, problems, reading, require_agreed
-from service.api.http.etag import IfNoneMatch, shown
-from service.api.http.pagination import Limit, NumberCursor, Page, link
-from service.api.http.ranges import ByteRange, choose
-from service.api.openapi import answer, problem
-from service.api.problems import ApiProblem, asking_store, not_found
-from service.api.routes.models.models import find as find_model
-from service.api.types import ModelName, Moment
-from service.infra.files import Damaged, Store
-from service.infra.tables import Model, Task, Version
+from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.api.dependencies import Running, holding, problems, reading, require_agreed
+from expunge.service.api.http.etag import IfNoneMatch, shown
+from expunge.service.api.http.pagination import Limit, NumberCursor, Page, link
+from expunge.service.api.http.ranges import ByteRange, choose
+from expunge.service.api.openapi import answer, problem
+from expunge.service.api.problems import ApiProblem, asking_store, not_found
+from expunge.service.api.routes.models.models import find as find_model
+from expunge.service.api.types import ModelName, Moment
+from expunge.service.infra.files import Damaged, Store
+from expunge.service.infra.tables import Model, Task, Version
 
 router = APIRouter(tags=["versions"])
 Reader = Annotated[Caller, Depends(holding(Scope.MODELS_READ))]

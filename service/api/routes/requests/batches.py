@@ -10,22 +10,22 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Caller, Scope, searched
-from service.api.dependencies import Running, Service, count_search, holding, problems
-from service.api.problems import problem_of
-from service.api.request_views import AcceptedView, ReceiptView, accepted_view, answer_for
-from service.api.routes.requests.deletion_requests import (
+from expunge.service.access.api_keys import Caller, Scope, searched
+from expunge.service.api.dependencies import Running, Service, count_search, holding, problems
+from expunge.service.api.problems import problem_of
+from expunge.service.api.request_views import AcceptedView, ReceiptView, accepted_view, answer_for
+from expunge.service.api.routes.requests.deletion_requests import (
     DeletionOrder,
     KeyHeader,
     accept_order,
     check_length,
     key_use,
 )
-from service.infra.tables import DeletionRequest
-from service.requests import idempotency
-from service.requests.estimate import estimate
-from service.requests.intake import opening
-from service.requests.states import RequestRefused
+from expunge.service.infra.tables import DeletionRequest
+from expunge.service.requests import idempotency
+from expunge.service.requests.estimate import estimate
+from expunge.service.requests.intake import opening
+from expunge.service.requests.states import RequestRefused
 
 router = APIRouter(tags=["deletion requests"])
 Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]

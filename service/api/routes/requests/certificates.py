@@ -8,13 +8,13 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel
 from sqlalchemy import select
 
-from service.access.api_keys import Caller, Scope
-from service.api.dependencies import Running, holding, problems
-from service.api.problems import ApiProblem
-from service.api.routes.requests.deletion_requests import find
-from service.api.types import RequestId
-from service.infra.tables import Certificate
-from service.requests.states import Status
+from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.api.dependencies import Running, holding, problems
+from expunge.service.api.problems import ApiProblem
+from expunge.service.api.routes.requests.deletion_requests import find
+from expunge.service.api.types import RequestId
+from expunge.service.infra.tables import Certificate
+from expunge.service.requests.states import Status
 
 router = APIRouter(tags=["certificates"])
 Reader = Annotated[Caller, Depends(holding(Scope.DELETIONS_READ))]

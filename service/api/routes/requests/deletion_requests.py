@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, m
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Caller, Scope, searched
-from service.access.four_eyes import Act
-from service.api.dependencies import (
+from expunge.service.access.api_keys import Caller, Scope, searched
+from expunge.service.access.four_eyes import Act
+from expunge.service.api.dependencies import (
     Running,
     Service,
     agreed,
@@ -23,11 +23,11 @@ from service.api.dependencies import (
     reading,
     require_search,
 )
-from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
-from service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, link
-from service.api.openapi import answer
-from service.api.problems import ApiProblem, not_found
-from service.api.request_views import (
+from expunge.service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
+from expunge.service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, link
+from expunge.service.api.openapi import answer
+from expunge.service.api.problems import ApiProblem, not_found
+from expunge.service.api.request_views import (
     AcceptedView,
     DeletionRequestView,
     Justification,
@@ -36,18 +36,18 @@ from service.api.request_views import (
     answer_for,
     views,
 )
-from service.api.types import CaseId, ModelName, PersonalId, RequestId, When, one_of
-from service.audit.log import canonical
-from service.infra.fault_injection import crash_point
-from service.infra.pseudonyms import digest
-from service.infra.tables import DeletionRequest, Model, Task
-from service.requests import idempotency, identity_check
-from service.requests.cancel import cancel
-from service.requests.deadlines import extend
-from service.requests.intake import Accepted, Order, Windows, accept, opening
-from service.requests.legal_holds import approve, retry
-from service.requests.states import Regulation, RequestRefused, Status, Suppress, awaits_decision
-from service.requests.suppression import never_verified, related
+from expunge.service.api.types import CaseId, ModelName, PersonalId, RequestId, When, one_of
+from expunge.service.audit.log import canonical
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.pseudonyms import digest
+from expunge.service.infra.tables import DeletionRequest, Model, Task
+from expunge.service.requests import idempotency, identity_check
+from expunge.service.requests.cancel import cancel
+from expunge.service.requests.deadlines import extend
+from expunge.service.requests.intake import Accepted, Order, Windows, accept, opening
+from expunge.service.requests.legal_holds import approve, retry
+from expunge.service.requests.states import Regulation, RequestRefused, Status, Suppress, awaits_decision
+from expunge.service.requests.suppression import never_verified, related
 
 router = APIRouter(tags=["deletion requests"])
 Decider = Annotated[Caller, Depends(holding_all(Scope.DELETIONS_DECIDE, Scope.DELETIONS_READ))]

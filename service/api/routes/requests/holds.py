@@ -9,16 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Caller, Scope, searched
-from service.access.four_eyes import Act
-from service.api.dependencies import Running, agreed, awaits_another, count_search, holding, problems, reading
-from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
-from service.api.http.pagination import Limit, MomentCursor, Page, after, link
-from service.api.openapi import answer
-from service.api.problems import ApiProblem, not_found
-from service.api.types import FreeText, Moment, PersonalId, RequestId, one_of
-from service.infra.tables import Hold
-from service.requests.legal_holds import forgotten_already, lift, place, protects_nothing
+from expunge.service.access.api_keys import Caller, Scope, searched
+from expunge.service.access.four_eyes import Act
+from expunge.service.api.dependencies import Running, agreed, awaits_another, count_search, holding, problems, reading
+from expunge.service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
+from expunge.service.api.http.pagination import Limit, MomentCursor, Page, after, link
+from expunge.service.api.openapi import answer
+from expunge.service.api.problems import ApiProblem, not_found
+from expunge.service.api.types import FreeText, Moment, PersonalId, RequestId, one_of
+from expunge.service.infra.tables import Hold
+from expunge.service.requests.legal_holds import forgotten_already, lift, place, protects_nothing
 
 router = APIRouter(tags=["holds"])
 Decider = Annotated[Caller, Depends(holding(Scope.DELETIONS_DECIDE))]

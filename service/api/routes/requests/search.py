@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.access.api_keys import Caller, Scope, searched
-from service.api.dependencies import Running, count_search, holding, problems
-from service.api.request_views import DeletionRequestView, views
-from service.api.types import Moment, PersonalId
-from service.requests.search import find_person
+from expunge.service.access.api_keys import Caller, Scope, searched
+from expunge.service.api.dependencies import Running, count_search, holding, problems
+from expunge.service.api.request_views import DeletionRequestView, views
+from expunge.service.api.types import Moment, PersonalId
+from expunge.service.requests.search import find_person
 
 router = APIRouter(tags=["deletion requests"])
 Seeker = Annotated[Caller, Depends(holding(Scope.PEOPLE_SEARCH))]

@@ -7,14 +7,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
-from service.access.api_keys import Caller, Scope
-from service.access.four_eyes import Act
-from service.api.dependencies import Running, agreed, awaits_another, holding, problems
-from service.api.http.etag import IfMatch, require
-from service.api.request_views import Justification, views
-from service.api.routes.requests.deletion_requests import find
-from service.api.types import RequestId
-from service.requests.suppression import lift, stands
+from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.access.four_eyes import Act
+from expunge.service.api.dependencies import Running, agreed, awaits_another, holding, problems
+from expunge.service.api.http.etag import IfMatch, require
+from expunge.service.api.request_views import Justification, views
+from expunge.service.api.routes.requests.deletion_requests import find
+from expunge.service.api.types import RequestId
+from expunge.service.requests.suppression import lift, stands
 
 router = APIRouter(tags=["suppressions"])
 Decider = Annotated[Caller, Depends(holding(Scope.DELETIONS_DECIDE))]

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.output import AsJson, CommandError, errors, show_facts, show_json
-from service.connect.drop.items import (
+from expunge.service.cli.output import AsJson, CommandError, errors, show_facts, show_json
+from expunge.service.connect.drop.items import (
     Answer,
     Feed,
     answers,
@@ -24,12 +24,12 @@ from service.connect.drop.items import (
     store,
     withdraw,
 )
-from service.connect.drop.lists import REMOVED, identities, lists
-from service.infra.db import Database
-from service.infra.pseudonyms import Pepper
-from service.infra.queue.notify import notify, publisher
-from service.infra.settings import Settings
-from service.infra.tenants import DEFAULT_TENANT
+from expunge.service.connect.drop.lists import REMOVED, identities, lists
+from expunge.service.infra.db import Database
+from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.queue.notify import notify, publisher
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tenants import DEFAULT_TENANT
 
 commands = typer.Typer(no_args_is_help=True, help="California's deletion lists (DROP): import, match, status, export.")
 Tenant = Annotated[str, typer.Option(help="Whose lists these are.")]
