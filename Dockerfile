@@ -10,6 +10,7 @@ COPY requirements.lock requirements-dev.lock ./
 RUN /opt/expunge/bin/pip install --extra-index-url "${TORCH_INDEX}" -r requirements.lock \
         "$(grep '^obstore==' requirements-dev.lock)"
 COPY pyproject.toml README.md LICENSE ./
+COPY expunge expunge
 COPY unlearning unlearning
 COPY service service
 COPY workers workers

@@ -38,7 +38,7 @@ def recipe():
 """
 BEFORE = {"migrate": "schema"}
 """modules whose names were other ones before the rooms"""
-ROOMS = tuple(f"{ROOT / room}/" for room in ("service", "workers", "unlearning"))
+ROOMS = tuple(f"{ROOT / room}/" for room in ("expunge/service", "expunge/workers", "service", "workers", "unlearning"))
 
 
 def main() -> None:

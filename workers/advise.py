@@ -1,4 +1,4 @@
-"""Which method suits a recipe, and whether any does: ``python -m expunge.workers.advise --recipe PATH``, without a service."""
+"""Which method suits a recipe, and whether any does: ``python -m expunge.workers.advise --recipe PATH``."""
 
 from __future__ import annotations
 

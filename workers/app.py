@@ -12,6 +12,8 @@ from typing import Any
 from celery import Celery
 from sqlalchemy import select
 
+import expunge
+import unlearning
 from expunge.service.infra.db import Busy, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.queue import notify as queue
@@ -39,7 +41,7 @@ PAUSE_SECONDS = 2.0
 MACHINE_PAUSE_SECONDS = 5.0
 """after a failure that no other request is spared either"""
 
-_OURS = tuple(f"{Path(__file__).parents[1] / name}/" for name in ("service", "workers", "unlearning"))
+_OURS = tuple(f"{Path(str(package.__file__)).parent}/" for package in (expunge, unlearning))
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 
 log = logging.getLogger(__name__)

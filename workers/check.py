@@ -1,4 +1,4 @@
-"""Whether a recipe is sound, and what it can have, in seconds and without a service: ``python -m expunge.workers.check``."""
+"""Whether a recipe is sound, and what it can have, without a service: ``python -m expunge.workers.check``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A new signing key for the log and the certificates. The old one is retired in the log itself.
 
-The entry that retires a key names its successor, and both keys sign it (``expunge.service.audit.succession``). So anyone who
+The entry that retires a key names its successor, and both keys sign it (``succession``). So anyone who
 trusts the old key can move to the new one. Anyone who trusts the new key finds the earlier keys in the log, and what
 they signed until then still verifies. The store holds a copy of the entry: a database that is put back to before the
 rotation finds it there.

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from expunge.service.infra.db import Busy, Database, now
 from expunge.service.infra.files import filesystem_of, folder_at
 from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import SECRETS, Settings, SettingsError, read_secret
 from expunge.service.infra.tables import Certificate, FeedItem, Heartbeat, Model, Task
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND
@@ -84,7 +84,7 @@ def examine(settings: Settings, clock: Callable[[], float] = time.time) -> Itera
 
 def ask_worker() -> Iterator[Finding]:
     """Run the checks that need torch and the recipes' code (``expunge.workers.doctor``) in a separate process."""
-    command = [sys.executable, "-m", "expunge.workers.doctor"]
+    command = [*PYTHON, "-m", "expunge.workers.doctor"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 (the command is ours)
         for line in process.stdout or ():
             yield Finding(**json.loads(line))

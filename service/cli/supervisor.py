@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from expunge.service.infra.python import PYTHON
+
 STOP_SECONDS = 10.0
 HEALTHY_SECONDS = 10.0
 """a child that lived this long is restarted at once; one that dies sooner waits longer each time"""
@@ -84,12 +86,11 @@ class Child:
 
 def children(home: Path, host: str, port: int, environment: Mapping[str, str] = os.environ) -> list[Child]:
     """Return the four processes of one installation, not yet started. Logs are written to ``home/logs``."""
-    python = sys.executable
     commands = {
-        "api": [python, "-m", "expunge.service.api.http.serve", "--host", host, "--port", str(port)],
-        "worker": [python, "-m", "expunge.workers.main", "worker"],
-        "updater": [python, "-m", "expunge.workers.main", "updater"],
-        "scheduler": [python, "-m", "expunge.workers.main", "scheduler"],
+        "api": [*PYTHON, "-m", "expunge.service.api.http.serve", "--host", host, "--port", str(port)],
+        "worker": [*PYTHON, "-m", "expunge.workers.main", "worker"],
+        "updater": [*PYTHON, "-m", "expunge.workers.main", "updater"],
+        "scheduler": [*PYTHON, "-m", "expunge.workers.main", "scheduler"],
     }
     return [Child(name, command, environment, home / "logs" / f"{name}.log") for name, command in commands.items()]
 

@@ -1,6 +1,6 @@
 """Durable bytes by name, on a disk: folders, and stores whose files are named by the sha256 of their content.
 
-A store lies in a ``Folder``: one on a disk (here), or one in a bucket (``expunge.service.infra.bucket``). Expunge does every
+A store lies in a ``Folder``: one on a disk (here), or one in a bucket (``bucket``). Expunge does every
 durable file operation on a disk by ``Files``. A test double records them and enumerates what a power cut may
 leave behind, because killing a process cannot show a missing fsync.
 """

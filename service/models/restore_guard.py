@@ -1,6 +1,6 @@
 """Whether the service may write: not while database and store differ, nor until a restore is confirmed.
 
-The store is the witness (``expunge.service.audit.witness``). It is read first, then the database in a fresh transaction, so
+The store is the witness (service/audit/witness). It is read first, then the database in a fresh transaction, so
 that a commit of meanwhile is no difference. A difference is looked at twice before it is said.
 """
 

@@ -19,7 +19,7 @@ LOOK = """
 import runpy, sys
 sys.argv = ["gpu", "--tiny", "--json"]
 runpy.run_module("benchmarks.gpu", run_name="__main__")
-more = {"sqlalchemy", "fastapi", "celery", "redis", "pydantic", "service", "workers", "torchvision", "sklearn"}
+more = {"sqlalchemy", "fastapi", "celery", "redis", "pydantic", "expunge", "torchvision", "sklearn"}
 sys.exit(" ".join(more & {name.partition(".")[0] for name in sys.modules}) or 0)
 """
 

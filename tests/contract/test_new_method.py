@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("unlearning", "service", "workers", "migrations", "tests")
+PARTS = ("expunge", "unlearning", "service", "workers", "migrations", "tests")
 TOY = '''
 """A few steps of gradient descent on those who are left, from the weights of the last update."""
 
@@ -69,7 +69,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source with one more file in it."""
     folder = tmp_path_factory.mktemp("copy")
     for part in PARTS:
-        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
     (folder / "unlearning" / "methods" / "toy.py").write_text(TOY)
     return folder

@@ -14,12 +14,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def loaded_by(statement: str) -> set[str]:
-    """The top-level modules in a fresh interpreter after the statement."""
-    code = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    """The modules in a fresh interpreter after the statement."""
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
 
+ROOMS = ("unlearning", "expunge/service", "expunge/workers", "expunge/migrations")
 COMMANDS = (
     "from expunge.service.cli.main import COMMANDS, Commands; [Commands().get_command(None, each) for each in COMMANDS]"
 )
@@ -37,7 +38,8 @@ def test_a_command_that_asks_the_service_loads_no_database() -> None:
 
 
 def test_the_api_process_loads_no_worker_and_no_maths() -> None:
-    assert not loaded_by("import expunge.service.api.app") & {"torch", "workers", "numpy", "safetensors", "sklearn"}
+    modules = loaded_by("import expunge.service.api.app")
+    assert not modules & {"torch", "expunge.workers", "numpy", "safetensors", "sklearn"}
 
 
 def test_the_maths_load_no_service_no_server_and_no_compiler() -> None:
@@ -50,15 +52,14 @@ def test_the_maths_load_no_service_no_server_and_no_compiler() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     modules = set(done.stdout.split())
     assert "torch" in modules and "torch._dynamo" not in modules
-    assert not modules & {"service", "workers", "sqlalchemy", "fastapi", "celery", "redis", "pydantic"}
+    assert not modules & {"expunge", "sqlalchemy", "fastapi", "celery", "redis", "pydantic"}
 
 
 def test_every_package_is_shipped() -> None:
     found_by = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
     listed = find_packages(str(ROOT), include=found_by["include"])
-    rooms = ("unlearning", "service", "workers", "migrations")
-    found = [path.parent.relative_to(ROOT) for room in rooms for path in (ROOT / room).rglob("*.py")]
-    assert sorted(listed) == sorted({".".join(folder.parts) for folder in found})
+    found = {path.parent.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+    assert sorted(listed) == sorted({"expunge", *(".".join(folder.parts) for folder in found)})
 
 
 def test_every_file_that_is_no_code_is_shipped() -> None:
@@ -67,7 +68,6 @@ def test_every_file_that_is_no_code_is_shipped() -> None:
     shipped = {
         path for name, globs in listed.items() for glob in globs for path in (ROOT / name.replace(".", "/")).glob(glob)
     }
-    rooms = ("unlearning", "service", "workers", "migrations")
-    files = {path for room in rooms for path in (ROOT / room).rglob("*") if path.is_file()}
+    files = {path for room in (*ROOMS, "expunge") for path in (ROOT / room).glob("**/*") if path.is_file()}
     data = {path for path in files if path.suffix not in {".py", ".pyc", ".mako"}}
     assert data == shipped

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+import expunge
 from expunge.service.infra.settings import Settings
 from tests.harness.certificates import self_signed
 
@@ -39,7 +40,7 @@ def everything() -> dict[str, Any]:
     for part in ("keda", "serviceMonitor", "rules", "dashboard"):
         values[part]["enabled"] = True
     values["rules"]["runbooks"] = "http://127.0.0.1:8750/runbooks"
-    values["worker"]["gpu"] |= {"enabled": True, "tag": "0.1.0-cuda"}
+    values["worker"]["gpu"] |= {"enabled": True, "tag": f"{expunge.__version__}-cuda"}
     values["opendsr"]["url"] = "https://dsr.example.com/opendsr"
     values["networkPolicy"]["callers"] = [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}]
     values["networkPolicy"]["egress"] = [{"ports": [{"protocol": "TCP", "port": 5432}]}]
@@ -107,9 +108,8 @@ def test_every_variable_is_a_setting_and_every_port_the_default_one() -> None:
 
 def test_the_chart_has_the_release_the_rules_and_the_dashboard_of_this_repository() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    release = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert release is not None and chart["appVersion"] == release[1]
-    assert COMPOSE["api"]["image"] == f"{VALUES['image']['repository']}:{release[1]}"
+    assert chart["appVersion"] == expunge.__version__
+    assert COMPOSE["api"]["image"] == f"{VALUES['image']['repository']}:{expunge.__version__}"
     for name, place in {"alerts.yml": "alerts.yml", "expunge.json": "grafana/dashboards/expunge.json"}.items():
         assert (CHART / "files" / name).resolve() == ROOT / "dashboards" / place
 
@@ -159,7 +159,7 @@ def test_only_the_worker_gets_the_gpu(objects: list[dict[str, Any]]) -> None:
     assert worker["resources"]["limits"] == {"memory": "8Gi", "nvidia.com/gpu": 1}
     assert (given(worker)["EXPUNGE_DEVICE"], given(updater)["EXPUNGE_DEVICE"]) == ("cuda", "cpu")
     assert "nvidia.com/gpu" not in updater["resources"]["limits"]
-    assert worker["image"] == updater["image"] == "expunge:0.1.0-cuda"
+    assert worker["image"] == updater["image"] == f"expunge:{expunge.__version__}-cuda"
 
 
 def test_volumes_and_mounts_agree_with_folders_and_with_buckets(renderer: Path, objects: list[dict[str, Any]]) -> None:

@@ -20,7 +20,7 @@ from tests.faults.bugs import Bug, DoesNotApply, every_bug
 from tests.faults.result import Result
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("unlearning", "service", "workers", "migrations", "tests", "examples")
+ROOMS = ("expunge", "unlearning", "service", "workers", "migrations", "tests", "examples")
 FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 AT_ONCE = 2
 TESTS_FAILED = 1
@@ -80,7 +80,7 @@ def copy_tree(target: Path) -> Path:
     """Copy what the tests run on, and link the servers that were downloaded already."""
     target.mkdir(parents=True)
     for room in ROOMS:
-        shutil.copytree(ROOT / room, target / room, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / room, target / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", target)
     if (ROOT / ".servers").is_dir():
         (target / ".servers").symlink_to(ROOT / ".servers")

@@ -44,7 +44,7 @@ WHOLE = {
 }
 """queries that may, by the function that sends them, and when they do"""
 ROOT = Path(__file__).parents[2]
-OWN = tuple(f"{ROOT / room}/" for room in ("service", "workers", "tests"))
+OWN = tuple(f"{ROOT / room}/" for room in ("expunge/service", "expunge/workers", "tests"))
 _PLAN = re.compile(rf"SCAN ({'|'.join(GROWING)})\b|SEARCH memberships USING .*\(generation_id=\?\)$")
 QUERIES = ("SELECT", "UPDATE", "DELETE", "WITH")
 """not INSERT: its plan has scans for foreign keys that are made where a check is deferred, and none is"""
@@ -82,6 +82,6 @@ def _sender(frame: FrameType | None) -> str | None:
     while frame is not None:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         if file.startswith(OWN) and file != __file__ and not name.startswith("<"):
-            return f"{Path(file).relative_to(ROOT)}:{name}" if file.startswith(OWN[:2]) else None
+            return f"{Path(file).relative_to(ROOT / 'expunge')}:{name}" if file.startswith(OWN[:2]) else None
         frame = frame.f_back
     return None

@@ -32,7 +32,7 @@ def test_a_query_that_reads_a_whole_table_is_seen(
     database = Database(databases.sqlite_databases(sqlite_template)(tmp_path))
     source = "def ask(session, text):\n    session.execute(text)\n"
     made: dict[str, Any] = {}
-    exec(compile(source, str(ROOT / "service" / "planted.py"), "exec"), made)
+    exec(compile(source, str(ROOT / "expunge" / "service" / "planted.py"), "exec"), made)
     with database.read() as session:
         made["ask"](session, text(f"{query} -- {tmp_path}"))
     database.close()

@@ -88,8 +88,8 @@ def test_children_die_with_a_parent_that_was_killed(tmp_path: Path) -> None:
 def test_the_service_has_four_processes(tmp_path: Path) -> None:
     found = {each.name: each.command[1:] for each in children(tmp_path, "127.0.0.1", 8750, {})}
     assert set(found) == {"api", "worker", "updater", "scheduler"}
-    assert found["worker"] == ["-m", "expunge.workers.main", "worker"]
-    assert found["api"] == ["-m", "expunge.service.api.http.serve", "--host", "127.0.0.1", "--port", "8750"]
+    assert found["worker"] == ["-P", "-m", "expunge.workers.main", "worker"]
+    assert found["api"] == ["-P", "-m", "expunge.service.api.http.serve", "--host", "127.0.0.1", "--port", "8750"]
 
 
 def _running(pid: int) -> bool:

@@ -221,7 +221,8 @@ REMOTE = (
 def test_a_remote_command_imports_neither_torch_nor_sqlalchemy(tmp_path: Path) -> None:
     """All of them in one process: what one loads stays, and is seen after it."""
     code = (
-        "import io, json, sys\nfrom contextlib import redirect_stdout\nfrom expunge.service.cli.main import main\nloaded = {}\n"
+        "import io, json, sys\nfrom contextlib import redirect_stdout\n"
+        "from expunge.service.cli.main import main\nloaded = {}\n"
         f"for arguments in {REMOTE!r}:\n"
         "    sys.argv = ['expunge', *arguments]\n"
         "    try:\n        with redirect_stdout(io.StringIO()): main()\n"

@@ -265,4 +265,4 @@ def test_the_terminal_hands_its_options_and_exit_status_on(monkeypatch: pytest.M
     monkeypatch.setattr(command.subprocess, "run", run)
     done = CliRunner().invoke(app, ["audit", "epsilon", "--recipe", "here", "--trials", "5"])
     assert done.exit_code == EXCEEDED
-    assert called[0][1:] == ["-m", "expunge.workers.audit", "--recipe", "here", "--trials", "5"]
+    assert called[0][1:] == ["-P", "-m", "expunge.workers.audit", "--recipe", "here", "--trials", "5"]

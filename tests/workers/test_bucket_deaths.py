@@ -21,7 +21,8 @@ from tests.harness.files import names_in
 from tests.workers.worlds import World, end_schedulers_lease, open_world, settings_of
 
 ACT = (
-    "import json, sys; from expunge.service.infra.settings import Settings; from tests.workers.worlds import open_world; "
+    "import json, sys; from expunge.service.infra.settings import Settings; "
+    "from tests.workers.worlds import open_world; "
     "open_world(Settings(**json.loads(sys.argv[1]))).work(sys.argv[2])"
 )
 """in a new process: the threads of obstore do not survive a fork"""

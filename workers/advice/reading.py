@@ -1,4 +1,4 @@
-"""One reading of a recipe as digests, so that two readings can be compared: ``python -m expunge.workers.advice.reading``.
+"""One reading of a recipe as digests, to compare it with another: ``python -m expunge.workers.advice.reading``.
 
 A second reading is made by a process of its own, with other seeds and another order of sets: as a worker that is
 started again makes it.
@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import expunge
+from expunge.service.infra.python import PYTHON
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.recipe_digest import settings_digest
 from unlearning.model.problem import build
@@ -59,8 +61,8 @@ class SecondReading:
     """A reading by another process, begun at once."""
 
     def __init__(self, folder: Path, name: str, seed: int) -> None:
-        command = [sys.executable, "-m", "expunge.workers.advice.reading", str(folder), name, str(seed)]
-        root = str(Path(__file__).resolve().parents[2])
+        command = [*PYTHON, "-m", "expunge.workers.advice.reading", str(folder), name, str(seed)]
+        root = str(Path(expunge.__file__).resolve().parents[1])
         places = os.pathsep.join(each for each in (root, os.environ.get("PYTHONPATH", "")) if each)
         self._child = subprocess.Popen(  # noqa: S603  (our own interpreter)
             command,

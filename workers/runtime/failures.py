@@ -29,7 +29,7 @@ MACHINE = {
     errno.ESTALE,
     errno.ETIMEDOUT,
 }
-OUR_CODE = Path(__file__).resolve().parent.parent
+OUR_CODE = Path(__file__).resolve().parents[2]
 NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 """Numbers in a refusal are computed from people's data, so what is stored for long leaves them out."""
 MATHS = Path(unlearning.__file__).resolve().parent

@@ -25,6 +25,8 @@ from typing import Any
 
 from torch import Tensor
 
+import expunge
+from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import SECRETS, Settings
 from expunge.service.infra.tenants import recipes_of
 from expunge.workers.runtime.confined import COMPILED, listed
@@ -36,7 +38,7 @@ from unlearning.types import Examples, Progress, Refused
 FOLDER = "expunge-training-"
 YOUNG_SECONDS = 60
 """a folder that is younger may be that of another worker, which has not locked it yet"""
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(expunge.__file__).resolve().parents[1]
 SETTLED = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 """what sums and sets need to come out the same in every process"""
 
@@ -215,7 +217,7 @@ class Server:
         environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *paths])
         with other:
             process = subprocess.Popen(  # noqa: S603 (our own words)
-                [sys.executable, "-m", "expunge.workers.runtime.fresh_child", str(other.fileno())],
+                [*PYTHON, "-m", "expunge.workers.runtime.fresh_child", str(other.fileno())],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(other.fileno(),),

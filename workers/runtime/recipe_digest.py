@@ -18,7 +18,7 @@ from typing import Any
 
 from unlearning.recipe import Recipe
 
-OURS = frozenset({"unlearning", "service", "workers"})
+OURS = frozenset({"unlearning", "expunge"})
 """packages of Expunge: no recipe's local modules"""
 LAYOUT = frozenset({"kind", "type_comment", "type_ignores"})
 """fields of a parsed node that change nothing of what runs"""

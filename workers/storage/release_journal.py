@@ -2,7 +2,7 @@
 
 A database that was put back does not know what was published since: which versions there are, which people they lack,
 what was spent. The journal is stored with the checkpoints and knows it. It is a part of what the store witnesses
-(``expunge.service.audit.witness``): a draft has the number of its version, and no number is given to two. What cannot be undone
+(service/audit/witness): a draft has the number of its version, and no number is given to two. What cannot be undone
 (destroying keys, deleting the files of the version before) waits until the version is released: a restore could take
 the draft of a committed update for one that never happened.
 """

@@ -1,6 +1,6 @@
 """The trial of a training with the recipe's own code: before it trains the model, it is tried on a few samples.
 
-Each run is made as every exact training is, in a fresh process (``expunge.workers.runtime.fresh``). It must give the same
+Each run is made as every exact training is, in a fresh process (workers/runtime/fresh). It must give the same
 result where the samples that it is not handed have other values, and where it shares a folder with an earlier training
 on other people; and another result for other people. What breaks these rules is refused. Where two runs on the same
 samples differ, the results cannot be compared: that is reported, and the certificate says so.

@@ -1,7 +1,6 @@
 """Serve the API: ``python -m expunge.service.api.http.serve --host HOST --port PORT``. A client that stalls is cut off.
 
-Bodies have another time limit (``expunge.service.api.http.bodies``). This one is for the head, which no application sees
-before it is complete.
+Bodies have another time limit (``bodies``). This one is for the head, which no application sees before it is complete.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ import typer
 
 from expunge.service.cli.client import LOG, LOG_PAGE, connect, signed_log
 from expunge.service.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
+from expunge.service.infra.python import PYTHON
 
 commands = typer.Typer(
     no_args_is_help=True, help="The audit log: list, verify, export. And `epsilon`: attack the claims of a recipe."
@@ -51,7 +51,7 @@ def list_entries(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
 @commands.command("epsilon", add_help_option=False, context_settings=FORWARDED)
 def epsilon(context: typer.Context) -> None:
     """Try to refute the claims of a recipe (--recipe PATH): canaries, thousands of guesses; fail if one is exceeded."""
-    done = subprocess.run([sys.executable, "-m", "expunge.workers.audit", *context.args], check=False)  # noqa: S603
+    done = subprocess.run([*PYTHON, "-m", "expunge.workers.audit", *context.args], check=False)  # noqa: S603
     raise typer.Exit(done.returncode)
 
 

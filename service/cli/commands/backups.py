@@ -7,7 +7,6 @@ import os
 import shutil
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ from expunge.service.audit.witness import Contradicted, Witness
 from expunge.service.cli.output import AsJson, CommandError, errors, show_facts, show_json
 from expunge.service.infra.db import Database
 from expunge.service.infra.files import folder_at
+from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import DEFAULT_TENANT
 from expunge.service.models.restore_guard import confirm
@@ -46,7 +46,7 @@ def restore(
 
 
 def _restored(exports: list[Path]) -> dict[str, Any]:
-    arguments = [sys.executable, "-m", "expunge.workers.main", "restore", *map(str, exports)]
+    arguments = [*PYTHON, "-m", "expunge.workers.main", "restore", *map(str, exports)]
     done = subprocess.run(arguments, check=False, capture_output=True, text=True)  # noqa: S603
     if done.returncode:
         what = done.stderr.strip().splitlines()[-1:] or ["The restore failed."]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 import typer
 
 from expunge.service.cli.client import connect
+from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import recipes_of
 
@@ -32,7 +32,7 @@ def check(context: typer.Context) -> None:
 
 
 def _run(module: str, arguments: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-m", module, *arguments], check=False)  # noqa: S603
+    done = subprocess.run([*PYTHON, "-m", module, *arguments], check=False)  # noqa: S603
     raise typer.Exit(done.returncode)
 
 

@@ -22,6 +22,7 @@ from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import compare
 from expunge.service.infra.migrate import migrate as migrate_schema
 from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import REGULATION_FILE, RegulationName, Settings, ensure_secrets, session_key
 
 READY_SECONDS = 90.0
@@ -223,7 +224,7 @@ def _port(host: str, wanted: int) -> int:
 
 def _become(arguments: list[str]) -> None:
     """Replace this process, so that signals reach the real one."""
-    os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606
+    os.execv(PYTHON[0], [*PYTHON, *arguments])  # noqa: S606
 
 
 def _interrupt(*_: object) -> None:

@@ -61,7 +61,7 @@ class Generation(Record):
     guarantee: Mapped[str] = mapped_column(String(12))
     """exact, proved, calibrated, estimated or none: fixed at registration"""
     manifest: Mapped[dict[str, Any] | None]
-    """recipe digest, library versions, device class, counts of samples and people: see expunge.workers.storage.manifest"""
+    """recipe digest, library versions, device class, counts of samples and people: see workers/storage/manifest"""
     noise_std: Mapped[float | None]
     max_distance: Mapped[float | None]
     budget_cost: Mapped[int] = mapped_column(Count, default=0, server_default=text("0"))
