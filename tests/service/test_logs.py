@@ -60,7 +60,7 @@ def test_each_step_of_a_request_is_one_line_and_names_nobody(
     client: TestClient, service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = live_model(service)
-    caplog.set_level(logging.INFO, "service")
+    caplog.set_level(logging.INFO, "expunge")
 
     def ask(subject: str, **more: Any) -> str:
         body = {"subject_id": subject} | more
@@ -90,7 +90,7 @@ def test_what_is_rolled_back_is_not_logged(
 ) -> None:
     live_model(service)
     made = client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": "1"}).json()
-    caplog.set_level(logging.INFO, "service")
+    caplog.set_level(logging.INFO, "expunge")
     caplog.clear()
     with pytest.raises(KeyError), service.database.write() as session:
         for task in session.query(Task):

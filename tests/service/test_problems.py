@@ -131,7 +131,7 @@ def test_a_log_line_has_no_field_that_is_not_on_the_list(
     try:
         raise ValueError("canary")
     except ValueError:
-        logging.getLogger("service.test").exception("it failed", extra={"subject": "canary", "model": "digits"})
+        logging.getLogger("expunge.service.test").exception("it failed", extra={"subject": "canary", "model": "digits"})
     line = json.loads(capsys.readouterr().err)
     assert line.keys() == {"time", "level", "logger", "message", "model", "error"}
     assert "canary" not in json.dumps(line)
