@@ -47,7 +47,7 @@ def test_every_test_is_told_and_an_excuse_is_for_its_function_alone(
     monkeypatch.setitem(WHOLE, "service/planted.py:excused", "for the test")
     source = "".join(f"def {name}(session, text):\n    session.execute(text)\n" for name in ("excused", "ask", "other"))
     made: dict[str, Any] = {}
-    exec(compile(source, str(ROOT / "service" / "planted.py"), "exec"), made)
+    exec(compile(source, str(ROOT / "expunge" / "service" / "planted.py"), "exec"), made)
     database = Database(databases.sqlite_databases(sqlite_template)(tmp_path))
     asked = []
     with database.read() as session:
