@@ -152,5 +152,7 @@ def left_behind(stack: Stack, name: str) -> dict[str, int]:
 
 
 def published(stack: Stack) -> set[str]:
+    """The files of versions in both stores; the log adds heads meanwhile."""
     folders = (stack.settings.store, stack.settings.private_store)
-    return {str(path) for folder in folders if folder.exists() for path in folder.rglob("*") if path.is_file()}
+    files = {path for folder in folders if folder.exists() for path in folder.rglob("*") if path.is_file()}
+    return {str(path) for path in files if path.parent.name != "heads"}
