@@ -36,8 +36,8 @@ def upgrade() -> None:
 
     The audit log holds a digest of those tasks, and the signature is refused where they differ from it.
     """
-    for table in ("deletion_requests", "tasks"):
-        with op.batch_alter_table(table) as batch:
+    for changed in ("deletion_requests", "tasks"):
+        with op.batch_alter_table(changed) as batch:
             batch.add_column(sa.Column("facts", sa.JSON(), nullable=True))
     unsigned = sa.table("certificates", sa.column("request_id", sa.String), sa.column("issued_at", sa.BigInteger))
     awaited = sa.select(unsigned.c.request_id).where(unsigned.c.issued_at.is_(None))

