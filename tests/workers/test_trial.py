@@ -89,6 +89,10 @@ BAD: dict[str, tuple[str, str]] = {
         "changed a file or folder outside",
     ),
     "another program": ("subprocess.run(['true'])\ndescend(run)", "started another program"),
+    "a program with a compiler's name": (
+        "import shutil\nshutil.copy('/bin/true', 'gcc')\nsubprocess.run(['./gcc'])\ndescend(run)",
+        "started another program",
+    ),
     "the mean of everyone": ("descend(run, run.inputs - X.mean(0))", "reads samples that it is not handed"),
     "the mean of a copy": (
         "descend(run, run.inputs - COPY.mean(0))",

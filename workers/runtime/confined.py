@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
 import signal
 import struct
 import sys
@@ -159,7 +160,11 @@ class Confinement:
     def _judge_program(self, event: str, arguments: tuple[Any, ...]) -> None:
         given = arguments[1] if event == "subprocess.Popen" and arguments[1] else arguments[0]
         first = given[0] if isinstance(given, list | tuple) and given else given
-        if Path(os.fsdecode(first)).name.split(" ")[0] not in TOOLS:
+        program = shutil.which(os.fsdecode(first).split(" ")[0])
+        if program is None:  # it will not start
+            return
+        path = os.path.realpath(program)
+        if Path(program).name not in TOOLS or _within(path, (self._folder, os.path.realpath(self.recipes))):
             self._refuse("started another program", first)
 
     def _judge_change(self, event: str, name: object, folder: object) -> None:
