@@ -104,7 +104,9 @@ def alone(name: str, seed: int, scale: float) -> Result | None:
     with tempfile.TemporaryDirectory(prefix="expunge-drill-") as folder:
         target = Path(folder) / "result.json"
         command = [sys.executable, "-c", RUN, name, str(seed), str(scale), str(target)]
-        done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)
+        done = subprocess.run(
+            command, cwd=ROOT, env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}, check=False
+        )
         if done.returncode != 0 or not target.exists():
             return None
         result = Result.from_json(json.loads(target.read_text()))

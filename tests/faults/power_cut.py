@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sqlalchemy import event, select
+from sqlalchemy.orm import Session
 
 from expunge.service.audit.witness import UPDATES
 from expunge.service.infra.files import DIGEST, MARK, Damaged, DiskFolder, Store
@@ -95,13 +96,15 @@ def rehearse(home: Path, url: str) -> Rehearsal:
     scheduler = replace(scheduler, store=world.storage.store, private=world.storage.private)
     rehearsal.model_id = world.register(min_guarantee="proved")
     rehearsal.mark()
-    event.listen(world.database.engine, "commit", rehearsal.mark)
+    event.listen(world.database.engine, "commit", rehearsal.mark)  # before it
+    event.listen(Session, "after_commit", rehearsal.mark)  # what is written then follows a commit that is synced
     world.work(rehearsal.model_id)
     for person in ("p3", "p5"):
         world.delete(person)
         world.work(rehearsal.model_id)
     scheduler.tick()
     rehearsal.mark()
+    event.remove(Session, "after_commit", rehearsal.mark)
     world.storage.close()
     return rehearsal
 
