@@ -1,4 +1,4 @@
-"""Whether a recipe is sound, and what it can have, without a service: ``python -m expunge.workers.check``."""
+"""Whether a recipe is sound, and which guarantee each method can have: ``python -m expunge.workers.check``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,10 @@ from rich.table import Table
 
 from expunge.service.cli.checks import Finding
 from expunge.service.infra.settings import Settings
-from expunge.workers.advice.alarm import alarmed
-from expunge.workers.advice.checks import Subject, counts, inspect, read
-from expunge.workers.advice.measure import Findings, OutOfTime, Scene, measure
+from expunge.workers.guarantee.choose import guarantee_of, require_needs
 from expunge.workers.runtime.failures import refusal_of
-from expunge.workers.runtime.model import device_of
-from unlearning.accounting.advice import Offer, duration
+from expunge.workers.runtime.model import device_of, opened
+from expunge.workers.soundness.checks import Subject, counts, inspect, read
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.methods import NAMES
@@ -30,117 +28,93 @@ from unlearning.types import RecipeError, Refused
 STRONGEST = (Guarantee.EXACT, Guarantee.PROVED, Guarantee.CALIBRATED, Guarantee.ESTIMATED, Guarantee.NONE)
 
 
+@dataclass(frozen=True)
+class Possible:
+    """A method's guarantee on a recipe; or why the method is refused."""
+
+    method: str
+    guarantee: Guarantee | None
+    refused: str | None = None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0; 1 where a check failed, or the recipe does not run."""
     given = _parser().parse_args(arguments)
-    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     place = Path(given.recipe).resolve()
     folder, name = place.parent, place.stem if place.suffix == ".py" else place.name
-    console.print(f"This takes about {duration(given.seconds + 10.0)}, and three times the time that the recipe loads.")
     with redirect_stdout(sys.stderr):  # a recipe may print
-        found = _checked(folder, name, given.seconds)
+        found = _checked(folder, name)
     if given.json:
         sys.stdout.write(json.dumps(found, indent=2, allow_nan=False) + "\n")
     else:
-        _show(found)
+        _show(found, name)
     return 0 if all(each["well"] for each in found["findings"]) else 1
 
 
-def _checked(folder: Path, name: str, seconds: float) -> dict[str, Any]:
-    """Return findings, counts, what each method costs, and the strongest guarantee, as JSON."""
-    found: dict[str, Any] = {"findings": [], "counts": None, "methods": [], "guarantee": None}
-
-    def add(finding: Finding) -> bool:
-        found["findings"].append(asdict(finding))
-        return finding.well
-
+def _checked(folder: Path, name: str) -> dict[str, Any]:
+    """Return findings and counts, and each method's guarantee where nothing failed, as JSON."""
+    found: dict[str, Any] = {"findings": [], "counts": None, "methods": []}
     try:
         subject = read(folder, name)
     except (Refused, RecipeError) as error:
-        add(Finding("the recipe runs", False, error.what, error.hint))
+        found["findings"].append(asdict(Finding("the recipe runs", False, error.what, error.hint)))
         return found
-    add(Finding("the recipe runs", True, f"In {duration(subject.seconds)}."))
+    found["findings"].append(asdict(Finding("the recipe runs", True, f"In {subject.seconds:.1f} s.")))
     found["counts"] = counts(subject.recipe)
-    if not all([add(finding) for finding in inspect(subject)]) and not found["findings"][1]["well"]:
-        return found  # the model does not fit the data: nothing can be measured
+    found["findings"] += [asdict(each) for each in inspect(subject)]
+    if all(each["well"] for each in found["findings"]):
+        found["methods"] = [asdict(each) for each in possible(subject)]
+    return found
+
+
+def possible(subject: Subject) -> list[Possible]:
+    """Return what each method can have on the recipe, the strongest guarantee first. Nothing is trained."""
+    device = device_of(Settings().device)
+    found = [_possible(subject, name, device) for name in NAMES]
+    return sorted(found, key=lambda each: len(STRONGEST) if each.guarantee is None else STRONGEST.index(each.guarantee))
+
+
+def _possible(subject: Subject, name: str, device: Any) -> Possible:
+    policy = Policy(name)
     try:
-        measured = measure(_scene(subject), seconds, alarmed, lambda _: None)
-    except OutOfTime as slow:
-        add(Finding("training", True, f"Not measured. {slow}", "Give more time with --seconds."))
-        return found
+        bench = opened(subject.loaded, policy, device)
+        require_needs(policy, bench.method, bench.recipe)
+        return Possible(name, guarantee_of(policy, bench.problem, bench.method))
     except (Refused, RecipeError) as error:
-        add(Finding("training", False, error.what, error.hint))
-        return found
+        return Possible(name, None, f"{error.what} {error.hint}".strip())
     except Exception as error:  # the recipe's code
-        refused = refusal_of(error, folder)
+        refused = refusal_of(error, subject.folder)
         if refused is None:
             raise
-        add(Finding("training", False, refused.what, refused.hint))
-        return found
-    return found | _methods(measured)
-
-
-def _methods(measured: Findings) -> dict[str, Any]:
-    """Return what each method costs, and the strongest guarantee with the methods that have it."""
-    able = [offer for offer in measured.offers if offer.refused is None and offer.guarantee is not None]
-    strongest = min((STRONGEST.index(offer.guarantee) for offer in able if offer.guarantee), default=None)
-    best = None if strongest is None else STRONGEST[strongest]
-    by = [offer.method for offer in able if offer.guarantee is best]
-    return {
-        "retraining_seconds": measured.retraining,
-        "methods": [asdict(offer) for offer in measured.offers],
-        "guarantee": None if best is None else {"guarantee": best.value, "methods": by},
-    }
-
-
-def _scene(subject: Subject) -> Scene:
-    settings = Settings()
-    device = device_of(settings.device)
-    policy = Policy.from_json({"method": "retrain"}, NAMES)
-    examples = subject.recipe.samples.examples(device=device)
-    return Scene(subject.loaded, examples, policy, device, subject.seconds, settings.vector_bytes)
+        return Possible(name, None, refused.what)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="expunge check", description=__doc__)
     parser.add_argument("recipe", help="a recipe's file or folder")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for trying the methods; default: 10")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     return parser
 
 
-def _show(found: Mapping[str, Any]) -> None:
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
+def _show(found: Mapping[str, Any], name: str) -> None:
+    console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 160)
     for each in found["findings"]:
-        mark, style = ("ok  ", "green") if each["well"] else ("FAIL", "bold red")
-        console.print(mark, style=style, end="")
-        console.print(f" {each['name']}: {each['what']}", soft_wrap=True)
+        console.print("ok  " if each["well"] else "FAIL", style="green" if each["well"] else "bold red", end=" ")
+        console.print(f"{each['name']}: {each['what']}", soft_wrap=True)
         if each["hint"]:
-            console.print(f"     {each['hint']}", style="yellow", markup=False, soft_wrap=True)
+            console.print(f"     {each['hint']}", style="yellow", soft_wrap=True)
     if found["counts"]:
         told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found["counts"].items())
         console.print(f"\n{told}")
-    if found["methods"]:
-        _show_methods(console, found)
-
-
-def _show_methods(console: Console, found: Mapping[str, Any]) -> None:
-    whole = found["retraining_seconds"]
-    table = Table(title="cannot be trained again here" if whole is None else f"a retraining takes {duration(whole)}")
-    for name in ("method", "guarantee", "first version", "one deletion", "kept"):
-        table.add_column(name, justify="left" if name in ("method", "guarantee") else "right")
-    offers = [Offer(**each) for each in found["methods"]]
-    for offer in offers:
-        if offer.refused is None:
-            times = (duration(offer.preparation or 0.0), duration(offer.update or 0.0))
-            table.add_row(offer.method, offer.guarantee, *times, f"{(offer.state_bytes or 0) / 2**20:,.3g} MiB")
+    if not found["methods"]:
+        return
+    table = Table(title="what each method can have")
+    for column in ("method", "guarantee", "refused because"):
+        table.add_column(column)
+    for each in found["methods"]:
+        table.add_row(each["method"], each["guarantee"] or "-", each["refused"] or "")
     console.print(table)
-    for offer in offers:
-        if offer.refused is not None:
-            console.print(f"{offer.method}: {offer.refused}", markup=False, soft_wrap=True)
-    if found["guarantee"]:
-        best = found["guarantee"]
-        console.print(f"The strongest guarantee here is {best['guarantee']}, by {', '.join(best['methods'])}.")
+    console.print(f"Register it: expunge models add NAME --recipe {name}. What each method costs: expunge advise.")
 
 
 if __name__ == "__main__":

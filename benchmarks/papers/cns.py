@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from benchmarks.papers.images import Images, digits, mnist
 from benchmarks.papers.leaving import drawn, seconds_of
 from benchmarks.papers.row import Paper, Row, at_least, at_most, not_run, within
-from expunge.workers.evaluate import support_vectors
+from expunge_lab.evaluate import support_vectors
+from expunge_lab.experiment.rulers.unseen_people import Side, auc_by_folds, folds_of, two_model_features
 from unlearning import Problem, Recipe, Samples, Training
-from unlearning.evaluation.rulers.unseen_people import Side, auc_by_folds, folds_of, two_model_features
 from unlearning.methods.newton import Newton
 from unlearning.model.descent.ball import hold_within, norm_of
 from unlearning.model.training import train

@@ -30,7 +30,7 @@ from benchmarks.papers.scene import (
     drawn,
     linear,
 )
-from unlearning.evaluation.comparators.newton_step import DAMPING, infinitesimal_jackknife, newton_step
+from expunge_lab.experiment.comparators.newton_step import DAMPING, infinitesimal_jackknife, newton_step
 from unlearning.types import State
 
 PAPER = Paper(

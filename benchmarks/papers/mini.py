@@ -23,8 +23,8 @@ from torch import Tensor
 from benchmarks.papers.images import Images, digits, mnist
 from benchmarks.papers.row import Paper, Row, at_least, at_most, not_run
 from benchmarks.papers.scene import Scene, drawn, linear
+from expunge_lab.experiment.comparators.deltagrad import DeltaGrad
 from unlearning import Training
-from unlearning.evaluation.comparators.deltagrad import DeltaGrad
 from unlearning.methods.mini import Mini
 from unlearning.model.training import train
 from unlearning.quality.distance_left import distance_left

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from benchmarks.papers.images import Images, digits, mnist
 from benchmarks.papers.leaving import Scene, drawn, seconds_of
 from benchmarks.papers.row import Paper, Row, at_least, at_most, not_run, within
-from expunge.workers.evaluate import support_vectors
+from expunge_lab.evaluate import support_vectors
 from unlearning import SGD, Training
 from unlearning.methods.safe import Safe, published_perturbation
 from unlearning.types import State

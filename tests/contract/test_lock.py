@@ -48,7 +48,8 @@ def declared(*extras: str) -> list[Requirement]:
 
 
 @pytest.mark.parametrize(
-    ("files", "extras"), [(["requirements.lock"], []), (["requirements.lock", "requirements-dev.lock"], ["dev"])]
+    ("files", "extras"),
+    [(["requirements.lock"], ["lab"]), (["requirements.lock", "requirements-dev.lock"], ["lab", "dev"])],
 )
 def test_every_package_that_is_needed_is_pinned_and_nothing_else(files: list[str], extras: list[str]) -> None:
     assert set(pinned(*files)) == closure(declared(*extras))

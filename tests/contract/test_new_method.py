@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("expunge", "unlearning", "service", "workers", "migrations", "tests")
+PARTS = ("expunge", "unlearning", "service", "workers", "migrations", "client", "lab", "tests")
 TOY = '''
 """A few steps of gradient descent on those who are left, from the weights of the last update."""
 
@@ -77,7 +77,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def python(copy: Path, *arguments: str) -> str:
     """Run Python in the copy; return what it printed."""
-    environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{copy}:{copy / 'lab'}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True, check=False
     )
@@ -104,7 +104,7 @@ def test_a_method_in_one_file_passes_the_contract_suite(copy: Path) -> None:
 def test_a_method_in_one_file_is_measured_by_advise(copy: Path) -> None:
     recipe = ROOT / "tests" / "workers" / "recipes" / "convex.py"
     arguments = ("--recipe", str(recipe), "--methods", "toy", "--seconds", "60", "--device", "cpu", "--json")
-    (row,) = json.loads(python(copy, "-m", "expunge.workers.advise", *arguments))["methods"]
+    (row,) = json.loads(python(copy, "-m", "expunge_lab.advise", *arguments))["methods"]
     assert (row["method"], row["guarantee"], row["refused"]) == ("toy", "proved", None)
     assert row["update"] > 0.0 and row["state_bytes"] > 0
 

@@ -31,8 +31,8 @@ NAMED_ELSEWHERE = {
 PHONE = 390
 """CSS pixels"""
 COMMAND: Any = typer.main.get_command(app)
-FORWARDED = {"evaluate": "evaluate", "advise": "advise", "epsilon": "audit"}
-"""commands whose options are those of a module of workers"""
+FORWARDED = {"evaluate": "evaluate", "advise": "advise", "epsilon": "audit_epsilon"}
+"""commands whose options are those of a module of the laboratory"""
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def require(words: list[str]) -> None:
         assert found is not None, f"expunge has no command {words[0]!r}"
         command, words = found, words[1:]
     if command.name in FORWARDED:
-        module = importlib.import_module(f"workers.{FORWARDED[command.name]}")
+        module = importlib.import_module(f"expunge_lab.{FORWARDED[command.name]}")
         known = set(module._parser()._option_string_actions)
     else:
         known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}

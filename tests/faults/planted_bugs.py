@@ -20,7 +20,7 @@ from tests.faults.bugs import Bug, DoesNotApply, every_bug
 from tests.faults.result import Result
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("expunge", "unlearning", "service", "workers", "migrations", "tests", "examples")
+ROOMS = ("expunge", "unlearning", "service", "workers", "migrations", "client", "lab", "tests", "examples")
 FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 AT_ONCE = 2
 TESTS_FAILED = 1

@@ -26,6 +26,7 @@ FROZEN = {
     "v0003_consumers.py": "980ad1b149273c480d822496c19d6eb95e51eacc414ff46c852e28cb244da768",
     "v0004_witness.py": "b0d740e24691cd2dd271ba40e920750bc8045b49505cd65784439b4eeb1f5d54",
     "v0005_restore.py": "d2eba627ca99db49f93c3500d8f094cade886d8466cd28c3d66868171c158906",
+    "v0006_policies.py": "9f3233744567c690d7f1f318be4ef2a14107585e45577e6247f1acf87f73ed8a",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from expunge.workers.runtime import recipes
-from tests.unit.test_attacks import memorising
+from lab.tests.test_attacks import memorising
 from unlearning import Problem, Recipe
 from unlearning.methods.newton import Newton
 from unlearning.model.curvature import hessian_products

@@ -20,6 +20,7 @@ from unlearning.accounting.policy import (
     Policy,
     PolicyError,
     Queue,
+    method_by_rule,
     next_action,
 )
 
@@ -43,10 +44,24 @@ def test_a_retrain_takes_the_methods_place_without_the_methods_options() -> None
     assert (after.method, after.options, after.fallback, after.noise_std) == ("retrain", {}, None, 0.05)
 
 
-def test_a_policy_without_a_method_is_auto_and_asks_for_a_proof_unless_told_otherwise() -> None:
-    assert (parse({}).method, parse({}).min_guarantee) == ("auto", Guarantee.PROVED)
-    assert parse({"min_guarantee": "none"}).min_guarantee is Guarantee.NONE
-    assert parse({"method": "recollection"}).min_guarantee is Guarantee.NONE
+@pytest.mark.parametrize(
+    ("samples", "features", "provable", "method"),
+    [
+        (1437, 64, True, "retrain"),
+        (9375, 64, True, "retrain"),
+        (9376, 64, True, "newton"),
+        (9376, 64, False, "retrain"),
+    ],
+)
+def test_a_method_that_is_not_named_follows_from_counts(
+    samples: int, features: int, provable: bool, method: str
+) -> None:
+    found, why = method_by_rule(samples, features, provable)
+    assert found == method and why.endswith(".")
+
+
+def test_a_policy_without_a_method_is_auto() -> None:
+    assert parse({}).method == "auto" and parse({}).min_guarantee is Guarantee.NONE
     policy = parse({"method": "auto", "fallback": "retrain", "noise_std": 0.05})
     assert Policy.from_json(json.loads(json.dumps(policy.to_json())), METHODS) == policy
     chosen = policy.in_force("rewind")
@@ -83,7 +98,7 @@ def test_null_fields_take_their_defaults_and_a_null_tolerance_means_no_gate() ->
 WRONG = [
     ({"method": "forget"}, "method", "method is 'forget'. Allowed: recollection, retrain, rewind, auto."),
     ({"method": "auto", "options": {"rank": 3}}, "options", "options are given without their method."),
-    ({"requests_per_month": 0}, "requests_per_month", "requests_per_month is 0. It must be a number above 0"),
+    ({"requests_per_month": 10}, "requests_per_month", "requests_per_month is no field of a policy any more."),
     ({"method": 3}, "method", "method is 3. Allowed"),
     ({"fallback": "nothing"}, "fallback", "fallback is 'nothing'. Allowed"),
     ({"fallback": "recollection"}, "fallback", "fallback is 'recollection'. Allowed: retrain."),

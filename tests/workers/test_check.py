@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -16,10 +15,10 @@ import torch
 
 from expunge.service.cli.checks import Finding
 from expunge.workers import check
-from expunge.workers.advice import checks, reading
-from expunge.workers.advice.checks import inspect, read
-from expunge.workers.advice.reading import Reading
-from expunge.workers.advice.shortened import EVERY, shorten
+from expunge.workers.soundness import checks, reading
+from expunge.workers.soundness.checks import inspect, read
+from expunge.workers.soundness.reading import Reading
+from expunge.workers.soundness.shortened import EVERY, shorten
 from unlearning.holdout import held_out
 from unlearning.types import Refused
 
@@ -237,19 +236,20 @@ def test_the_order_of_a_set_is_seen_by_a_process_of_its_own(write: Callable[[str
     assert not found["repeatable"].well and "samples are missing" in found["repeatable"].what, found
 
 
-@pytest.mark.drill  # what a page is told of good and bad recipes is shown above
-def test_the_command_says_what_each_method_costs_and_what_is_guaranteed(
+def test_the_command_says_what_is_guaranteed_the_strongest_first(
     write: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, start = write(good()), time.process_time()
-    assert check.main([str(file), "--json", "--seconds", "60"]) == 0
-    assert time.process_time() - start < 30, "seconds of CPU, on a small recipe"
+    assert check.main([str(write(good())), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    offers = {each["method"]: each for each in found["methods"]}
-    assert found["guarantee"]["guarantee"] == "exact" and "retrain" in found["guarantee"]["methods"]
-    assert offers["newton"]["guarantee"] == offers["recollection"]["guarantee"] == "proved"
+    can = {each["method"]: each["guarantee"] for each in found["methods"]}
+    assert [can[name] for name in ("retrain", "newton", "recollection")] == ["exact", "proved", "proved"]
+    assert [each["guarantee"] for each in found["methods"]][:3] == ["exact"] * 3
     assert found["counts"]["people"] == found["counts"]["samples"] // 3 == sum(not held_out(f"p{k}") for k in range(40))
-    assert offers["recollection"]["state_bytes"] > offers["newton"]["state_bytes"] > 0
+
+
+def test_after_a_fault_no_guarantee_is_named(write: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.main([str(write(DRAWN)), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["methods"] == []
 
 
 def test_the_command_ends_with_the_first_fault_and_its_line(

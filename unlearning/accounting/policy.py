@@ -21,7 +21,9 @@ SECOND = 1_000_000
 LARGEST_ORDERS = 10_000
 """deletion orders of a calibration"""
 AUTO = "auto"
-"""in a method's place: preparation measures, and chooses one"""
+"""in the place of a method that was not named: preparation chooses one by ``method_by_rule``"""
+SMALL = 600_000
+"""numbers (samples times features): training again on so few takes less time than an update"""
 
 
 class Granularity(StrEnum):
@@ -106,8 +108,7 @@ class Policy:
     costs mu^2 = 1e-6, which leaves about 70,000 updates.
 
     Args:
-        method: one of ``unlearning.methods.NAMES``; or ``auto``: preparation chooses by ``min_guarantee``, which JSON
-            then takes to be ``proved`` where it is left out, and by ``requests_per_month``.
+        method: one of ``unlearning.methods.NAMES``; or ``auto``: preparation chooses by ``method_by_rule``.
         fallback: ``retrain`` or None. With it, a request that the method cannot serve waits for a cold retrain while
             the current version is served, and the generation is a retrain where the method does not help on the model.
         min_guarantee: the weakest guarantee that may be published.
@@ -122,7 +123,6 @@ class Policy:
         on_suppressed: for a registration alone. People who ask while the model is prepared, and people whom a retrain
             meets, are left out or forgotten without a question.
         cadence_seconds: the least time between updates.
-        requests_per_month: how many people are expected to ask; ``auto`` alone reads it.
         collect_seconds: how long deletions that repeat the whole training may wait for one another; 0: not at all.
         retrain_every_seconds: how often the model is trained again on the recipe's present data; 0: when somebody asks.
         utility_tolerance: the greatest fall of holdout accuracy (a fraction) in one update; None: no gate.
@@ -149,7 +149,6 @@ class Policy:
     on_suppressed: ForgottenInRecipe = ForgottenInRecipe.REFUSE
     on_unchecked_feed: UncheckedFeed = UncheckedFeed.REFUSE
     cadence_seconds: int = 0
-    requests_per_month: float = 10.0
     collect_seconds: int = 0
     retrain_every_seconds: int = 0
     utility_tolerance: float | None = 0.1
@@ -164,7 +163,6 @@ class Policy:
         if self.utility_tolerance is not None:
             _number("utility_tolerance", self.utility_tolerance, least=0, most=1)
         _seconds("cadence_seconds", self.cadence_seconds)
-        _number("requests_per_month", self.requests_per_month, above=0, most=1e9)
         if self.method == AUTO and self.options:
             raise PolicyError("options", "options are given without their method.", "Name the method that has them.")
         _seconds("collect_seconds", self.collect_seconds)
@@ -232,14 +230,28 @@ class Policy:
         _known(record, cls, "A policy")
         nullable = {"utility_tolerance"}
         given = {name: value for name, value in record.items() if value is not None or name in nullable}
-        if given.setdefault("method", AUTO) == AUTO:
-            given.setdefault("min_guarantee", Guarantee.PROVED.value)
+        given.setdefault("method", AUTO)
         return cls(**{name: _read(name, value, methods) for name, value in given.items()})
+
+
+def method_by_rule(samples: int, features: int, provable: bool) -> tuple[str, str]:
+    """Return the method of a policy that names none, and why: by counts, so that the same data give the same method.
+
+    ``provable``: ``newton`` has the guarantee ``proved`` on the model.
+    """
+    if samples * features <= SMALL:
+        return "retrain", f"{samples:,} samples of {features:,} numbers: training again takes no longer than an update."
+    if provable:
+        return "newton", "On this model a theorem limits how far an update is from a training without the person."
+    return "retrain", "No method changes this model with a proof, so it is trained again."
 
 
 def _known(record: Mapping[Any, Any], kind: type[Policy | Calibration], what: str) -> None:
     names = [each.name for each in fields(kind)]
     unknown = sorted(str(name) for name in record if name not in names)
+    if "requests_per_month" in unknown:
+        hint = "Leave it out: a method that is not named is chosen by the counts of samples and features."
+        raise PolicyError("requests_per_month", "requests_per_month is no field of a policy any more.", hint)
     if unknown:
         raise PolicyError(unknown[0], f"{what} has no field {unknown[0]!r}.", f"Its fields: {', '.join(names)}.")
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unlearning.model.method import Divisible, Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import retrace
 from unlearning.quality.distance_left import calibration_sets, measure
 from unlearning.quality.simulate import forget_set
-from unlearning.recipe import Recipe
 from unlearning.types import Examples, Ineffective, Learned, Refused
 
 SHARE, COUNT, MOST_PEOPLE = 0.05, 3, 8
 """share of the people in a set, sets, and people in a set at most"""
-SMOOTH: dict[str, type[nn.Module]] = {"GELU": nn.GELU, "softplus": nn.Softplus}
-"""activations whose curvature says what a step does; a ReLU's does not where a unit crosses zero"""
 
 
 @dataclass(frozen=True)
@@ -73,24 +69,3 @@ def probe(
     retraining = (clock() - between) / len(sets)
     whole = each * len(examples.people.distinct()) / retraining if retraining > 0.0 else 0.0
     return Probed(sum(measured) / len(measured), len(people), whole)
-
-
-def smoothed(recipe: Recipe, activation: type[nn.Module]) -> Recipe | None:
-    """Return the recipe with ``activation`` in place of each ReLU module; None where the model has none."""
-    if not any(type(each) is nn.ReLU for each in _built(recipe).modules()):
-        return None
-
-    def model() -> nn.Module:
-        module = recipe.model()
-        for parent in list(module.modules()):
-            for name, child in parent.named_children():
-                if type(child) is nn.ReLU:
-                    setattr(parent, name, activation())
-        return module
-
-    return replace(recipe, model=model)
-
-
-def _built(recipe: Recipe) -> nn.Module:
-    with torch.random.fork_rng():
-        return recipe.model()

@@ -57,7 +57,7 @@ class Terms:
     design: Design | None = None
     """of a calibrated one"""
     chosen: bool = False
-    """the method was chosen by measurements on everyone"""
+    """the method was not named, and chosen by the counts of samples and features"""
     tried: tuple[str, ...] = ()
     """what the trial of the recipe's own training says"""
     operators_word: bool = False

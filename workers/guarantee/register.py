@@ -95,7 +95,7 @@ def report_of(made: State, bench: Bench, job: Preparation) -> dict[str, Any]:
 
 
 def how_chosen(database: Database, job: Preparation) -> dict[str, Any]:
-    """Return which method ``auto`` chose, and which one the fallback replaced, each with why; empty for neither."""
+    """Return which method the rule chose, and which one the fallback replaced, each with why; empty for neither."""
     with database.read() as session:
         frozen = session.get_one(Generation, job.generation_id).manifest or {}
     return {name: frozen[name] for name in ("chosen", "switched") if name in frozen}

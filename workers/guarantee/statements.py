@@ -34,8 +34,8 @@ NOISELESS = (
     "bound, how far is not known."
 )
 CHOSEN = (
-    "The method was chosen by measurements on everyone, the deleted people included. It is a setting that the "
-    "reference keeps."
+    "The method was chosen by the counts of samples and features, the deleted people's samples included. It is a "
+    "setting that the reference keeps."
 )
 CALIBRATION = "The distances of the calibration were measured with everyone, the deleted people included."
 
@@ -51,9 +51,9 @@ def assumptions(guarantee: Guarantee, method: Method, bound: Bound | None, desig
     return (*bound.assumptions, *(ESTIMATES if guarantee is Guarantee.ESTIMATED else ()), NOISE)
 
 
-def chosen(guarantee: Guarantee, by_measuring: bool) -> tuple[str, ...]:
-    """List what the choice of the method (``auto``) adds to the assumptions."""
-    return (CHOSEN,) if by_measuring and guarantee is not Guarantee.NONE else ()
+def chosen(guarantee: Guarantee, by_rule: bool) -> tuple[str, ...]:
+    """List what the choice of a method that was not named adds to the assumptions."""
+    return (CHOSEN,) if by_rule and guarantee is not Guarantee.NONE else ()
 
 
 def checked(guarantee: Guarantee, method: Method, bound: Bound | None) -> tuple[str, ...]:

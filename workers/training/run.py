@@ -38,8 +38,7 @@ from expunge.workers.storage import private_state as state
 from expunge.workers.storage.crypto_erase import bury, destroy_keys, drop_superseded_state
 from expunge.workers.storage.private_state import open_note
 from expunge.workers.storage.storage import Storage
-from expunge.workers.training import suggest as alternatives
-from expunge.workers.training.auto import settled
+from expunge.workers.training.by_rule import settled
 from expunge.workers.training.calibrate import Orders, require_useful_cap
 from expunge.workers.training.changes import DryRunEnded
 from expunge.workers.training.cohort import holdout_told, kept_out
@@ -65,6 +64,7 @@ from unlearning.types import (
     Unsuited,
 )
 
+MEASURES = "`expunge advise --recipe PATH` measures which other methods work on this model."
 log = logging.getLogger(__name__)
 
 
@@ -139,7 +139,7 @@ def _made_ready(process: Process, job: Preparation, watch: Stopwatch) -> Ready:
         if begun is not None:
             return finish(process, job, watch, begun)
         clean(process, job)
-        job = settled(process, job, watch)
+        job = settled(process, job)
         return make_ready(process, job, watch)
     except Ineffective as why:
         clean(process, job)
@@ -241,9 +241,9 @@ def _calibrate(process: Process, job: Preparation) -> None:
 def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progress) -> State:
     """Return the method's state; its rows are written.
 
-    Raises Ineffective where the fallback is to try, and Refused otherwise: the refusal names methods that do help.
+    Raises Ineffective where the fallback is to try, and Refused otherwise.
     """
-    bench, probed = begun.bench, None
+    bench = begun.bench
     try:
         method = divisible(bench, begun.learned)
         if method is not None:
@@ -257,10 +257,7 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
     except (Ineffective, Unsuited) as error:
         if isinstance(error, Ineffective) and job.policy.fallback is not None:
             raise
-        others = alternatives.hint(bench, job.policy, begun.examples, begun.learned, progress)
-        better = alternatives.gentler(bench, job.policy, begun.examples, probed)
-        hints = (error.hint if isinstance(error, Unsuited) else "", better, others)
-        raise Refused(error.what, " ".join(each for each in hints if each)) from None
+        raise Refused(error.what, f"{error.hint} {MEASURES}") from None
     _keep_vectors(process.storage, job, made)
     return made
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +10,12 @@ import typer
 
 from expunge.service.cli.client import LOG, LOG_PAGE, connect, signed_log
 from expunge.service.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
-from expunge.service.infra.python import PYTHON
 
 commands = typer.Typer(
     no_args_is_help=True, help="The audit log: list, verify, export. And `epsilon`: attack the claims of a recipe."
 )
 FORWARDED = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""every option, --help too, is that of ``python -m expunge.workers.audit``"""
+"""every option, --help too, is that of ``python -m expunge_lab.audit_epsilon``"""
 
 Key = Annotated[
     Path | None, typer.Option(help="The log's public key (name+hash+base64); that of this installation otherwise.")
@@ -51,8 +49,9 @@ def list_entries(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
 @commands.command("epsilon", add_help_option=False, context_settings=FORWARDED)
 def epsilon(context: typer.Context) -> None:
     """Try to refute the claims of a recipe (--recipe PATH): canaries, thousands of guesses; fail if one is exceeded."""
-    done = subprocess.run([*PYTHON, "-m", "expunge.workers.audit", *context.args], check=False)  # noqa: S603
-    raise typer.Exit(done.returncode)
+    from expunge.service.cli.commands.evaluate import run_module  # noqa: PLC0415  (with the settings' library)
+
+    run_module("expunge_lab.audit_epsilon", context.args)
 
 
 @commands.command("export")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+from importlib.util import find_spec
 
 import typer
 
 from expunge.service.cli.client import connect
+from expunge.service.cli.output import USAGE, CommandError
 from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import recipes_of
@@ -18,20 +20,25 @@ def evaluate(context: typer.Context) -> None:
     arguments = list(context.args)
     if arguments and not arguments[0].startswith("-"):
         arguments = [*_of_model(arguments[0]), *arguments[1:]]
-    _run("expunge.workers.evaluate", arguments)
+    run_module("expunge_lab.evaluate", arguments)
 
 
 def advise(context: typer.Context) -> None:
     """Measure what each method guarantees and costs on a recipe (--recipe PATH), next to retraining; recommend one."""
-    _run("expunge.workers.advise", context.args)
+    run_module("expunge_lab.advise", context.args)
 
 
 def check(context: typer.Context) -> None:
-    """Check a recipe (PATH) in seconds: that it runs, repeats and may grow, and what each method would cost."""
-    _run("expunge.workers.check", context.args)
+    """Check a recipe (PATH) in seconds: that it runs, repeats and may grow, and what each method can have."""
+    run_module("expunge.workers.check", context.args)
 
 
-def _run(module: str, arguments: list[str]) -> None:
+def run_module(module: str, arguments: list[str]) -> None:
+    """Run a module that needs torch in another process, and end as it does. Raises CommandError: not installed."""
+    package = module.partition(".")[0]
+    if find_spec(package) is None:
+        name = package.replace("_", "-")
+        raise CommandError(f"This command is part of {name}, which is not installed.", f"pip install {name}", USAGE)
     done = subprocess.run([*PYTHON, "-m", module, *arguments], check=False)  # noqa: S603
     raise typer.Exit(done.returncode)
 

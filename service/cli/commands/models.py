@@ -48,7 +48,7 @@ def add(
     name: Name,
     recipe: Annotated[str, typer.Option(help="Name of a recipe in EXPUNGE_RECIPES, e.g. digits.")],
     method: Annotated[
-        str, typer.Option(help="How people are forgotten: retrain, recollection, ...; auto measures and chooses.")
+        str, typer.Option(help="How people are forgotten: retrain, newton, ...; auto chooses by counts.")
     ] = "auto",
     option: Annotated[list[str] | None, typer.Option(help="A field of the method, NAME=VALUE; repeatable.")] = None,
     fallback: Annotated[
@@ -74,9 +74,6 @@ def add(
     reference: Annotated[str | None, typer.Option(help="renormalised or fixed-denominator.")] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Greatest distance left ratio that counts as working.")
-    ] = None,
-    requests_per_month: Annotated[
-        float | None, typer.Option(help="How many people will ask; auto chooses by it. Left out: 10.")
     ] = None,
     cadence: Cadence = None,
     collect: Collect = None,
@@ -117,7 +114,6 @@ def add(
         "reference": reference,
         "threshold": threshold,
         "cadence_seconds": cadence,
-        "requests_per_month": requests_per_month,
         "collect_seconds": collect,
         "retrain_every_seconds": retrain_every,
         "on_exhausted": on_exhausted,
@@ -315,14 +311,11 @@ def _show(record: dict[str, Any]) -> None:
     steps = record.get("actions") or []
     record = {field: value for field, value in record.items() if field != "actions"}
     report = dict(nested(record, "preparation.report") or {})
-    rows, advice = report.pop("dry_run", None), report.pop("advice", None)
+    rows = report.pop("dry_run", None)
     repeats = report.pop("expected_repeats", None)
     if "preparation" in record:
         record = {**record, "preparation": {**record["preparation"], "report": report}}
     show_facts(record)
-    if advice:
-        output.print(f"\nauto chose {report['chosen']['method']}: {advice['figures']}")
-        show_rows(advice["offers"], ("method", "guarantee", "accuracy", "preparation", "update", "refused"))
     if rows:
         output.print("\ndry run: the holdout accuracy that noise_std costs, and how many releases the budget allows")
         show_rows(rows, ("noise_std", "max_distance", "accuracy", "updates"))

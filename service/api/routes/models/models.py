@@ -90,7 +90,6 @@ class Registration(BaseModel):
         description="entries of a state's deletion lists that the recipe's identities cannot be compared with",
     )
     cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = None
-    requests_per_month: _Number | None = Field(default=None, description="how many people will ask; auto reads it")
     collect_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
         default=None, description="how long deletions that repeat the whole training may wait for one another"
     )

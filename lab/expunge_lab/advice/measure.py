@@ -1,0 +1,337 @@
+"""What each method does on a model: it is really prepared and really forgets, on a part of the people if time is short.
+
+A method is tried on more and more people until the next step would not fit into its share of the time. Nothing of it
+is kept: figures alone leave this room.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+from torch.func import grad, vmap
+
+from expunge.workers.guarantee.certify import CapNotReached, Size, Terms, certify, published_of
+from expunge.workers.guarantee.choose import (
+    design_of,
+    guarantee_of,
+    may_claim_without_her,
+    require_closed_form,
+    require_needs,
+    require_vectors_fit,
+)
+from expunge.workers.guarantee.dry_run import establish
+from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_retained
+from expunge.workers.guarantee.refine import refine
+from expunge.workers.guarantee.register import reference_of, terms_of
+from expunge.workers.runtime.model import Bench, opened
+from expunge.workers.runtime.recipes import Loaded
+from expunge_lab.advice.choice import Offer
+from expunge_lab.advice.growth import Point, scaled
+from unlearning.accounting.certificate import Guarantee
+from unlearning.accounting.policy import Policy
+from unlearning.bounds.calibration import Design
+from unlearning.methods import NAMES
+from unlearning.model.parts import require_declared
+from unlearning.model.training import learn
+from unlearning.quality.simulate import forget_set, left_by, release
+from unlearning.recipe import Recipe
+from unlearning.types import Examples, Learned, Progress, RecipeError, Refused, State
+
+STEPS = (64, 16, 4, 1)
+"""a step of the trial takes one in so many people"""
+LEAST_PEOPLE = 8
+FORGOTTEN = 2
+"""people who are forgotten, one after the other, to time an update"""
+BRIEF_PART = 0.1
+"""of the time that is left: a step below it is made three times, and the middle one counts. What loads once, and what
+another program's burst costs, is then no part of it."""
+TRAINING_PART = 0.3
+"""of the time, for the plain training; the other methods share the rest"""
+
+T = TypeVar("T")
+Limit: TypeAlias = Callable[[float], AbstractContextManager[Progress]]
+"""gives a block so many seconds and a progress to report to; OutOfTime is raised in the block once they are over"""
+
+
+class OutOfTime(Exception):
+    """A trial takes longer than it was given."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is measured on.
+
+    Args:
+        examples: everyone who may be trained on.
+        policy: what is asked of the model; its method is replaced by each one in turn.
+        reading: seconds that running the recipe takes, which an update that reads samples does again.
+        vector_bytes: the most that exact vectors may take.
+        options: fields of methods, by the method's name.
+    """
+
+    loaded: Loaded
+    examples: Examples
+    policy: Policy
+    device: torch.device
+    reading: float
+    vector_bytes: int
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was measured. ``retraining``: seconds of one, reading included; None where there is none."""
+
+    offers: tuple[Offer, ...]
+    retraining: float | None
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One method on a part of the people.
+
+    Args:
+        made: seconds of its preparation, its own training included.
+        update: seconds of an update, without those that it repeats of a training.
+        took: seconds of all that was done.
+    """
+
+    people: int
+    made: float
+    update: float
+    took: float
+    accuracy: float
+    fixed_bytes: int
+    bytes_per_person: float
+
+
+@dataclass
+class _Trainings:
+    """The plain trainings on parts of the people, each made once for all methods. ``learned``: by number of people."""
+
+    scene: Scene
+    bench: Bench
+    learned: dict[int, tuple[Learned, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = sorted(set(self.scene.examples.people))
+        drawn = torch.randperm(len(names), generator=torch.Generator().manual_seed(0)).tolist()
+        self.order = [names[place] for place in drawn]
+
+    @property
+    def points(self) -> list[Point]:
+        """Return the trainings' shares and seconds."""
+        return [(count / len(self.order), seconds) for count, (_, seconds) in sorted(self.learned.items())]
+
+    def make(self, seconds: float, limit: Limit) -> None:
+        """Train on more and more people, until the time is used. Raises OutOfTime where not even the first fits."""
+        end = time.perf_counter() + seconds
+        sizes = {max(min(LEAST_PEOPLE, len(self.order)), len(self.order) // step) for step in STEPS}
+        # a recorded trajectory can be followed with everyone alone
+        counts = sorted(sizes) if self.bench.recipe.trajectory is None else [len(self.order)]
+        for count in counts:
+            left = end - time.perf_counter()
+            if self.learned and scaled(self.points, count / len(self.order)) > left:
+                return
+            try:
+                with limit(left) as progress:
+                    once = partial(self._once, count, progress)
+                    self.learned[count] = _middle(once, BRIEF_PART * left, lambda made: made[1])
+            except OutOfTime:
+                if not self.learned:
+                    raise
+                return
+
+    def _once(self, count: int, progress: Progress) -> tuple[Learned, float]:
+        examples, start = self.of(count), time.perf_counter()
+        found = learn(self.bench.recipe, self.bench.problem, examples, progress)
+        return found, time.perf_counter() - start
+
+    def of(self, count: int) -> Examples:
+        """Return the samples of the first ``count`` people in a fixed random order."""
+        return left_by(self.scene.examples, forget_set(self.scene.examples, self.order[count:]))
+
+
+def measure(
+    scene: Scene, seconds: float, limit: Limit, tell: Callable[[str], None], names: Sequence[str] = NAMES
+) -> Findings:
+    """Measure every method within about so many seconds; ``tell`` is called with the name of what is tried next.
+
+    Raises:
+        Refused, RecipeError: the recipe cannot be trained at all.
+        OutOfTime: not even a training on the fewest people fits; the text says how many.
+    """
+    _load_torch(scene.loaded.recipe)
+    end = time.perf_counter() + seconds
+    trainings = _Trainings(scene, opened(scene.loaded, _policy_of(scene, "retrain"), scene.device))
+    tell("training")
+    try:
+        trainings.make(TRAINING_PART * seconds, limit)
+    except OutOfTime:
+        fewest = min(LEAST_PEOPLE, len(trainings.order))
+        raise OutOfTime(f"Training on {fewest} people takes more than {TRAINING_PART * seconds:.3g} s.") from None
+    again = scene.loaded.recipe.weights is None or scene.loaded.recipe.train is not None
+    offers: dict[str, Offer] = {}
+    able: list[tuple[int, str, Bench, Guarantee]] = []
+    for name in names:
+        try:
+            bench, guarantee = _checked(scene, name)
+            able.append((bench.method.growth(bench.problem), name, bench, guarantee))
+        except (Refused, RecipeError) as why:
+            offers[name] = Offer(name, refused=str(why))
+    able.sort(key=lambda each: each[:2])
+    for place, (_, name, bench, guarantee) in enumerate(able):
+        tell(name)
+        fair = max(0.0, end - time.perf_counter()) / (len(able) - place)
+        offers[name] = _offer(trainings, bench, guarantee, fair, limit)
+    everything = tuple(offers[name] for name in names)
+    return Findings(everything, scaled(trainings.points, 1.0) + scene.reading if again else None)
+
+
+def _load_torch(recipe: Recipe) -> None:
+    """Use a derivative once, and an optimiser where the recipe may: their first use imports for seconds."""
+    vmap(grad(lambda w: w.square().sum()))(torch.ones(2, 1))
+    if recipe.train is None:
+        return
+    weight = torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.AdamW([weight])
+    weight.grad = torch.ones(1)
+    optimizer.step()
+
+
+def _policy_of(scene: Scene, name: str) -> Policy:
+    """Return the policy with that method and its options. What is required is compared afterwards."""
+    fallback = None if scene.policy.fallback == name else scene.policy.fallback
+    options = scene.options.get(name, {})
+    return replace(scene.policy, method=name, options=options, fallback=fallback, min_guarantee=Guarantee.NONE)
+
+
+def _checked(scene: Scene, name: str) -> tuple[Bench, Guarantee]:
+    """Return the opened model and its guarantee, by the checks of a registration. Raises Refused, RecipeError."""
+    policy = _policy_of(scene, name)
+    bench = opened(scene.loaded, policy, scene.device)
+    require_needs(policy, bench.method, bench.recipe)
+    guarantee = guarantee_of(policy, bench.problem, bench.method)
+    if may_claim_without_her(policy, guarantee, bench.recipe):
+        require_declared(bench.recipe, bench.parts)
+    require_closed_form(bench.method, bench.problem, scene.examples)
+    require_vectors_fit(bench, scene.examples, scene.vector_bytes)
+    return bench, guarantee
+
+
+def _offer(trainings: _Trainings, bench: Bench, guarantee: Guarantee, seconds: float, limit: Limit) -> Offer:
+    """Try one method on more and more people for so many seconds; the largest trial that ended decides."""
+    end, everyone, growth = time.perf_counter() + seconds, len(trainings.order), bench.method.growth(bench.problem)
+    steps: list[_Step] = []
+    why, tried = "", 0
+    taken: list[Point] = []
+    try:
+        for count in sorted(trainings.learned):
+            left = end - time.perf_counter()
+            if taken and scaled(taken, count / everyone, growth) > left:
+                break
+            start = time.perf_counter()
+            with limit(left) as progress:
+                try:
+                    once = partial(_step, trainings, bench, guarantee, count, progress)
+                    step, why = _middle(once, BRIEF_PART * left, lambda step: step.took), ""
+                except (Refused, RecipeError, CapNotReached) as error:  # with so few people it may not mean much
+                    step, why = None, str(error)
+            tried = count
+            taken.append((count / everyone, time.perf_counter() - start if step is None else step.took))
+            steps += [] if step is None else [step]
+    except OutOfTime:
+        pass
+    name = bench.method.name
+    if why:
+        part = "" if tried == everyone else f" (On {tried} of {everyone} people.)"
+        return Offer(name, guarantee, refused=why + part)
+    if not steps:
+        why = f"a part of it takes longer than {seconds:.2g} s" if seconds > 0.01 else "the time was used up"
+        return Offer(name, guarantee, refused=f"It was not measured: {why}.")
+    return _scaled_up(trainings, bench, guarantee, steps)
+
+
+def _scaled_up(trainings: _Trainings, bench: Bench, guarantee: Guarantee, steps: Sequence[_Step]) -> Offer:
+    scene, method, everyone = trainings.scene, bench.method, len(trainings.order)
+    training = scaled(trainings.points, 1.0)
+    made = scaled([(step.people / everyone, step.made) for step in steps], 1.0, method.growth(bench.problem))
+    update = scaled([(step.people / everyone, step.update) for step in steps], 1.0)
+    repeated = method.expected_repeats(1)
+    if repeated is not None:
+        update += repeated * (made if method.trains else training)
+    if needs_retained(method, guarantee) or needs_forgotten(method):
+        update += scene.reading
+    design = _design(scene, guarantee, everyone)
+    if design is not None:
+        made += design.orders * len(design.sizes) * training
+    last = steps[-1]
+    return Offer(
+        method.name,
+        guarantee,
+        accuracy=last.accuracy,
+        preparation=scene.reading + (made if method.trains else training + made),
+        update=update,
+        state_bytes=round(last.fixed_bytes + everyone * last.bytes_per_person),
+        share=last.people / everyone,
+    )
+
+
+def _step(trainings: _Trainings, bench: Bench, guarantee: Guarantee, count: int, progress: Progress) -> _Step:
+    """Prepare the method on ``count`` people and forget two. Raises Refused, RecipeError, CapNotReached, OutOfTime."""
+    method, problem = bench.method, bench.problem
+    examples, (learned, _) = trainings.of(count), trainings.learned[count]
+    start = time.perf_counter()
+    state = method.prepare(problem, examples, Learned(problem.initial()) if method.trains else learned, progress)
+    policy = _policy_of(trainings.scene, method.name)
+    terms = terms_of(policy, guarantee, reference_of(policy, state), len(examples))
+    terms, _ = establish(bench, replace(terms, design=_design(trainings.scene, guarantee, count)), examples, state)
+    made = time.perf_counter() - start
+    y = published_of(terms, state.weights, problem.dtype).to(problem.device)
+    accuracy = problem.accuracy(y, *(part.to(problem.device) for part in bench.recipe.holdout))
+    rows = sum(vector.numel() * vector.element_size() for vector in state.vectors.values())
+    fixed = sum(tensor.numel() * tensor.element_size() for tensor in (state.weights, *state.tensors.values()))
+    update = 0.0
+    if method.trains or method.expected_repeats(1) is None:
+        seconds, repeated = _update(bench, terms, state, examples, trainings.order[:LEAST_PEOPLE])
+        update = max(0.0, seconds - repeated * made)
+    return _Step(count, made, update, time.perf_counter() - start, accuracy, fixed, rows / count)
+
+
+def _update(bench: Bench, terms: Terms, state: State, examples: Examples, people: Sequence[str]) -> tuple[float, float]:
+    """Forget, refine, certify: return the mean seconds, and the mean share of the training that was repeated.
+
+    Of ``people``, those are forgotten, each alone, who repeat the least.
+    """
+    method, problem = bench.method, bench.problem
+    asked = [forget_set(examples, [person]) for person in people]
+    shares = [
+        method.repeats(problem, set(examples.only(torch.tensor(each.positions, device=problem.device)).subjects))
+        for each in asked
+    ]
+    chosen = sorted(zip(shares, asked, strict=True), key=lambda each: each[0])[:FORGOTTEN]
+    start = time.perf_counter()
+    for _, forget in chosen:
+        retain = left_by(examples, forget)
+        forgotten = release(method, problem, state, forget, retain, generator=generator(problem.device))
+        certify(bench, terms, refine(bench, terms, forgotten, retain), retain, Size(len(forget.positions), 1, 1))
+    seconds = time.perf_counter() - start
+    return seconds / len(chosen), sum(share for share, _ in chosen) / len(chosen)
+
+
+def _middle(make: Callable[[], T], brief: float, seconds: Callable[[T], float]) -> T:
+    """Return what ``make`` gives; where it takes less than ``brief`` seconds, the middle one of three by its time."""
+    first = make()
+    if seconds(first) >= brief:
+        return first
+    return sorted((first, make(), make()), key=seconds)[1]
+
+
+def _design(scene: Scene, guarantee: Guarantee, people: int) -> Design | None:
+    return design_of(scene.policy, people) if guarantee is Guarantee.CALIBRATED else None

@@ -1,0 +1,207 @@
+"""The checks of a recipe that need no service: it runs, it fits together, it is repeatable, and its data may grow."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from expunge.service.cli.checks import Finding
+from expunge.workers.runtime import recipes
+from expunge.workers.runtime.failures import refusal
+from expunge.workers.soundness.reading import Reading, SecondReading, reading
+from expunge.workers.soundness.shortened import shorten
+from unlearning.holdout import held_out
+from unlearning.model.problem import Problem
+from unlearning.recipe import Recipe, on_both_sides
+from unlearning.types import RecipeError, Refused
+
+FEW = 8
+"""samples that the forward pass, the loss and the gradient are tried on"""
+STEPS = ("The forward pass", "The loss", "The gradient, or the holdout")
+LEAST_SECONDS = 60.0
+"""that a second reading is waited for; it may take ten times the first one"""
+ADVICE = (
+    "Split by a hash of the person (`samples.split()` or `unlearning.held_out`), take ids from the data, and compute "
+    "no feature or setting from all rows."
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A recipe to look at: its folder, its name there, what it gave, and the seconds that this took."""
+
+    folder: Path
+    name: str
+    loaded: recipes.Loaded
+    seconds: float
+
+    @property
+    def recipe(self) -> Recipe:
+        """Return what the recipe gave."""
+        return self.loaded.recipe
+
+
+def read(folder: Path, name: str) -> Subject:
+    """Run the recipe. Raises Refused with the line that raised."""
+    recipes.load(folder, name)  # imports what the recipe imports, which a worker does once
+    start = time.perf_counter()
+    loaded = recipes.load(folder, name)
+    return Subject(folder, name, loaded, time.perf_counter() - start)
+
+
+def counts(recipe: Recipe) -> dict[str, Any]:
+    """Return how many samples, people and weights there are, and the dtype and shape of what is trained on."""
+    inputs, targets = recipe.samples.tensors()
+    each = Counter(name for people in recipe.samples.people for name in people)
+    return {
+        "samples": len(recipe.samples),
+        "people": len(each),
+        "most_samples_of_a_person": max(each.values()),
+        "holdout": len(recipe.holdout[0]),
+        "inputs": shape_of(inputs),
+        "targets": shape_of(targets),
+    }
+
+
+def shape_of(value: Tensor) -> str:
+    """Return dtype and shape in words: ``float32 (120, 4)``."""
+    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+
+
+def inspect(subject: Subject) -> Iterator[Finding]:
+    """Make every check in order. What follows is left out where the model does not fit the data."""
+    fits = _fits(subject)
+    yield fits
+    if not fits.well:
+        return
+    yield _holdout(subject.recipe)
+    with tempfile.TemporaryDirectory() as place:
+        tables = shorten(subject.folder, Path(place))
+        again = SecondReading(subject.folder, subject.name, seed=1)
+        shorter = SecondReading(Path(place).resolve(), subject.name, seed=0) if tables else None
+        first, patience = reading(subject.recipe), max(LEAST_SECONDS, 10.0 * subject.seconds)
+        yield _repeats(first, again, patience)
+        yield _grows(subject.recipe, first, shorter, tables, patience)
+
+
+def _fits(subject: Subject) -> Finding:
+    """Try the forward pass, the loss and the gradient on a few samples; name dtypes and shapes where one raises."""
+    recipe = subject.recipe
+    inputs, targets = recipe.samples.tensors()
+    x, y = inputs[:FEW], targets[:FEW]
+    told = [f"inputs {shape_of(x)}", f"targets {shape_of(y)}"]
+    try:
+        problem = Problem(recipe)
+        w = problem.initial()
+        outputs = problem.outputs(w, x)
+        told.append(f"outputs {shape_of(outputs)}")
+        losses = problem.losses(outputs, y)
+        told.append(f"losses {shape_of(losses)}")
+        gradient = problem.gradient(w, x, y)
+        problem.score(problem.outputs(w, recipe.holdout[0][:FEW]), recipe.holdout[1][:FEW])
+    except MemoryError:
+        raise
+    except (RecipeError, Refused) as error:
+        return Finding("model, loss and data", False, f"{error.what} ({', '.join(told)})", error.hint)
+    except Exception as error:
+        step = STEPS[min(len(told) - 2, len(STEPS) - 1)]
+        found = refusal(error, subject.folder)
+        place = found.what if _in_folder(error, subject.folder) else f"{step} raised {type(error).__name__}."
+        return Finding("model, loss and data", False, f"{place} ({', '.join(told)})", found.hint)
+    if losses.shape != (len(x),):
+        what = f"The loss gives {shape_of(losses)} for {len(x)} samples."
+        return Finding("model, loss and data", False, what, "Return one loss for each sample: reduction='none'.")
+    if not bool(torch.isfinite(losses).all() and torch.isfinite(gradient).all()):
+        what = f"The loss or its gradient is not finite before any training ({', '.join(told)})."
+        return Finding(
+            "model, loss and data", False, what, "Scale the inputs, and look for a logarithm or a root of 0."
+        )
+    return Finding("model, loss and data", True, f"{len(w):,} weights; on {len(x)} samples: {', '.join(told)}.")
+
+
+def _in_folder(error: Exception, folder: Path) -> bool:
+    """Return whether a line of the recipe's folder was reached: else the place is a library's, which helps nobody."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(Path(frame.filename).resolve().is_relative_to(folder) for frame in frames)
+
+
+def _holdout(recipe: Recipe) -> Finding:
+    """Look for people who are trained on and in the holdout too."""
+    if recipe.holdout_subjects is None:
+        what = "The recipe does not say whose the holdout is."
+        hint = "Give holdout_subjects: then a deletion of somebody who is only there says so."
+        return Finding("holdout", True, what, hint)
+    both = on_both_sides(recipe)
+    if both:
+        what = f"{len(both)} people are trained on and in the holdout: its accuracy is too good."
+        return Finding("holdout", False, what, "Split by the person, not by the sample.")
+    return Finding("holdout", True, "Nobody in the holdout is trained on.")
+
+
+def _repeats(first: Reading, again: SecondReading, seconds: float) -> Finding:
+    """Compare with a reading by another process, with other seeds."""
+    try:
+        second = again.result(seconds)
+    except Refused as error:
+        return Finding("repeatable", False, f"Read a second time: {error.what}", error.hint)
+    hint = "Seed every draw, sort every set, and read no clock: a worker that starts again must find the same."
+    missing, changed = _differences(first, second)
+    more = len(second.samples.keys() - first.samples.keys())
+    if missing or changed or more:
+        what = f"Read a second time, {missing} samples are missing, {more} are new and {changed} have another content."
+        return Finding("repeatable", False, what, hint)
+    if first.start != second.start:
+        what = "Read a second time, the model starts from other weights under the same seed."
+        return Finding("repeatable", False, what, "Draw the weights by torch alone, inside model().")
+    if first.settings != second.settings:
+        return Finding("repeatable", False, "Read a second time, the training settings are others.", hint)
+    return Finding("repeatable", True, "Another process with other seeds reads the same samples, weights and settings.")
+
+
+def _grows(recipe: Recipe, full: Reading, shorter: SecondReading | None, tables: list[str], seconds: float) -> Finding:
+    """Compare with a reading of tables that lack every tenth row: all of those samples must be there in the whole."""
+    without = f"Without every tenth row of {', '.join(tables[:3])}{' and others' if len(tables) > 3 else ''}"
+    try:
+        part = None if shorter is None else shorter.result(seconds)
+    except Refused as error:
+        return Finding("growing data", False, f"{without}: {error.what}", error.hint)
+    if part is None or part == full:
+        return _by_hash(recipe)
+    moved, changed = _differences(part, full)
+    if moved or changed:
+        what = (
+            f"{without}, {moved} of {len(part.samples)} samples are not in training when the rows are there, and "
+            f"{changed} have another content. A retained sample that moves or changes blocks every update."
+        )
+        return Finding("growing data", False, what, ADVICE)
+    if part.numbers != full.numbers:
+        what = f"{without} the model has {part.numbers:,} weights, and {full.numbers:,} with them."
+        return Finding("growing data", False, what, "Fix the model's size: a new category must not widen it.")
+    if part.settings != full.settings:
+        return Finding("growing data", False, f"{without} the training settings are others.", ADVICE)
+    return Finding("growing data", True, f"{without} nobody changes sides and no other sample changes.")
+
+
+def _by_hash(recipe: Recipe) -> Finding:
+    """Say whether the split is that of ``held_out``, where the data are no tables in the recipe's folder."""
+    apart = "The recipe's data are no tables in its folder, so their growth was not tried."
+    held, trained = recipe.holdout_subjects, recipe.samples.people
+    if held and all(held_out(people) for people in held) and not any(held_out(people) for people in trained):
+        return Finding("growing data", True, f"{apart} The split is by unlearning.held_out: nobody changes sides.")
+    return Finding("growing data", True, apart, ADVICE)
+
+
+def _differences(part: Reading, whole: Reading) -> tuple[int, int]:
+    """Return how many samples of ``part`` are missing in ``whole``, and how many have another content there."""
+    missing = sum(1 for name in part.samples if name not in whole.samples)
+    changed = sum(1 for name, content in part.samples.items() if whole.samples.get(name, content) != content)
+    return missing, changed
