@@ -130,6 +130,7 @@ def _facts(statement: dict[str, Any]) -> dict[str, Any]:
     ended = ended if isinstance(ended, list) else []
     numbers = [_at(together, name) for name in ("epsilon", "delta")]
     epsilon, delta = (f"{each:.4g}" if isinstance(each, int | float) else str(each) for each in numbers)
+    said = _at(predicate, "in_plain_words")
     return {
         "verified": True,
         "request": predicate["request"],
@@ -143,7 +144,7 @@ def _facts(statement: dict[str, Any]) -> dict[str, Any]:
         "together": f"epsilon {epsilon} at delta {delta}" if together else "no claim",
         "from_these_versions_on": _at(limit, "statement") if limit else "no bound",
         # a certificate of the first format says it of what may follow, later ones of all that they claim
-        "in_plain_words": " ".join(_at(predicate, "in_plain_words") or ()) or _at(limit, "in_plain_words"),
+        "in_plain_words": " ".join(map(str, said)) if isinstance(said, list) else _at(limit, "in_plain_words"),
         "entries_in_log": len(predicate["audit"]["entries"]),
     }
 
