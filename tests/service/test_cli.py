@@ -120,7 +120,7 @@ def test_every_field_of_a_policy_can_be_said_on_the_command_line(site: Site, tmp
         "guarantee": "calibrated", "min-guarantee": "estimated",
         "epsilon": "2", "delta": "1e-6", "noise-std": "0.5", "max-distance": "0.01",
         "granularity": "subject", "reference": "renormalised", "threshold": "0.6", "cadence": "60",
-        "requests-per-month": "40", "collect": "9", "retrain-every": "604800",
+        "collect": "9", "retrain-every": "604800",
         "on-exhausted": "hold", "utility-tolerance": "none",
         "complete-when": "served", "on-suppressed": "leave_out", "on-unchecked-feed": "accept",
     }  # fmt: skip
