@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -91,7 +92,7 @@ def test_who_does_not_answer_is_unreachable_and_the_key_is_handed_over(run: Run)
         run(site, "delete", subject_id="ada")
     assert error.value.idempotency_key == site.asked[0].headers["Idempotency-Key"]
     assert error.value.idempotency_key in str(error.value)
-    assert "ada" not in str(error.value)
+    assert not re.search(r"\bada\b", str(error.value)), "its digits may hold these letters"
     assert len(site.asked) == 5
 
 
