@@ -13,6 +13,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
+import torch
+
 from tests.faults.deaths import DEATHS
 from tests.faults.invariants import Broken, counted
 from tests.faults.places import NotReached, open_place, stack_of
@@ -45,6 +47,7 @@ def run(seed: int, scale: float) -> Result:
 def killed_on(stack_name: str, seed: int, times: int) -> tuple[int, list[Broken]]:
     """Kill processes on a stack; return how many died, and what did not hold afterwards."""
     dice = Random(f"{stack_name} {seed}")
+    torch.set_num_threads(1)  # a fork of a process whose torch has threads waits for them for ever
     deaths = [death for death in DEATHS for _ in range(times)]
     dice.shuffle(deaths)
     found: list[Broken] = []
