@@ -243,7 +243,7 @@ def method_by_rule(samples: int, features: int, provable: bool) -> tuple[str, st
         return "retrain", f"{samples:,} samples of {features:,} numbers: training again takes no longer than an update."
     if provable:
         return "newton", "On this model a theorem limits how far an update is from a training without the person."
-    return "retrain", "No method changes this model with a proof, so it is trained again."
+    return "retrain", "On this model newton has no proof, so it is trained again."
 
 
 def _known(record: Mapping[Any, Any], kind: type[Policy | Calibration], what: str) -> None:

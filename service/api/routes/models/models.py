@@ -67,7 +67,7 @@ class Registration(BaseModel):
     name: ModelName
     recipe: RecipeName
     method: Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,32}$")] | None = Field(
-        default=None, description="auto, the default: preparation measures and chooses; it asks for proved at least"
+        default=None, description="auto, the default: preparation chooses once, by the counts of samples and features"
     )
     fallback: Literal["retrain"] | None = None
     min_guarantee: _GUARANTEES | None = None
