@@ -47,14 +47,12 @@ def keep_handovers(session: Session, store: Folder) -> None:
             continue
         name, text = f"{each.index + 1}.{each.key.key_id.hex()}", each.body.encode()
         try:
-            folder.create(name, text)
+            folder.add(name, [text])
         except FileExistsError:
             found = folder.read(name)
             if found == text:
                 continue
-            if text.startswith(found):  # a power cut left half of it
-                folder.write(name, [text])
-            elif not any(other.acknowledged and other.retired == each.retired for other in _read(folder, name)):
+            if not any(other.acknowledged and other.retired == each.retired for other in _read(folder, name)):
                 raise NotAuthentic(f"{folder}/{name} is no handover of this log, and is not overwritten.") from None
 
 
@@ -83,7 +81,7 @@ def _rotations(session: Session) -> list[Succession]:
 
 
 def _readable(entries: Iterable[tuple[int, str]]) -> list[Succession]:
-    """Return the rotations. What is none, or half of one, is left out: no chain needs it."""
+    """Return the rotations. What is none is left out: no chain needs it."""
     found = []
     for index, body in entries:
         with suppress(NotAuthentic):

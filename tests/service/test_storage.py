@@ -92,6 +92,9 @@ def test_no_power_cut_leaves_a_named_file_with_other_bytes_or_loses_a_promised_o
     files = Recorded()
     stored = Store(DiskFolder(tmp_path, files)).put([CONTENT])
     assert broken_promises(files, tmp_path, stored.digest) == []
+    added = Recorded()
+    DiskFolder(tmp_path / "journal", added).add(digest_of(CONTENT), [CONTENT[:7], CONTENT[7:]])
+    assert broken_promises(added, tmp_path / "journal", digest_of(CONTENT)) == []
 
 
 @pytest.mark.parametrize("forgotten", ["sync", "sync_folder"])
