@@ -290,9 +290,8 @@ class Watch:
 
 def newest_signed(session: Session) -> WitnessedHead | None:
     """Return the newest head of the log that was signed."""
-    newest = select(TreeHead.size, TreeHead.root).where(TreeHead.note != "").order_by(TreeHead.size.desc()).limit(1)
-    found = session.execute(newest).first()
-    return None if found is None else WitnessedHead(*found)
+    head = newest_head(session)
+    return None if head is None else WitnessedHead(head.size, head.root)
 
 
 def at_once(read: Callable[[Item], Value], items: Collection[Item]) -> list[Value]:

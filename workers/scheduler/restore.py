@@ -16,7 +16,7 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import log as ledger
-from expunge.service.audit.import_export import continue_log, hand_over
+from expunge.service.audit.import_export import Export, continue_log, hand_over
 from expunge.service.audit.key_rotation import handovers
 from expunge.service.audit.signed_note import NotAuthentic, Signer
 from expunge.service.infra.db import now
@@ -66,9 +66,6 @@ _RETIRED = (
     "The backup is older than what is served of this model, and holds neither its people nor its state. "
     "Register its recipe under another name with --on-suppressed leave_out; everybody who asked stays out of it."
 )
-
-
-Export = tuple[str, list[dict[str, Any]]]
 
 
 def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Sequence[Export] = ()) -> RestoreReport:
