@@ -22,6 +22,7 @@ import pytest
 from expunge.service.api.routes.models.models import Registration
 from expunge.service.cli import output
 from expunge.service.cli.client import Account, Client
+from expunge.service.cli.commands import evaluate
 from expunge.service.cli.main import main
 from expunge.service.cli.output import CommandError
 from tests.harness.servers import free_port
@@ -293,3 +294,14 @@ def test_no_console_reads_markup(text: str, capsys: pytest.CaptureFixture[str]) 
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Console":
                 off = {each.arg for each in node.keywords if ast.unparse(each.value) == "False"}
                 assert {"markup", "emoji"} <= off, path
+
+
+def test_a_command_of_a_package_that_is_missing_says_which_to_install(tmp_path: Path) -> None:
+    for command in (("advise",), ("evaluate",), ("audit", "epsilon")):
+        with patch.object(evaluate, "find_spec", return_value=None):
+            done = here(*command, "--recipe", "digits.py", home=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.splitlines() == [
+            "error: This command is part of expunge-lab, which is not installed.",
+            " hint: pip install expunge-lab",
+        ]
