@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -129,6 +130,7 @@ def test_a_certificate_attests_the_release_by_its_digest(service: Service, issue
     assert total == pytest.approx(
         {"guarantee": "proved", "mu": CLAIM.mu, "epsilon": part["claim"]["epsilon"], "delta": 1e-5}
     )
+    assert CLAIM.mu is not None
     assert part["as_of_version"] == {"mu": CLAIM.mu, "epsilon": CLAIM.epsilon, "delta": 1e-5}
     assert limit["mu"] == pytest.approx(mu_of(10**11)) and limit["epsilon"] == pytest.approx(CLAIM.epsilon_limit)
     assert part["from_this_version_on"] | {"statement": ""} == pytest.approx(limit | {"statement": ""})
@@ -258,7 +260,7 @@ def test_a_certificate_bounds_all_generations_that_may_hold_the_person(
     assert limit is None if units is None else limit["mu"] == mu_of(units)
 
 
-EDITS = {
+EDITS: dict[str, Callable[[Version], dict[str, Any]]] = {
     "claim": lambda version: {
         "claim": version.claim | {"guarantee": "exact", "max_distance": 0, "mu": 0, "epsilon": 0}
     },
@@ -325,7 +327,7 @@ def test_an_edited_task_is_not_signed(client: TestClient, service: Service, edit
         task = session.scalars(select(Task).where(Task.request_id == made["id"])).one()
         match edit:
             case "samples":
-                task.samples += 97
+                task.samples = 97 + (task.samples or 0)
             case "method":
                 task.method = "retrain"
             case "version":
@@ -500,7 +502,7 @@ def test_a_person_is_charged_the_sum_over_the_models_under_the_weakest_guarantee
         samples=2,
         people=1,
     )
-    assert CLAIM.mu is not None
+    assert CLAIM.mu is not None and CLAIM.epsilon is not None
     total = summed([CLAIM, assumed])
     assert total is not None
     assert total["guarantee"] == "calibrated"

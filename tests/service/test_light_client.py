@@ -80,7 +80,7 @@ def changed(statement: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     while isinstance(node[place], dict | list) and node[place] and rng.random() < 0.85:
         node = node[place]
         place = rng.choice(list(node)) if isinstance(node, dict) else rng.randrange(len(node))
-    odd = [None, "", "x", 5, 1 << 70, -1, [], {}, "00" * 32, b64encode(b"\0" * 32).decode()]
+    odd: list[Any] = [None, "", "x", 5, 1 << 70, -1, [], {}, "00" * 32, b64encode(b"\0" * 32).decode()]
     if rng.random() < 0.2:
         del node[place]
     else:
@@ -124,7 +124,7 @@ def test_the_client_opens_what_the_service_commits_to(service: Service, issued: 
     ):
         entries = statement["predicate"]["audit"]["entries"]
         entries[0]["body"] = json.dumps({"commitment": commitment(salt, order)})
-        people = sorted({order.subject_id} - {None} | set(order.subject_ids or ()))
+        people = sorted({*filter(None, [order.subject_id]), *(order.subject_ids or ())})
         certificates._check_opening(statement, salt, people, order.sample_ids or (), order.case_id)
         with pytest.raises(NotAuthentic):
             certificates._check_opening(statement, salt, people, order.sample_ids or (), "other")

@@ -423,7 +423,7 @@ def _inner_node(statement: Json) -> None:
     entry["leaf_hash"], entry["body"] = tree.node_hash(*pair).hex(), None
 
 
-LOG: dict[str, Callable[[list[Json]], object]] = {
+LOG: dict[str, Callable[[list[Any]], object]] = {
     "first line is missing": lambda log: log.pop(0),
     "a line is missing": lambda log: log.pop(len(log) // 2),
     "last line is missing": lambda log: log.pop(-2),
@@ -544,12 +544,13 @@ def rotations(world: World) -> dict[str, Papers]:
     own = [json.dumps(json.loads(body)) for body in bodies]
     for kind, log in {"own": own, "real": bodies}.items():
         forged = signed(THIEF, proved_in(statement_of(world.after), log, THIEF))
-        for name, more in {
+        rotations: Json = {
             "retired by the log's key": signatures(THIEF, world.new) | {"acknowledgement": None},
             "signed by the thief alone": signatures(THIEF, THIEF) | {"key": key},
             "successor of the log's key": signatures(world.new, THIEF) | {"endorsement": facts["endorsement"]},
             "successor of the first key": signatures(world.old, THIEF),
-        }.items():
+        }
+        for name, more in rotations.items():
             texts = [*bodies, canonical({"kind": ROTATED, **more}), issued_of(world, forged)]
             behind = (*lines_of(texts), world.export[-1])
             found[f"thief ({kind} log), lines behind the head: {name}"] = Papers(forged, key, behind)
