@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
 
 import typer
@@ -16,72 +16,40 @@ from typer.core import TyperGroup
 from expunge.service.cli.completion import server_names
 from expunge.service.cli.output import FAILED, USAGE, CommandError, show_error
 
-GROUPS = {
-    "Look": {
-        "status": "overview:status",
-        "open": "overview:open_page",
-        "versions": "models:versions",
-        "budget": "models:budget",
-    },
-    "Delete": {
-        "delete": "deletions:delete",
-        "requests": "deletions:commands",
-        "holds": "holds:commands",
-        "suppressions": "suppression:commands",
-    },
-    "Models": {
-        "check": "evaluate:check",
-        "advise": "evaluate:advise",
-        "models": "models:commands",
-        "evaluate": "evaluate:evaluate",
-    },
-    "Prove": {
-        "certificate": "certificate:commands",
-        "audit": "audit:commands",
-    },
-    "Connect": {
-        "servers": "connect.servers:commands",
-        "keys": "keys:commands",
-        "webhooks": "connect.webhooks:commands",
-        "consumers": "connect.consumers:commands",
-        "drop": "connect.drop:commands",
-        "registry": "connect.registry:commands",
-    },
-    "Operate": {
-        "up": "processes:up",
-        "doctor": "doctor:doctor",
-        "migrate": "processes:migrate",
-        "backup": "backups:backup",
-        "restore": "backups:restore",
-        "api": "processes:api",
-        "worker": "processes:worker",
-        "updater": "processes:updater",
-        "scheduler": "processes:scheduler",
-    },
-}
-COMMANDS = {name: place for group in GROUPS.values() for name, place in group.items()}
-"""module and name in ``expunge.service.cli.commands``: a function, or a Typer with more commands"""
-FORWARDED: dict[str, Any] = {
-    "add_help_option": False,
-    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
-}
-"""every option, --help too, is that of ``python -m workers.NAME``"""
+TITLES = ("Look", "Delete", "Models", "Prove", "Connect", "Operate")
+"""the groups that come first in the help"""
+PACKAGES = {"drop": "expunge-connect", "registry": "expunge-connect"}
+"""commands of packages that need not be installed"""
+
+
+def grouped() -> dict[str, dict[str, EntryPoint]]:
+    """Return the commands of all packages that are installed, by group: entry points named Group.command."""
+    found: dict[str, dict[str, EntryPoint]] = {title: {} for title in TITLES}
+    for each in sorted(entry_points(group="expunge.commands")):
+        title, _, name = each.name.partition(".")
+        found.setdefault(title, {})[name] = each
+    return found
 
 
 class Commands(TyperGroup):
     """Imports the module of the one command that is called: all of them together take a second."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        return list(COMMANDS)
+        return [name for commands in grouped().values() for name in commands]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
+        """Load a command: a function, or a Typer with more commands. Raises CommandError where a package is missing."""
+        place = next((commands[cmd_name] for commands in grouped().values() if cmd_name in commands), None)
+        if place is None and cmd_name in PACKAGES:
+            package = PACKAGES[cmd_name]
+            what = f"`expunge {cmd_name}` is part of {package}, which is not installed."
+            raise CommandError(what, f"pip install {package}", USAGE)
+        if place is None:
             return None
-        module, name = COMMANDS[cmd_name].split(":")
-        found = getattr(import_module(f"expunge.service.cli.commands.{module}"), name)
+        found = place.load()
         if not isinstance(found, typer.Typer):
             alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-            alone.command(**(FORWARDED if module == "evaluate" else {}))(found)
+            alone.command()(found)
             found = alone
         command = typer.main.get_command(found)
         command.name = cmd_name
@@ -89,8 +57,8 @@ class Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands in groups, each by what it is for."""
-        for title, names in GROUPS.items():
-            commands = [(name, self.get_command(ctx, name)) for name in names]
+        for title, places in grouped().items():
+            commands = [(name, self.get_command(ctx, name)) for name in places]
             with formatter.section(title):
                 formatter.write_dl([(name, command.get_short_help_str(90)) for name, command in commands])
 

@@ -22,7 +22,8 @@ def loaded_by(statement: str) -> set[str]:
 
 ROOMS = ("unlearning", "expunge/service", "expunge/workers", "expunge/migrations")
 COMMANDS = (
-    "from expunge.service.cli.main import COMMANDS, Commands; [Commands().get_command(None, each) for each in COMMANDS]"
+    "from expunge.service.cli.main import Commands; "
+    "[Commands().get_command(None, each) for each in Commands().list_commands(None)]"
 )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -305,3 +306,14 @@ def test_a_command_of_a_package_that_is_missing_says_which_to_install(tmp_path: 
             "error: This command is part of expunge-lab, which is not installed.",
             " hint: pip install expunge-lab",
         ]
+
+
+def test_a_command_without_entry_point_names_its_package(tmp_path: Path) -> None:
+    ours = [each for each in entry_points(group="expunge.commands") if each.name != "Connect.drop"]
+    with patch("expunge.service.cli.main.entry_points", return_value=ours):
+        done = here("drop", "status", home=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        "error: `expunge drop` is part of expunge-connect, which is not installed.",
+        " hint: pip install expunge-connect",
+    ]
