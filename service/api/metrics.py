@@ -29,7 +29,6 @@ from expunge.service.infra.tables import (
     BudgetEntry,
     Certificate,
     DeletionRequest,
-    FeedItem,
     Generation,
     Model,
     Task,
@@ -75,7 +74,7 @@ def render(database: Database, settings: Settings, traffic: Traffic, *, differs:
     with database.snapshot() as session:
         counted = counts(session)
         metrics = [*_requests(session, counted), *_updates(session, counted)]
-        for part in (_reasons, _certificates, _preparations, _budgets, _consumers, _webhooks, _keys, _feeds, processes):
+        for part in (_reasons, _certificates, _preparations, _budgets, _consumers, _webhooks, _keys, processes):
             metrics += part(session)
     registry = CollectorRegistry()
     registry.register(_Scrape([_build(), _witnessed(differs), *traffic.metrics(), *disks(settings), *metrics]))
@@ -117,17 +116,6 @@ def _webhooks(session: Session) -> Iterator[Metric]:
         pending.add_metric([tenant_id, endpoint], count)
         oldest.add_metric([tenant_id, endpoint], (at - since) / SECOND)
     yield from (pending, oldest)
-
-
-def _feeds(session: Session) -> Iterator[Metric]:
-    """Show when each tenant last imported deletion lists; no value for one that never did."""
-    text = "When deletion lists were last imported"
-    last = GaugeMetricFamily("expunge_deletion_lists_last_import_timestamp_seconds", text, labels=["tenant"])
-    for tenant_id, at in session.execute(
-        select(FeedItem.tenant_id, func.max(FeedItem.imported_at)).group_by(FeedItem.tenant_id)
-    ):
-        last.add_metric([tenant_id], at / SECOND)
-    yield last
 
 
 def _keys(session: Session) -> Iterator[Metric]:

@@ -81,11 +81,6 @@ class Settings(BaseSettings):
     grace_seconds: float = Field(default=HOUR_SECONDS, ge=0)
     disk_reserve_bytes: int = Field(default=1_000_000_000, ge=0)
     webhook_loopback: bool = False
-    opendsr_url: str | None = Field(default=None, pattern=r"^https?://[^\s?#@]+$")
-    opendsr_key_file: Path
-    opendsr_certificate_file: Path
-    opendsr_identities: str = "controller_customer_id"
-    opendsr_callback_hosts: str = ""
     idempotency_seconds: float = Field(default=DAY_SECONDS, gt=0)
     max_body_bytes: int = Field(default=1_048_576, gt=0)
     max_sample_ids: int = Field(default=10_000, gt=0)
@@ -95,6 +90,7 @@ class Settings(BaseSettings):
     work_units: int = Field(default=8, ge=1, le=10_000)
     trial_seconds: float = Field(default=300, ge=0)
     recipe_variables: str = ""
+    admission: str = ""
     vector_bytes: int = Field(default=64 * 2**30, gt=0)
     sample_bytes: int = Field(default=2 * 2**30, gt=0)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
@@ -116,8 +112,6 @@ class Settings(BaseSettings):
             "pepper_file": home / "secrets" / "pepper",
             "signing_key_file": home / "secrets" / "signing.key",
             "session_key_file": home / "secrets" / "session.key",
-            "opendsr_key_file": home / "secrets" / "opendsr.key",
-            "opendsr_certificate_file": home / "secrets" / "opendsr.pem",
         }
         answered = home / REGULATION_FILE
         if answered.exists():

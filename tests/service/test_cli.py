@@ -124,7 +124,7 @@ def test_every_field_of_a_policy_can_be_said_on_the_command_line(site: Site, tmp
         "granularity": "subject", "reference": "renormalised", "threshold": "0.6", "cadence": "60",
         "collect": "9", "retrain-every": "604800",
         "on-exhausted": "hold", "utility-tolerance": "none",
-        "complete-when": "served", "on-suppressed": "leave_out", "on-unchecked-feed": "accept",
+        "complete-when": "served", "on-suppressed": "leave_out",
     }  # fmt: skip
     site.answers = [(202, {"name": "m"})]
     flags = [word for name, value in options.items() for word in (f"--{name}", value)]

@@ -25,8 +25,6 @@ from expunge.service.audit.self_check import keep_checking
 from expunge.service.audit.signed_note import NotAuthentic, Signer
 from expunge.service.audit.witness import EPOCHS, HEADS, UPDATES, Witness
 from expunge.service.certificates.issue import issue_due
-from expunge.service.connect.opendsr.processor import Processor
-from expunge.service.connect.opendsr.requests import announce_statuses
 from expunge.service.infra.actors import SCHEDULER
 from expunge.service.infra.db import Busy, Database, now
 from expunge.service.infra.fault_injection import crash_point
@@ -125,7 +123,6 @@ class Scheduler:
             lambda: complete_served(self.database),
             lambda: retry_large(self.database),
             lambda: warn(self.database),
-            lambda: announce_statuses(self.database),
             lambda: expire_idempotency(self.database),
             lambda: forget_processes(self.database),
             lambda: drop_messages(self.database),
@@ -392,7 +389,6 @@ def open_scheduler(settings: Settings) -> Scheduler:
 
 def run(settings: Settings) -> None:
     """Repeat the duties until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
-    processor = Processor.of(settings)
     scheduler = retry(lambda: open_scheduler(settings), tries=None)
     pulse = Pulse(scheduler.database, scheduler.owner, "scheduler", settings.lease_seconds, None)
     pulse.start()
@@ -400,9 +396,7 @@ def run(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     outbound = Outbound(loopback=settings.webhook_loopback)
-    webhook_sender = WebhookSender(
-        scheduler.database, scheduler.session_key, outbound, settings.sweep_seconds, processor
-    )
+    webhook_sender = WebhookSender(scheduler.database, scheduler.session_key, outbound, settings.sweep_seconds)
     webhook_sender.start()
     checks = (scheduler.database, scheduler.signer, stop)
     threading.Thread(target=keep_checking, args=checks, name="audit-check", daemon=True).start()

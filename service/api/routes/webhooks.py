@@ -25,7 +25,6 @@ from expunge.service.requests.webhooks import (
     SUBSCRIBED,
     DeliveryOutcome,
     News,
-    Protocol,
     add_endpoint,
     disable,
     public_key,
@@ -76,7 +75,6 @@ class EndpointView(BaseModel):
     id: str
     url: str
     kinds: list[News]
-    protocol: Protocol = Field(description="opendsr: it gets status callbacks alone (docs/opendsr.md)")
     public_key: str = Field(description="whpk_...: verifies the v1a signatures")
     created_at: Moment
     disabled_at: Moment | None
@@ -239,7 +237,6 @@ def _view(service: Service, endpoint: WebhookEndpoint) -> EndpointView:
         id=endpoint.id,
         url=endpoint.url,
         kinds=[News(kind) for kind in endpoint.kinds],
-        protocol=Protocol(endpoint.protocol),
         public_key=public_key(service.session_key, endpoint),
         created_at=endpoint.created_at,
         disabled_at=endpoint.disabled_at,

@@ -83,9 +83,6 @@ def add(
     on_suppressed: Annotated[
         str | None, typer.Option(help="People who asked before and are still in the recipe: refuse, or leave_out.")
     ] = None,
-    on_unchecked_feed: Annotated[
-        str | None, typer.Option(help="Deletion lists that its identities cannot be compared with: refuse, or accept.")
-    ] = None,
     rank: Annotated[
         int | None, typer.Option(help="Recollection by sketch: directions kept, e.g. 64. Left out: exact vectors.")
     ] = None,
@@ -119,7 +116,6 @@ def add(
         "on_exhausted": on_exhausted,
         "complete_when": complete_when,
         "on_suppressed": on_suppressed,
-        "on_unchecked_feed": on_unchecked_feed,
     }
     given: dict[str, Any] = {field: value for field, value in body.items() if value is not None}
     if utility_tolerance is not None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from expunge.service.connect.registry.bom import properties_of
-from expunge.service.connect.registry.bundle import CHECKPOINT, write_bundle
-from expunge.service.infra.files import Damaged
+from expunge_client import NotAuthentic
+from expunge_connect.registry.bom import properties_of
+from expunge_connect.registry.bundle import CHECKPOINT, write_bundle
 
 VERSION: dict[str, Any] = {
     "model": "m",
@@ -46,6 +46,6 @@ def test_a_download_with_other_bytes_is_refused_and_not_kept(tmp_path: Path) -> 
         assert path == "/v1/models/m/versions/2/checkpoint"
         target.write_bytes(b"other weights")
 
-    with pytest.raises(Damaged, match="m 2"):
+    with pytest.raises(NotAuthentic, match="m 2"):
         write_bundle(tmp_path, {"recipe": "r"}, VERSION, download)
     assert not (tmp_path / CHECKPOINT).exists()

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expunge.service.connect.drop.identifiers import LISTS, hash_of, name
-from expunge.service.connect.drop.lists import ListEntry, identities, lists
+from expunge_connect.drop.identifiers import LISTS, hash_of, name
+from expunge_connect.drop.lists import ListEntry, identities, lists
 
 DANIELLE = {"first_name": "Danielle", "last_name": "Johnson", "birth_date": "July 4, 1985", "zip": "91790"}
 EVE = {"first_name": "Eve", "last_name": "Genesis", "vin": "1HGCM82633A004352"}

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
-from expunge.service.cli.client import Client, connect
-from expunge.service.cli.completion import ModelArgument
-from expunge.service.cli.output import AsJson, CommandError, show_facts, show_json
-from expunge.service.connect.registry.bundle import write_bundle
-from expunge.service.connect.registry.mlflow_registry import push as push_to_mlflow
-from expunge.service.infra.files import Damaged
+from expunge_client import NotAuthentic
+from expunge_client.cli.client import Client, connect
+from expunge_client.cli.completion import ModelArgument
+from expunge_client.cli.output import AsJson, CommandError, show_facts, show_json
+from expunge_connect.registry.bundle import write_bundle
+from expunge_connect.registry.mlflow_registry import push as push_to_mlflow
 
 commands = typer.Typer(no_args_is_help=True, help="Give versions to other systems: bundle, push.")
 Key = Annotated[Path | None, typer.Option("--sign", help="A private key (PEM, EC) for OpenSSF model signing.")]
@@ -75,8 +75,8 @@ def _plainly() -> Iterator[None]:
         yield
     except ImportError as error:
         what = f"The package {(error.name or '').partition('.')[0]} is not installed."
-        raise CommandError(what, "pip install 'expunge[registry,mlflow]'") from None
-    except Damaged as error:
+        raise CommandError(what, "pip install 'expunge-connect[registry,mlflow]'") from None
+    except NotAuthentic as error:
         raise CommandError(str(error), "Try again; `expunge doctor` looks at the store.") from None
     except ValueError as error:
         raise CommandError(

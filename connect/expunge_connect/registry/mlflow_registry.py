@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from expunge.service.connect.registry.bom import Facts, properties_of
+from expunge_connect.registry.bom import Facts, properties_of
 
 ALIAS = "current"
 EXPERIMENT = "expunge"

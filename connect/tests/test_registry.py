@@ -19,6 +19,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.harness.stack import Stack
+from tests.system.conftest import stack
+
+__all__ = ["stack"]
 
 pytestmark = pytest.mark.parametrize("stack", ["sqlite"], indirect=True)
 

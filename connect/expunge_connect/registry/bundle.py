@@ -6,8 +6,8 @@ import hashlib
 from pathlib import Path
 from typing import Protocol
 
-from expunge.service.connect.registry.bom import Facts, bill_of_materials
-from expunge.service.infra.files import Damaged
+from expunge_client import NotAuthentic
+from expunge_connect.registry.bom import Facts, bill_of_materials
 
 CHECKPOINT, BOM, SIGNATURE = "model.safetensors", "bom.cdx.json", "model.sig"
 _BLOCK = 1 << 20
@@ -25,7 +25,7 @@ def write_bundle(folder: Path, model: Facts, version: Facts, download: Download,
         key: a private key in PEM for OpenSSF model signing; ``model_signing verify key`` checks the signature.
 
     Raises:
-        Damaged: the checkpoint's SHA-256 is not the version's.
+        NotAuthentic: the checkpoint's SHA-256 is not the version's.
         ImportError: the extra ``registry`` is not installed.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ def write_bundle(folder: Path, model: Facts, version: Facts, download: Download,
     download(f"/v1/models/{version['model']}/versions/{version['number']}/checkpoint", checkpoint)
     if _sha256(checkpoint) != version["checkpoint_sha256"]:
         checkpoint.unlink()
-        raise Damaged(f"The checkpoint of {version['model']} {version['number']} arrived with other bytes.")
+        raise NotAuthentic(f"The checkpoint of {version['model']} {version['number']} arrived with other bytes.")
     (folder / BOM).write_text(bill_of_materials(model, version))
     names = [CHECKPOINT, BOM]
     if key is not None:

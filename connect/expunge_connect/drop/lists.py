@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import unicodedata
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,14 +18,15 @@ from pathlib import Path
 from typing import IO, NamedTuple
 from zipfile import BadZipFile, ZipFile
 
-from expunge.service.connect.drop.identifiers import COLUMNS, LISTS, PERSON, Row
-from expunge.service.infra.time import within_reach
-from unlearning.accounting.ids import spelled
+from expunge_connect.drop.identifiers import COLUMNS, LISTS, PERSON, Row
 
 REMOVED = "Removed"
 _NAME = re.compile(rf"([0-9]{{8}}_[0-9]{{4}})_({'|'.join((*LISTS, REMOVED))})(?:_[A-Za-z0-9]{{1,10}})?\.csv")
 _ITEM = re.compile(r"[A-Za-z0-9]{12}")
 HASH_BYTES = 32
+EARLIEST, LATEST = datetime(1971, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
+_HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""categories of control and format characters; the service compares ids by their NFC form, and refuses these"""
 LONGEST_LINE = 10_000
 """characters of a line of either file"""
 MOST_UNPACKED = 20
@@ -50,9 +52,12 @@ class DeletionList(NamedTuple):
 def received_at(source: str) -> datetime:
     """Return the day that the list was downloaded on, in UTC. Raises ValueError where the name holds no date."""
     try:
-        return within_reach(datetime.strptime(source[:8], "%Y%m%d").replace(tzinfo=UTC))
+        day = datetime.strptime(source[:8], "%Y%m%d").replace(tzinfo=UTC)
     except ValueError:
-        raise ValueError(f"{source} begins with no date (YYYYMMDD) from 1971 to 9998.") from None
+        day = datetime.min.replace(tzinfo=UTC)
+    if not EARLIEST <= day < LATEST:
+        raise ValueError(f"{source} begins with no date (YYYYMMDD) from 1971 to 9998.")
+    return day
 
 
 def lists(path: Path) -> Iterator[DeletionList]:
@@ -141,10 +146,11 @@ def _rows(path: Path, reader: csv.DictReader[str]) -> Iterator[Row]:
     for row in reader:
         if not row[PERSON] or "" in row:
             raise ValueError(f"{path}, line {reader.line_num}: no person, or more fields than columns.")
-        try:
-            row[PERSON] = spelled(row[PERSON])
-        except ValueError as error:
-            raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
+        row[PERSON] = unicodedata.normalize("NFC", row[PERSON])
+        if row[PERSON] != row[PERSON].strip() or any(unicodedata.category(each) in _HIDDEN for each in row[PERSON]):
+            raise ValueError(
+                f"{path}, line {reader.line_num}: a person's id with invisible characters, or white space at an end."
+            )
         yield row
     if reader.line_num < 2:
         raise ValueError(f"{path} holds no people: nobody would be found. Write all of them to it.")
