@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from expunge.service.cli.main import app
 from expunge.service.connect.drop.identifiers import hash_of
 from expunge.service.connect.drop.items import AnswerCode, Feed, answers, mark_checked, match, status_of, store
 from expunge.service.connect.drop.lists import ListEntry
 from expunge.service.infra.tables import DeletionRequest, FeedItem, FeedMatch
 from expunge.service.requests.legal_holds import place
 from expunge.workers.scheduler.restore import restore
+from expunge_client.cli.main import app
 from tests.workers.test_restore import Snapshot, export, signer, snapshot
 from tests.workers.worlds import TENANT, World
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from expunge.service.cli.output import AsJson, CommandError, errors, show_facts, show_json
+from expunge.service.cli.errors import told
 from expunge.service.connect.drop.items import (
     Answer,
     Feed,
@@ -30,6 +30,7 @@ from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.queue.notify import notify, publisher
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import DEFAULT_TENANT
+from expunge_client.cli.output import AsJson, CommandError, errors, show_facts, show_json
 
 commands = typer.Typer(no_args_is_help=True, help="California's deletion lists (DROP): import, match, status, export.")
 Tenant = Annotated[str, typer.Option(help="Whose lists these are.")]
@@ -37,6 +38,7 @@ _LATER = "Then run `expunge drop export` again: it answers what has changed."
 
 
 @commands.command("import")
+@told()
 def import_lists(
     files: Annotated[list[Path], typer.Argument(help="Downloaded lists: the CSV files, or the ZIP file.")],
     people: Annotated[Path | None, typer.Option("--identities", help="See `expunge drop match`.")] = None,
@@ -57,6 +59,7 @@ def import_lists(
 
 
 @commands.command("match")
+@told()
 def match_people(
     people: Annotated[Path, typer.Option("--identities", help="CSV: person, and email, phone, first_name, ...")],
     tenant: Tenant = DEFAULT_TENANT,
@@ -73,6 +76,7 @@ def match_people(
 
 
 @commands.command("status")
+@told()
 def status(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
     """Count the entries by what they would be answered now."""
     with _feed(tenant) as feed, feed.database.read() as session:
@@ -81,6 +85,7 @@ def status(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
 
 
 @commands.command("export")
+@told()
 def export(
     folder: Annotated[Path, typer.Argument(help="Where to write the answers; it is created.")],
     tenant: Tenant = DEFAULT_TENANT,

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
-from expunge.service.cli.client import Client, connect
-from expunge.service.cli.completion import ModelArgument
-from expunge.service.cli.output import AsJson, CommandError, show_facts, show_json
 from expunge.service.connect.registry.bundle import write_bundle
 from expunge.service.connect.registry.mlflow_registry import push as push_to_mlflow
 from expunge.service.infra.files import Damaged
+from expunge_client.cli.client import Client, connect
+from expunge_client.cli.completion import ModelArgument
+from expunge_client.cli.output import AsJson, CommandError, show_facts, show_json
 
 commands = typer.Typer(no_args_is_help=True, help="Give versions to other systems: bundle, push.")
 Key = Annotated[Path | None, typer.Option("--sign", help="A private key (PEM, EC) for OpenSSF model signing.")]
