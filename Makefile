@@ -61,10 +61,10 @@ $(BIN)/python:
 		{ echo "Expunge needs Python 3.11 to 3.13; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.runtime: requirements.lock pyproject.toml connect/pyproject.toml lab/pyproject.toml | $(BIN)/python
+$(VENV)/.runtime: requirements.lock pyproject.toml client/pyproject.toml connect/pyproject.toml lab/pyproject.toml | $(BIN)/python
 	@echo "Installing the locked dependencies into $(VENV) (the first time takes a minute or two)"
 	$(BIN)/python -m pip install -r requirements.lock
-	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e . -e connect -e lab
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e . -e client -e connect -e lab
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.runtime

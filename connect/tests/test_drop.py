@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from connect.tests.conftest import key_for
 from expunge.service.access.api_keys import Scope
-from expunge.service.cli.main import app
 from expunge.service.infra.tables import DeletionRequest
 from expunge.service.requests.legal_holds import place
 from expunge_client import Expunge
+from expunge_client.cli.main import app
 from expunge_connect.drop import admission, items
 from expunge_connect.drop.identifiers import hash_of
 from expunge_connect.drop.items import (

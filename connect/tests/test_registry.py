@@ -32,7 +32,7 @@ def needs(*modules: str) -> pytest.MarkDecorator:
 
 
 def expunge(stack: Stack, *words: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "expunge.service.cli.main", *words, "--json"]
+    command = [sys.executable, "-m", "expunge_client.cli.main", *words, "--json"]
     environment = stack.environment | {"EXPUNGE_API_KEY": stack.account.api_key, "EXPUNGE_URL": stack.account.url}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

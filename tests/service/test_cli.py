@@ -21,11 +21,11 @@ from unittest.mock import patch
 import pytest
 
 from expunge.service.api.routes.models.models import Registration
-from expunge.service.cli import output
-from expunge.service.cli.client import Account, Client
 from expunge.service.cli.commands import evaluate
-from expunge.service.cli.main import main
-from expunge.service.cli.output import CommandError
+from expunge_client.cli import output
+from expunge_client.cli.client import Account, Client
+from expunge_client.cli.main import main
+from expunge_client.cli.output import CommandError
 from tests.harness.servers import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +79,7 @@ def site() -> Iterator[Site]:
 def expunge(*arguments: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
     variables = kept | {"EXPUNGE_HOME": str(home)} | environment
-    command = [sys.executable, "-m", "expunge.service.cli.main", *arguments]
+    command = [sys.executable, "-m", "expunge_client.cli.main", *arguments]
     return subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
@@ -310,7 +310,7 @@ def test_a_command_of_a_package_that_is_missing_says_which_to_install(tmp_path: 
 
 def test_a_command_without_entry_point_names_its_package(tmp_path: Path) -> None:
     ours = [each for each in entry_points(group="expunge.commands") if each.name != "Connect.drop"]
-    with patch("expunge.service.cli.main.entry_points", return_value=ours):
+    with patch("expunge_client.cli.main.entry_points", return_value=ours):
         done = here("drop", "status", home=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [

@@ -248,7 +248,7 @@ def test_the_command_asks_a_worker_process_and_its_exit_code_tells(sound: World)
             "EXPUNGE_DATABASE_URL": sound.settings.database_url,
             "EXPUNGE_RECIPES": str(sound.settings.recipes),
         }
-        words = [sys.executable, "-m", "expunge.service.cli.main", "doctor", *arguments]
+        words = [sys.executable, "-m", "expunge_client.cli.main", "doctor", *arguments]
         return subprocess.run(words, env=os.environ | ours | environment, capture_output=True, text=True, check=False)
 
     (sound.settings.recipes / "bad.py").write_text("print('noise')\nraise OSError('person-3')\ndef recipe(): ...\n")

@@ -8,11 +8,12 @@ from importlib.util import find_spec
 
 import typer
 
-from expunge.service.cli.client import connect
-from expunge.service.cli.output import USAGE, CommandError
+from expunge.service.cli.errors import told
 from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import recipes_of
+from expunge_client.cli.client import connect
+from expunge_client.cli.output import USAGE, CommandError
 
 FORWARDED = {"allow_extra_args": True, "ignore_unknown_options": True}
 """every option, --help too, is that of the module that is run"""
@@ -20,6 +21,7 @@ evaluate, advise, check = (typer.Typer(add_completion=False, rich_markup_mode=No
 
 
 @evaluate.command(add_help_option=False, context_settings=FORWARDED)
+@told()
 def evaluate_model(context: typer.Context) -> None:
     """Measure all methods on a model (NAME) or a recipe (--recipe PATH), next to retraining and doing nothing."""
     arguments = list(context.args)

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from expunge.service.cli.client import Client, connect
-from expunge.service.cli.completion import ModelArgument
-from expunge.service.cli.output import (
+from expunge_client.cli.client import Client, connect
+from expunge_client.cli.completion import ModelArgument
+from expunge_client.cli.output import (
     USAGE,
     AsCsv,
     AsJson,

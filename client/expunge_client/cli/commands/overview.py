@@ -7,8 +7,8 @@ import webbrowser
 from collections import Counter
 from typing import Any
 
-from expunge.service.cli.client import REQUESTS, Account, Client, connect
-from expunge.service.cli.output import (
+from expunge_client.cli.client import REQUESTS, Account, Client, connect
+from expunge_client.cli.output import (
     AsJson,
     CommandError,
     due_in,

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from expunge.service.cli.output import UNREACHABLE, USAGE, CommandError, commands_of
+from expunge_client.cli.output import UNREACHABLE, USAGE, CommandError, commands_of
 
 ATTEMPTS = 4
 ID_DIGITS = 32

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from expunge.service.cli.client import REQUESTS, Client, connect
-from expunge.service.cli.completion import Request, model_names
-from expunge.service.cli.output import (
+from expunge_client.cli.client import REQUESTS, Client, connect
+from expunge_client.cli.completion import Request, model_names
+from expunge_client.cli.output import (
     BLOCKED,
     FAILED,
     AsCsv,
@@ -32,6 +32,7 @@ from expunge.service.cli.output import (
     show_list,
     show_rows,
 )
+from expunge_client.cli.people import read_people
 
 commands = typer.Typer(
     no_args_is_help=True,
@@ -102,8 +103,6 @@ def delete(
     if file is not None:
         if wait or estimate:
             raise typer.BadParameter("--file cannot be combined with --wait or --estimate")
-        from expunge.service.cli.people import read_people  # noqa: PLC0415 (it knows the service's rules, which load slowly)
-
         _delete_all(read_people(file, due_at), order, idempotency_key, as_json)
         return
     order |= _named(subject or [], sample or [])

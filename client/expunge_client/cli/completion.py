@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from expunge.service.cli.client import REQUESTS, Account, Client, read_servers, servers_file
-from expunge.service.cli.output import CommandError
+from expunge_client.cli.client import REQUESTS, Account, Client, read_servers, servers_file
+from expunge_client.cli.output import CommandError
 
 PATIENCE_SECONDS = 2.0
 MOST = 50

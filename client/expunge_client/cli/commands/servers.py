@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from expunge.service.cli.client import Account, read_servers, servers_file, write_private
-from expunge.service.cli.completion import server_names
-from expunge.service.cli.output import USAGE, AsCsv, AsJson, CommandError, errors, show_list
+from expunge_client.cli.client import Account, read_servers, servers_file, write_private
+from expunge_client.cli.completion import server_names
+from expunge_client.cli.output import USAGE, AsCsv, AsJson, CommandError, errors, show_list
 
 commands = typer.Typer(no_args_is_help=True, help="Services under names of yours: add, list, remove.")
 Name = Annotated[str, typer.Argument(help="Your name for it.", autocompletion=server_names)]

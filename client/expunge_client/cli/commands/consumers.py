@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from expunge.service.cli.client import connect
-from expunge.service.cli.completion import ModelArgument, consumer_names
-from expunge.service.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
+from expunge_client.cli.client import connect
+from expunge_client.cli.completion import ModelArgument, consumer_names
+from expunge_client.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
 
 Consumer = Annotated[str, typer.Argument(help="Name of a consumer.", autocompletion=consumer_names)]
 commands = typer.Typer(no_args_is_help=True, help="Who serves which version: list, report, remove.")

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from expunge.service.cli.client import REQUESTS, connect
-from expunge.service.cli.completion import Request
-from expunge.service.cli.output import AsJson, show_facts, show_json
+from expunge_client.cli.client import REQUESTS, connect
+from expunge_client.cli.completion import Request
+from expunge_client.cli.output import AsJson, show_facts, show_json
 
 commands = typer.Typer(no_args_is_help=True, help="Suppression entries: lift.")
 

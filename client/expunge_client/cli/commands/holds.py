@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from expunge.service.cli.client import connect
-from expunge.service.cli.completion import HoldArgument
-from expunge.service.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
+from expunge_client.cli.client import connect
+from expunge_client.cli.completion import HoldArgument
+from expunge_client.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
 
 commands = typer.Typer(no_args_is_help=True, help="Legal holds: place, list, show, lift.")
 _PATH = "/v1/holds"

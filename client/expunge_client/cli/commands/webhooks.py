@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from expunge.service.cli.client import connect
-from expunge.service.cli.completion import endpoint_ids
-from expunge.service.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
+from expunge_client.cli.client import connect
+from expunge_client.cli.completion import endpoint_ids
+from expunge_client.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
 
 commands = typer.Typer(no_args_is_help=True, help="Webhooks: add, list, test, disable, deliveries, replay.")
 Endpoint = Annotated[str, typer.Argument(help="Id of an endpoint, or its first digits.", autocompletion=endpoint_ids)]

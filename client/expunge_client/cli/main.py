@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from expunge.service.cli.completion import server_names
-from expunge.service.cli.output import FAILED, USAGE, CommandError, show_error
+from expunge_client.cli.completion import server_names
+from expunge_client.cli.output import FAILED, USAGE, CommandError, show_error
 
 TITLES = ("Look", "Delete", "Models", "Prove", "Connect", "Operate")
 """the groups that come first in the help"""
@@ -101,36 +101,12 @@ def main() -> None:
     except CommandError as error:
         show_error(error)
         sys.exit(error.code)
-    except ValueError as error:
-        show_error(_wrong_setting(error))
-        sys.exit(USAGE)
     except OSError as error:
         if error.filename is None:
             raise
         what = f"{error.filename} cannot be used: {error.strerror}."
         show_error(CommandError(what, "Let this user read and write there, or set EXPUNGE_HOME to another folder."))
         sys.exit(FAILED)
-    except RuntimeError as error:
-        from expunge.service.infra.db import Busy  # noqa: PLC0415  (here alone: most commands need no database)
-
-        if not isinstance(error, Busy):
-            raise
-        show_error(CommandError(str(error), "Is EXPUNGE_DATABASE_URL right, and the database running?"))
-        sys.exit(FAILED)
-
-
-def _wrong_setting(error: ValueError) -> CommandError:
-    """Return the error of a setting that is missing or wrong. Raises the given error where it is another."""
-    from pydantic import ValidationError  # noqa: PLC0415  (who gets here has imported them already)
-
-    from expunge.service.infra.settings import SettingsError  # noqa: PLC0415
-
-    if isinstance(error, ValidationError):
-        faults = (f"EXPUNGE_{'_'.join(map(str, fault['loc'])).upper()}: {fault['msg']}" for fault in error.errors())
-        return CommandError("; ".join(faults), "Every setting is explained in docs/operations/settings.md.")
-    if isinstance(error, SettingsError):
-        return CommandError(str(error), "")
-    raise error
 
 
 if __name__ == "__main__":
