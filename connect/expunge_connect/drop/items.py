@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from expunge_client import Expunge, Refused
+from expunge_client.calls import Order
 from expunge_connect.drop.identifiers import PERSON, Row, hash_of
 from expunge_connect.drop.lists import ListEntry, received_at
 from expunge_connect.places import batches, opened, read_secret, secret_of, writing
@@ -245,15 +246,14 @@ def _ask(feed: Feed, service: Expunge, wanted: Mapping[str, Sequence[str]]) -> l
     asked = "SELECT item FROM matches WHERE person = ? AND request IS NOT NULL"
     sourced = "SELECT min(source) FROM items WHERE item IN (SELECT value FROM json_each(?))"
     new: dict[str, list[str]] = {}
-    orders = []
+    orders: list[Order] = []
     for person, named in wanted.items():
         known = {item for (item,) in feed.database.execute(asked, (feed.digest_of(person),))}
         if items := sorted(set(named) - known):
             new[person] = items
             (source,) = feed.database.execute(sourced, (json.dumps(items),)).fetchone()
             received = received_at(source).strftime("%Y-%m-%dT%H:%M:%SZ")
-            order = {"subject_id": person, "regulation": "delete-act", "received_at": received, "case_id": source}
-            orders.append(order)
+            orders.append(Order(subject_id=person, regulation="delete-act", received_at=received, case_id=source))
     if not orders:
         return []
     made, refused = [], []
@@ -261,7 +261,7 @@ def _ask(feed: Feed, service: Expunge, wanted: Mapping[str, Sequence[str]]) -> l
     outcomes = service.delete_many(orders, idempotency_key=feed.key_of(orders))
     for (person, items), order, outcome in zip(new.items(), orders, outcomes, strict=True):
         if (request := outcome["request"]) is None:
-            refused.append(str(outcome["problem"]["detail"]))
+            refused.append(str((outcome["problem"] or {}).get("detail")))
             continue
         made.append(request["id"])
         digest = feed.digest_of(person)
