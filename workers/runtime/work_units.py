@@ -88,7 +88,7 @@ class Pieces:
 
     def _free(self, at: int) -> Any:
         """Return the query of free pieces: no owner, this process, or a process without a recent heartbeat."""
-        alive = at - int(self.process.settings.lease_seconds * SECOND)
+        alive = at - int(self.process.limits.lease_seconds * SECOND)
         beating = select(Heartbeat.process).where(Heartbeat.beat_at > alive)
         owner = self.record.owner
         return select(self.record).where(

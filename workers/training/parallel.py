@@ -264,5 +264,5 @@ def divisible(bench: Bench, learned: Learned) -> Divisible | None:
 
 
 def wanted(process: Process, holders: int) -> int:
-    """Return how many units the setting and the number of vectors make; fewer than two are not worth it."""
-    return min(process.settings.work_units, holders // LEAST_HOLDERS)
+    """Return how many units the limit and the number of vectors make; fewer than two are not worth it."""
+    return min(process.limits.work_units, holders // LEAST_HOLDERS)

@@ -88,7 +88,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun:
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device, most)
         require_closed_form(bench.method, bench.problem, examples)
         design = _design(job.policy, guarantee, examples)
-        require_vectors_fit(bench, examples, process.settings.vector_bytes)
+        require_vectors_fit(bench, examples, process.limits.vector_bytes)
         require_readable(process, job, bench, guarantee, everyone)
         _freeze(storage, job, bench, kept, everyone)
     crash_point("prepare-after-manifest")
