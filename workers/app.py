@@ -14,10 +14,10 @@ from sqlalchemy import select
 
 import expunge
 import unlearning
+from expunge.service.infra.broker.messages import MODEL_ID, TASK
+from expunge.service.infra.broker.notify import notify, notify_one
 from expunge.service.infra.db import Busy, now
 from expunge.service.infra.fault_injection import crash_point
-from expunge.service.infra.queue import notify as queue
-from expunge.service.infra.queue.messages import MODEL_ID, TASK
 from expunge.service.infra.tables import Model
 from expunge.service.infra.tracing import updating
 from expunge.service.models.restore_guard import PutBack
@@ -87,7 +87,7 @@ class Worker:
         self._process.storage.guard.look(pieces)
         if not self._help(pieces):
             return False
-        queue.notify_one(self._process.notifier, model_id)
+        notify_one(self._process.notifier, model_id)
         return True
 
     def update_what_waits(self) -> int:
@@ -157,7 +157,7 @@ class Worker:
         """Postpone a preparation for waiting deletions. It is taken up again after the messages that wait."""
         if isinstance(job, Preparation):
             put_off(self._database, job)
-        queue.notify(self._database, self._process.notifier, [job.lease.model_id])
+        notify(self._database, self._process.notifier, [job.lease.model_id])
 
     def _help(self, model_id: str) -> bool:
         """Compute a piece of a preparation or calibration by another worker; return False if none is free."""
@@ -184,7 +184,7 @@ class Worker:
         with self._database.read() as session:
             waits = session.scalar(select(Model.id).where(Model.id == model_id, Model.due_at <= now(session)))
         if waits is not None:
-            queue.notify(self._database, self._process.notifier, [model_id])
+            notify(self._database, self._process.notifier, [model_id])
 
 
 def register(app: Celery, worker: Worker) -> None:

@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _worker(settings: Settings) -> int:
-    from expunge.service.infra.queue import notify as queue  # noqa: PLC0415  (the scheduler starts without torch)
+    from expunge.service.infra.broker.notify import consumer  # noqa: PLC0415  (the scheduler starts without torch)
     from expunge.workers.app import Worker, register  # noqa: PLC0415
     from expunge.workers.runtime.db_retry import retry  # noqa: PLC0415
     from expunge.workers.runtime.heartbeat import Pulse  # noqa: PLC0415
@@ -53,7 +53,7 @@ def _worker(settings: Settings) -> int:
 
     process = retry(lambda: Process.of(settings), tries=None)
     pulse = Pulse(process.storage.database, process.owner, "worker", settings.lease_seconds, settings.device)
-    app = queue.consumer(settings.broker_url)
+    app = consumer(settings.broker_url)
     register(app, Worker(process, pulse))
     pulse.start()
     try:

@@ -28,11 +28,11 @@ from expunge.service.certificates.issue import issue_due
 from expunge.service.connect.opendsr.processor import Processor
 from expunge.service.connect.opendsr.requests import announce_statuses
 from expunge.service.infra.actors import SCHEDULER
+from expunge.service.infra.broker.notify import notify_one, publisher
 from expunge.service.infra.db import Busy, Database, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Store
 from expunge.service.infra.pseudonyms import Pepper
-from expunge.service.infra.queue import notify as queue
 from expunge.service.infra.settings import Settings, session_key
 from expunge.service.infra.tables import (
     DeletionRequest,
@@ -220,7 +220,7 @@ def sweep(database: Database, notifier: Celery) -> int:
         )
         models = session.scalars(rung).all()
     for model_id in models:
-        queue.notify_one(notifier, model_id)
+        notify_one(notifier, model_id)
     return len(models)
 
 
@@ -383,7 +383,7 @@ def open_scheduler(settings: Settings) -> Scheduler:
         pepper=pepper,
         session_key=session_key(settings),
         tenants=settings.served_tenants,
-        notifier=queue.publisher(settings.broker_url),
+        notifier=publisher(settings.broker_url),
         sweep_seconds=settings.sweep_seconds,
         grace_seconds=settings.grace_seconds,
         lease_seconds=settings.lease_seconds,

@@ -19,8 +19,8 @@ from torch import Tensor
 from expunge.service.audit.log import record
 from expunge.service.connect.drop.items import Feed, count_open, match
 from expunge.service.connect.drop.lists import identities
+from expunge.service.infra.broker.notify import notify
 from expunge.service.infra.db import Database, now
-from expunge.service.infra.queue import notify as queue
 from expunge.service.infra.tables import (
     DeletionRequest,
     Generation,
@@ -131,7 +131,7 @@ def require_compared(process: Process, job: Preparation, recipe: Recipe) -> None
         except (OSError, ValueError) as error:
             what = f"The recipe's identities cannot be read. {error}"
             raise Refused(what, "Correct the file, and register again.") from None
-        queue.notify(storage.database, process.notifier, found.to_notify)
+        notify(storage.database, process.notifier, found.to_notify)
         waiting = found.uncompared
     if not waiting:
         return

@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Self
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from expunge.service.infra.broker.notify import notify, notify_many
 from expunge.service.infra.db import now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Damaged
-from expunge.service.infra.queue import notify as queue
 from expunge.service.infra.tables import Generation, Model, WorkUnit
 from expunge.service.infra.tenants import recipes_of
 from expunge.workers.runtime import recipes
@@ -135,7 +135,7 @@ class Units(ABC):
         """Compute every unit, together with the workers that help. Raises Stale, and Interrupted between two units."""
         process, pieces = self.process, self.pieces
         count = pieces.count()
-        queue.notify_many(process.notifier, self.model_id, count - pieces.done() - 1)
+        notify_many(process.notifier, self.model_id, count - pieces.done() - 1)
         while (done := pieces.done()) < count:
             progress(done / count)
             with process.storage.database.write() as session:
@@ -150,7 +150,7 @@ class Units(ABC):
 
     def attempt(self, number: int, progress: Progress) -> None:
         """Notify other workers and compute one unit; give it back where that fails."""
-        queue.notify(self.process.storage.database, self.process.notifier, [self.model_id])
+        notify(self.process.storage.database, self.process.notifier, [self.model_id])
         try:
             self.compute(number, progress)
         except Taken:
@@ -190,7 +190,7 @@ def assist(process: Process, model_id: str, kinds: Iterable[type[Units]]) -> boo
             number = units.pieces.take(session)
         if number is not None:
             units.attempt(number, silent)
-            queue.notify(process.storage.database, process.notifier, [model_id])
+            notify(process.storage.database, process.notifier, [model_id])
         return number is not None
     return False
 
