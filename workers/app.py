@@ -21,21 +21,32 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Model
 from expunge.service.infra.tracing import updating
 from expunge.service.models.restore_guard import PutBack
+from expunge.service.queue import (
+    HALVE_AFTER,
+    HOLD_AFTER,
+    PATIENCE_SECONDS,
+    Deletions,
+    Interrupted,
+    Preparation,
+    Stale,
+    Work,
+    before,
+    claim,
+    claim_deletions,
+    give_up,
+    put_off,
+    waiting_deletions,
+)
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import of_the_machine
 from expunge.workers.runtime.heartbeat import Pulse
-from expunge.workers.runtime.jobs import Deletions, Preparation, Work
-from expunge.workers.runtime.lease import Stale
 from expunge.workers.runtime.model import Benches
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.training.calibrate import Orders
 from expunge.workers.training.parallel import VectorUnits, assist
 from expunge.workers.training.run import prepare
-from expunge.workers.update.claim import HALVE_AFTER, HOLD_AFTER, claim, claim_deletions
-from expunge.workers.update.precedence import PATIENCE_SECONDS, Interrupted, before, put_off, waiting_deletions
 from expunge.workers.update.run import Errand, update
-from expunge.workers.update.task_results import give_up
 
 PAUSE_SECONDS = 2.0
 MACHINE_PAUSE_SECONDS = 5.0

@@ -79,10 +79,10 @@ def _updater(settings: Settings) -> int:
     It asks the database and not the broker, because a busy worker may hold the message. torch is loaded when there is
     something to do for the first time.
     """
+    from expunge.service.queue import PATIENCE_SECONDS, waiting_deletions  # noqa: PLC0415
     from expunge.workers.runtime.db_retry import retry  # noqa: PLC0415
     from expunge.workers.runtime.heartbeat import Pulse  # noqa: PLC0415
     from expunge.workers.runtime.process import Process  # noqa: PLC0415
-    from expunge.workers.update.precedence import PATIENCE_SECONDS, waiting_deletions  # noqa: PLC0415
 
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

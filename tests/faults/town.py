@@ -26,10 +26,10 @@ from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.settings import Settings, session_key
 from expunge.service.infra.tables import Hold, Membership, Model, Removal, WebhookEndpoint
 from expunge.service.models.restore_guard import confirm
+from expunge.service.queue import Preparation, Work
 from expunge.service.requests import intake
 from expunge.service.requests.states import RequestRefused
 from expunge.service.requests.webhooks import add_endpoint
-from expunge.workers.runtime.jobs import Preparation, Work
 from expunge.workers.runtime.model import Benches
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.scheduler.replay import RestoreReport

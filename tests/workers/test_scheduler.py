@@ -12,7 +12,7 @@ from sqlalchemy import select
 from expunge.service.infra.broker.notify import notify, publisher
 from expunge.service.infra.db import Busy, now
 from expunge.service.infra.tables import Erasure, IdempotencyKey, Model, TreeHead, Version
-from expunge.workers.runtime.jobs import Deletions
+from expunge.service.queue import Deletions
 from expunge.workers.scheduler import run as scheduler
 from expunge.workers.storage.crypto_erase import destroy_keys, drop_superseded_state
 from tests.harness.files import path_in

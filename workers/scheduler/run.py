@@ -50,14 +50,16 @@ from expunge.service.models.figures import FOLDER as FIGURES
 from expunge.service.models.figures import Figures
 from expunge.service.models.restore_guard import Guard, PutBack, unconfirmed
 from expunge.service.models.retrain_plan import retrain_lease
+from expunge.service.models.swept_files import UNPURGED, note, note_deleted
+from expunge.service.models.swept_files import sweep as sweep_store
 from expunge.service.models.tallies import tally
+from expunge.service.queue import alive, alive_at, drawn
 from expunge.service.requests import legal_holds as holds
 from expunge.service.requests.deadlines import warn
 from expunge.service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from expunge.service.requests.status import settle
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.heartbeat import Pulse
-from expunge.workers.runtime.lease import alive, alive_at, drawn
 from expunge.workers.runtime.recipe_messages import drop_messages
 from expunge.workers.scheduler.ssrf_guard import Outbound
 from expunge.workers.scheduler.webhook_sender import WebhookSender
@@ -65,8 +67,6 @@ from expunge.workers.storage.crypto_erase import bury, destroy_keys, erase_ended
 from expunge.workers.storage.key_store import KeyStore
 from expunge.workers.storage.release_journal import confirm_committed
 from expunge.workers.storage.storage import open_places
-from expunge.workers.storage.swept_files import UNPURGED, note, note_deleted
-from expunge.workers.storage.swept_files import sweep as sweep_store
 
 LEASE = "scheduler"
 NOTIFY_PATIENCE_SECONDS = 3
