@@ -24,16 +24,15 @@ from expunge.service.infra.migrate import migrate
 from expunge.service.infra.settings import Settings, ensure_secrets
 from expunge.service.infra.tables import Model, PhaseSeconds, Task
 from expunge.service.models import register as registration
+from expunge.service.queue import Deletions, claim
 from expunge.service.requests import intake
 from expunge.workers.app import Worker
 from expunge.workers.runtime.heartbeat import Pulse
-from expunge.workers.runtime.jobs import Deletions
 from expunge.workers.runtime.model import Benches
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.update import run as unlearn
-from expunge.workers.update.claim import claim
 from tests.harness import servers
 from unlearning.accounting.policy import Policy
 

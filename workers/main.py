@@ -46,7 +46,7 @@ def main(arguments: list[str], limits: Limits = LIMITS) -> int:
 
 
 def _worker(settings: Settings, limits: Limits) -> int:
-    from expunge.service.infra.queue import notify as queue  # noqa: PLC0415  (the scheduler starts without torch)
+    from expunge.service.infra.broker.notify import consumer  # noqa: PLC0415  (the scheduler starts without torch)
     from expunge.workers.app import Worker, register  # noqa: PLC0415
     from expunge.workers.runtime.db_retry import retry  # noqa: PLC0415
     from expunge.workers.runtime.heartbeat import Pulse  # noqa: PLC0415
@@ -54,7 +54,7 @@ def _worker(settings: Settings, limits: Limits) -> int:
 
     process = retry(lambda: Process.of(settings, limits), tries=None)
     pulse = Pulse(process.storage.database, process.owner, "worker", limits.lease_seconds, settings.device)
-    app = queue.consumer(settings.broker_url)
+    app = consumer(settings.broker_url)
     register(app, Worker(process, pulse))
     pulse.start()
     try:
@@ -80,10 +80,10 @@ def _updater(settings: Settings, limits: Limits) -> int:
     It asks the database and not the broker, because a busy worker may hold the message. torch is loaded when there is
     something to do for the first time.
     """
+    from expunge.service.queue import PATIENCE_SECONDS, waiting_deletions  # noqa: PLC0415
     from expunge.workers.runtime.db_retry import retry  # noqa: PLC0415
     from expunge.workers.runtime.heartbeat import Pulse  # noqa: PLC0415
     from expunge.workers.runtime.process import Process  # noqa: PLC0415
-    from expunge.workers.update.precedence import PATIENCE_SECONDS, waiting_deletions  # noqa: PLC0415
 
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

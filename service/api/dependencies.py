@@ -69,7 +69,7 @@ class Service:
 
     @cached_property
     def notifier(self) -> Celery:
-        from expunge.service.infra.queue.notify import publisher  # noqa: PLC0415 (celery is slow to load; only writes notify)
+        from expunge.service.infra.broker.notify import publisher  # noqa: PLC0415 (celery is slow to load; only writes notify)
 
         return publisher(self.settings.broker_url)
 
@@ -81,7 +81,7 @@ class Service:
         """Notify the workers of these models; never raises. The scheduler's sweep finds what is lost here."""
         if not model_ids:
             return
-        from expunge.service.infra.queue.notify import notify  # noqa: PLC0415
+        from expunge.service.infra.broker.notify import notify  # noqa: PLC0415
 
         notify(self.database, self.notifier, model_ids)
 

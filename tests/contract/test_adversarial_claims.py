@@ -31,7 +31,8 @@ from safetensors.torch import load
 from torch import Tensor
 
 from expunge.service.infra.settings import Settings, ensure_secrets
-from expunge.workers.guarantee.certify import CapNotReached, Certified, Size, certify
+from expunge.service.queue import Size
+from expunge.workers.guarantee.certify import CapNotReached, Certified, certify
 from expunge.workers.guarantee.choose import guarantee_of, require_closed_form, require_needs
 from expunge.workers.guarantee.dry_run import establish
 from expunge.workers.guarantee.refine import refine

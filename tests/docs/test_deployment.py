@@ -17,7 +17,7 @@ import redis
 import yaml
 
 from expunge.service.cli.checks import _broker
-from expunge.service.infra.queue import notify as queue
+from expunge.service.infra.broker.notify import QUEUE, consumer, notify_one, publisher
 from expunge.service.infra.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -122,9 +122,9 @@ def test_the_broker_works_under_the_access_list_and_no_more_than_that(redis_url:
             url = redis_url.replace("//", f"//{name}:{password}@")
             assert _broker(url).well
             assert "refuses this user" in _broker(url.replace(password, "wrong")).what
-            assert queue.notify_one(queue.publisher(url), "a" * 32)
-            with queue.consumer(url).connection() as connection:
-                message = connection.SimpleQueue(queue.QUEUE).get(timeout=10)
+            assert notify_one(publisher(url), "a" * 32)
+            with consumer(url).connection() as connection:
+                message = connection.SimpleQueue(QUEUE).get(timeout=10)
                 assert message.payload[0] == ["a" * 32]
                 message.ack()
             with redis.Redis.from_url(url) as user:

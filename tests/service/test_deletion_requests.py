@@ -15,8 +15,8 @@ from sqlalchemy import delete, func, select, update
 
 from expunge.service.access.api_keys import authenticate
 from expunge.service.api.dependencies import Service
+from expunge.service.infra.broker.notify import publisher
 from expunge.service.infra.limits import Limits
-from expunge.service.infra.queue.notify import publisher
 from expunge.service.infra.tables import (
     AuditEntry,
     DeletionRequest,

@@ -51,13 +51,13 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.models import restore_guard as backups
 from expunge.service.models.restore_guard import PutBack
+from expunge.service.queue import end_without_version
 from expunge.service.requests import identity_check as verification
 from expunge.service.requests import legal_holds as holds
 from expunge.service.requests import suppression
 from expunge.service.requests.cancel import cancel
 from expunge.workers.scheduler import run as scheduler
 from expunge.workers.scheduler.restore import restore
-from expunge.workers.update.task_results import end_without_version
 from tests.faults.invariants import broken_after_restore
 from tests.harness.files import root_of
 from tests.workers.test_crashes import die_at
@@ -406,7 +406,7 @@ def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_sp
     old = snapshot(world)
     world.delete("p1")
     job = world.claim(model_id)
-    end_without_version(world.storage, job, {}, budget_cost)  # type: ignore[arg-type]
+    end_without_version(world.storage.database, world.storage.journal, job, {}, budget_cost)  # type: ignore[arg-type]
     world.storage.database.close()
     world.storage.keys.close()
     world.expire_lease(model_id)

@@ -120,7 +120,7 @@ def test_a_worker_that_was_given_up_writes_nothing_into_its_work_unit(world: Wor
     course = opened(world, model_id)
     late = open_world(world.settings)
     with late.database.write() as session:
-        pieces = work_units.Pieces(late.process, WorkUnit, course.generation_id)
+        pieces = work_units.pieces_of(late.process, WorkUnit, course.generation_id)
         number = pieces.take(session)
     world.change(WorkUnit, (course.generation_id, number), owner="somebody else")
     opened(late, model_id).attempt(int(number or 0), lambda _: None)

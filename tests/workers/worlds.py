@@ -34,18 +34,17 @@ from expunge.service.infra.tables import (
 from expunge.service.infra.time import SECOND
 from expunge.service.models import register as registration
 from expunge.service.models.publications import PUBLISHING, claim_digest
+from expunge.service.queue import Deletions, Preparation, claim
 from expunge.service.requests import identity_check as verification
 from expunge.service.requests import intake
 from expunge.service.requests.states import Suppress
 from expunge.workers.app import Worker
 from expunge.workers.runtime.heartbeat import Pulse
-from expunge.workers.runtime.jobs import Deletions, Preparation
 from expunge.workers.runtime.model import Benches
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.scheduler.run import LEASE as SCHEDULER
 from expunge.workers.storage.storage import Storage
-from expunge.workers.update.claim import claim
 from expunge.workers.update.run import Errand
 from unlearning.accounting.policy import Policy
 

@@ -73,7 +73,7 @@ class Storage:
     @cached_property
     def journal(self) -> Journal:
         """Return the journal of updates, which a restored backup is compared with."""
-        return Journal(self.guard.witness, self.sealer)
+        return Journal(self.guard, self.sealer)
 
     @property
     def figures(self) -> Figures:
