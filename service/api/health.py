@@ -50,7 +50,7 @@ def readyz(service: Running) -> ReadyView:
             raise _not_ready("A restored backup waits for `expunge restore --confirm`; until then only reading works.")
     _require_store(service)
     with service.database.read() as session:
-        workers = live_workers(session, service.settings.lease_seconds)
+        workers = live_workers(session, service.limits.lease_seconds)
     if workers == 0:
         raise _not_ready("No worker is alive: start one with `expunge worker`.")
     return ReadyView(workers=workers)

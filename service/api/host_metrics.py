@@ -12,6 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from expunge.service.infra.db import now
+from expunge.service.infra.limits import LIMITS
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import AuditEntry, Heartbeat, LogCheck
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND
@@ -29,8 +30,8 @@ def disks(settings: Settings) -> Iterator[Metric]:
             if isinstance(place, Path):
                 free.add_metric([name], shutil.disk_usage(place).free)
     yield free
-    text = "With less than this free `expunge doctor` fails (EXPUNGE_DISK_RESERVE_BYTES)"
-    yield GaugeMetricFamily("expunge_disk_reserve_bytes", text, settings.disk_reserve_bytes)
+    text = "With less than this free `expunge doctor` fails"
+    yield GaugeMetricFamily("expunge_disk_reserve_bytes", text, LIMITS.disk_reserve_bytes)
 
 
 def processes(session: Session) -> Iterator[Metric]:

@@ -21,8 +21,8 @@ from sqlalchemy.orm import Session
 
 from expunge.service.api.host_metrics import disks, processes
 from expunge.service.api.traffic import Traffic, filled
+from expunge.service.infra.broker.messages import FAILED_NOTIFICATIONS
 from expunge.service.infra.db import Database, now
-from expunge.service.infra.queue.messages import FAILED_NOTIFICATIONS
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import (
     ApiKey,

@@ -31,7 +31,7 @@ def overview(visit: Visitor, after: Annotated[str, Query(max_length=63)] = "") -
             "queue": views.queue(session, tenant, visit.caller.scopes) if reads else [],
             "recent": views.recent(session, tenant) if reads else [],
             "deadlines": views.deadlines_plot(session, tenant) if reads else None,
-            "processes": views.processes(session, service.settings.lease_seconds),
+            "processes": views.processes(session, service.limits.lease_seconds),
             "audit": views.log_state(session) if visit.may(Scope.AUDIT_READ) else None,
             "busy": views.is_busy(visit.caller, figures, rows),
         }
