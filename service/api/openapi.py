@@ -11,7 +11,6 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from expunge.service.api.examples import exemplify
-from expunge.service.api.news import SCHEMAS
 
 Node = dict[str, Any]
 _TEXT = {"type": "string"}
@@ -120,7 +119,7 @@ def document(app: FastAPI, kept_seconds: float) -> Node:
                 summary="Deletion requests for trained models.",
                 description="Forget a person, publish a new version, prove what was done.",
                 tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
-                webhooks=SCHEMAS.routes,
+                webhooks=app.webhooks.routes,
             ),
             f"one new random value for each new request; its answer is replayed for {kept_seconds:g} seconds",
         )

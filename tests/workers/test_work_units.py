@@ -8,8 +8,8 @@ import pytest
 import torch
 from prometheus_client.parser import text_string_to_metric_families
 
-from expunge.service.api.metrics import render
 from expunge.service.api.traffic import Traffic
+from expunge.service.api.views.metrics import render
 from expunge.service.infra.tables import Model, StoredVector, WorkUnit
 from expunge.service.models.retrain_plan import work_units_of
 from expunge.workers.scheduler.run import open_scheduler

@@ -1,4 +1,4 @@
-"""Deletion requests as clients see them."""
+"""Deletion requests as clients see them, for the API and the page."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.api.problems import not_found
 from expunge.service.api.types import FreeText, Moment
 from expunge.service.infra.tables import DeletionRequest, Model, Task, Version
 from expunge.service.infra.time import day_and_time
@@ -125,7 +126,25 @@ def answer_for(caller: Caller, answer: dict[str, Any]) -> dict[str, Any]:
     return answer if Scope.PEOPLE_SEARCH in caller.scopes else answer | {"remains_in": None}
 
 
-def views(
+def find_request(session: Session, tenant_id: str, request_id: str) -> DeletionRequest:
+    """Return the tenant's request. Raises ApiProblem (404)."""
+    row = session.get(DeletionRequest, request_id)
+    if row is None or row.tenant_id != tenant_id:
+        raise not_found("deletion_request")
+    return row
+
+
+def salts(session: Session, requests: Collection[str]) -> dict[str, bytes]:
+    """Return, by request, what its opening is derived from."""
+    rows = select(DeletionRequest.id, DeletionRequest.salt).where(DeletionRequest.id.in_(requests))
+    return {request_id: salt for request_id, salt in session.execute(rows)}
+
+
+def request_view(session: Session, request: DeletionRequest, scopes: Collection[str]) -> DeletionRequestView:
+    return request_views(session, [request], scopes)[0]
+
+
+def request_views(
     session: Session, requests: Sequence[DeletionRequest], scopes: Collection[str] = ()
 ) -> list[DeletionRequestView]:
     """Return the requests with every model's part. ``scopes``: what their reasons may name of a person or a model."""

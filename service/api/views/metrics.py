@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib.metadata import version as metadata_version
+from pathlib import Path
 from platform import python_version
 from typing import Any
 
@@ -19,10 +22,16 @@ from prometheus_client.core import (
 from sqlalchemy import ColumnElement, Select, case, func, select
 from sqlalchemy.orm import Session
 
-from expunge.service.api.host_metrics import disks, processes
 from expunge.service.api.traffic import Traffic, filled
+from expunge.service.api.views.consumers import consumer_rows
+from expunge.service.api.views.log import log_state
+from expunge.service.api.views.models import gauge
+from expunge.service.api.views.processes import processes
+from expunge.service.api.views.selection import OPEN
+from expunge.service.audit.log import signed_size
 from expunge.service.infra.broker.messages import FAILED_NOTIFICATIONS
 from expunge.service.infra.db import Database, now
+from expunge.service.infra.limits import LIMITS
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import (
     ApiKey,
@@ -38,8 +47,7 @@ from expunge.service.infra.tables import (
     WebhookEndpoint,
     WorkUnit,
 )
-from expunge.service.infra.time import BUCKETS, SECOND
-from expunge.service.models.consumers import standing
+from expunge.service.infra.time import ALIVE_SECONDS, BUCKETS, SECOND
 from expunge.service.models.tallies import (
     ENTRIES,
     INTAKE,
@@ -53,9 +61,8 @@ from expunge.service.models.tallies import (
 )
 from expunge.service.requests.reasons import Reason, Role, explain
 from expunge.service.requests.webhooks import MAX_ATTEMPTS
-from unlearning.accounting.budget import epsilon_of, updates_left
 
-_OPEN = ("queued", "running", "blocked")
+_PLACES = ("home", "store", "private_store", "key_folder")
 _LABEL: Any = Model.tenant_id + "/" + Model.name
 """what ``_of`` splits; no tenant's name has a slash"""
 
@@ -75,12 +82,36 @@ def render(database: Database, settings: Settings, traffic: Traffic, *, differs:
     with database.snapshot() as session:
         counted = counts(session)
         metrics = [*_requests(session, counted), *_updates(session, counted)]
-        for part in (_reasons, _certificates, _preparations, _budgets, _consumers, _webhooks, _keys, _feeds, processes):
+        for part in (
+            _reasons,
+            _certificates,
+            _preparations,
+            _budgets,
+            _consumers,
+            _webhooks,
+            _keys,
+            _feeds,
+            _processes,
+            _audit_log,
+        ):
             metrics += part(session)
     registry = CollectorRegistry()
-    registry.register(_Scrape([_build(), _witnessed(differs), *traffic.metrics(), *disks(settings), *metrics]))
+    registry.register(_Scrape([_build(), _witnessed(differs), *traffic.metrics(), *_disks(settings), *metrics]))
     registry.register(FAILED_NOTIFICATIONS)
     return generate_latest(REGISTRY) + generate_latest(registry)
+
+
+def _disks(settings: Settings) -> Iterator[Metric]:
+    """Show what is free on the disks that this process can reach; a bucket has none."""
+    free = GaugeMetricFamily("expunge_disk_free_bytes", "Free on the disk of a place of the service", labels=["place"])
+    for name in _PLACES:
+        place = getattr(settings, name)
+        with suppress(OSError):
+            if isinstance(place, Path):
+                free.add_metric([name], shutil.disk_usage(place).free)
+    yield free
+    text = "With less than this free `expunge doctor` fails"
+    yield GaugeMetricFamily("expunge_disk_reserve_bytes", text, LIMITS.disk_reserve_bytes)
 
 
 def _build() -> Metric:
@@ -181,7 +212,7 @@ def _requests(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
             func.min(case((Task.status != "blocked", DeletionRequest.created_at))),
         )
         .select_from(Model)
-        .outerjoin(Task, (Task.model_id == Model.id) & Task.status.in_(_OPEN))
+        .outerjoin(Task, (Task.model_id == Model.id) & Task.status.in_(OPEN))
         .outerjoin(DeletionRequest, DeletionRequest.id == Task.request_id)
         .group_by(_LABEL)
     )
@@ -221,7 +252,7 @@ def _nearest(at: int) -> ColumnElement[int | None]:
 def _deadlines(session: Session, at: int) -> Iterator[Metric]:
     """Yield the late requests, the next deadline, and what has none. One that touches two models counts once."""
     missed = case((DeletionRequest.due_at < at, DeletionRequest.due_at))
-    facts = select(func.count(missed), func.min(missed), _nearest(at)).where(DeletionRequest.status.in_(_OPEN))
+    facts = select(func.count(missed), func.min(missed), _nearest(at)).where(DeletionRequest.status.in_(OPEN))
     count, first_missed, due_at = session.execute(facts).one()
     yield GaugeMetricFamily(
         "expunge_requests_overdue",
@@ -253,7 +284,7 @@ def _deadlines(session: Session, at: int) -> Iterator[Metric]:
     share = func.max(case((DeletionRequest.due_at >= at, (at - DeletionRequest.received_at) * 1.0 / period)))
     undated = case((DeletionRequest.due_at.is_(None), DeletionRequest.received_at))
     by_tenant = select(DeletionRequest.tenant_id, share, func.count(undated), func.min(undated))
-    open_ones = by_tenant.where(DeletionRequest.status.in_(_OPEN)).group_by(DeletionRequest.tenant_id)
+    open_ones = by_tenant.where(DeletionRequest.status.in_(OPEN)).group_by(DeletionRequest.tenant_id)
     for tenant_id, greatest, count, received_at in session.execute(open_ones):
         if greatest is not None:
             used.add_metric([tenant_id], float(greatest))
@@ -396,11 +427,12 @@ def _consumers(session: Session) -> Iterator[Metric]:
         "Consumers of a model by their standing to its current version",
         labels=["tenant", "model", "standing"],
     )
-    heads = select(_LABEL, Model, Version).join(Version, Version.id == Model.current_id)
-    for label, model, head in session.execute(heads):
-        counts = Counter(each["status"] for each in standing(session, model, head))
+    models = session.scalars(select(_LABEL).join(Version, Version.id == Model.current_id)).all()
+    counts = Counter(((each.tenant, each.model), each.status) for each in consumer_rows(session))
+    for label in models:
+        tenant, model = _of(label)
         for status in ("current", "behind", "unknown"):
-            serving.add_metric([*_of(label), status], counts[status])
+            serving.add_metric([tenant, model, status], counts[(tenant, model), status])
     yield serving
 
 
@@ -411,21 +443,56 @@ def _budgets(session: Session) -> Iterator[Metric]:
     limit = _per_model("expunge_budget_epsilon_limit", "Epsilon that the policy allows the generation")
     ratio = _per_model("expunge_budget_spent_ratio", "Spent share of the generation's budget, in mu squared")
     left = _per_model("expunge_budget_updates_left", "Updates that the rest of the generation's budget pays for")
-    rows = (
-        select(
-            _LABEL, Generation.spent, Generation.budget, Generation.epsilon, Generation.delta, Generation.budget_cost
-        )
-        .join(Generation, (Generation.id == Model.generation_id) & (Generation.status == "live"))
-        .where(Generation.budget.is_not(None), Generation.epsilon.is_not(None), Generation.delta.is_not(None))
+    rows = select(_LABEL, Generation).join(
+        Generation, (Generation.id == Model.generation_id) & (Generation.status == "live")
     )
-    for model, units, budget, epsilon, delta, cost in session.execute(rows):
-        updates = updates_left(units, budget, cost or 0)
-        if updates is not None:
-            left.add_metric(_of(model), updates)
-        spent.add_metric(_of(model), epsilon_of(units, delta))
-        limit.add_metric(_of(model), epsilon)
-        ratio.add_metric(_of(model), units / budget if budget else 1)
+    for model, generation in session.execute(rows):
+        budget = gauge(generation)
+        if budget is None or budget.epsilon_spent is None or budget.epsilon_limit is None:
+            continue
+        if budget.left is not None:
+            left.add_metric(_of(model), budget.left)
+        spent.add_metric(_of(model), budget.epsilon_spent)
+        limit.add_metric(_of(model), budget.epsilon_limit)
+        ratio.add_metric(_of(model), budget.share)
     yield from (spent, limit, ratio, left)
+
+
+def _processes(session: Session) -> Iterator[Metric]:
+    """Show who beats, how many processes of each kind are alive, and the state of the audit log."""
+    beats = GaugeMetricFamily(
+        "expunge_worker_heartbeat_timestamp_seconds",
+        "Last heartbeat of a worker, updater or scheduler; of none that another has replaced",
+        labels=["worker"],
+    )
+    dropped = CounterMetricFamily(
+        "expunge_messages_dropped", "Messages in the broker that were none of ours, and were dropped", labels=["worker"]
+    )
+    found = processes(session, ALIVE_SECONDS)
+    for each in found:
+        beats.add_metric([each.row.process], each.row.beat_at / SECOND)
+        if each.row.kind == "worker":
+            dropped.add_metric([each.row.process], each.row.dropped)
+    yield from (beats, dropped)
+    alive = Counter(each.row.kind for each in found if each.alive)
+    counts = GaugeMetricFamily("expunge_processes", "Processes that beat within the last minute", labels=["kind"])
+    for kind in sorted({"worker", "scheduler", *alive}):  # without an updater a service works: nobody is to be alerted
+        counts.add_metric([kind], alive[kind])
+    yield counts
+
+
+def _audit_log(session: Session) -> Iterator[Metric]:
+    """Show the log's size, and the scheduler's last check of it. Before the first one it has no value."""
+    yield GaugeMetricFamily("expunge_audit_log_size", "Entries in the signed log", value=signed_size(session))
+    text = "When the scheduler last checked the whole audit log"
+    checked_at = GaugeMetricFamily("expunge_audit_log_checked_timestamp_seconds", text)
+    text = "1: the last check of the audit log found no fault; 0: the log was tampered with"
+    verified = GaugeMetricFamily("expunge_audit_log_verified", text)
+    state = log_state(session)
+    if state["checked_at"] is not None:
+        checked_at.add_metric([], state["checked_at"] / SECOND)
+        verified.add_metric([], int(state["fault"] is None))
+    yield from (checked_at, verified)
 
 
 def _per_model(name: str, text: str) -> GaugeMetricFamily:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, date, datetime, time
 from typing import Any
 from urllib.parse import urlencode
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from expunge.service.api.problems import ApiProblem
@@ -85,8 +85,7 @@ class ListFilter:
 
     def _parts(self, tenant_id: str) -> Select[str]:
         """Select the requests with a part in the model that has the status."""
-        named = select(Task.request_id).join(Model, Model.id == Task.model_id)
-        named = named.where(Model.tenant_id == tenant_id, Model.name == self.model)
+        named = _with_model(tenant_id, self.model)
         return named.where(Task.status.in_(_statuses(self.status))) if self.status else named
 
 
@@ -112,9 +111,40 @@ def all_of(session: Session, chosen: ListFilter, tenant_id: str, at: int) -> Ite
         yield [found[each] for each in some if each in found]
 
 
+def newest(
+    session: Session,
+    tenant_id: str,
+    *,
+    status: Status | None = None,
+    model: str | None = None,
+    id_prefix: str | None = None,
+    case_id: str | None = None,
+    after: tuple[int, str] | None = None,
+    limit: int,
+) -> Sequence[DeletionRequest]:
+    """Return the requests that came last, from those taken in before ``after`` (moment, id)."""
+    rows = select(_request).where(_request.tenant_id == tenant_id)
+    if status is not None:
+        rows = rows.where(_request.status == status)
+    if case_id is not None:
+        rows = rows.where(_request.case_id == case_id)
+    if model is not None:
+        rows = rows.where(_request.id.in_(_with_model(tenant_id, model)))
+    if id_prefix is not None:
+        rows = rows.where(_request.id.startswith(id_prefix))
+    if after is not None:
+        rows = rows.where(tuple_(_request.created_at, _request.id) < after)
+    return session.scalars(rows.order_by(_request.created_at.desc(), _request.id.desc()).limit(limit)).all()
+
+
+def _with_model(tenant_id: str, name: str) -> Select[str]:
+    named = select(Task.request_id).join(Model, Model.id == Task.model_id)
+    return named.where(Model.tenant_id == tenant_id, Model.name == name)
+
+
 def _ordered(rows: Select[Any], chosen: ListFilter) -> Select[Any]:
     if chosen.sort == "due":
-        return rows.order_by(_request.due_at.is_(None), _request.due_at, _request.id)
+        return rows.order_by(_request.due_at.is_(None), _request.due_at, _request.received_at, _request.id)
     if chosen.sort == "oldest":
         return rows.order_by(_request.received_at, _request.id)
     return rows.order_by(_request.received_at.desc(), _request.id.desc())
