@@ -31,7 +31,7 @@ CHANGEABLE = (
     "utility_tolerance",
 )
 FIXED = {field.name for field in fields(Policy)}.difference(CHANGEABLE)
-_READ = ("on_suppressed", "on_unchecked_feed")
+_READ = ("on_suppressed",)
 _NEW = "Register the recipe under another name to have it otherwise."
 _CLAIMED = f"It is fixed at registration, because the claims of the versions depend on it. {_NEW}"
 _READ_ONCE = f"It is read at registration alone. {_NEW}"

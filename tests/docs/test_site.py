@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import typer
 
-from expunge.service.cli.main import app
+from expunge_client.cli.main import app
 from tests.docs.commands import BLOCKS, PAGES, ROOT, Block
 from tests.docs.screenshots import FRAMES, PLACE, SCHEMES
 from tests.harness.browser import chromium

@@ -19,13 +19,13 @@ from expunge.service.audit.import_export import read_export
 from expunge.service.audit.log import integrate
 from expunge.service.audit.signed_note import Signer
 from expunge.service.audit.verify import verify
-from expunge.service.cli.client import Account, Client
-from expunge.service.cli.commands import audit, deletions, holds, models
-from expunge.service.cli.commands import suppression as suppressions
-from expunge.service.cli.commands.connect import consumers, webhooks
-from expunge.service.cli.main import app
-from expunge.service.cli.output import CommandError
+from expunge.service.cli.commands import audit
 from expunge.service.infra.tables import DeletionRequest
+from expunge_client.cli.client import Account, Client
+from expunge_client.cli.commands import consumers, deletions, holds, models, webhooks
+from expunge_client.cli.commands import suppression as suppressions
+from expunge_client.cli.main import app
+from expunge_client.cli.output import CommandError
 from tests.service.worlds import live_model
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

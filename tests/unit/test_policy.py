@@ -99,6 +99,7 @@ WRONG = [
     ({"method": "forget"}, "method", "method is 'forget'. Allowed: recollection, retrain, rewind, auto."),
     ({"method": "auto", "options": {"rank": 3}}, "options", "options are given without their method."),
     ({"requests_per_month": 10}, "requests_per_month", "requests_per_month is no field of a policy any more."),
+    ({"on_unchecked_feed": "accept"}, "on_unchecked_feed", "the admission check drop of expunge-connect refuses"),
     ({"method": 3}, "method", "method is 3. Allowed"),
     ({"fallback": "nothing"}, "fallback", "fallback is 'nothing'. Allowed"),
     ({"fallback": "recollection"}, "fallback", "fallback is 'recollection'. Allowed: retrain."),

@@ -54,13 +54,6 @@ class ForgottenInRecipe(StrEnum):
     LEAVE_OUT = "leave_out"
 
 
-class UncheckedFeed(StrEnum):
-    """What a registration does where its recipe's ``identities`` leave a state's deletion list uncompared."""
-
-    REFUSE = "refuse"
-    ACCEPT = "accept"
-
-
 class PolicyError(ValueError):
     """A policy says something that is not allowed. ``field`` is the field's name."""
 
@@ -147,7 +140,6 @@ class Policy:
     on_exhausted: OnExhausted = OnExhausted.RETRAIN
     complete_when: CompleteWhen = CompleteWhen.PUBLISHED
     on_suppressed: ForgottenInRecipe = ForgottenInRecipe.REFUSE
-    on_unchecked_feed: UncheckedFeed = UncheckedFeed.REFUSE
     cadence_seconds: int = 0
     collect_seconds: int = 0
     retrain_every_seconds: int = 0
@@ -246,12 +238,18 @@ def method_by_rule(samples: int, features: int, provable: bool) -> tuple[str, st
     return "retrain", "On this model newton has no proof, so it is trained again."
 
 
+_GONE = {
+    "requests_per_month": "Leave it out: a method that is not named is chosen by the counts of samples and features.",
+    "on_unchecked_feed": "Leave it out: the admission check drop of expunge-connect refuses what it cannot compare.",
+}
+"""fields of earlier releases, and what to do without them"""
+
+
 def _known(record: Mapping[Any, Any], kind: type[Policy | Calibration], what: str) -> None:
     names = [each.name for each in fields(kind)]
     unknown = sorted(str(name) for name in record if name not in names)
-    if "requests_per_month" in unknown:
-        hint = "Leave it out: a method that is not named is chosen by the counts of samples and features."
-        raise PolicyError("requests_per_month", "requests_per_month is no field of a policy any more.", hint)
+    for name in (each for each in unknown if each in _GONE):
+        raise PolicyError(name, f"{name} is no field of a policy any more.", _GONE[name])
     if unknown:
         raise PolicyError(unknown[0], f"{what} has no field {unknown[0]!r}.", f"Its fields: {', '.join(names)}.")
 
@@ -294,7 +292,6 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "on_exhausted": OnExhausted,
     "complete_when": CompleteWhen,
     "on_suppressed": ForgottenInRecipe,
-    "on_unchecked_feed": UncheckedFeed,
 }
 
 

@@ -25,8 +25,6 @@ from expunge.service.audit.self_check import keep_checking
 from expunge.service.audit.signed_note import NotAuthentic, Signer
 from expunge.service.audit.witness import EPOCHS, HEADS, UPDATES, Witness
 from expunge.service.certificates.issue import issue_due
-from expunge.service.connect.opendsr.processor import Processor
-from expunge.service.connect.opendsr.requests import announce_statuses
 from expunge.service.infra.actors import SCHEDULER
 from expunge.service.infra.broker.notify import notify_one, publisher
 from expunge.service.infra.db import Busy, Database, now
@@ -126,7 +124,6 @@ class Scheduler:
             lambda: complete_served(self.database),
             lambda: retry_large(self.database),
             lambda: warn(self.database),
-            lambda: announce_statuses(self.database),
             lambda: expire_idempotency(self.database),
             lambda: forget_processes(self.database),
             lambda: drop_messages(self.database),
@@ -393,7 +390,6 @@ def open_scheduler(settings: Settings, limits: Limits = LIMITS) -> Scheduler:
 
 def run(settings: Settings, limits: Limits = LIMITS) -> None:
     """Repeat the duties until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
-    processor = Processor.of(settings)
     scheduler = retry(lambda: open_scheduler(settings, limits), tries=None)
     pulse = Pulse(scheduler.database, scheduler.owner, "scheduler", limits.lease_seconds, None)
     pulse.start()
@@ -401,7 +397,7 @@ def run(settings: Settings, limits: Limits = LIMITS) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     outbound = Outbound(loopback=settings.loopback)
-    webhook_sender = WebhookSender(scheduler.database, scheduler.session_key, outbound, limits.sweep_seconds, processor)
+    webhook_sender = WebhookSender(scheduler.database, scheduler.session_key, outbound, limits.sweep_seconds)
     webhook_sender.start()
     checks = (scheduler.database, scheduler.signer, stop)
     threading.Thread(target=keep_checking, args=checks, name="audit-check", daemon=True).start()

@@ -28,7 +28,7 @@ from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage import manifest
 from expunge.workers.storage.storage import Storage
 from expunge.workers.training.changes import count_changes
-from expunge.workers.training.cohort import admit, require_compared, require_fits, require_readable, require_room
+from expunge.workers.training.cohort import admit, require_fits, require_readable, require_room
 from expunge.workers.training.parallel import VectorUnits, divisible, wanted
 from expunge.workers.training.public_parts import require_nobody_in_public
 from expunge.workers.training.trial import Trial, tried
@@ -80,8 +80,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun:
         storage.figures.keep(job.generation_id, {"expected": expected})
         everyone = manifest.entries(storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
         require_room(storage.database, everyone)
-        require_compared(process, job, bench.recipe)
-        kept, left_out = admit(storage, job, bench, everyone)
+        kept, left_out = admit(process, job, bench, everyone)
         if job.retrains:
             count_changes(storage, job, everyone, kept)
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device, most)

@@ -90,10 +90,6 @@ class Registration(BaseModel):
     on_suppressed: Literal["refuse", "leave_out"] | None = Field(
         default=None, description="samples of people who asked to be forgotten before this registration"
     )
-    on_unchecked_feed: Literal["refuse", "accept"] | None = Field(
-        default=None,
-        description="entries of a state's deletion lists that the recipe's identities cannot be compared with",
-    )
     cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = None
     collect_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
         default=None, description="how long deletions that repeat the whole training may wait for one another"
