@@ -17,7 +17,7 @@ from expunge.service.infra.tracing import METHODS, NO_ROUTE
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """upper edges in seconds"""
 _ROUNDED = (*BOUNDS, math.nextafter(BOUNDS[-1], math.inf))
-disable_created_metrics()  # ``_created`` would double the series, and tell when each was first called
+disable_created_metrics()  # type: ignore[no-untyped-call]  # ``_created`` would double the series, and tell when each was first called
 
 
 class Traffic:
