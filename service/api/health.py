@@ -47,7 +47,7 @@ def readyz(service: Running) -> ReadyView:
             raise _not_ready("A restored backup waits for `expunge restore --confirm`; until then only reading works.")
     _require_store(service)
     with service.database.read() as session:
-        beats = processes(session, service.settings.lease_seconds)
+        beats = processes(session, service.limits.lease_seconds)
     workers = sum(each.alive and each.row.kind == "worker" for each in beats)
     if workers == 0:
         raise _not_ready("No worker is alive: start one with `expunge worker`.")

@@ -64,7 +64,7 @@ def test_a_path_in_a_name_reaches_no_file(name: str, tmp_path: Path) -> None:
 
 def test_no_secret_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Settings, keys and the doctor's findings, also where a secret is malformed or a password stands in a URL."""
-    settings = Settings(home=tmp_path, api_key="exp_canary", database_url="postgresql://me:canary@127.0.0.1:1/none")
+    settings = Settings(home=tmp_path, database_url="postgresql://me:canary@127.0.0.1:1/none")
     ensure_secrets(settings)
     shown = [repr(settings), *(str(finding) for finding in examine(settings))]
     secrets = [getattr(settings, name).read_text().strip() for name in SECRETS]

@@ -40,7 +40,7 @@ WHOLE = {
     "workers/training/cohort.py:_kept_by_hold": "a retrain under a hold",
     "workers/training/run.py:clean": "a preparation that begins again",
     "workers/update/run.py:_updates": "the first version of a model has no parent",
-    "workers/update/select.py:_positions_of": "a request by sample, where a person has one vector for all of them",
+    "service/queue/selection.py:_positions_of": "a request by sample, where a person has one vector for all of them",
 }
 """queries that may, by the function that sends them, and when they do"""
 ROOT = Path(__file__).parents[2]

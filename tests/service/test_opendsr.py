@@ -55,7 +55,6 @@ def settings(settings: Settings, processor_files: dict[str, Path]) -> Settings:
             "opendsr_url": f"https://{DOMAIN}/opendsr",
             "opendsr_identities": "controller_customer_id, email",
             "opendsr_callback_hosts": "127.0.0.1",
-            "webhook_loopback": True,
             **processor_files,
         }
     )
@@ -234,7 +233,7 @@ def test_a_request_is_cancelled_in_its_window_and_not_after(
     controller.erase(late)
     refused = controller.cancel(late["subject_request_id"])
     assert refused.status == 409 and controller.status(late["subject_request_id"]).said["request_status"] == "pending"
-    object.__setattr__(service, "settings", settings.model_copy(update={"cancel_window_seconds": 3600.0}))
+    object.__setattr__(service, "settings", settings.model_copy(update={"cancel_window": 3600.0}))
     asked = request()
     controller.erase(asked)
     for _ in range(2):
@@ -272,7 +271,7 @@ def test_scopes_and_tenants_are_as_elsewhere(controller: Controller, key_of: Key
 
 def sender_of(service: Service, settings: Settings, *, on: bool = True) -> WebhookSender:
     processor = Processor.of(settings) if on else None
-    outbound = Outbound(loopback=settings.webhook_loopback)
+    outbound = Outbound(loopback=settings.loopback)
     return WebhookSender(service.database, service.session_key, outbound, 0.05, processor)
 
 
@@ -314,7 +313,7 @@ def test_a_callback_that_is_not_taken_is_sent_again_and_none_is_sent_unsigned_or
     controller.erase(request(status_callback_urls=[f"http://127.0.0.1:{server.server_port}/"]))
     assert announce_statuses(service.database) == 1, "nobody matched: it was completed at once"
     assert sender_of(service, settings, on=False).round() == 0, "it waits for the key"
-    guarded = sender_of(service, settings.model_copy(update={"webhook_loopback": False}))
+    guarded = sender_of(service, settings.model_copy(update={"mode": "production"}))
     assert (guarded.round(), controller.callbacks) == (1, [])
     trusted, controller.trusted = controller.trusted, b""
     for expected in (401, 202):

@@ -88,7 +88,7 @@ def test_who_died_is_exported_and_so_are_the_disks(busy: TestClient, service: Se
     assert (("worker", "died"),) in found["expunge_worker_heartbeat_timestamp_seconds"]
     service.settings.home.mkdir(exist_ok=True)
     assert exported(busy)["expunge_disk_free_bytes"][(("place", "home"),)] > 0
-    assert found["expunge_disk_reserve_bytes"][()] == service.settings.disk_reserve_bytes
+    assert found["expunge_disk_reserve_bytes"][()] == service.limits.disk_reserve_bytes
 
 
 @SQLITE

@@ -63,7 +63,7 @@ def expunge(world: World, monkeypatch: pytest.MonkeyPatch) -> Expunge:
     monkeypatch.setenv("EXPUNGE_HOME", str(world.settings.home))
     monkeypatch.setenv("EXPUNGE_DATABASE_URL", world.settings.database_url)
     monkeypatch.setenv("EXPUNGE_BROKER_URL", world.settings.broker_url)
-    monkeypatch.setenv("EXPUNGE_PEPPER_FILE", str(world.settings.pepper_file))
+    monkeypatch.setenv("EXPUNGE_SECRETS", str(world.settings.secrets))
 
     def run(*words: str) -> dict[str, Any]:
         done = CliRunner().invoke(app, ["drop", *words, "--json"])
@@ -385,6 +385,6 @@ def test_a_restore_names_the_lists_that_the_backup_lacks(world: World, snapshot:
     export(world)  # what stands under a signed head in the backup is there
     old = snapshot(world)
     store(Feed(world.database, world.storage.pepper, TENANT), SOURCE, [entry("late", "p2")])
-    report = restore(old.storage, old.settings.lease_seconds, signer(old), [export(world)] if with_log else [])
+    report = restore(old.storage, old.limits.lease_seconds, signer(old), [export(world)] if with_log else [])
     assert (report.lists_lost, report.lists_to_check) == ([SOURCE] if with_log else [], ["20261001_4821"])
     assert any("expunge drop import" in each for each in report.to_do)

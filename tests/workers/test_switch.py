@@ -24,10 +24,10 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.models.retrain_plan import PlannedRetrain, plan_of, retrain_lease
+from expunge.service.queue import Deletions, Preparation
 from expunge.service.requests import cancel as cancellation
 from expunge.service.requests import intake
 from expunge.service.requests import legal_holds as holds
-from expunge.workers.runtime.jobs import Deletions, Preparation
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.scheduler import run as scheduler
 from expunge.workers.storage import checkpoint_format as codec

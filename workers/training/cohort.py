@@ -19,8 +19,8 @@ from torch import Tensor
 from expunge.service.audit.log import record
 from expunge.service.connect.drop.items import Feed, count_open, match
 from expunge.service.connect.drop.lists import identities
+from expunge.service.infra.broker.notify import notify
 from expunge.service.infra.db import Database, now
-from expunge.service.infra.queue import notify as queue
 from expunge.service.infra.tables import (
     DeletionRequest,
     Generation,
@@ -32,16 +32,15 @@ from expunge.service.infra.tables import (
     Task,
 )
 from expunge.service.infra.tenants import recipes_of
+from expunge.service.queue import Preparation, begins_model, undecided
 from expunge.service.requests import suppression as suppressions
 from expunge.service.requests.suppression import concerns, registration_of
 from expunge.workers.guarantee.needs import needs_forgotten, needs_retained
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.jobs import Preparation
 from expunge.workers.runtime.model import Bench
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage import manifest
 from expunge.workers.storage.storage import Storage
-from expunge.workers.update.select import begins_model, undecided
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import ForgottenInRecipe, UncheckedFeed
 from unlearning.methods.recollection import room
@@ -131,7 +130,7 @@ def require_compared(process: Process, job: Preparation, recipe: Recipe) -> None
         except (OSError, ValueError) as error:
             what = f"The recipe's identities cannot be read. {error}"
             raise Refused(what, "Correct the file, and register again.") from None
-        queue.notify(storage.database, process.notifier, found.to_notify)
+        notify(storage.database, process.notifier, found.to_notify)
         waiting = found.uncompared
     if not waiting:
         return

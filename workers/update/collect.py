@@ -15,11 +15,9 @@ from expunge.service.infra.db import batches
 from expunge.service.infra.tables import DeletionRequest, Generation, Membership, Task
 from expunge.service.infra.time import SECOND
 from expunge.service.models.retrain_plan import measured_seconds
+from expunge.service.queue import Claimed, Deletions, Postponed, Selection, target_of
 from expunge.service.requests.reasons import Reason
-from expunge.workers.runtime.jobs import Claimed, Deletions
 from expunge.workers.runtime.model import Bench
-from expunge.workers.update.select import Selection, target_of
-from expunge.workers.update.task_results import Postponed
 
 REPAIR_SECONDS = 86_400
 """before the deadline, in which somebody can repair what fails"""

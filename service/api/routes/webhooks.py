@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ipaddress import ip_address
 from typing import Annotated
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -34,16 +35,28 @@ DeliveryId = Annotated[str, Path(pattern=r"^msg_[0-9a-f]{32}$")]
 _PATH = "/v1/webhooks"
 
 
-def _check_url(url: str, *, plain: bool) -> None:
-    """Check the form of the address; where it leads is checked at every delivery. Raises ApiProblem (422)."""
+def _check_url(url: str, *, loopback: bool) -> None:
+    """Check the form of the address; where it leads is checked at every delivery. Raises ApiProblem (422).
+
+    ``loopback``: this machine's own addresses may be named, over plain http.
+    """
     try:
         parts = urlsplit(url)
         valid = bool(parts.hostname) and not parts.username and parts.port != 0
     except ValueError:
         valid = False
-    if not valid or not (plain or parts.scheme == "https"):
+    if not valid or not (parts.scheme == "https" or (loopback and _is_plain_and_local(parts))):
         errors = [{"pointer": "/url", "detail": "must be an https URL without credentials"}]
         raise ApiProblem(422, "invalid_url", "A webhook needs an https URL.", errors)
+
+
+def _is_plain_and_local(parts: SplitResult) -> bool:
+    if parts.scheme != "http":
+        return False
+    try:
+        return parts.hostname == "localhost" or ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return False
 
 
 def _check_kinds(kinds: Sequence[News], caller: Caller) -> None:
@@ -77,7 +90,7 @@ class EndpointOrder(BaseModel):
     summary="Add an endpoint",
 )
 def create(body: EndpointOrder, service: Running, caller: Admin, response: Response) -> EndpointView:
-    _check_url(body.url, plain=service.settings.webhook_loopback)
+    _check_url(body.url, loopback=service.settings.loopback)
     _check_kinds(body.kinds, caller)
     with service.database.write() as session:
         endpoint, secret = add_endpoint(

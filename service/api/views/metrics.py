@@ -30,8 +30,9 @@ from expunge.service.api.views.models import gauge
 from expunge.service.api.views.processes import processes
 from expunge.service.api.views.selection import OPEN
 from expunge.service.audit.log import signed_size
+from expunge.service.infra.broker.messages import FAILED_NOTIFICATIONS
 from expunge.service.infra.db import Database, now
-from expunge.service.infra.queue.messages import FAILED_NOTIFICATIONS
+from expunge.service.infra.limits import LIMITS
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import (
     ApiKey,
@@ -111,8 +112,8 @@ def _disks(settings: Settings) -> Iterator[Metric]:
             if isinstance(place, Path):
                 free.add_metric([name], shutil.disk_usage(place).free)
     yield free
-    text = "With less than this free `expunge doctor` fails (EXPUNGE_DISK_RESERVE_BYTES)"
-    yield GaugeMetricFamily("expunge_disk_reserve_bytes", text, settings.disk_reserve_bytes)
+    text = "With less than this free `expunge doctor` fails"
+    yield GaugeMetricFamily("expunge_disk_reserve_bytes", text, LIMITS.disk_reserve_bytes)
 
 
 def _build() -> Metric:

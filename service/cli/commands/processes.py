@@ -41,8 +41,8 @@ def migrate() -> None:
 
 def api() -> None:
     """Run the API process alone, in the foreground."""
-    settings = Settings()
-    _become(["-m", "expunge.service.api.http.serve", "--host", settings.host, "--port", str(settings.port)])
+    host, port = Settings().address
+    _become(["-m", "expunge.service.api.http.serve", "--host", host, "--port", str(port)])
 
 
 def worker() -> None:
@@ -65,15 +65,16 @@ def up(
 ) -> None:
     """Start API, worker, updater and scheduler; keep them running until Ctrl-C."""
     settings = Settings()
-    chosen = _port(settings.host, settings.port if port is None else port)
-    url = f"http://{settings.host}:{chosen}"
+    host, listening = settings.address
+    chosen = _port(host, listening if port is None else port)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{chosen}"
     signal.signal(signal.SIGTERM, _interrupt)
     errors.print(f"home: {settings.home}")
     database = prepare(settings)
     _settle_regulation(settings)
     # absolute: the children may have another working folder
     environment = os.environ | {"EXPUNGE_HOME": str(settings.home)}
-    supervisor = Supervisor(children(settings.home, settings.host, chosen, environment), errors.print)
+    supervisor = Supervisor(children(settings.home, host, chosen, environment), errors.print)
     try:
         supervisor.start()
         errors.print("starting api, worker, updater, scheduler ...")
@@ -93,11 +94,11 @@ def up(
 
 def _settle_regulation(settings: Settings) -> None:
     """Ask at the first start which law sets the deadlines. Where no terminal can answer, name the setting."""
-    if "default_regulation" in settings.model_fields_set:
+    if "regulation" in settings.model_fields_set:
         return
     if not sys.stdin.isatty():
         errors.print(
-            "No regulation is set: a request that names none has no deadline. Set EXPUNGE_DEFAULT_REGULATION, "
+            "No regulation is set: a request that names none has no deadline. Set EXPUNGE_REGULATION, "
             "for example to gdpr, or to none.",
             soft_wrap=True,
         )
@@ -176,7 +177,7 @@ def _link(settings: Settings, database: Database, account: Account) -> str:
     from expunge.service.access.session_cookie import make_link  # noqa: PLC0415 (loads FastAPI, which no other command needs)
 
     try:
-        if not ip_address(settings.host).is_loopback:
+        if not ip_address(settings.address[0]).is_loopback:
             return account.url
     except ValueError:
         return account.url

@@ -42,7 +42,7 @@ class Processor:
             certificate=_certificate(settings.opendsr_certificate_file, key),
             identities=_listed(settings.opendsr_identities),
             callback_hosts=frozenset(_listed(settings.opendsr_callback_hosts.lower())),
-            callback_schemes=frozenset({"https", "http"} if settings.webhook_loopback else {"https"}),
+            callback_schemes=frozenset({"https", "http"} if settings.loopback else {"https"}),
             key=key,
         )
 

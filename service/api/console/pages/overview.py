@@ -30,7 +30,7 @@ def overview(visit: Visitor, after: Annotated[str, Query(max_length=63)] = "") -
         rows = model_rows(session, tenant, after) if visit.may(Scope.MODELS_READ) else []
         reads = visit.may(Scope.DELETIONS_READ)
         counts = figures(session, tenant) if reads else None
-        beats = processes(session, service.settings.lease_seconds)
+        beats = processes(session, service.limits.lease_seconds)
         facts = {
             "rows": rows[:ROWS],
             "more": rows[ROWS - 1].model.name if len(rows) > ROWS else None,

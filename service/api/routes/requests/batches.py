@@ -84,7 +84,7 @@ def create_batch(batch: BatchOrder, service: Running, caller: Writer, idempotenc
     """Accept many requests in one transaction. A malformed item refuses the whole call."""
     use = key_use(service, caller, idempotency_key, _BATCH, batch)
     for order in batch.requests:
-        check_length(order, service.settings.max_sample_ids)
+        check_length(order, service.limits.sample_ids)
     to_notify: set[str] = set()
     with service.database.write(crash="api-inside-commit") as session:
         stored = idempotency.begin(session, use)
@@ -95,7 +95,7 @@ def create_batch(batch: BatchOrder, service: Running, caller: Writer, idempotenc
                 outcomes.append({"index": place} | outcome)
                 to_notify.update(rung)
             stored = idempotency.StoredAnswer(207, {}, {"outcomes": outcomes})
-            idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
+            idempotency.finish(session, use, stored, service.limits.idempotency_seconds)
         answer = {"outcomes": _opened(session, service, caller, stored.answer["outcomes"])}
     service.notify(sorted(to_notify))
     return JSONResponse(answer, stored.status)
@@ -108,7 +108,7 @@ def create_batch(batch: BatchOrder, service: Running, caller: Writer, idempotenc
     summary="What a request would cost",
 )
 def estimate_cost(order: DeletionOrder, service: Running, caller: Seeker) -> EstimateView:
-    check_length(order, service.settings.max_sample_ids)
+    check_length(order, service.limits.sample_ids)
     asked = order.order()
     ids = len(asked.subjects or set(asked.sample_ids or ()))
     count_search(service, caller, ids)

@@ -141,7 +141,7 @@ def create(
     idempotency_key: KeyHeader = None,
 ) -> Response:
     use = key_use(service, caller, idempotency_key, _PATH, order)
-    check_length(order, service.settings.max_sample_ids)
+    check_length(order, service.limits.sample_ids)
     crash_point("api-before-transaction")
     to_notify: tuple[str, ...] = ()
     with service.database.write(crash="api-inside-commit") as session:
@@ -149,7 +149,7 @@ def create(
         if stored is None:
             accepted = accept_order(session, service, caller, order)
             stored, to_notify, salt = _answer(accepted), accepted.to_notify, accepted.request.salt
-            idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
+            idempotency.finish(session, use, stored, service.limits.idempotency_seconds)
         else:
             salt = salts(session, [stored.answer["id"]])[stored.answer["id"]]
     crash_point("api-after-commit")
@@ -264,7 +264,7 @@ def key_use(service: Service, caller: Caller, header: list[str] | None, path: st
 
 def accept_order(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
     """Write the request that was ordered. Raises RequestRefused."""
-    asked = order.order(service.settings.default_regulation)
+    asked = order.order(service.settings.regulation)
     if not order.verified:
         return identity_check.accept_unverified(session, service.pepper, caller.tenant_id, asked)
     return accept(session, service.pepper, caller.tenant_id, asked, windows_of(service))
@@ -272,7 +272,7 @@ def accept_order(session: Session, service: Service, caller: Caller, order: Dele
 
 def windows_of(service: Service) -> Windows:
     said = service.settings
-    return Windows(said.cancel_window_seconds, said.large_request_samples, said.large_request_seconds)
+    return Windows(said.cancel_window, said.large_request, service.limits.large_request_seconds)
 
 
 def _answer(accepted: Accepted) -> idempotency.StoredAnswer:

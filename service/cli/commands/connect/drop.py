@@ -25,9 +25,9 @@ from expunge.service.connect.drop.items import (
     withdraw,
 )
 from expunge.service.connect.drop.lists import REMOVED, identities, lists
+from expunge.service.infra.broker.notify import notify, publisher
 from expunge.service.infra.db import Database
 from expunge.service.infra.pseudonyms import Pepper
-from expunge.service.infra.queue.notify import notify, publisher
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import DEFAULT_TENANT
 

@@ -12,10 +12,10 @@ from sqlalchemy.orm import Session
 
 from expunge.service.infra.db import batches, now
 from expunge.service.infra.tables import Generation, Hold, Membership, Removal, StoredVector, SuppressionEntry, Task
+from expunge.service.queue.jobs import Claimed, Deletions, Job, Preparation
+from expunge.service.queue.results import Blocked, Published
 from expunge.service.requests import suppression as suppressions
 from expunge.service.requests.reasons import Cause, Reason
-from expunge.workers.runtime.jobs import Claimed, Deletions, Job, Preparation
-from expunge.workers.update.task_results import Blocked, Published
 from unlearning.accounting.policy import Granularity
 
 
@@ -26,6 +26,16 @@ class Target:
     positions: tuple[int, ...] = ()
     holders: tuple[str, ...] = ()
     people: int = 0
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is forgotten in this update."""
+
+    samples: int = 0
+    people: int = 0
+    unlearned: int = 0
+    """whom the method forgets; a candidate's first version also lacks people whom it never trained on"""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any
 from kombu.transport import filesystem, pyamqp
 from kombu.transport import redis as kombu_redis
 
-from expunge.service.infra.queue.messages import LARGEST_BYTES, about_no_model, read
+from expunge.service.infra.broker.messages import LARGEST_BYTES, about_no_model, read
 
 
 class Channel(filesystem.Channel):

@@ -5,6 +5,7 @@ Each transaction begins with the fence: a worker whose lease was taken over writ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -27,18 +28,17 @@ from expunge.service.models.retrain_plan import (
     waiting_for_retrain,
     why_due,
 )
+from expunge.service.queue.jobs import Claimed, Deletions, Job
+from expunge.service.queue.journal import Journal
+from expunge.service.queue.leases import fence, give_back, give_back_beside
 from expunge.service.requests import suppression as suppressions
 from expunge.service.requests.reasons import NOT_FOR_AN_UPDATE, Reason, stored
 from expunge.service.requests.status import SETTLED_AT_ONCE, change_tasks, end_open_tasks, settle
 from expunge.service.requests.webhooks import announce_exhaustion
-from expunge.workers.runtime.failures import NUMBERS
-from expunge.workers.runtime.jobs import Claimed, Deletions, Job
-from expunge.workers.runtime.lease import fence, give_back, give_back_beside
-from expunge.workers.storage.storage import Storage
 from unlearning.accounting.policy import CompleteWhen, Policy
-from unlearning.types import Json
 
 OPEN = ("queued", "running", "blocked")
+_NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Published:
 
     samples: int
     reason: Reason | None = None
-    facts: Mapping[str, Json] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Blocked:
     """The task cannot be carried out. ``facts`` are for the audit log and for the reason's sentence."""
 
     reason: Reason
-    facts: Mapping[str, Json] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,35 +75,40 @@ Result: TypeAlias = Published | Blocked | Postponed
 
 
 def end_without_version(
-    storage: Storage, job: Deletions, results: Mapping[Claimed, Result], budget_cost: int = 0
+    database: Database, journal: Journal, job: Deletions, results: Mapping[Claimed, Result], budget_cost: int = 0
 ) -> None:
     """End a claim that changes no weights: there is nothing to forget, or everything is blocked or postponed.
 
     ``budget_cost`` is the cost of an update that was computed, measured and withheld. It is charged all the same, so
     that nobody repeats the draw until it passes. Raises Stale, Overspent.
     """
-    with storage.database.write() as session:
+    with database.write() as session:
         model = fence(session, job.lease)
-        charge_withheld(session, storage, job, budget_cost)
+        charge_withheld(session, journal, job, budget_cost)
         finish(session, job, results, model.current_id, job.policy.method)
         _record(session, job, results)
         note_exhaustion(session, model)
         wrap_up(session, model)
 
 
-def points_of(policy: Policy) -> dict[str, Json]:
+def without_numbers(text: str) -> str:
+    """Return a refusal as it may be stored for long: its numbers are computed from people's data."""
+    return _NUMBERS.sub("#", text)
+
+
+def points_of(policy: Policy) -> dict[str, Any]:
     """Return how many points of accuracy an update may cost, for the reason of one that costs more."""
     return {"points": f"{100 * (policy.utility_tolerance or 0):g}"}
 
 
-def charge_withheld(session: Session, storage: Storage, job: Job, budget_cost: int) -> None:
+def charge_withheld(session: Session, journal: Journal, job: Job, budget_cost: int) -> None:
     """Charge an update that was computed and will never be published. Raises Overspent."""
     if budget_cost:
         ledger.charge(session, job.generation_id, None, budget_cost)
-        storage.journal.write_withheld(session, job, budget_cost)
+        journal.write_withheld(session, job, budget_cost)
 
 
-def give_up(database: Database, job: Job, why: Mapping[str, Json], pause_seconds: float, most: int) -> None:
+def give_up(database: Database, job: Job, why: Mapping[str, Any], pause_seconds: float, most: int) -> None:
     """Let the tasks of a failed attempt wait again for a pause. Nothing is discarded. Raises Stale, Busy.
 
     ``why`` has the error's type, file and line, as far as they are known.
@@ -196,7 +201,7 @@ def refuse(
     hint: str,
     *,
     reason: Reason = Reason.RETRAIN_REFUSED,
-    facts: Mapping[str, Json] | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> None:
     """Refuse a generation that is being built, with what happened and a hint.
 
@@ -211,7 +216,7 @@ def refuse(
     generation.report = (generation.report or {}) | {"refused": {"what": what, "hint": hint}}
     model.due_at = None
     named: dict[str, Any] = {"model_id": model.id, "generation": generation.id}
-    plain = NUMBERS.sub("#", what)
+    plain = without_numbers(what)
     if model.generation_id == generation.id:
         model.status, model.reason = "refused", f"{what} {hint}"
         give_back(model)

@@ -18,8 +18,8 @@ from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from sqlalchemy import select, update
 
+from expunge.service.infra.broker.messages import FAILED_NOTIFICATIONS, QUEUE, TASK
 from expunge.service.infra.db import Busy, Database, now
-from expunge.service.infra.queue.messages import FAILED_NOTIFICATIONS, QUEUE, TASK
 from expunge.service.infra.tables import Model
 
 POLLING_SECONDS = 0.05
@@ -140,7 +140,7 @@ def _transport(broker_url: str) -> dict[str, Any]:
     if parts.scheme in ("redis", "rediss"):
         return {
             "broker_url": broker_url,
-            "broker_transport": "expunge.service.infra.queue.transport:RedisTransport",
+            "broker_transport": "expunge.service.infra.broker.transport:RedisTransport",
             "broker_transport_options": {},
             # kombu reads it from the address for its own transports alone
             "broker_use_ssl": Connection(broker_url).ssl,  # type: ignore[no-untyped-call]
@@ -148,7 +148,7 @@ def _transport(broker_url: str) -> dict[str, Any]:
     if parts.scheme in ("amqp", "amqps"):
         return {
             "broker_url": broker_url,
-            "broker_transport": "expunge.service.infra.queue.transport:AmqpTransport",
+            "broker_transport": "expunge.service.infra.broker.transport:AmqpTransport",
             "broker_transport_options": {},
             "broker_use_ssl": Connection(broker_url).ssl,  # type: ignore[no-untyped-call]
             "task_queues": QUORUM,
@@ -168,6 +168,6 @@ def _transport(broker_url: str) -> dict[str, Any]:
     }
     return {
         "broker_url": "filesystem://localhost//",
-        "broker_transport": "expunge.service.infra.queue.transport:Transport",
+        "broker_transport": "expunge.service.infra.broker.transport:Transport",
         "broker_transport_options": options,
     }

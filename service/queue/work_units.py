@@ -12,11 +12,10 @@ from typing import Any, TypeAlias
 from sqlalchemy import delete, func, insert, or_, select
 from sqlalchemy.orm import Session
 
-from expunge.service.infra.db import now
+from expunge.service.infra.db import Database, now
 from expunge.service.infra.tables import CalibrationOrder, Generation, Heartbeat, Model, WorkUnit
 from expunge.service.infra.time import SECOND
-from expunge.workers.runtime.lease import alive_at
-from expunge.workers.runtime.process import Process
+from expunge.service.queue.leases import alive_at
 
 Piece: TypeAlias = CalibrationOrder | WorkUnit
 BUILT = ("preparing", "candidate")
@@ -32,7 +31,10 @@ class Taken(RuntimeError):
 class Pieces:
     """All pieces of one kind of one generation, numbered from 0."""
 
-    process: Process
+    database: Database
+    owner: str
+    """the process that takes them"""
+    lease_seconds: float
     record: type[Piece]
     generation_id: int
 
@@ -42,7 +44,7 @@ class Pieces:
         )
 
     def clear(self) -> None:
-        with self.process.storage.database.write() as session:
+        with self.database.write() as session:
             session.execute(delete(self.record).where(self.record.generation_id == self.generation_id))
 
     def count(self) -> int:
@@ -57,44 +59,44 @@ class Pieces:
         row: Any = session.scalars(found.with_for_update(skip_locked=True)).one_or_none()
         if row is None:
             return None
-        row.owner = self.process.owner
+        row.owner = self.owner
         return int(row.number)
 
     def any_free(self) -> bool:
-        with self.process.storage.database.read() as session:
+        with self.database.read() as session:
             return session.scalars(self._free(now(session)).limit(1)).first() is not None
 
     def ours(self, session: Session, number: int) -> Any:
         """Return the piece, locked. Raises Taken if this process does not own it, or if it is done."""
         query = select(self.record).where(self.record.generation_id == self.generation_id, self.record.number == number)
         row: Any = session.scalars(query.with_for_update()).one_or_none()
-        if row is None or row.owner != self.process.owner or row.done_at is not None:
+        if row is None or row.owner != self.owner or row.done_at is not None:
             raise Taken(f"Piece {number} of generation {self.generation_id} belongs to another worker or is done.")
         return row
 
     def let_go(self, number: int) -> None:
         """Give a piece back that was not done."""
-        with self.process.storage.database.write() as session:
+        with self.database.write() as session:
             row: Any = session.get(self.record, (self.generation_id, number))
-            if row is not None and row.owner == self.process.owner and row.done_at is None:
+            if row is not None and row.owner == self.owner and row.done_at is None:
                 row.owner = None
 
     def _count(self, *which: Any) -> int:
         query = (
             select(func.count()).select_from(self.record).where(self.record.generation_id == self.generation_id, *which)
         )
-        with self.process.storage.database.read() as session:
+        with self.database.read() as session:
             return session.scalar(query) or 0
 
     def _free(self, at: int) -> Any:
         """Return the query of free pieces: no owner, this process, or a process without a recent heartbeat."""
-        alive = at - int(self.process.settings.lease_seconds * SECOND)
+        alive = at - int(self.lease_seconds * SECOND)
         beating = select(Heartbeat.process).where(Heartbeat.beat_at > alive)
         owner = self.record.owner
         return select(self.record).where(
             self.record.generation_id == self.generation_id,
             self.record.done_at.is_(None),
-            or_(owner.is_(None), owner == self.process.owner, owner.not_in(beating)),
+            or_(owner.is_(None), owner == self.owner, owner.not_in(beating)),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from expunge.workers.runtime.lease import TakenLease
+from expunge.service.queue.leases import TakenLease
 from unlearning.accounting.policy import Policy
 
 

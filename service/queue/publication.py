@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -20,26 +19,20 @@ from expunge.service.audit.witness import Contradicted
 from expunge.service.infra.db import Database, batches, log_after_commit, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Stored
-from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import Erasure, Generation, Membership, Model, PhaseSeconds, Removal, Version
 from expunge.service.infra.time import HOUR_SECONDS, SECOND, bucket
 from expunge.service.models.figures import withdraw
 from expunge.service.models.publications import PUBLISHED, facts_of
+from expunge.service.models.swept_files import any_swept
+from expunge.service.models.vectors import Row, drop_vectors, rewrite_vectors
+from expunge.service.queue.jobs import Claimed, Deletions, Job
+from expunge.service.queue.journal import Journal
+from expunge.service.queue.leases import Stale, fence
+from expunge.service.queue.results import Published, Result, finish, note_exhaustion, queue_newcomers, wrap_up
+from expunge.service.queue.selection import Size, Target, protected_positions
 from expunge.service.requests import suppression as suppressions
 from expunge.service.requests.webhooks import News, announce
-from expunge.workers.guarantee.certify import Certified, Size
-from expunge.workers.runtime.jobs import Claimed, Deletions, Job
-from expunge.workers.runtime.lease import Stale, fence
-from expunge.workers.storage import checkpoint_format as codec
-from expunge.workers.storage import private_state as state
-from expunge.workers.storage.private_state import Row
-from expunge.workers.storage.release_journal import Journal
-from expunge.workers.storage.storage import Storage
-from expunge.workers.storage.swept_files import any_swept
-from expunge.workers.update.select import Target, protected_positions
-from expunge.workers.update.task_results import Published, Result, finish, note_exhaustion, queue_newcomers, wrap_up
 from unlearning.accounting.certificate import Claim
-from unlearning.types import Json
 
 
 class Replan(RuntimeError):
@@ -71,52 +64,18 @@ class Draft:
     """a moment before the files were written, on the database's clock"""
 
 
-def write_draft(
-    storage: Storage,
-    job: Job,
-    certified: Certified,
-    target: Target,
-    size: Size,
-    *,
-    evidence: Mapping[str, Json] | None = None,
-) -> Draft:
-    """Write checkpoint and secret state at the same time, for each waits for its disk; both are durable on return.
-
-    ``evidence`` is sealed with the state, next to the update's own.
-    """
-    sealed = certified.evidence | dict(evidence or {})
-    with storage.database.read() as session:
-        begun = now(session)
-    with ThreadPoolExecutor(1) as second:
-        kept = second.submit(state.keep, storage.private, storage.sealer, certified.state, sealed)
-        checkpoint = storage.store.put([codec.encode(certified.tensors, {"format": "pt"})])
-    return Draft(
-        version_id=new_id(),
-        checkpoint=checkpoint,
-        state=kept.result(),
-        method=certified.claim.method,
-        claim=certified.claim,
-        accuracy=certified.accuracy,
-        budget_cost=certified.budget_cost,
-        target=target,
-        size=size,
-        vectors=state.reseal_vectors(storage.database, storage.keys, job.generation_id, certified.state.vectors),
-        begun=begun,
-    )
-
-
 @contextmanager
-def publication(storage: Storage, job: Job, draft: Draft) -> Iterator[tuple[Session, Model]]:
+def publication(database: Database, journal: Journal, job: Job, draft: Draft) -> Iterator[tuple[Session, Model]]:
     """Open the transaction that publishes ``draft``: lock, fence, holds; at its end budget, lease and journal.
 
     Raises Stale, Replan, Overspent, PutBack, OSError where the store does not answer, and what the body raises; then
     nothing was written.
     """
     crash_point("worker-before-publish")
-    storage.guard.look(job.model_id)
-    with storage.database.write(crash="publish-inside-commit") as session:
+    journal.guard.look(job.model_id)
+    with database.write(crash="publish-inside-commit") as session:
         model = fence(session, job.lease)
-        storage.guard.still(session, job.model_id)
+        journal.guard.still(session, job.model_id)
         require_files(session, draft)
         require_no_hold(session, job, draft.target)
         yield session, model
@@ -124,20 +83,22 @@ def publication(storage: Storage, job: Job, draft: Draft) -> Iterator[tuple[Sess
         wrap_up(session, model)
         number = session.get_one(Version, draft.version_id).number
         try:
-            storage.journal.write(session, job, draft.budget_cost, draft.version_id, rewritten=bool(draft.vectors))
+            journal.write(session, job, draft.budget_cost, draft.version_id, rewritten=bool(draft.vectors))
         except Contradicted as error:
             raise Stale(str(error)) from None
     crash_point("worker-after-commit")
-    storage.guard.witness.release(job.model_id, number, draft.version_id)
+    journal.guard.witness.release(job.model_id, number, draft.version_id)
 
 
-def publish(storage: Storage, job: Deletions, draft: Draft, results: Mapping[Claimed, Result]) -> None:
+def publish(
+    database: Database, journal: Journal, job: Deletions, draft: Draft, results: Mapping[Claimed, Result]
+) -> None:
     """Publish an update. Raises Stale, Replan, Overspent, and RuntimeError where a request would end too early."""
-    with publication(storage, job, draft) as (session, model):
+    with publication(database, journal, job, draft) as (session, model):
         require_current(model, job.current_id)
         parent = session.get_one(Version, model.current_id)
         gone = sample_digests(session, job.generation_id, draft.target.positions)
-        make_version(session, storage.journal, job, draft, parent, gone=gone)
+        make_version(session, journal, job, draft, parent, gone=gone)
         _require_gone(session, job, results)
         finish(session, job, results, draft.version_id, draft.method)
         queue_newcomers(session, job, model, parent.published_at - HOUR_SECONDS * SECOND)
@@ -205,13 +166,13 @@ def make_version(
     session.flush()
     crash_point("publish-after-version")
     mark_forgotten(session, version, draft.target.positions)
-    dropped = state.drop_vectors(session, job.generation_id, draft.target.holders)
+    dropped = drop_vectors(session, job.generation_id, draft.target.holders)
     erase(session, version, job.generation_id, dropped)
     measured = Generation.model_id == model.id
     if not draft.target.positions:  # who leaves was left out of this generation, and of its figures
         measured &= Generation.id != job.generation_id
     withdraw(session, measured)
-    state.rewrite_vectors(session, draft.vectors)
+    rewrite_vectors(session, draft.vectors)
     ledger.record(
         session,
         job.tenant_id,
@@ -235,7 +196,7 @@ def _free_number(session: Session, journal: Journal, model: Model, version_id: s
     died before the commit, or the database lost it. Somebody may have seen its weights, so it counts as charged.
     """
     number = 1 + (session.scalar(select(func.max(Version.number)).where(Version.model_id == model.id)) or 0)
-    while journal.witness.drafted(model.id, number) not in (None, version_id):
+    while journal.guard.witness.drafted(model.id, number) not in (None, version_id):
         lost = journal.draft(model.id, number)
         row = select(Generation.spent, Generation.budget).where(Generation.id == lost.generation_id)
         found = session.execute(row.where(Generation.model_id == model.id)).first()

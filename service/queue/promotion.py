@@ -11,21 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import case, delete, select
+from sqlalchemy import case, select
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import log as ledger
-from expunge.service.infra.db import batches, now
+from expunge.service.infra.db import Database, batches, now
 from expunge.service.infra.fault_injection import crash_point
-from expunge.service.infra.tables import Generation, Membership, Model, Removal, StoredVector, Task, Version
+from expunge.service.infra.tables import Generation, Membership, Model, Removal, Task, Version
 from expunge.service.models.retrain_plan import schedule_retrain
-from expunge.service.requests import suppression as suppressions
-from expunge.service.requests.reasons import Reason
-from expunge.workers.guarantee.certify import Size
-from expunge.workers.runtime.jobs import Claimed, Preparation
-from expunge.workers.runtime.lease import Stale, drawn, give_back, give_back_beside
-from expunge.workers.storage.storage import Storage
-from expunge.workers.update.publish import (
+from expunge.service.models.vectors import drop_all_vectors
+from expunge.service.queue.jobs import Claimed, Preparation
+from expunge.service.queue.journal import Journal
+from expunge.service.queue.leases import Stale, drawn, give_back, give_back_beside
+from expunge.service.queue.publication import (
     Draft,
     Replan,
     erase,
@@ -35,8 +33,10 @@ from expunge.workers.update.publish import (
     sample_digests,
     still_there,
 )
-from expunge.workers.update.select import Asked, Target, asked, held_positions, target_of, why_empty
-from expunge.workers.update.task_results import OPEN, Blocked, Postponed, Published, Result, finish, queue_newcomers
+from expunge.service.queue.results import OPEN, Blocked, Postponed, Published, Result, finish, queue_newcomers
+from expunge.service.queue.selection import Asked, Size, Target, asked, held_positions, target_of, why_empty
+from expunge.service.requests import suppression as suppressions
+from expunge.service.requests.reasons import Reason
 
 
 class TrainAgain(RuntimeError):
@@ -91,14 +91,20 @@ def _departure(session: Session, job: Preparation, found: Asked, target: Target)
 
 
 def publish_generation(
-    storage: Storage, job: Preparation, draft: Draft, registered: Registered, drafted: Departure
+    database: Database,
+    journal: Journal,
+    job: Preparation,
+    draft: Draft,
+    registered: Registered,
+    *,
+    drafted: Departure,
 ) -> None:
     """Publish a generation's first version, without anyone who asked to be forgotten before this moment.
 
     An update that is computed on a replaced generation at this moment is stale afterwards: its tasks end here.
     Raises Stale, Replan, TrainAgain, Overspent; then nothing was written.
     """
-    with publication(storage, job, draft) as (session, model):
+    with publication(database, journal, job, draft) as (session, model):
         found = asked(session, job)
         current = _departure(session, job, found, draft.target)
         replaced = current.replaced
@@ -117,10 +123,11 @@ def publish_generation(
         generation.report = (generation.report or {}) | dict(registered.report)
         model.status, model.reason, model.generation_id = "live", None, generation.id
         schedule_retrain(session, model)
-        make_version(session, storage.journal, job, draft, replaced, gone=digests)
+        make_version(session, journal, job, draft, replaced, gone=digests)
         if replaced is not None:
             crash_point("switch-after-version")
-            _erase_all(session, replaced.generation_id, session.get_one(Version, draft.version_id))
+            gone = drop_all_vectors(session, replaced.generation_id)
+            erase(session, session.get_one(Version, draft.version_id), replaced.generation_id, gone)
         finish(session, job, results, draft.version_id, draft.method)
         queue_newcomers(session, job, model)
         if replaced is not None:
@@ -144,12 +151,6 @@ def _end_replaced(session: Session, model: Model, job: Preparation, replaced: Ve
     give_back_beside(session, model.id)
     facts: dict[str, Any] = {"model_id": model.id, "generation": job.generation_id, "replaces": old.id}
     ledger.record(session, job.tenant_id, "generation.switched", **facts)
-
-
-def _erase_all(session: Session, old_id: int, version: Version) -> None:
-    """Delete every vector of the replaced generation; its keys are destroyed after the commit."""
-    gone = delete(StoredVector).where(StoredVector.generation_id == old_id).returning(StoredVector.key_id)
-    erase(session, version, old_id, session.scalars(gone.execution_options(synchronize_session=False)).all())
 
 
 def _first_results(
