@@ -10,8 +10,6 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from expunge.service.api.examples import exemplify
-
 Node = dict[str, Any]
 _TEXT = {"type": "string"}
 HEADERS: dict[str, tuple[str, Node]] = {
@@ -180,7 +178,6 @@ def _complete(made: Node, of_key: str) -> Node:
             _complete_operation(method, path, operation, of_key)
     for each in made["webhooks"].values():
         each["post"]["responses"] = {"204": {"description": "Any 2xx: it was received. 410: send nothing more."}}
-    exemplify(made)
     for schema in _integers(made):
         schema.setdefault("format", "int64")  # generated clients would take 32 bits
     return made

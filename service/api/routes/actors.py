@@ -20,7 +20,7 @@ ActorsName = Annotated[str, StringConstraints(min_length=1, max_length=120, patt
 
 
 class ActorOrder(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"name": "privacy desk"}]})
 
     name: ActorsName | None = Field(description="null: erase the name, and the labels of the actor's keys")
 

@@ -38,7 +38,9 @@ _PATH = "/v1/keys"
 class KeyOrder(BaseModel):
     """A key grants no more than the key that makes it holds, and ends no later."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"label": "privacy desk", "role": "privacy"}]}
+    )
 
     label: Label = ""
     scopes: list[Scope] = Field(

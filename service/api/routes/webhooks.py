@@ -69,7 +69,9 @@ def _check_kinds(kinds: Sequence[News], caller: Caller) -> None:
 
 
 class EndpointOrder(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"url": "https://hooks.example.com/expunge"}]}
+    )
 
     url: Annotated[str, StringConstraints(max_length=2048, pattern=r"^https?://[\x21-\x7e]+$")]
     kinds: list[News] = Field(

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import version as metadata_version
+from itertools import accumulate
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -22,7 +23,7 @@ from prometheus_client.core import (
 from sqlalchemy import ColumnElement, Select, case, func, select
 from sqlalchemy.orm import Session
 
-from expunge.service.api.traffic import Traffic, filled
+from expunge.service.api.traffic import Traffic
 from expunge.service.api.views.consumers import consumer_rows
 from expunge.service.api.views.log import log_state
 from expunge.service.api.views.models import gauge
@@ -48,6 +49,7 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.infra.time import ALIVE_SECONDS, BUCKETS, SECOND
 from expunge.service.models.tallies import (
+    BEYOND,
     ENTRIES,
     INTAKE,
     LATENCY,
@@ -94,9 +96,9 @@ def render(database: Database, settings: Settings, traffic: Traffic, *, differs:
         ):
             metrics += part(session)
     registry = CollectorRegistry()
-    registry.register(_Scrape([_build(), _witnessed(differs), *traffic.metrics(), *_disks(settings), *metrics]))
+    registry.register(_Scrape([_build(), _witnessed(differs), *_disks(settings), *metrics]))
     registry.register(FAILED_NOTIFICATIONS)
-    return generate_latest(REGISTRY) + generate_latest(registry)
+    return generate_latest(REGISTRY) + generate_latest(traffic.registry) + generate_latest(registry)
 
 
 def _disks(settings: Settings) -> Iterator[Metric]:
@@ -347,19 +349,19 @@ def _updates(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
         "From the receipt of a request to the publication that carried it out",
         labels=["tenant", "model", "method"],
     )
-    yield filled(latency, _histograms(counted, LATENCY, labels), LATENCY_BUCKETS)
+    yield _filled(latency, _histograms(counted, LATENCY, labels), LATENCY_BUCKETS)
     intake = HistogramMetricFamily(
         "expunge_deletion_latency_from_intake_seconds",
         "From the intake of a request to the publication that carried it out; it may have been received long before",
         labels=["tenant", "model", "method"],
     )
-    yield filled(intake, _histograms(counted, INTAKE, labels), LATENCY_BUCKETS)
+    yield _filled(intake, _histograms(counted, INTAKE, labels), LATENCY_BUCKETS)
     seconds = HistogramMetricFamily(
         "expunge_unlearning_seconds",
         "Phases of an update, each rounded up to a power of two; unlearn: forgetting and certifying together",
         labels=["tenant", "model", "method", "phase"],
     )
-    yield filled(seconds, _histograms(counted, PHASE, labels), BUCKETS)
+    yield _filled(seconds, _histograms(counted, PHASE, labels), BUCKETS)
     forgotten = CounterMetricFamily(
         "expunge_samples_forgotten", "Samples forgotten", labels=["tenant", "model", "method"]
     )
@@ -480,6 +482,22 @@ def _audit_log(session: Session) -> Iterator[Metric]:
         checked_at.add_metric([], state["checked_at"] / SECOND)
         verified.add_metric([], int(state["fault"] is None))
     yield from (checked_at, verified)
+
+
+def _filled(
+    family: HistogramMetricFamily, series: Mapping[tuple[str, ...], Counter[str]], bounds: tuple[float, ...]
+) -> Metric:
+    """Add one sample for each series: its labels, and the values in each bucket.
+
+    The sum counts every value as its bucket's upper bound (the last one beyond it). An exact sum would reveal a single
+    value to anyone who reads it before and after.
+    """
+    for labels, inside in series.items():
+        edges = [*((str(float(bound)), float(bound)) for bound in bounds), (BEYOND, float(bounds[-1]))]
+        below = accumulate(inside[edge] for edge, _ in edges)
+        total = sum(inside[edge] * bound for edge, bound in edges)
+        family.add_metric(list(labels), [(edge, count) for (edge, _), count in zip(edges, below, strict=True)], total)
+    return family
 
 
 def _per_model(name: str, text: str) -> GaugeMetricFamily:

@@ -109,7 +109,9 @@ class ReceiptView(BaseModel):
 class Justification(BaseModel):
     """Why you decide so. It is stored, and must not name anybody."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"reason": "the person asked to come back"}]}
+    )
 
     reason: FreeText
 

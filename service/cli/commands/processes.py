@@ -199,7 +199,7 @@ def _greet(account: Account, page: str) -> None:
     lines = [
         f"The page: {page}",
         *(["  (this link logs you in once, within five minutes, on this machine)"] if page != account.url else []),
-        f"Expunge runs at {account.url} (docs: {account.url}/docs)",
+        f"Expunge runs at {account.url} (its calls: {account.url}/openapi.json)",
         f"API key: {account.api_key}",
         "",
         f"curl -s {account.url}/v1/models {header} {json_header} -d '{model}'",

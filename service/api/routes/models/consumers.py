@@ -25,7 +25,7 @@ _PATH = "/v1/models/{name}/consumers"
 
 
 class ConsumerReport(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"version": 2}]})
 
     version: Annotated[
         int, Field(strict=True, ge=1, le=LARGEST_NUMBER, description="the version that is served now"), WHOLE

@@ -30,7 +30,7 @@ class PolicyChange(BaseModel):
     What the claims of the versions depend on cannot change: method, guarantee, noise, bound and budget.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"complete_when": "served"}]})
 
     on_exhausted: Literal["retrain", "hold"] | None = None
     fallback: Literal["retrain"] | None = Field(default=None, description="null: none")

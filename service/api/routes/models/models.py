@@ -67,7 +67,12 @@ class CalibrationSettings(BaseModel):
 class Registration(BaseModel):
     """A model to look after: its recipe, and how it forgets. What is left out takes the policy's default."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"name": "digits", "recipe": "digits", "method": "recollection", "epsilon": 8}]
+        },
+    )
 
     name: ModelName
     recipe: RecipeName

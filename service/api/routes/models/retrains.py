@@ -23,7 +23,7 @@ _PATH = "/v1/models/{name}/retrains"
 class RetrainOrder(BaseModel):
     """A new generation of the model, trained on what its recipe gives now, without anyone who asked to be forgotten."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"dry_run": True}]})
 
     dry_run: StrictBool = Field(default=False, description="only count what changed in the data; train nothing")
 

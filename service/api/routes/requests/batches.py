@@ -32,7 +32,10 @@ _BATCH = "/v1/deletion-requests/batch"
 
 
 class BatchOrder(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"requests": [{"subject_id": "person-7"}, {"subject_id": "person-8"}]}]},
+    )
 
     requests: list[DeletionOrder] = Field(min_length=1, max_length=1000)
 

@@ -72,7 +72,9 @@ class DeletionOrder(BaseModel):
     """Whom to forget: a data subject by one id or by several, or single samples."""
 
     model_config = ConfigDict(
-        extra="forbid", json_schema_extra=one_of(subject_id="string", subject_ids="array", sample_ids="array")
+        extra="forbid",
+        json_schema_extra=one_of(subject_id="string", subject_ids="array", sample_ids="array")
+        | {"examples": [{"subject_id": "person-7", "regulation": "gdpr", "case_id": "C-101"}]},
     )
 
     subject_id: PersonalId | None = None

@@ -27,7 +27,11 @@ ONLY_HELD_OUT = "This hold protects nothing now: the person is only in a holdout
 class HoldOrder(BaseModel):
     """What must be kept: a subject's data, or one sample. The reason must not name anybody."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra=one_of(subject_id="string", sample_id="string"))
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra=one_of(subject_id="string", sample_id="string")
+        | {"examples": [{"subject_id": "person-7", "reason": "case 2026-114, until the court decides"}]},
+    )
 
     subject_id: PersonalId | None = None
     sample_id: PersonalId | None = None

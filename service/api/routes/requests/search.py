@@ -20,7 +20,7 @@ Seeker = Annotated[Caller, Depends(holding(Scope.PEOPLE_SEARCH))]
 class SearchOrder(BaseModel):
     """Whom to find. The id is in the body, because addresses end up in logs."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"subject_id": "person-7"}]})
 
     subject_id: PersonalId
 
