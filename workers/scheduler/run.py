@@ -206,7 +206,10 @@ def sweep(database: Database, notifier: Celery) -> int:
         scheduled = Model.status.in_(("live", "exhausted")) & (Model.retrain_at <= at)
         exhausted = (Model.status == "exhausted") & (task | Model.due_at.is_not(None))
         work = (Model.status == "preparing") | ((Model.status == "live") & task) | (~retraining & exhausted)
-        due = ~alive_at(Model, at) & (Model.due_at.is_(None) | (Model.due_at <= at))
+        mine = select(Task.id).where(Task.model_id == Model.id, Task.status == "queued", Task.not_before <= at)
+        # whom no claim has seen yet: the deadline may be nearer than the update that others wait for
+        urgent = mine.where(Task.reason == Reason.AWAITING_BATCH).exists() & mine.where(Task.reason.is_(None)).exists()
+        due = ~alive_at(Model, at) & (Model.due_at.is_(None) | (Model.due_at <= at) | urgent)
         patience = NOTIFY_PATIENCE_SECONDS * SECOND  # a clock that had jumped ahead notified in the future
         forgotten = ~Model.notified_at.between(at - patience + 1, at + patience)
         rung = (

@@ -1,4 +1,4 @@
-"""Deletions that repeat the whole training wait for one another; everybody else's go on at once."""
+"""Deletions of a model with a cadence wait for its next update, and share it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import pytest
 
 from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import DeletionRequest, Task
+from expunge.service.infra.tables import DeletionRequest, Model, Version
 from expunge.service.infra.time import SECOND, instant
+from expunge.service.models.policy import change_policy
 from expunge.service.requests import intake
 from expunge.service.requests.cancel import cancel
 from expunge.service.requests.legal_holds import retry
 from expunge.service.requests.states import Regulation, RequestRefused, Suppress
 from expunge.workers.runtime.model import build
+from expunge.workers.scheduler.run import sweep
 from tests.faults.invariants import broken
 from tests.workers.test_crashes import die_at
 from tests.workers.test_own_training import published
@@ -38,46 +40,42 @@ def core_and_late(world: World, model_id: str) -> tuple[list[str], list[str]]:
     return [person for person in whole if whole[person]], [person for person in whole if not whole[person]]
 
 
-def collecting(world: World, seconds: int = WEEK, name: str = "m", method: str = "late") -> str:
-    return world.live("unshared", method, name, collect_seconds=seconds)
+def in_batches(world: World, seconds: int = WEEK, name: str = "m", method: str = "late") -> str:
+    return world.live("unshared", method, name, cadence_seconds=seconds)
 
 
-def time_passes(world: World, request: str) -> None:
-    world.change(Task, world.task(request).id, not_before=1)
+def time_passes(world: World, model_id: str) -> None:
+    """A week passes since the last update, and the scheduler notifies."""
+    world.change(Version, world.head(model_id).id, published_at=1)
+    world.change(Model, model_id, due_at=1)
 
 
-def test_the_core_waits_for_its_date_and_late_people_do_not(world: World) -> None:
-    model_id = collecting(world)
+def test_everybody_waits_for_the_models_next_update(world: World) -> None:
+    model_id = in_batches(world)
     core, late = core_and_late(world, model_id)
-    first, soon = world.delete(core[0]), world.delete(late[0])
+    requests = [world.delete(core[0]), world.delete(late[0])]
     world.work(model_id)
-    assert world.task(soon).status == "completed"
+    requests.append(world.delete(late[1]))
+    world.work(model_id)
+    assert {(world.task(each).status, world.task(each).reason) for each in requests} == {("queued", "awaiting_batch")}
+    assert world.model(model_id).due_at == world.head(model_id).published_at + WEEK * SECOND
+    time_passes(world, model_id)
+    world.work(model_id)
+    assert {world.task(each).status for each in requests} == {"completed"}
     assert Claim.from_json(world.head(model_id).claim).guarantee is Guarantee.EXACT
-    waiting, request = world.task(first), world.request(first)
-    assert (waiting.status, waiting.reason) == ("queued", "awaiting_others")
-    assert waiting.not_before == request.created_at + WEEK * SECOND
-    later = world.delete(late[1])  # somebody who waits delays nobody
-    world.work(model_id)
-    assert world.task(later).status == "completed"
-    second = world.delete(core[1])
-    world.work(model_id)
-    assert world.task(second).reason == "awaiting_others"
-    assert len(world.versions(model_id)) == 3
-    world.work(model_id)
-    assert len(world.versions(model_id)) == 3
+    assert len(world.versions(model_id)) == 2
 
 
 def test_one_retraining_serves_all_who_wait_and_equals_a_cold_one(world: World) -> None:
-    model_id = collecting(world, name="deleted")
+    model_id = in_batches(world, name="deleted")
     core, late = core_and_late(world, model_id)
     gone = [*core[:3], late[0]]
     requests = [world.delete(person, models=("deleted",)) for person in gone]
     world.work(model_id)
-    assert [world.task(each).status for each in requests] == ["queued"] * 3 + ["completed"]
-    time_passes(world, requests[1])
+    time_passes(world, model_id)
     world.work(model_id)
     assert {world.task(each).status for each in requests} == {"completed"}
-    assert [version.people for version in world.versions(model_id)] == [0, 1, 3]
+    assert [version.people for version in world.versions(model_id)] == [0, 4]
     for person in gone:
         world.delete(person)
     never = world.register("unshared", "late", name="never", on_suppressed="leave_out")
@@ -86,19 +84,16 @@ def test_one_retraining_serves_all_who_wait_and_equals_a_cold_one(world: World) 
     assert published(world, never).keys() == published(world, model_id).keys()
 
 
-def test_the_legal_deadline_comes_before_the_collecting(world: World) -> None:
+def test_the_legal_deadline_comes_before_the_batch(world: World) -> None:
     """A day and two trainings before it the deletion is due, and takes along everybody who waits."""
-    model_id = collecting(world, seconds=60 * 86_400)
-    core, _ = core_and_late(world, model_id)
-    calm, hurried = world.delete(core[0]), ordered(world, core[1], timedelta(days=2))
+    model_id = in_batches(world, seconds=60 * 86_400)
+    calm, hurried = world.delete("p1"), ordered(world, "p2", timedelta(days=2))
     world.work(model_id)
-    due_at = world.request(hurried).due_at
-    assert due_at is not None
-    assert due_at - DAY - 60 * SECOND < world.task(hurried).not_before < due_at - DAY
-    urgent = ordered(world, core[2], timedelta(days=44, hours=12))
-    world.work(model_id)  # it is put to those who wait
-    assert (world.task(urgent).reason, len(world.versions(model_id))) == ("awaiting_others", 1)
-    world.work(model_id)  # and all of them are due
+    due_at, moment = world.request(hurried).due_at, world.model(model_id).due_at
+    assert due_at is not None and moment is not None and due_at - DAY - 60 * SECOND < moment < due_at - DAY
+    urgent = ordered(world, "p3", timedelta(days=44, hours=12))
+    assert sweep(world.database, world.process.notifier) == 1, "its notification may be lost: nobody has seen it"
+    world.work(model_id)
     assert {world.task(each).status for each in (calm, hurried, urgent)} == {"completed"}
     assert len(world.versions(model_id)) == 2
 
@@ -126,9 +121,8 @@ def test_by_default_nobody_waits(world: World) -> None:
 
 
 def test_who_waits_cannot_be_cancelled_and_can_be_hurried(world: World) -> None:
-    model_id = collecting(world)
-    core, _ = core_and_late(world, model_id)
-    requests = [world.delete(person) for person in core[:2]]
+    model_id = in_batches(world)
+    requests = [world.delete(person) for person in ("p1", "p2")]
     world.work(model_id)
     with pytest.raises(RequestRefused), world.database.write() as session:
         cancel(session, session.get_one(DeletionRequest, requests[0]))
@@ -138,35 +132,27 @@ def test_who_waits_cannot_be_cancelled_and_can_be_hurried(world: World) -> None:
     assert {world.task(each).status for each in requests} == {"completed"}
 
 
-def test_a_batch_of_retrainings_is_a_policy_of_retrain_too(world: World) -> None:
-    model_id = collecting(world, method="retrain")
+def test_a_shorter_cadence_lets_those_go_on_who_wait(world: World) -> None:
+    model_id = in_batches(world, method="retrain")
     requests = [world.delete(f"p{number}") for number in range(3)]
     world.work(model_id)
-    assert {world.task(each).reason for each in requests} == {"awaiting_others"}
-    time_passes(world, requests[2])
+    with world.database.write() as session:
+        assert change_policy(session, session.get_one(Model, model_id), {"cadence_seconds": 0})
     world.work(model_id)
     assert len(world.versions(model_id)) == 2
     assert {world.task(each).status for each in requests} == {"completed"}
 
 
-def test_shards_never_wait(world: World) -> None:
-    model_id = collecting(world, method="shards")
-    requests = [world.delete(f"p{number}") for number in range(6)]
-    world.work(model_id)
-    assert {world.task(each).status for each in requests} == {"completed"}
-
-
 def test_workers_die_around_updates_and_the_last_version_is_that_of_a_cold_training(world: World) -> None:
-    """One after the other they forget somebody of the core, who has waited, or somebody else."""
-    model_id = collecting(world, name="deleted")
+    """One after the other they forget somebody of the core, or somebody else; each has waited."""
+    model_id = in_batches(world, name="deleted")
     core, late = core_and_late(world, model_id)
     gone = [core[0], late[0], core[1], late[1], core[2]]
     requests = []
     for point, person in zip(POINTS, gone, strict=True):
         requests.append(world.delete(person, models=("deleted",)))
-        if person in core:
-            world.work(model_id)
-            time_passes(world, requests[-1])
+        world.work(model_id)
+        time_passes(world, model_id)
         world.storage.database.close()
         world.storage.keys.close()
         die_at(world, point, lambda other: other.work(model_id))
@@ -183,20 +169,19 @@ def test_workers_die_around_updates_and_the_last_version_is_that_of_a_cold_train
 
 
 def test_a_retraining_that_fails_ends_visibly(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails is not put to those who wait again: its attempts count, and the third ends it."""
-    model_id = collecting(world)
-    core, _ = core_and_late(world, model_id)
-    request = world.delete(core[0])
+    """What fails does not wait for another batch: its attempts count, and the third ends it."""
+    model_id = in_batches(world)
+    request = world.delete("p3")
     world.work(model_id)
 
     def fails(*_: object) -> None:
         raise RuntimeError
 
     monkeypatch.setattr("expunge.workers.update.run.certify", fails)
-    time_passes(world, request)
+    time_passes(world, model_id)
     for _ in range(4):
         world.expire_lease(model_id)
         world.work(model_id)
     task = world.task(request)
     assert (task.status, task.reason) == ("blocked", "failed")
-    assert ((task.facts or {})["failed"]["error"], task.facts["failed"]["file"]) == ("RuntimeError", "test_collect.py")
+    assert ((task.facts or {})["failed"]["error"], task.facts["failed"]["file"]) == ("RuntimeError", "test_batch.py")
