@@ -53,8 +53,13 @@ def key_for(world: World, *scopes: str, tenant: str = TENANT) -> str:
 
 
 @pytest.fixture
-def url(world: World) -> Iterator[str]:
-    yield from serving(create_app(world.settings))
+def api(world: World) -> FastAPI:
+    return create_app(world.settings)
+
+
+@pytest.fixture
+def url(api: FastAPI) -> Iterator[str]:
+    yield from serving(api)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from expunge_client.cli.output import FAILED, USAGE, CommandError, show_error
 
 TITLES = ("Look", "Delete", "Models", "Prove", "Connect", "Operate")
 """the groups that come first in the help"""
-PACKAGES = {"drop": "expunge-connect", "registry": "expunge-connect"}
+PACKAGES = dict.fromkeys(("drop", "opendsr", "registry"), "expunge-connect")
 """commands of packages that need not be installed"""
 
 
