@@ -21,12 +21,11 @@ import torch
 
 from benchmarks.release import TENANT, delete, live, worker
 from expunge.service.infra.tables import Model, Version
+from expunge.service.queue import Deletions, Size, TakenLease
 from expunge.workers.app import Worker
-from expunge.workers.guarantee.certify import Size, certify
+from expunge.workers.guarantee.certify import certify
 from expunge.workers.guarantee.needs import generator
 from expunge.workers.guarantee.refine import refine
-from expunge.workers.runtime.jobs import Deletions
-from expunge.workers.runtime.lease import TakenLease
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage.private_state import Kept
 from expunge.workers.update import run

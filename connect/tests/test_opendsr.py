@@ -229,7 +229,7 @@ def test_a_request_is_cancelled_in_its_window_and_not_after(controller: Controll
     controller.erase(late)
     refused = controller.cancel(late["subject_request_id"])
     assert refused.status == 409 and controller.status(late["subject_request_id"]).said["request_status"] == "pending"
-    patient = api.state.service.settings.model_copy(update={"cancel_window_seconds": 3600.0})
+    patient = api.state.service.settings.model_copy(update={"cancel_window": 3600.0})
     object.__setattr__(api.state.service, "settings", patient)
     asked = request()
     controller.erase(asked)

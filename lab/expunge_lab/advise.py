@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from expunge.service.infra.settings import Settings
+from expunge.service.infra.limits import LIMITS
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.failures import refusal_of
 from expunge.workers.runtime.model import device_of
@@ -77,7 +77,7 @@ def _scene(given: argparse.Namespace) -> Scene:
     names = ("epsilon", "delta", "noise_std", "max_distance", "guarantee")
     policy = Policy.from_json({"method": "retrain", **{name: getattr(given, name) for name in names}}, NAMES)
     device, examples = device_of(given.device), loaded.recipe.samples.examples(device=device_of(given.device))
-    return Scene(loaded, examples, policy, device, reading, Settings().vector_bytes, _options(given.options))
+    return Scene(loaded, examples, policy, device, reading, LIMITS.vector_bytes, _options(given.options))
 
 
 def _methods(text: str) -> tuple[str, ...]:

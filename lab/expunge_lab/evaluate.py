@@ -23,7 +23,8 @@ from sklearn.svm import SVC
 from torch import Tensor
 
 from expunge.service.infra.settings import Settings
-from expunge.workers.guarantee.certify import CapNotReached, Size, Terms, certify
+from expunge.service.queue import Size
+from expunge.workers.guarantee.certify import CapNotReached, Terms, certify
 from expunge.workers.guarantee.choose import guarantee_of
 from expunge.workers.guarantee.refine import refine
 from expunge.workers.guarantee.register import sigma_of

@@ -18,8 +18,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from expunge.service.queue import Size
 from expunge.workers import check
-from expunge.workers.guarantee.certify import Size, Terms, certify
+from expunge.workers.guarantee.certify import Terms, certify
 from expunge.workers.guarantee.choose import guarantee_of
 from expunge.workers.guarantee.dry_run import establish
 from expunge.workers.guarantee.needs import generator

@@ -31,7 +31,8 @@ from safetensors.torch import load
 from torch import Tensor
 
 from expunge.service.infra.settings import Settings, ensure_secrets
-from expunge.workers.guarantee.certify import CapNotReached, Certified, Size, certify
+from expunge.service.queue import Size
+from expunge.workers.guarantee.certify import CapNotReached, Certified, certify
 from expunge.workers.guarantee.choose import guarantee_of, require_closed_form, require_needs
 from expunge.workers.guarantee.dry_run import establish
 from expunge.workers.guarantee.refine import refine
@@ -218,7 +219,7 @@ class Worlds:
         recipes.mkdir(parents=True)
         (recipes / "drawn.py").write_text(text)
         url = sqlite_databases(self.template)(home)
-        settings = Settings(home=home / "home", database_url=url, recipes=recipes, device="cpu", lease_seconds=60)
+        settings = Settings(home=home / "home", database_url=url, recipes=recipes, device="cpu")
         ensure_secrets(settings)
         settings.pepper_file.write_text("5a" * 32)
         world = open_world(settings)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("expunge", "unlearning", "service", "workers", "migrations", "client", "lab", "tests")
+PARTS = ("expunge", "unlearning", "service", "workers", "migrations", "client", "connect", "lab", "tests")
 TOY = '''
 """A few steps of gradient descent on those who are left, from the weights of the last update."""
 
@@ -54,7 +54,7 @@ from pathlib import Path
 from tests.harness.stack import running
 
 home, recipes = (Path(each) for each in sys.argv[1:])
-with running(home, recipes, SWEEP_SECONDS="0.3", GRACE_SECONDS="0.5") as stack:
+with running(home, recipes, GRACE="0.5") as stack:
     wrong = stack.register("tiny", "toy", options={"stride": 2})
     refused = stack.prepared(wrong)
     name = stack.live("tiny", "toy", options={"steps": 30})

@@ -53,8 +53,8 @@ IN_VARIABLES = {
     "service/audit/log.py": "record calls entry",
     "workers/scheduler/restore.py": "version.restored",
     "workers/training/run.py": "preparation.switched",
-    "workers/update/publish.py": "version.published",
-    "workers/update/task_results.py": "update.blocked, update.postponed, update.empty",
+    "service/queue/publication.py": "version.published",
+    "service/queue/results.py": "update.blocked, update.postponed, update.empty",
 }
 
 

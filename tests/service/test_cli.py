@@ -174,9 +174,9 @@ def test_wrong_usage_is_exit_2(arguments: list[str], tmp_path: Path) -> None:
 
 
 def test_a_setting_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    done = here("doctor", home=tmp_path, EXPUNGE_PORT="eighty")
+    done = here("doctor", home=tmp_path, EXPUNGE_LISTEN="eighty")
     assert done.returncode == 2
-    assert "EXPUNGE_PORT" in done.stderr
+    assert "EXPUNGE_LISTEN" in done.stderr
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def test_location_leads_to_what_was_made_and_if_match_guards_its_end(client: Tes
 
 
 def test_a_request_that_changed_meanwhile_is_not_cancelled(client: TestClient, service: Service) -> None:
-    object.__setattr__(service, "settings", service.settings.model_copy(update={"cancel_window_seconds": 3600}))
+    object.__setattr__(service, "settings", service.settings.model_copy(update={"cancel_window": 3600}))
     live_model(service)
     made = client.post(REQUESTS, json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"})
     place = made.headers["location"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
 from sqlalchemy import MetaData, Table, select, text
 
 from expunge.service.infra import migrate as module
@@ -28,6 +31,7 @@ FROZEN = {
     "v0005_restore.py": "d2eba627ca99db49f93c3500d8f094cade886d8466cd28c3d66868171c158906",
     "v0006_policies.py": "9f3233744567c690d7f1f318be4ef2a14107585e45577e6247f1acf87f73ed8a",
     "v0007_connectors.py": "f3910e15a4ac209e2b3f6920a6216b96ef0866e14a5116520f43e3d2d1d383bf",
+    "v0008_batch.py": "cf25b7572a60af08179867c7448514d34634c4193b9c4198f6aadb1c10595a36",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """
@@ -90,6 +94,30 @@ def recipes(database: Database) -> list[str]:
         return [
             *session.execute(text("SELECT recipe FROM models JOIN generations g ON g.model_id = models.id")).scalars()
         ]
+
+
+def test_whoever_waited_for_others_of_a_kind_is_due_and_no_policy_says_so_any_more(furnished: Database) -> None:
+    old = {"method": "late", "collect_seconds": 604_800, "cadence_seconds": 60}
+    with furnished.write() as session:
+        session.get_one(Model, "m").policy = old
+        session.get_one(Generation, 1).manifest = {"trained": {"state": "s", "policy": old}}
+        session.add(
+            DeletionRequest(
+                id="r", tenant_id="t", status="queued", reason="awaiting_others", created_at=5, received_at=5, salt=b""
+            )
+        )
+        session.flush()
+        names = {"id": "k", "tenant_id": "t", "request_id": "r", "model_id": "m", "status": "queued"}
+        session.add(Task(**names, reason="awaiting_others", not_before=10**15, created_at=5))
+    with furnished.engine.begin() as connection, Operations.context(MigrationContext.configure(connection)):
+        import_module("expunge.migrations.versions.v0008_batch").upgrade()
+    new = {"method": "late", "cadence_seconds": 60}
+    with furnished.read() as session:
+        assert session.get_one(Model, "m").policy == new
+        assert session.get_one(Generation, 1).manifest == {"trained": {"state": "s", "policy": new}}
+        task = session.get_one(Task, "k")
+        assert (task.reason, task.not_before) == ("awaiting_batch", 5)
+        assert session.get_one(DeletionRequest, "r").reason == "awaiting_batch"
 
 
 def test_migrations_that_databases_have_run_are_frozen() -> None:

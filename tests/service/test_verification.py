@@ -127,7 +127,7 @@ def rows(service: Service, request: str) -> list[Any]:
 def test_verified_it_is_what_the_intake_would_have_made_of_it(
     client: TestClient, service: Service, order: dict[str, Any]
 ) -> None:
-    settings(service, cancel_window_seconds=60.0, large_request_samples=2, large_request_seconds=600.0)
+    settings(service, cancel_window=60.0, large_request=2)
     live_model(service, people={"ada": ["ada-1", "ada-2"], "bob": ["b"], "many": ["1", "2", "3"]})
     live_model(service, "faces", {"ada": ["x"]})
     if order["subject_id" if "subject_id" in order else "sample_ids"] != "nobody":

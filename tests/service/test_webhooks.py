@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from jsonschema import Draft202012Validator
-from pydantic import ValidationError
 from sqlalchemy import select
 
 from expunge.service.access.api_keys import create_key
@@ -175,14 +174,13 @@ def test_a_delivery_is_replayed_under_its_id_by_its_tenant_alone(
 
 def test_plain_http_to_this_machine_is_for_development(settings: Settings) -> None:
     order = {"url": "http://127.0.0.1:9000/hook", "kinds": [News.VERSION_PUBLISHED]}
-    chosen = settings.model_copy(update={"webhook_loopback": True})
-    with TestClient(create_app(chosen)) as client:
-        service = client.app.state.service  # type: ignore[attr-defined]
-        with service.database.write() as session:
-            key = create_key(session, service.pepper, label="test", scopes=["models:admin"])
-        assert client.post(PATH, json=order, headers={"Authorization": f"Bearer {key.secret}"}).status_code == 201
-    with pytest.raises(ValidationError, match="EXPUNGE_WEBHOOK_LOOPBACK"):
-        Settings(mode="production", webhook_loopback=True)
+    for mode, status in (("development", 201), ("production", 422)):
+        with TestClient(create_app(settings.model_copy(update={"mode": mode}))) as client:
+            service = client.app.state.service  # type: ignore[attr-defined]
+            with service.database.write() as session:
+                key = create_key(session, service.pepper, label="test", scopes=["models:admin"])
+            answer = client.post(PATH, json=order, headers={"Authorization": f"Bearer {key.secret}"})
+            assert answer.status_code == status, mode
 
 
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -14,8 +14,7 @@ from tests.harness.servers import Postgres, Redis
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = ["sqlite", "postgres"]
-SETTINGS = {"SWEEP_SECONDS": "0.3", "LEASE_SECONDS": "5", "GRACE_SECONDS": "0.5", "WEBHOOK_LOOPBACK": "true"}
-"""short, so that a test need not wait for what the scheduler does by and by"""
+SETTINGS = {"GRACE": "0.5"}
 
 
 @pytest.fixture(scope="package", params=BACKENDS)

@@ -21,9 +21,8 @@ pytestmark = pytest.mark.drill
 @pytest.fixture(params=["sqlite", "postgres"])
 def crew(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A service of its own with four workers."""
-    settings = {**SETTINGS, "SHARDS": str(WORK_UNITS)}
     recipes = recipes_in(tmp_path_factory.mktemp("recipes"))
-    with stacks.running(tmp_path_factory.mktemp("home"), recipes, servers_of(request), **settings) as running:
+    with stacks.running(tmp_path_factory.mktemp("home"), recipes, servers_of(request), **SETTINGS) as running:
         running.more_workers(WORKERS - 1)
         running.eventually(lambda: alive(running), lambda count: count == WORKERS)
         yield running

@@ -98,6 +98,7 @@ def test_null_fields_take_their_defaults_and_a_null_tolerance_means_no_gate() ->
 WRONG = [
     ({"method": "forget"}, "method", "method is 'forget'. Allowed: recollection, retrain, rewind, auto."),
     ({"method": "auto", "options": {"rank": 3}}, "options", "options are given without their method."),
+    ({"collect_seconds": 9}, "collect_seconds", "Set cadence_seconds: all deletions of a model share its next"),
     ({"requests_per_month": 10}, "requests_per_month", "requests_per_month is no field of a policy any more."),
     ({"on_unchecked_feed": "accept"}, "on_unchecked_feed", "the admission check drop of expunge-connect refuses"),
     ({"method": 3}, "method", "method is 3. Allowed"),
@@ -169,6 +170,7 @@ def test_only_a_bound_is_charged() -> None:
 
 NOW = 1_000_000 * SECOND
 HOUR = 3600 * SECOND
+DAY = 24 * HOUR
 PLENTY = Budget(spent=0, limit=100, budget_cost=10)
 LAST = Budget(spent=90, limit=100, budget_cost=10)
 EMPTY = Budget(spent=95, limit=100, budget_cost=10)
@@ -193,11 +195,11 @@ TABLE = [
     (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR + 1), 0, Action("wait", NOW + 1)),
     (HOURLY, PLENTY, Queue(waiting=5000, released_at=NOW), 0, Action("wait", NOW + HOUR)),
     (HOURLY, PLENTY, Queue(released_at=NOW), 0, Action("nothing")),
-    # a deadline comes before the cadence, with time for two retrains
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR // 2), 0, Action("wait", NOW + HOUR // 2)),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR), HOUR // 4, Action("wait", NOW + HOUR // 2)),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR), HOUR // 2, Action("update")),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW - HOUR), 0, Action("update")),
+    # a deadline comes before the cadence, with a day and time for two retrains
+    (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW + DAY + HOUR // 2), 0, Action("wait", NOW + HOUR // 2)),
+    (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW + DAY + HOUR), HOUR // 4, Action("wait", NOW + HOUR // 2)),
+    (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW + DAY + HOUR), HOUR // 2, Action("update")),
+    (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW - HOUR), 0, Action("update")),
     # exhausted
     ({}, EMPTY, Queue(waiting=1), 0, Action("retrain")),
     ({}, EMPTY, Queue(waiting=5000), 0, Action("retrain")),

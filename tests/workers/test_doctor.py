@@ -147,7 +147,7 @@ def lose_state(world: World) -> None:
 
 # fault -> (how it comes about, the finding's name, a word of what is said)
 FAULTS: dict[str, tuple[Break, str, str]] = {
-    "missing secret": (after(lambda w: w.settings.pepper_file.unlink()), "pepper_file", "EXPUNGE_PEPPER_FILE"),
+    "missing secret": (after(lambda w: w.settings.pepper_file.unlink()), "pepper_file", "EXPUNGE_SECRETS"),
     "secret that others read": (after(lambda w: w.settings.pepper_file.chmod(0o644)), "pepper_file", "chmod 600"),
     "unreachable database": (
         lambda w: w.settings.model_copy(
@@ -167,7 +167,6 @@ FAULTS: dict[str, tuple[Break, str, str]] = {
     "no scheduler": (without("scheduler"), "scheduler", "expunge scheduler"),
     "clock of a process": (after(wrong_clock), "clock", "worker is 90 s behind"),
     "store not writable": (store_under_a_file, "store", "cannot be written"),
-    "disk nearly full": (altered(disk_reserve_bytes=10**18), "disk", "EXPUNGE_DISK_RESERVE_BYTES"),
     "recipe that does not import": (
         after(lambda w: (w.settings.recipes / "bad.py").write_text("import no_such_module\ndef recipe(): ...\n")),
         "recipe bad",

@@ -9,7 +9,7 @@ import pytest
 
 from expunge.service.infra.tables import Generation
 from expunge.service.models.figures import DATA_FREE, DELETED, FOLDER
-from expunge.workers.runtime.jobs import Preparation
+from expunge.service.queue import Preparation
 from expunge.workers.training.run import prepare
 from tests.workers.test_sketch import database_text
 from tests.workers.test_switch import before

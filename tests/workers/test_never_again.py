@@ -13,11 +13,11 @@ from sqlalchemy import update
 from expunge.service.access.api_keys import Scope, create_key
 from expunge.service.api.app import create_app
 from expunge.service.infra.tables import DeletionRequest, Model, Removal, StoredVector, SuppressionEntry
+from expunge.service.queue import Selection, Target
 from expunge.service.requests import intake, suppression
 from expunge.service.requests import legal_holds as holds
 from expunge.workers.training.run import prepare
 from expunge.workers.update import run as unlearn
-from expunge.workers.update.select import Selection, Target
 from tests.faults.invariants import broken
 from tests.workers.test_retrain import ONE_UPDATE, exhausted, generations
 from tests.workers.test_switch import before

@@ -11,9 +11,8 @@ from sqlalchemy import select
 from torch import Tensor
 
 from expunge.service.infra.tables import StoredVector
+from expunge.service.queue import Deletions, Preparation, Stale
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.jobs import Deletions, Preparation
-from expunge.workers.runtime.lease import Stale
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage import private_state as state
 from expunge.workers.training import run as prepare

@@ -23,8 +23,7 @@ from expunge.service.infra.tables import (
     Task,
 )
 from expunge.service.models.retrain_plan import retrain_lease
-from expunge.workers.runtime.jobs import Deletions, Preparation
-from expunge.workers.runtime.lease import Stale
+from expunge.service.queue import Deletions, Preparation, Stale
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.scheduler import run as scheduler
 from expunge.workers.training import run as prepare

@@ -25,9 +25,8 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.infra.time import BUCKETS
+from expunge.service.queue import Deletions, Stale
 from expunge.service.requests.cancel import cancel
-from expunge.workers.runtime.jobs import Deletions
-from expunge.workers.runtime.lease import Stale
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage import private_state as state
 from expunge.workers.update.run import update

@@ -8,8 +8,8 @@ import pytest
 import torch
 from prometheus_client.parser import text_string_to_metric_families
 
-from expunge.service.api.metrics import render
 from expunge.service.api.traffic import Traffic
+from expunge.service.api.views.metrics import render
 from expunge.service.infra.tables import Model, StoredVector, WorkUnit
 from expunge.service.models.retrain_plan import work_units_of
 from expunge.workers.scheduler.run import open_scheduler
@@ -120,7 +120,7 @@ def test_a_worker_that_was_given_up_writes_nothing_into_its_work_unit(world: Wor
     course = opened(world, model_id)
     late = open_world(world.settings)
     with late.database.write() as session:
-        pieces = work_units.Pieces(late.process, WorkUnit, course.generation_id)
+        pieces = work_units.pieces_of(late.process, WorkUnit, course.generation_id)
         number = pieces.take(session)
     world.change(WorkUnit, (course.generation_id, number), owner="somebody else")
     opened(late, model_id).attempt(int(number or 0), lambda _: None)
@@ -167,7 +167,7 @@ def test_a_scheduler_leaves_the_trajectory_of_open_work_units_alone(world: World
 
 @ON_SQLITE
 def test_vectors_that_take_too_much_room_are_refused_with_advice(world: World) -> None:
-    small = open_world(world.settings.model_copy(update={"vector_bytes": 4 * 10 * 263}))
+    small = world.limited(vector_bytes=4 * 10 * 263)
     model_id = small.register("shared_out")
     small.work(model_id)
     reason = small.model(model_id).reason or ""
@@ -183,7 +183,7 @@ def test_a_sketch_that_does_not_fit_is_refused_before_the_training_and_never_adv
     monkeypatch.setattr(room, "available_bytes", lambda _device: 500)
     monkeypatch.setattr(start, "require_fits", lambda *_: {})  # the samples alone take more
     monkeypatch.setattr(start, "learn", never)
-    small = open_world(world.settings.model_copy(update={"vector_bytes": policy.pop("vector_bytes", 2**30)}))
+    small = world.limited(vector_bytes=policy.pop("vector_bytes", 2**30))
     model_id = small.register("network", **policy)
     small.work(model_id)
     model = small.model(model_id)

@@ -18,6 +18,8 @@ from unlearning.accounting.gaussian import LEAST_DELTA
 
 SECOND = 1_000_000
 """moments and durations of the planner are whole microseconds"""
+REPAIR = 86_400 * SECOND
+"""before a deadline, in which somebody can repair what fails"""
 LARGEST_ORDERS = 10_000
 """deletion orders of a calibration"""
 AUTO = "auto"
@@ -115,8 +117,7 @@ class Policy:
         complete_when: with ``served`` a request waits until every known consumer reports a version without the person.
         on_suppressed: for a registration alone. People who ask while the model is prepared, and people whom a retrain
             meets, are left out or forgotten without a question.
-        cadence_seconds: the least time between updates.
-        collect_seconds: how long deletions that repeat the whole training may wait for one another; 0: not at all.
+        cadence_seconds: the least time between updates; a legal deadline comes first.
         retrain_every_seconds: how often the model is trained again on the recipe's present data; 0: when somebody asks.
         utility_tolerance: the greatest fall of holdout accuracy (a fraction) in one update; None: no gate.
         options: the method's own fields.
@@ -141,7 +142,6 @@ class Policy:
     complete_when: CompleteWhen = CompleteWhen.PUBLISHED
     on_suppressed: ForgottenInRecipe = ForgottenInRecipe.REFUSE
     cadence_seconds: int = 0
-    collect_seconds: int = 0
     retrain_every_seconds: int = 0
     utility_tolerance: float | None = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -157,7 +157,6 @@ class Policy:
         _seconds("cadence_seconds", self.cadence_seconds)
         if self.method == AUTO and self.options:
             raise PolicyError("options", "options are given without their method.", "Name the method that has them.")
-        _seconds("collect_seconds", self.collect_seconds)
         _seconds("retrain_every_seconds", self.retrain_every_seconds)
         self._check_guarantee()
         if self.fallback == self.method:
@@ -238,18 +237,20 @@ def method_by_rule(samples: int, features: int, provable: bool) -> tuple[str, st
     return "retrain", "On this model newton has no proof, so it is trained again."
 
 
-_GONE = {
-    "requests_per_month": "Leave it out: a method that is not named is chosen by the counts of samples and features.",
+GONE = {
+    "collect_seconds": "Set cadence_seconds: all deletions of a model share its next update.",
     "on_unchecked_feed": "Leave it out: the admission check drop of expunge-connect refuses what it cannot compare.",
+    "requests_per_month": "Leave it out: a method that is not named is chosen by the counts of samples and features.",
 }
-"""fields of earlier releases, and what to do without them"""
+"""fields of former releases, and what takes their place"""
 
 
 def _known(record: Mapping[Any, Any], kind: type[Policy | Calibration], what: str) -> None:
     names = [each.name for each in fields(kind)]
     unknown = sorted(str(name) for name in record if name not in names)
-    for name in (each for each in unknown if each in _GONE):
-        raise PolicyError(name, f"{name} is no field of a policy any more.", _GONE[name])
+    gone = next((name for name in unknown if name in GONE), None)
+    if gone is not None:
+        raise PolicyError(gone, f"{gone} is no field of a policy any more.", GONE[gone])
     if unknown:
         raise PolicyError(unknown[0], f"{what} has no field {unknown[0]!r}.", f"Its fields: {', '.join(names)}.")
 
@@ -398,11 +399,11 @@ def _at_exhaustion(policy: Policy, queue: Queue) -> Action:
 
 
 def _opens_at(policy: Policy, queue: Queue, clock: Clock) -> int:
-    """Return when the cadence allows the next update; a deadline opens it earlier, two retrains ahead of itself.
+    """Return when the cadence allows the next update; a deadline opens it earlier, a day and two retrains ahead.
 
-    Two retrains: time enough to retrain, and to retrain once more, should the update be refused.
+    That is time enough to retrain, to retrain once more should the update be refused, and to repair what failed.
     """
     if queue.released_at is None:
         return clock.now
     opens = queue.released_at + policy.cadence_seconds * SECOND
-    return opens if queue.due_at is None else min(opens, queue.due_at - 2 * clock.retrain_takes)
+    return opens if queue.due_at is None else min(opens, queue.due_at - REPAIR - 2 * clock.retrain_takes)

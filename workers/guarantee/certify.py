@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from expunge.service.infra.fault_injection import crash_point
+from expunge.service.queue import Size
 from expunge.service.requests.reasons import Cause
 from expunge.workers.guarantee import statements
 from expunge.workers.guarantee.choose import bound_of
@@ -75,16 +76,6 @@ class Terms:
     def bound(self, method: Method) -> Bound | None:
         """Return what bounds the method's updates under these terms."""
         return bound_of(method, self.guarantee, self.count if self.reference is Reference.FIXED_DENOMINATOR else None)
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much is forgotten in this update."""
-
-    samples: int = 0
-    people: int = 0
-    unlearned: int = 0
-    """whom the method forgets; a candidate's first version also lacks people whom it never trained on"""
 
 
 @dataclass(frozen=True)

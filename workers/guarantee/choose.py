@@ -119,7 +119,7 @@ def require_vectors_fit(bench: Bench, examples: Examples, most: int) -> None:
     if size > most:
         raise Refused(
             f"The vectors of {holders} holders of {bench.problem.dimension} weights take {size:,} bytes; at most "
-            f"{most:,} are kept (EXPUNGE_VECTOR_BYTES).",
+            f"{most:,} are kept.",
             _smaller(bench, examples),
         )
 

@@ -45,20 +45,26 @@ from expunge.service.models.generations import number_above
 from expunge.service.models.publications import PUBLISHED, RESTORED, facts_of
 from expunge.service.models.restore_guard import unconfirmed
 from expunge.service.models.retire import SERVED, end_retired, holds_in
+from expunge.service.models.vectors import drop_vectors
+from expunge.service.queue import (
+    JournalEntry,
+    drawn,
+    erase,
+    give_back,
+    mark_forgotten,
+    note_exhaustion,
+    queue_tasks,
+    target_of,
+)
 from expunge.service.requests import identity_check as verification
 from expunge.service.requests import legal_holds as holds
 from expunge.service.requests import suppression as suppressions
 from expunge.service.requests.reasons import Reason
 from expunge.service.requests.states import Status, awaits_decision, derive
 from expunge.service.requests.status import end_open_tasks, outcomes_of, record_status, settle
-from expunge.workers.runtime.lease import drawn, give_back
 from expunge.workers.scheduler.replay import RestoreReport, Said, follow, to_do
-from expunge.workers.storage.private_state import drop_vectors
-from expunge.workers.storage.release_journal import JournalEntry, revived
+from expunge.workers.storage.release_journal import revived
 from expunge.workers.storage.storage import Storage
-from expunge.workers.update.publish import erase, mark_forgotten
-from expunge.workers.update.select import target_of
-from expunge.workers.update.task_results import note_exhaustion, queue_tasks
 
 _NOT_IN_THE_TREE = {"id": None, "log_index": None, "leaf_hash": None}
 _RETIRED = (

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from expunge.service.audit.log import record
 from expunge.service.infra.settings import Settings
-from expunge.workers.runtime.jobs import Preparation
+from expunge.service.queue import Preparation
 from expunge.workers.storage.storage import Storage
 from unlearning.types import Refused
 

@@ -28,16 +28,15 @@ from expunge.service.infra.tables import (
     Task,
 )
 from expunge.service.infra.tenants import recipes_of
+from expunge.service.queue import Preparation, begins_model, undecided
 from expunge.service.requests import suppression as suppressions
 from expunge.service.requests.suppression import concerns, registration_of
 from expunge.workers.guarantee.needs import needs_forgotten, needs_retained
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.jobs import Preparation
 from expunge.workers.runtime.model import Bench
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage import manifest
 from expunge.workers.training.admission import left_out
-from expunge.workers.update.select import begins_model, undecided
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import ForgottenInRecipe
 from unlearning.methods.recollection import room

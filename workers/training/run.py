@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import torch
 from sqlalchemy import delete, select
@@ -20,6 +21,24 @@ from expunge.service.infra.db import Database
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Generation, HoldoutPerson, Membership, Model, StoredVector, Version
 from expunge.service.infra.time import bucket
+from expunge.service.models.vectors import write_vectors
+from expunge.service.queue import (
+    Departure,
+    Draft,
+    Preparation,
+    Registered,
+    Replan,
+    Target,
+    TrainAgain,
+    charge_withheld,
+    departure,
+    fence,
+    points_of,
+    publish_generation,
+    refuse,
+    without_numbers,
+    without_vector,
+)
 from expunge.service.requests.reasons import Reason
 from expunge.workers.guarantee.certify import CapNotReached, Terms, certify
 from expunge.workers.guarantee.dry_run import costs, dry_run, establish, guarantee_from_json, size_of
@@ -27,9 +46,7 @@ from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_re
 from expunge.workers.guarantee.refine import refine
 from expunge.workers.guarantee.register import freeze_guarantee, how_chosen, longest_of, register, report_of, terms_of
 from expunge.workers.runtime.db_retry import retry
-from expunge.workers.runtime.failures import NUMBERS, RecipeRaised, facts_of, refusal_of
-from expunge.workers.runtime.jobs import Preparation
-from expunge.workers.runtime.lease import fence
+from expunge.workers.runtime.failures import RecipeRaised, facts_of, refusal_of
 from expunge.workers.runtime.model import Bench
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
@@ -43,11 +60,8 @@ from expunge.workers.training.calibrate import Orders, require_useful_cap
 from expunge.workers.training.changes import DryRunEnded
 from expunge.workers.training.cohort import holdout_told, kept_out
 from expunge.workers.training.parallel import VectorUnits, divisible
-from expunge.workers.training.promote import Departure, Registered, TrainAgain, departure, publish_generation
 from expunge.workers.training.start import Begun, again, begin, shown
-from expunge.workers.update.publish import Draft, Replan, write_draft
-from expunge.workers.update.select import Target, without_vector
-from expunge.workers.update.task_results import charge_withheld, points_of, refuse
+from expunge.workers.update.draft import write_draft
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.method import Divisible
 from unlearning.quality.probe import probe
@@ -154,7 +168,7 @@ def _switched(database: Database, job: Preparation, why: Ineffective) -> Prepara
     with database.write() as session:
         fence(session, job.lease)
         generation = generation_of(session, job)
-        switched = {"from": generation.method, "to": fallback, "why": NUMBERS.sub("#", why.what)}
+        switched = {"from": generation.method, "to": fallback, "why": without_numbers(why.what)}
         generation.method, generation.manifest = fallback, (generation.manifest or {}) | {"switched": switched}
         kind, instead = "preparation.switched", job.policy.method
         record(session, job.tenant_id, kind, model_id=job.model_id, method=fallback, instead=instead)
@@ -268,6 +282,7 @@ def bring_into_service(process: Process, job: Preparation, ready: Ready, watch: 
     Raises TrainAgain, Stale.
     """
     storage = process.storage
+    where = (storage.database, storage.journal)
     while True:
         with storage.database.read() as session:
             leaving = departure(session, job)
@@ -280,7 +295,7 @@ def bring_into_service(process: Process, job: Preparation, ready: Ready, watch: 
             _withhold(process, job, draft.budget_cost)
             return False
         try:
-            retry(lambda: publish_generation(storage, job, draft, ready.registered, leaving))  # noqa: B023
+            retry(partial(publish_generation, *where, job, draft, ready.registered, drafted=leaving))
             return True
         except Replan as error:
             log.warning("%s", error)
@@ -302,7 +317,7 @@ def _withhold(process: Process, job: Preparation, budget_cost: int) -> None:
     clean(process, job)
     with process.storage.database.write() as session:
         model = fence(session, job.lease)
-        charge_withheld(session, process.storage, job, budget_cost)
+        charge_withheld(session, process.storage.journal, job, budget_cost)
         what = "The retrained model's accuracy fell by more than the policy allows."
         hint = "Retry the blocked requests to retrain once more."
         refuse(
@@ -383,7 +398,7 @@ def _keep_vectors(storage: Storage, job: Preparation, made: State) -> None:
     for rows in state.seal_vectors(storage.keys, job.generation_id, made.vectors):
         with storage.database.write() as session:
             fence(session, job.lease)
-            state.write_vectors(session, rows)
+            write_vectors(session, rows)
 
 
 def clean(process: Process, job: Preparation) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import insert
 from expunge.service.infra.db import BATCH, Database, batches
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Generation, HoldoutPerson, Model
+from expunge.service.queue import Preparation, fence
 from expunge.workers.guarantee.choose import (
     design_of,
     guarantee_of,
@@ -21,8 +22,6 @@ from expunge.workers.guarantee.choose import (
     require_needs,
     require_vectors_fit,
 )
-from expunge.workers.runtime.jobs import Preparation
-from expunge.workers.runtime.lease import fence
 from expunge.workers.runtime.model import Bench, build
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
@@ -87,7 +86,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun:
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device, most)
         require_closed_form(bench.method, bench.problem, examples)
         design = _design(job.policy, guarantee, examples)
-        require_vectors_fit(bench, examples, process.settings.vector_bytes)
+        require_vectors_fit(bench, examples, process.limits.vector_bytes)
         require_readable(process, job, bench, guarantee, everyone)
         _freeze(storage, job, bench, kept, everyone)
     crash_point("prepare-after-manifest")

@@ -16,15 +16,33 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.tables import Generation, Membership, Removal, Version
 from expunge.service.infra.tenants import recipes_of
+from expunge.service.queue import (
+    Blocked,
+    Claimed,
+    Deletions,
+    Draft,
+    Postponed,
+    Published,
+    Replan,
+    Result,
+    Selection,
+    Size,
+    end_without_version,
+    forgotten,
+    note_commit,
+    plan,
+    points_of,
+    publish,
+    without_numbers,
+)
 from expunge.service.requests.reasons import Cause, Reason
-from expunge.workers.guarantee.certify import CapNotReached, Certified, Size, Terms, certify
+from expunge.workers.guarantee.certify import CapNotReached, Certified, Terms, certify
 from expunge.workers.guarantee.dry_run import guarantee_from_json
 from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from expunge.workers.guarantee.refine import refine
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.db_retry import retry
-from expunge.workers.runtime.failures import NUMBERS, facts_of
-from expunge.workers.runtime.jobs import Claimed, Deletions
+from expunge.workers.runtime.failures import facts_of
 from expunge.workers.runtime.model import Bench, Benches, device_of
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
@@ -33,10 +51,7 @@ from expunge.workers.storage import private_state as state
 from expunge.workers.storage.checkpoint_format import Malformed
 from expunge.workers.storage.crypto_erase import destroy_keys, drop_superseded_state
 from expunge.workers.storage.private_state import seal_note
-from expunge.workers.update.collect import collect
-from expunge.workers.update.publish import Draft, Replan, note_commit, publish, write_draft
-from expunge.workers.update.select import Selection, forgotten, plan
-from expunge.workers.update.task_results import Blocked, Postponed, Published, Result, end_without_version, points_of
+from expunge.workers.update.draft import write_draft
 from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.parts import REFERENCE
@@ -107,17 +122,12 @@ def _update(errand: Errand) -> Mapping[Claimed, Result]:
     results: dict[Claimed, Result] = dict(selection.empty)
     results |= {task: _or_retrain(errand, why) for task, why in selection.blocked.items()}
     try:
-        if job.policy.collect_seconds and selection.forget:
-            bench = _bench(errand, current)
-            with storage.database.read() as session:
-                selection, waiting = collect(session, job, bench, selection)
-            results |= waiting
         if selection.forget:
             return _forget(errand, current, selection, results)
     except (CannotUpdate, Overspent) as stopped:
         why = stopped.why if isinstance(stopped, CannotUpdate) else Blocked(Reason.BUDGET_EXHAUSTED)
         results |= dict.fromkeys(selection.forget, _or_retrain(errand, why))
-    end_without_version(storage, job, results)
+    end_without_version(storage.database, storage.journal, job, results)
     return results
 
 
@@ -135,7 +145,8 @@ def _forget(
         facts: dict[str, Json] = {"withheld": Reason.ACCURACY_DROP, "budget_cost": cost, **points_of(errand.job.policy)}
         why = Blocked(Reason.ACCURACY_DROP, facts)
         results = others | dict.fromkeys(selection.forget, why)
-        end_without_version(errand.process.storage, errand.job, results, cost)
+        storage = errand.process.storage
+        end_without_version(storage.database, storage.journal, errand.job, results, cost)
         return results
     with errand.watch.phase("store"):
         size = Size(len(selection.target.positions), selection.target.people)
@@ -179,7 +190,7 @@ def _why(error: Exception, method: str) -> CannotUpdate:
             counts = {"missing": error.missing, "changed": error.changed}
             return CannotUpdate(Reason.SAMPLES_CHANGED, lacking=sum(counts.values()), **counts)
         case Refused():
-            detail = NUMBERS.sub("#", error.what)
+            detail = without_numbers(error.what)
             return CannotUpdate(Reason.NEEDS_RETRAIN, cause=Cause.METHOD_REFUSED, method=method, detail=detail)
         case _:
             return CannotUpdate(Reason.NEEDS_RETRAIN, cause=Cause.WEIGHTS_NOT_FINITE)
@@ -188,7 +199,7 @@ def _why(error: Exception, method: str) -> CannotUpdate:
 def _publish(errand: Errand, current: Current, draft: Draft, results: Mapping[Claimed, Result]) -> None:
     storage = errand.process.storage
     start = time.perf_counter()
-    retry(lambda: publish(storage, errand.job, draft, results))
+    retry(lambda: publish(storage.database, storage.journal, errand.job, draft, results))
     note_commit(storage.database, errand.job, draft, time.perf_counter() - start)
     drop_superseded_state(storage.database, storage.private, current.version.id)
     storage.figures.sweep(storage.database)

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch.func import grad, vmap
 
-from expunge.workers.guarantee.certify import CapNotReached, Size, Terms, certify, published_of
+from expunge.service.queue import Size
+from expunge.workers.guarantee.certify import CapNotReached, Terms, certify, published_of
 from expunge.workers.guarantee.choose import (
     design_of,
     guarantee_of,

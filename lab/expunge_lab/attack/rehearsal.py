@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from expunge.workers.guarantee.certify import Certified, Size, Terms, certify
+from expunge.service.queue import Size
+from expunge.workers.guarantee.certify import Certified, Terms, certify
 from expunge.workers.guarantee.choose import guarantee_of
 from expunge.workers.guarantee.dry_run import establish
 from expunge.workers.guarantee.needs import generator

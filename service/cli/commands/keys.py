@@ -179,7 +179,7 @@ def erase(actor: Annotated[str, typer.Argument(help="Id of the actor.")], tenant
 def rotate_signing() -> None:
     """Sign the log and certificates with a new key from now on; the old one is retired in the log.
 
-    What was signed before still verifies. Run it where the API and the scheduler read EXPUNGE_SIGNING_KEY_FILE.
+    What was signed before still verifies. Run it where the API and the scheduler read EXPUNGE_SECRETS.
     """
     settings = Settings()
     old, new = Signer.of(settings), Signer.at(settings, next_secret(settings.signing_key_file))

@@ -34,9 +34,6 @@ SETTLED = {"live", "refused", "cancelled", "exhausted", "retired"}
 Name = Annotated[str, typer.Argument(help="The model's name.")]
 OnExhausted = Annotated[str | None, typer.Option(help="retrain or hold.")]
 Cadence = Annotated[int | None, typer.Option(help="Least seconds between updates.")]
-Collect = Annotated[
-    int | None, typer.Option(help="Seconds that deletions repeating the whole training wait for one another.")
-]
 RetrainEvery = Annotated[
     int | None, typer.Option(help="Seconds between two trainings on the recipe's present data; 0: none is planned.")
 ]
@@ -76,7 +73,6 @@ def add(
         float | None, typer.Option(help="Greatest distance left ratio that counts as working.")
     ] = None,
     cadence: Cadence = None,
-    collect: Collect = None,
     retrain_every: RetrainEvery = None,
     on_exhausted: OnExhausted = None,
     complete_when: CompleteWhen = None,
@@ -111,7 +107,6 @@ def add(
         "reference": reference,
         "threshold": threshold,
         "cadence_seconds": cadence,
-        "collect_seconds": collect,
         "retrain_every_seconds": retrain_every,
         "on_exhausted": on_exhausted,
         "complete_when": complete_when,
@@ -189,7 +184,6 @@ def policy(
     on_exhausted: OnExhausted = None,
     fallback: Annotated[str | None, typer.Option(help="retrain, or none.")] = None,
     cadence: Cadence = None,
-    collect: Collect = None,
     retrain_every: RetrainEvery = None,
     complete_when: CompleteWhen = None,
     threshold: Annotated[float | None, typer.Option(help="Greatest distance left that counts as working.")] = None,
@@ -202,7 +196,6 @@ def policy(
     body: dict[str, Any] = {
         "on_exhausted": on_exhausted,
         "cadence_seconds": cadence,
-        "collect_seconds": collect,
         "retrain_every_seconds": retrain_every,
         "complete_when": complete_when,
         "threshold": threshold,

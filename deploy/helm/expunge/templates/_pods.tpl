@@ -17,9 +17,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - {name: EXPUNGE_HOME, value: /var/lib/expunge}
 - {name: EXPUNGE_STORE, value: {{ .Values.storage.store.url | default "/var/lib/expunge/store" | quote }}}
 - {name: EXPUNGE_RECIPES, value: /opt/expunge-recipes}
-- {name: EXPUNGE_PEPPER_FILE, value: /run/secrets/expunge/pepper}
-- {name: EXPUNGE_SIGNING_KEY_FILE, value: /run/secrets/expunge/signing.key}
-- {name: EXPUNGE_SESSION_KEY_FILE, value: /run/secrets/expunge/session.key}
+- {name: EXPUNGE_SECRETS, value: /run/secrets/expunge}
 {{- range $name, $value := .Values.settings }}
 - {name: {{ $name }}, value: {{ $value | quote }}}
 {{- end }}
