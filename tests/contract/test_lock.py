@@ -25,7 +25,7 @@ def pinned(*files: str) -> dict[str, str]:
 
 
 def closure(requirements: list[Requirement]) -> set[str]:
-    """Every package that these bring in this environment, torch's GPU packages aside."""
+    """Every package that these bring in this environment, torch's GPU packages and our own aside."""
     found: set[tuple[str, str]] = set()
     waiting = [(each, extra) for each in requirements for extra in ("", *each.extras)]
     while waiting:
@@ -38,7 +38,7 @@ def closure(requirements: list[Requirement]) -> set[str]:
             needed = Requirement(line)
             if needed.marker is None or needed.marker.evaluate(default_environment() | {"extra": extra}):
                 waiting += [(needed, each) for each in ("", *needed.extras)]
-    return {name for name, _ in found}
+    return {name for name, _ in found} - {"expunge", "expunge-lab"}
 
 
 def declared(*extras: str) -> list[Requirement]:

@@ -49,7 +49,7 @@ from expunge.workers.update.publish import Draft, Replan, write_draft
 from expunge.workers.update.select import Target, without_vector
 from expunge.workers.update.task_results import charge_withheld, points_of, refuse
 from unlearning.accounting.certificate import Guarantee, Reference
-from unlearning.model.method import Divisible
+from unlearning.model.method import KeepsVectors
 from unlearning.quality.probe import probe
 from unlearning.types import (
     Examples,
@@ -272,7 +272,7 @@ def bring_into_service(process: Process, job: Preparation, ready: Ready, watch: 
         with storage.database.read() as session:
             leaving = departure(session, job)
             holders = leaving.target.holders if ready.bench.recipe.vectors_for is not None else ()
-            if isinstance(ready.bench.method, Divisible) and without_vector(session, job.generation_id, holders):
+            if isinstance(ready.bench.method, KeepsVectors) and without_vector(session, job.generation_id, holders):
                 raise TrainAgain("somebody without a vector asked while the model was prepared")
         draft = _draft(storage, job, ready, watch, leaving)
         if _accuracy_fell(job, draft, leaving):

@@ -86,10 +86,6 @@ def add(
     on_unchecked_feed: Annotated[
         str | None, typer.Option(help="Deletion lists that its identities cannot be compared with: refuse, or accept.")
     ] = None,
-    rank: Annotated[
-        int | None, typer.Option(help="Recollection by sketch: directions kept, e.g. 64. Left out: exact vectors.")
-    ] = None,
-    probes: Annotated[int | None, typer.Option(help="Numbers for each person that the sketch's alarm uses.")] = None,
     utility_tolerance: Annotated[
         str | None, typer.Option(help="Greatest fall of holdout accuracy in a release, 0 to 1; none: no gate.")
     ] = None,
@@ -101,7 +97,7 @@ def add(
         "name": name,
         "recipe": recipe.removeprefix("recipes/").removeprefix("examples/"),
         "method": method,
-        "options": _options(option, rank=rank, probes=probes),
+        "options": _options(option),
         "fallback": fallback,
         "guarantee": guarantee,
         "min_guarantee": min_guarantee,
@@ -326,10 +322,9 @@ def _show(record: dict[str, Any]) -> None:
     show_hint(commands_of(steps).strip())
 
 
-def _options(given: list[str] | None, **named: int | None) -> dict[str, Any] | None:
-    """Return the method's fields: those with a named option, then those given as NAME=VALUE."""
-    own = {name: value for name, value in named.items() if value is not None}
-    return own | dict(_option(each) for each in given or []) or None
+def _options(given: list[str] | None) -> dict[str, Any] | None:
+    """Return the method's fields, given as NAME=VALUE."""
+    return dict(_option(each) for each in given or []) or None
 
 
 def _calibration(given: list[str] | None) -> dict[str, Any] | None:
