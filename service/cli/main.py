@@ -31,7 +31,6 @@ GROUPS = {
     },
     "Models": {
         "check": "evaluate:check",
-        "advise": "evaluate:advise",
         "models": "models:commands",
         "evaluate": "evaluate:evaluate",
     },

@@ -129,10 +129,10 @@ def test_a_method_in_one_file_passes_the_contract_suite(copy: Path) -> None:
 
 
 @pytest.mark.drill
-def test_a_method_in_one_file_is_measured_by_advise(copy: Path) -> None:
+def test_a_method_in_one_file_is_measured_by_check(copy: Path) -> None:
     recipe = ROOT / "tests" / "workers" / "recipes" / "convex.py"
-    arguments = ("--recipe", str(recipe), "--methods", "toy", "--seconds", "60", "--device", "cpu", "--json")
-    (row,) = json.loads(python(copy, "-m", "expunge_lab.advise", *arguments))["methods"]
+    arguments = (str(recipe), "--measure", "--methods", "toy", "--seconds", "60", "--device", "cpu", "--json")
+    (row,) = json.loads(python(copy, "-m", "expunge.workers.check", *arguments))["measured"]["methods"]
     assert (row["method"], row["guarantee"], row["refused"]) == ("toy", "proved", None)
     assert row["update"] > 0.0 and row["state_bytes"] > 0
 

@@ -1,4 +1,4 @@
-"""``expunge check``, ``advise`` and ``evaluate``: a recipe, looked at by a separate process (torch)."""
+"""``expunge check`` and ``evaluate``: a recipe, looked at by a separate process (torch)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,8 @@ def evaluate(context: typer.Context) -> None:
     run_module("expunge_lab.evaluate", arguments)
 
 
-def advise(context: typer.Context) -> None:
-    """Measure what each method guarantees and costs on a recipe (--recipe PATH), next to retraining; recommend one."""
-    run_module("expunge_lab.advise", context.args)
-
-
 def check(context: typer.Context) -> None:
-    """Check a recipe (PATH) in seconds: that it runs, repeats and may grow, and what each method can have."""
+    """Check a recipe (PATH): that it runs, repeats and may grow, and which guarantee each method can have."""
     run_module("expunge.workers.check", context.args)
 
 

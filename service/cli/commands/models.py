@@ -48,8 +48,8 @@ def add(
     name: Name,
     recipe: Annotated[str, typer.Option(help="Name of a recipe in EXPUNGE_RECIPES, e.g. digits.")],
     method: Annotated[
-        str, typer.Option(help="How people are forgotten: retrain, newton, ...; auto chooses by counts.")
-    ] = "auto",
+        str | None, typer.Option(help="How people are forgotten: retrain, newton, ...; left out: chosen by counts.")
+    ] = None,
     option: Annotated[list[str] | None, typer.Option(help="A field of the method, NAME=VALUE; repeatable.")] = None,
     fallback: Annotated[
         str | None, typer.Option(help="retrain: requests that the method cannot serve wait for a retrain.")
