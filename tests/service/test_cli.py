@@ -298,7 +298,7 @@ def test_no_console_reads_markup(text: str, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_command_of_a_package_that_is_missing_says_which_to_install(tmp_path: Path) -> None:
-    for command in (("advise",), ("evaluate",), ("audit", "epsilon")):
+    for command in (("evaluate",), ("audit", "epsilon")):
         with patch.object(evaluate, "find_spec", return_value=None):
             done = here(*command, "--recipe", "digits.py", home=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")

@@ -35,6 +35,7 @@ from expunge.workers.training.trial import Trial, tried
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.calibration import Design
+from unlearning.methods import package_of
 from unlearning.model.method import Divisible
 from unlearning.model.parts import require_declared, trains_by_own_code
 from unlearning.model.problem import Problem
@@ -216,6 +217,9 @@ def _freeze(
         "libraries": manifest.surroundings(bench.problem.device),
         "parts": [asdict(part) for part in bench.parts],
     }
+    package = package_of(job.policy.method)
+    if package is not None:
+        summary["package"] = package
     with storage.database.write() as session:
         fence(session, job.lease)
         generation = session.get_one(Generation, job.generation_id)

@@ -1,4 +1,4 @@
-"""``expunge check``, ``advise`` and ``evaluate``: a recipe, looked at by a separate process (torch)."""
+"""``expunge check`` and ``evaluate``: a recipe, looked at by a separate process (torch)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from expunge_client.cli.output import USAGE, CommandError
 
 FORWARDED = {"allow_extra_args": True, "ignore_unknown_options": True}
 """every option, --help too, is that of the module that is run"""
-evaluate, advise, check = (typer.Typer(add_completion=False, rich_markup_mode=None) for _ in range(3))
+evaluate, check = (typer.Typer(add_completion=False, rich_markup_mode=None) for _ in range(2))
 
 
 @evaluate.command(add_help_option=False, context_settings=FORWARDED)
@@ -30,15 +30,9 @@ def evaluate_model(context: typer.Context) -> None:
     run_module("expunge_lab.evaluate", arguments)
 
 
-@advise.command(add_help_option=False, context_settings=FORWARDED)
-def advise_recipe(context: typer.Context) -> None:
-    """Measure what each method guarantees and costs on a recipe (--recipe PATH), next to retraining; recommend one."""
-    run_module("expunge_lab.advise", context.args)
-
-
 @check.command(add_help_option=False, context_settings=FORWARDED)
 def check_recipe(context: typer.Context) -> None:
-    """Check a recipe (PATH) in seconds: that it runs, repeats and may grow, and what each method can have."""
+    """Check a recipe (PATH): that it runs, repeats and may grow, and which guarantee each method can have."""
     run_module("expunge.workers.check", context.args)
 
 

@@ -45,8 +45,8 @@ def add(
     name: Name,
     recipe: Annotated[str, typer.Option(help="Name of a recipe in EXPUNGE_RECIPES, e.g. digits.")],
     method: Annotated[
-        str, typer.Option(help="How people are forgotten: retrain, newton, ...; auto chooses by counts.")
-    ] = "auto",
+        str | None, typer.Option(help="How people are forgotten: retrain, newton, ...; left out: chosen by counts.")
+    ] = None,
     option: Annotated[list[str] | None, typer.Option(help="A field of the method, NAME=VALUE; repeatable.")] = None,
     fallback: Annotated[
         str | None, typer.Option(help="retrain: requests that the method cannot serve wait for a retrain.")
@@ -79,10 +79,6 @@ def add(
     on_suppressed: Annotated[
         str | None, typer.Option(help="People who asked before and are still in the recipe: refuse, or leave_out.")
     ] = None,
-    rank: Annotated[
-        int | None, typer.Option(help="Recollection by sketch: directions kept, e.g. 64. Left out: exact vectors.")
-    ] = None,
-    probes: Annotated[int | None, typer.Option(help="Numbers for each person that the sketch's alarm uses.")] = None,
     utility_tolerance: Annotated[
         str | None, typer.Option(help="Greatest fall of holdout accuracy in a release, 0 to 1; none: no gate.")
     ] = None,
@@ -94,7 +90,7 @@ def add(
         "name": name,
         "recipe": recipe.removeprefix("recipes/").removeprefix("examples/"),
         "method": method,
-        "options": _options(option, rank=rank, probes=probes),
+        "options": _options(option),
         "fallback": fallback,
         "guarantee": guarantee,
         "min_guarantee": min_guarantee,
@@ -315,10 +311,9 @@ def _show(record: dict[str, Any]) -> None:
     show_hint(commands_of(steps).strip())
 
 
-def _options(given: list[str] | None, **named: int | None) -> dict[str, Any] | None:
-    """Return the method's fields: those with a named option, then those given as NAME=VALUE."""
-    own = {name: value for name, value in named.items() if value is not None}
-    return own | dict(_option(each) for each in given or []) or None
+def _options(given: list[str] | None) -> dict[str, Any] | None:
+    """Return the method's fields, given as NAME=VALUE."""
+    return dict(_option(each) for each in given or []) or None
 
 
 def _calibration(given: list[str] | None) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Preparing at scale stays in memory. `python -m pytest -m drill tests/unit/test_memory.py -s` shows how far."""
+"""Preparing at scale stays in memory. `python -m pytest -m drill lab/tests/test_memory.py -s` shows how far."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Recollections of many people at once: the direct part from the samples, what is left in a few shared directions.
 
+Ours, no paper's. For models where ``recollection``'s vector for each person costs too much.
+
 With ``M_t = I - eta_t D_t (H_t + Lambda)``, Lambda the weight decay and D_t the derivative of clipping, a person's
 recollection is ``a_{t+1} = M_t a_t + (eta_t / |B_t|) D_t sum grad l_i(w_t)``. Split it: ``a = G + R`` with G the direct
 part (``direct.py``). All recollections together have a flat spectrum. R, which is what curvature did to the gradients,
@@ -21,28 +23,42 @@ and what the direct part needs.
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, cast
 
 import torch
 from scipy.special import gammaincinv
 from torch import Tensor
 
-from unlearning.methods.recollection.direct import Course, Factored, Replayed, direct_sum, form_of
+from expunge_lab.methods.recollection_sketch.direct import Course, Factored, Replayed, direct_sum, form_of
 from unlearning.methods.recollection.room import require_room
 from unlearning.model.linear_head import head_of
+from unlearning.model.method import Method, require_followed
 from unlearning.model.problem import Problem
+from unlearning.model.training import retrace, steps_per_epoch
+from unlearning.quality.distance_left import (
+    CALIBRATION_COUNT,
+    CALIBRATION_SHARE,
+    THRESHOLD,
+    calibration_sets,
+    measure,
+    require_effective,
+)
 from unlearning.types import (
     Examples,
     ForgetSet,
     Forgotten,
+    Ineffective,
     Json,
     Learned,
+    Need,
     OutOfTolerance,
     Progress,
     Refused,
     State,
+    Trajectory,
     VectorsMissing,
     silent,
 )
@@ -54,8 +70,8 @@ BLOCK = 2**16
 
 
 @dataclass(frozen=True)
-class Sketch:
-    """Settings.
+class RecollectionSketch(Method):
+    """Keep a few numbers per person; an update computes the rest from the forgotten samples.
 
     Args:
         rank: r, directions kept; at most d and the number of people are used.
@@ -66,7 +82,16 @@ class Sketch:
         stability: the greatest ``||R|| / ||G + R||`` (beyond it R cancels G, and small errors of R are large errors
             of the sum) and the greatest ``||G + R|| / ||G||`` (beyond it the training expands what a gradient did, and
             rounding with it).
+        probe_seed: of S, which must be secret. None: drawn from the operating system. To be given only where a
+            preparation is to repeat bit for bit; a policy cannot name it.
     """
+
+    name: ClassVar[str] = "recollection_sketch"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.FORGOTTEN})
+    secret_state: ClassVar[tuple[str, ...]] = (
+        "The numbers and directions kept for the people who are left depend on those who were deleted.",
+        "The weights before every step, where the model is no linear head, were trained on the deleted people.",
+    )
 
     rank: int = 64
     probes: int = 32
@@ -74,6 +99,7 @@ class Sketch:
     updates: int = 100
     oversampling: float = 1.25
     stability: float = 10.0
+    probe_seed: int | None = field(default=None, metadata={"internal": True})  # nosec B105
 
     def __post_init__(self) -> None:
         for name in ("rank", "probes", "updates"):
@@ -82,7 +108,53 @@ class Sketch:
         if not self.oversampling >= 1.0 or not self.tolerance > 0.0 or not self.stability > 0.0:
             raise ValueError("oversampling must be at least 1, tolerance and stability above 0.")
 
-    def prepare(
+    def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
+        """Compute the sketch with a secret seed, and measure whether adding what it gives helps.
+
+        Raises:
+            Refused: as ``sketched``; a training that converges, clips single samples, or was not recorded;
+                ``vectors_for``; a mean distance left that is too large, or a calibration set beyond the tolerance.
+        """
+        require_followed(self, problem.recipe)
+        _require_sketchable(problem)
+        seed = secrets.randbits(62) if self.probe_seed is None else self.probe_seed
+        state = self.sketched(problem, examples, learned, seed, lambda share: progress(0.7 * share))
+        measured = self._measured(problem, examples, learned, state)
+        report = cast("Mapping[str, Json]", state.facts["report"])
+        found: dict[str, Json] = {**report, "distance_left": sum(measured) / len(measured)}
+        progress(1.0)
+        return replace(state, facts={**state.facts, "report": found})
+
+    def _measured(self, problem: Problem, examples: Examples, learned: Learned, state: State) -> list[float]:
+        trajectory = _recorded(learned)
+
+        def again(omit: tuple[int, ...]) -> Tensor:
+            return retrace(problem, examples, trajectory, omit)
+
+        sets = calibration_sets(examples, CALIBRATION_SHARE, CALIBRATION_COUNT, problem.training.seed)
+        try:
+            measured = measure(self, problem, examples, state, retrained=again, sets=sets)
+        except OutOfTolerance:
+            raise Ineffective(
+                f"With rank {self.rank} a calibration set is beyond the tolerance of {self.tolerance:g}.",
+                "Raise rank or tolerance, or use recollection.",
+            ) from None
+        require_effective(self.name, measured, THRESHOLD, "Use retrain, or a smaller learning rate.")
+        return measured
+
+    def require_size(self, problem: Problem, samples: int) -> None:
+        """Raise Refused where the weights before each step do not fit into the free memory."""
+        if problem.recipe.weights is None:
+            require_steps_fit(problem, steps_per_epoch(problem, samples) * problem.training.epochs)
+
+    def length(self, problem: Problem) -> int:
+        """Return the numbers that every row has; each of the person's samples adds a few."""
+        return self.rank + self.probes
+
+    def holders(self, problem: Problem, examples: Examples) -> list[str]:
+        return sorted(examples.people.distinct())
+
+    def sketched(
         self, problem: Problem, examples: Examples, learned: Learned, seed: int, progress: Progress = silent
     ) -> State:
         """Compute the state of the sketch. ``seed`` is S's: it must be secret, and it is kept in ``facts``.
@@ -96,14 +168,13 @@ class Sketch:
             Refused: no trajectory, no room for the weights before every step, or ``norm_ratio`` or ``growth`` above
                 ``stability`` or not finite.
         """
-        if learned.trajectory is None:
-            raise Refused("The training's trajectory was not recorded.", "Record it with unlearning.Recorder.")
-        require_steps_fit(problem, len(learned.trajectory))
-        course = Course(problem, examples, learned.trajectory)
+        trajectory = _recorded(learned)
+        require_steps_fit(problem, len(trajectory))
+        course = Course(problem, examples, trajectory)
         people = sorted(examples.people.distinct())
         owners = _owners(examples, people)
         mixtures = self._mixtures(problem, len(people))
-        form = form_of(problem, examples, learned.trajectory, mixtures[:, owners])
+        form = form_of(problem, examples, trajectory, mixtures[:, owners])
         basis, report = self._range(course, form, len(mixtures), lambda share: progress(0.5 * share))
         rows = torch.cat([basis, torch.cat(list(_probes(problem, self.probes, seed)), dim=1)])
         numbers = _adjoint(course, form, rows, lambda share: progress(0.5 + 0.5 * share))
@@ -117,7 +188,14 @@ class Sketch:
         tensors = {"basis": basis, "probed": torch.zeros(2, self.probes, dtype=torch.float64), **form.tensors()}
         return State(learned.weights, tensors, facts, _vectors(numbers, form.kept(), owners, people))
 
-    def forget(self, problem: Problem, state: State, forget: ForgetSet) -> Forgotten:
+    def forget(
+        self,
+        problem: Problem,
+        state: State,
+        forget: ForgetSet,
+        retain: Examples | None,
+        generator: torch.Generator,
+    ) -> Forgotten:
         """Add the recollections of ``forget.people``. ``evidence`` holds the receipt and must stay sealed.
 
         Raises:
@@ -175,7 +253,7 @@ class Sketch:
             f"This training cannot be sketched: ||R|| / ||G + R|| is {norm_ratio:.3g} (large where curvature undoes "
             f"what the gradients did) and ||G + R|| / ||G|| is {growth:.3g} (large where steps expand); each must be "
             f"at most {self.stability:g}.",
-            "Lower the learning rate, use exact recollection (no rank), or retrain.",
+            "Lower the learning rate, or use recollection or retrain.",
         )
 
     def _correction(self, problem: Problem, state: State, forget: ForgetSet) -> tuple[Tensor, Tensor]:
@@ -200,6 +278,21 @@ class Sketch:
         quantile = 2.0 * float(gammaincinv(self.probes / 2, (1.0 - CONFIDENCE) / self.updates))
         gap = float((probed[0] - probed[1]).norm())
         return gap / math.sqrt(quantile), float(probed[0].norm()) / math.sqrt(self.probes)
+
+
+def _recorded(learned: Learned) -> Trajectory:
+    if learned.trajectory is None:
+        raise Refused("The training's trajectory was not recorded.", "Record it with unlearning.Recorder.")
+    return learned.trajectory
+
+
+def _require_sketchable(problem: Problem) -> None:
+    if problem.training.converge is not None:
+        raise Refused("The training converges, and a sketch follows a trajectory.", "Use recollection.")
+    if problem.training.sample_clip is not None:
+        raise Refused("sample_clip is set: a sketch follows batch clipping only.", "Use rewind or retrain.")
+    if problem.recipe.vectors_for is not None:
+        raise Refused("vectors_for chooses among exact vectors, and a sketch keeps none.", "Use recollection.")
 
 
 def require_steps_fit(problem: Problem, steps: int) -> None:

@@ -1,4 +1,4 @@
-"""Which method suits a recipe, and whether any does: ``python -m expunge_lab.advise --recipe PATH``."""
+"""Which method suits a recipe, and whether any does: what ``expunge check RECIPE --measure`` measures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,40 +35,49 @@ CAPTION = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0, or 2 with one line and a hint on standard error."""
+@dataclass(frozen=True)
+class Measured:
+    """What was found, for one demand."""
+
+    found: Findings
+    demand: Demand
+
+    def to_json(self) -> dict[str, Any]:
+        return _json(self.found, self.demand)
+
+    def show(self) -> None:
+        """Print the table and the advice."""
+        _show(self.found, self.demand)
+
+
+def measured(recipe: Path, arguments: Sequence[str]) -> Measured:
+    """Really train and forget on a recipe; ``arguments`` are the options of ``expunge check --measure``.
+
+    Raises:
+        Refused: the recipe cannot be trained at all, or not in the time that is given; or a wrong argument.
+    """
     given = _parser().parse_args(arguments)
     console = Console(stderr=True, markup=False, emoji=False)
     try:
         demand = Demand(Guarantee(given.min_guarantee), given.requests_per_month)
         console.print(f"This takes at most about {duration(given.seconds)}, and the time that the recipe loads.")
-        scene = _scene(given)
+        scene = _scene(recipe, given)
         with _bar(console, given.seconds) as tell:
-            found = measure(scene, given.seconds, alarmed, tell, _methods(given.methods))
+            return Measured(measure(scene, given.seconds, alarmed, tell, _methods(given.methods)), demand)
     except OutOfTime as slow:
-        console.print(f"{slow} Give more time with --seconds.", style="red", highlight=False)
-        return 2
-    except (Refused, RecipeError, PolicyError) as error:
-        console.print(f"{error.what} {error.hint}", style="red", highlight=False)
-        return 2
+        raise Refused(str(slow), "Give more time with --seconds.") from None
+    except (RecipeError, PolicyError) as error:
+        raise Refused(error.what, error.hint) from None
     except ValueError as error:
-        console.print(str(error), style="red", highlight=False)
-        return 2
+        raise Refused(str(error), "") from None
     except Exception as error:  # the recipe's code
-        refused = refusal_of(error, Path(given.recipe).resolve().parent)
+        refused = refusal_of(error, recipe.parent)
         if refused is None:
             raise
-        console.print(str(refused), style="red", highlight=False)
-        return 2
-    if given.json:
-        sys.stdout.write(json.dumps(_json(found, demand), indent=2, allow_nan=False) + "\n")
-    else:
-        _show(found, demand)
-    return 0
+        raise refused from None
 
 
-def _scene(given: argparse.Namespace) -> Scene:
-    place = Path(given.recipe).resolve()
+def _scene(place: Path, given: argparse.Namespace) -> Scene:
     folder, name = place.parent, place.stem if place.suffix == ".py" else place.name
     recipes.load(folder, name)  # imports what the recipe imports, which a worker does once
     start = time.perf_counter()
@@ -99,8 +108,7 @@ def _options(text: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="expunge advise", description=__doc__)
-    parser.add_argument("--recipe", required=True, help="a recipe's file or folder")
+    parser = argparse.ArgumentParser(prog="expunge check RECIPE --measure", description=__doc__)
     parser.add_argument("--methods", default="all", help=f"all, or some of {','.join(NAMES)}")
     parser.add_argument("--seconds", type=_positive, default=120.0, help="how long it may take; default: 120")
     parser.add_argument("--requests-per-month", type=_positive, default=10.0, help="how many people will ask")
@@ -112,7 +120,6 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("epsilon", "delta", "noise-std", "max-distance"):
         parser.add_argument(f"--{name}", type=float, default=None, help="as in a policy")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--json", action="store_true", help="print the table and the advice as JSON")
     return parser
 
 
@@ -200,7 +207,3 @@ def _bytes(size: float) -> str:
             return f"{size:.3g} {unit}"
         size /= 1024
     return f"{size:.3g} TiB"
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +15,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.func import hessian
 
-from unlearning.methods.recollection.direct import Course, Factored, Replayed, direct_sum, form_of
-from unlearning.methods.recollection.sketch import Sketch
+from expunge_lab.methods.recollection_sketch import RecollectionSketch
+from expunge_lab.methods.recollection_sketch.direct import Course, Factored, Replayed, direct_sum, form_of
 from unlearning.model.curvature import clipped_map, hessian_products, spectral_norm
 from unlearning.model.linear_head import head_of
 from unlearning.model.problem import Problem
@@ -48,14 +49,14 @@ class Setting:
     def sum_of(self, people: Sequence[str]) -> Tensor:
         return self.exact[[self.people.index(name) for name in people]].sum(dim=0)
 
-    def prepare(self, sketch: Sketch, seed: int = SEED) -> State:
-        return sketch.prepare(self.problem, self.examples, self.learned, seed)
+    def prepare(self, sketch: RecollectionSketch, seed: int = SEED) -> State:
+        return sketch.sketched(self.problem, self.examples, self.learned, seed)
 
 
-def forget(sketch: Sketch, problem: Problem, state: State, request: ForgetSet) -> Forgotten:
+def forget(sketch: RecollectionSketch, problem: Problem, state: State, request: ForgetSet) -> Forgotten:
     """One update that reads the vectors of ``state``; those of the people who stay are in the state that it gives."""
     given = dataclasses.replace(request, vectors=Vectors(state.vectors))
-    done = sketch.forget(problem, state, given)
+    done = sketch.forget(problem, state, given, None, torch.Generator())
     if not request:
         return done
     assert not done.state.vectors
@@ -147,9 +148,9 @@ SMALL = (
     "softmax without a bias",
     "network, clipped, decayed",
 )
-FULL = Sketch(rank=64, oversampling=1.0, tolerance=0.01)
+FULL = RecollectionSketch(rank=64, oversampling=1.0, tolerance=0.01)
 """more directions than there are people: nothing is left out"""
-LOOSE = Sketch(rank=4, probes=16, tolerance=math.inf, updates=1)
+LOOSE = RecollectionSketch(rank=4, probes=16, tolerance=math.inf, updates=1)
 
 
 @pytest.fixture(scope="module", params=SMALL)
@@ -157,7 +158,7 @@ def trained(request: pytest.FixtureRequest) -> Setting:
     return small(request.param)
 
 
-def moved(setting: Setting, sketch: Sketch, state: State, people: Sequence[str]) -> Tensor:
+def moved(setting: Setting, sketch: RecollectionSketch, state: State, people: Sequence[str]) -> Tensor:
     return forget(sketch, setting.problem, state, setting.request(people)).state.weights - state.weights
 
 
@@ -238,7 +239,7 @@ def _kept_weights(setting: Setting) -> Tensor:
 def test_a_full_batch_is_stored_once() -> None:
     inputs, targets = digits(60)
     problem, examples = problem_of(network(4), inputs, targets, Training(epochs=5, learning_rate=0.1))
-    state = LOOSE.prepare(problem, examples, train(problem, examples), SEED)
+    state = LOOSE.sketched(problem, examples, train(problem, examples), SEED)
     assert state.tensors["batches"].tolist() == list(range(60))
     assert state.tensors["step_batches"].tolist() == [0] * 5
 
@@ -268,7 +269,7 @@ def pinned(training: Training) -> Setting:
 
 
 def worst_error(setting: Setting, rank: int) -> float:
-    sketch = Sketch(rank=rank, probes=8, tolerance=math.inf)
+    sketch = RecollectionSketch(rank=rank, probes=8, tolerance=math.inf)
     state = setting.prepare(sketch)
     errors = [
         float((moved(setting, sketch, state, [name]) - exact).norm() / exact.norm())
@@ -338,7 +339,7 @@ def _recursion(problem: Problem, examples: Examples, learned: Learned) -> Tensor
     return exact
 
 
-def covered(setting: Setting, sketch: Sketch, requests: int, size: int, preparations: int) -> int:
+def covered(setting: Setting, sketch: RecollectionSketch, requests: int, size: int, preparations: int) -> int:
     """How many of so many random requests the receipt covers; S is drawn again after every few."""
     generator = torch.Generator().manual_seed(99)
     count = 0
@@ -363,7 +364,7 @@ CASES = {
     "network, decayed": (network(), WEIGHTED),
     "network, decayed and clipped": (network(), CLIPPED),
 }
-TIGHT = Sketch(rank=12, probes=16, tolerance=math.inf, updates=1)
+TIGHT = RecollectionSketch(rank=12, probes=16, tolerance=math.inf, updates=1)
 """one update: the receipt is no wider than 99 % asks for"""
 
 
@@ -444,24 +445,39 @@ def test_at_the_edge_of_stability_the_receipt_exceeds_the_tolerance() -> None:
     """The norm ratio does not tell this training from a smooth one; the receipt does."""
     setting = realistic(network(), Training(epochs=40, learning_rate=1.0), 120)
     assert max(steepest(setting, step) for step in (8, 16, 24)) > 2.0
-    state = setting.prepare(Sketch(rank=16))
+    state = setting.prepare(RecollectionSketch(rank=16))
     report = state.facts["report"]
     assert isinstance(report, dict)
     assert float(report["norm_ratio"]) < 3.0  # type: ignore[arg-type]
     with pytest.raises(OutOfTolerance):
-        forget(Sketch(rank=16), setting.problem, state, setting.request(setting.people[:5]))
+        forget(RecollectionSketch(rank=16), setting.problem, state, setting.request(setting.people[:5]))
 
 
 def test_beyond_the_edge_the_norm_ratio_is_one_again_and_growth_is_what_refuses() -> None:
     problem, examples = problem_of(network(), *digits(120), Training(epochs=40, learning_rate=2.0))
     with pytest.raises(Refused, match=r"\|\|R\|\| / \|\|G \+ R\|\| is 1 .* \|\|G \+ R\|\| / \|\|G\|\| is [12]\d"):
-        Sketch(rank=16).prepare(problem, examples, train(problem, examples), SEED)
+        RecollectionSketch(rank=16).sketched(problem, examples, train(problem, examples), SEED)
 
 
 def test_where_curvature_undoes_the_gradients_the_measured_ratio_refuses() -> None:
     problem, examples = problem_of(softmax, *digits(100), Training(epochs=60, learning_rate=2.0))
     with pytest.raises(Refused, match=r"\|\|R\|\| / \|\|G \+ R\|\| is [34]\."):
-        Sketch(rank=16, stability=3.0).prepare(problem, examples, train(problem, examples), SEED)
+        RecollectionSketch(rank=16, stability=3.0).sketched(problem, examples, train(problem, examples), SEED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"training": Training(epochs=3, learning_rate=0.1, weight_decay=0.1, converge=1e-8)}, "training converges"),
+        ({"training": Training(epochs=3, learning_rate=0.1, sample_clip=1.0)}, "sample_clip is set"),
+        ({"vectors_for": ("p0001", "p0002")}, "vectors_for chooses among exact vectors"),
+    ],
+)
+def test_what_a_sketch_cannot_follow_is_refused(changes: dict[str, Any], said: str) -> None:
+    problem, examples = problem_of(softmax, *digits(20), Training(epochs=3, learning_rate=0.1))
+    other = Problem(dataclasses.replace(problem.recipe, **changes)).double()
+    with pytest.raises(Refused, match=said):
+        RecollectionSketch(rank=4).prepare(other, examples, train(problem, examples))
 
 
 # The state
@@ -524,7 +540,7 @@ def test_two_preparations_with_one_seed_agree_bit_for_bit() -> None:
 def test_progress_grows_to_one() -> None:
     setting = small("softmax without a bias")
     seen: list[float] = []
-    LOOSE.prepare(setting.problem, setting.examples, setting.learned, SEED, seen.append)
+    LOOSE.sketched(setting.problem, setting.examples, setting.learned, SEED, seen.append)
     assert seen == sorted(seen) and seen[-1] == 1.0
 
 
@@ -540,10 +556,10 @@ def test_the_form_follows_from_the_model() -> None:
 def test_a_model_trained_elsewhere_is_refused() -> None:
     setting = small("softmax, full batch")
     with pytest.raises(Refused, match="trajectory was not recorded"):
-        LOOSE.prepare(setting.problem, setting.examples, Learned(setting.learned.weights), SEED)
+        LOOSE.sketched(setting.problem, setting.examples, Learned(setting.learned.weights), SEED)
 
 
 @pytest.mark.parametrize("field", ["rank", "probes", "updates", "oversampling", "tolerance", "stability"])
 def test_settings_outside_their_range_are_refused(field: str) -> None:
     with pytest.raises(ValueError, match=field):
-        Sketch(**{field: 0})
+        RecollectionSketch(**{field: 0})
