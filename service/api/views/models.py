@@ -115,7 +115,7 @@ class ModelView(BaseModel):
     )
 
     UNTAGGED: ClassVar = {"preparation": True, "retrains": {"__all__": {"phase", "progress"}}}
-    """what changes by itself, and no decision rests on"""
+    """what changes by itself; a decision does not depend on it"""
 
 
 class BudgetView(BaseModel):
