@@ -17,11 +17,10 @@ from expunge.service.api.dependencies import Service, look_for_unread
 from expunge.service.api.http.bodies import Bodies
 from expunge.service.api.http.limits import Limiter, Quotas
 from expunge.service.api.openapi import document, operation_id
-from expunge.service.api.routes import actors, audit, events, keys, opendsr, webhooks
+from expunge.service.api.routes import actors, audit, events, keys, webhooks
 from expunge.service.api.routes.models import consumers, lifecycle, models, retrains, versions
 from expunge.service.api.routes.requests import batches, certificates, deletion_requests, holds, search, suppressions
 from expunge.service.api.traffic import Measured
-from expunge.service.connect.opendsr.processor import Processor
 from expunge.service.infra.actors import Called
 from expunge.service.infra.db import Busy, Database
 from expunge.service.infra.files import folder_at
@@ -97,9 +96,6 @@ def create_app(settings: Settings | None = None, limits: Limits = LIMITS) -> Fas
         app.include_router(room.router, dependencies=[Depends(look_for_unread)])
     for router in (*pages.ROUTERS, acts.router):
         app.include_router(router)
-    processor = Processor.of(settings)
-    if processor is not None:
-        app.mount("/opendsr", opendsr.mount(service, processor))
     app.add_middleware(Bodies, max_bytes=limits.body_bytes)
     app.add_middleware(Quotas)
     app.add_middleware(problems.Unexpected)

@@ -79,10 +79,10 @@ def phases(session: Session, request: DeletionRequest) -> dict[str, list[tuple[s
 
 def window_ends(session: Session, request: DeletionRequest) -> int | None:
     """Return when the request's cancel window ends. None: it is over (``expunge.service.requests.cancel`` decides)."""
-    columns = select(Task.status, Task.reason, Task.not_before)
+    columns = select(Task.status, Task.not_before)
     tasks = session.execute(columns.where(Task.request_id == request.id)).all()
     waiting = ("queued", "blocked") if request.reason == Reason.LARGE else ("queued",)
-    if not tasks or any(task.status not in waiting or task.reason == Reason.AWAITING_OTHERS for task in tasks):
+    if not tasks or any(task.status not in waiting for task in tasks):
         return None
     ends = min(task.not_before for task in tasks)
     return int(ends) if ends > now(session) else None

@@ -39,7 +39,6 @@ from expunge.service.infra.tables import (
     BudgetEntry,
     Certificate,
     DeletionRequest,
-    FeedItem,
     Generation,
     Model,
     Task,
@@ -92,7 +91,6 @@ def render(database: Database, settings: Settings, traffic: Traffic, *, differs:
             _consumers,
             _webhooks,
             _keys,
-            _feeds,
             _processes,
             _audit_log,
         ):
@@ -150,17 +148,6 @@ def _webhooks(session: Session) -> Iterator[Metric]:
         pending.add_metric([tenant_id, endpoint], count)
         oldest.add_metric([tenant_id, endpoint], (at - since) / SECOND)
     yield from (pending, oldest)
-
-
-def _feeds(session: Session) -> Iterator[Metric]:
-    """Show when each tenant last imported deletion lists; no value for one that never did."""
-    text = "When deletion lists were last imported"
-    last = GaugeMetricFamily("expunge_deletion_lists_last_import_timestamp_seconds", text, labels=["tenant"])
-    for tenant_id, at in session.execute(
-        select(FeedItem.tenant_id, func.max(FeedItem.imported_at)).group_by(FeedItem.tenant_id)
-    ):
-        last.add_metric([tenant_id], at / SECOND)
-    yield last
 
 
 def _keys(session: Session) -> Iterator[Metric]:

@@ -69,7 +69,7 @@ class ModelPart(_Explained):
     version: int | None
     method: str | None
     scheduled_at: Moment | None = Field(
-        description="when a part that waits for others is carried out; null: it does not"
+        description="when the update comes that a part waits for, together with others; null: it does not wait for one"
     )
     expected_at: Moment | None = Field(
         description="about when an open part is carried out, by the time that the model's last updates or its training "
@@ -183,7 +183,7 @@ def request_views(
             samples=task.samples,
             version=number,
             method=task.method,
-            scheduled_at=task.not_before if _waits_for_others(task) else None,
+            scheduled_at=model.due_at if _waits_for_batch(task) else None,
             expected_at=moments.get(task.id),
             **explain(
                 task.reason,
@@ -206,8 +206,8 @@ def _now(session: Session, task: Task, model: Model, expected_at: int | None) ->
         case Reason.LARGE:
             named = positions(session, task.tenant_id, model.name, model.generation_id or 0, [task.request_id])
             known = {"samples": len(named.get(task.request_id, ())), "time": day_and_time(task.not_before)}
-        case Reason.AWAITING_OTHERS:
-            known = {"time": day_and_time(task.not_before)}
+        case Reason.AWAITING_BATCH if model.due_at is not None:
+            known = {"time": day_and_time(model.due_at)}
         case Reason.AWAITING_RETRAIN if expected_at is not None:
             known = {"time": day_and_time(expected_at)}
         case Reason.AWAITING_CONSUMERS:
@@ -285,8 +285,8 @@ def _may_be_a_strangers(status: Status, reason: str | None) -> bool:
     return status in (Status.REJECTED, Status.CANCELLED) or awaits_decision(status, reason)
 
 
-def _waits_for_others(task: Task) -> bool:
-    return task.status == "queued" and task.reason == Reason.AWAITING_OTHERS
+def _waits_for_batch(task: Task) -> bool:
+    return task.status == "queued" and task.reason == Reason.AWAITING_BATCH
 
 
 def _total(samples: Iterable[int | None]) -> int | None:

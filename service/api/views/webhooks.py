@@ -13,7 +13,7 @@ from expunge.service.api.http.pagination import Page
 from expunge.service.api.problems import not_found
 from expunge.service.api.types import Moment
 from expunge.service.infra.tables import WebhookDelivery, WebhookEndpoint
-from expunge.service.requests.webhooks import MAX_ATTEMPTS, DeliveryOutcome, News, Protocol, public_key
+from expunge.service.requests.webhooks import MAX_ATTEMPTS, DeliveryOutcome, News, public_key
 
 
 class DeliveryView(BaseModel):
@@ -34,7 +34,6 @@ class EndpointView(BaseModel):
     id: str
     url: str
     kinds: list[News]
-    protocol: Protocol = Field(description="opendsr: it gets status callbacks alone (docs/opendsr.md)")
     public_key: str = Field(description="whpk_...: verifies the v1a signatures")
     created_at: Moment
     disabled_at: Moment | None
@@ -97,7 +96,6 @@ def endpoint_view(session_key: bytes, endpoint: WebhookEndpoint) -> EndpointView
         id=endpoint.id,
         url=endpoint.url,
         kinds=[News(kind) for kind in endpoint.kinds],
-        protocol=Protocol(endpoint.protocol),
         public_key=public_key(session_key, endpoint),
         created_at=endpoint.created_at,
         disabled_at=endpoint.disabled_at,

@@ -35,7 +35,6 @@ class PolicyChange(BaseModel):
     on_exhausted: Literal["retrain", "hold"] | None = None
     fallback: Literal["retrain"] | None = Field(default=None, description="null: none")
     cadence_seconds: _Seconds | None = None
-    collect_seconds: _Seconds | None = None
     retrain_every_seconds: _Seconds | None = None
     complete_when: Literal["published", "served"] | None = None
     threshold: _Number | None = None

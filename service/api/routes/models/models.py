@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StringConstraints, model_validator
 
 from expunge.service.access.api_keys import Caller, Scope
 from expunge.service.api.dependencies import Running, holding, problems, reading
@@ -27,6 +27,7 @@ from expunge.service.api.views.models import (
 )
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.models.figures import Figures
+from expunge.service.models.policy import require_known
 from expunge.service.models.recipe_files import require_recipe
 from expunge.service.models.register import register
 from unlearning.accounting.policy import LARGEST_ORDERS, Policy, PolicyError
@@ -92,19 +93,19 @@ class Registration(BaseModel):
     on_suppressed: Literal["refuse", "leave_out"] | None = Field(
         default=None, description="samples of people who asked to be forgotten before this registration"
     )
-    on_unchecked_feed: Literal["refuse", "accept"] | None = Field(
-        default=None,
-        description="entries of a state's deletion lists that the recipe's identities cannot be compared with",
-    )
     cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = None
-    collect_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
-        default=None, description="how long deletions that repeat the whole training may wait for one another"
-    )
     retrain_every_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
         default=None, description="how often to train again on the recipe's present data; 0: when somebody asks"
     )
     utility_tolerance: _Number | None = None
     options: _Options = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, sent: Any) -> Any:
+        if isinstance(sent, dict):
+            require_known(sent)
+        return sent
 
     def policy(self) -> Policy:
         """Return the policy. Raises ApiProblem (422) that names the field and what is allowed, not the value."""
