@@ -18,8 +18,8 @@ from expunge.service.models.retrain_plan import plan_retrain, schedule_retrain
 from expunge.service.requests.legal_holds import queue_again
 from expunge.service.requests.reasons import (
     FALL_BACK,
+    RETIRE,
     RETRAIN_BY_POLICY,
-    STOP_PREPARATION,
     Reason,
     WayOut,
     actions,
@@ -55,7 +55,7 @@ def change_policy(session: Session, model: Model, changes: Mapping[str, Any]) ->
     """
     require_changeable(changes)
     if model.status not in SERVED:
-        steps = (STOP_PREPARATION,) if model.status == "preparing" else ()
+        steps = (RETIRE,) if model.status == "preparing" else ()
         what = f"The model is {model.status}: only the policy of a model that is served can change."
         raise RequestRefused(409, "not_served", what, actions=actions(steps, model=[model.name]))
     old = Policy.from_json(model.policy).to_json()
