@@ -46,7 +46,7 @@ from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.training.calibrate import Orders
 from expunge.workers.training.parallel import VectorUnits, assist
 from expunge.workers.training.run import prepare
-from expunge.workers.update.run import Errand, update
+from expunge.workers.update.run import update
 
 PAUSE_SECONDS = 2.0
 MACHINE_PAUSE_SECONDS = 5.0
@@ -187,7 +187,7 @@ class Worker:
             _log_traces(job, "claimed")
             traces = [(task.request_id, task.traceparent) for task in job.tasks if task.traceparent is not None]
             with updating(job.model_name, traces):
-                update(Errand(self._process, self._benches, job, watch))
+                update(job, self._process.storage, self._benches, self._process.settings, watch)
             _log_traces(job, "attempted")
 
     def _notify_again(self, model_id: str) -> None:

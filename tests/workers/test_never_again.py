@@ -78,7 +78,7 @@ def test_publishing_a_version_that_still_holds_whom_a_request_names_is_refused(
     before_it = world.footprint()
     monkeypatch.setattr(unlearn, "plan", careless)
     with pytest.raises(RuntimeError, match=f"request {other} names 3 samples that this version still holds"):
-        unlearn.update(world.errand(job))  # type: ignore[arg-type]
+        world.update(job)  # type: ignore[arg-type]
     assert world.footprint() == before_it and world.head(model_id).number == 1
 
 

@@ -110,10 +110,12 @@ class Units(ABC):
                 places = manifest.places(session, generation.id)
             now = manifest.given(storage.pepper, generation.tenant_id, samples)
             most = process.settings.sample_bytes
-            examples = manifest.found_again(samples, now, places, frozenset(), device, most=most).examples
-        except (Damaged, Malformed, manifest.Changed):
+            found = manifest.found_again(samples, now, places, frozenset(), device, most=most)
+        except (Damaged, Malformed):
             return None
-        return cls(process, generation.id, generation.model_id, bench, examples, made, note["state"])
+        if isinstance(found, manifest.Changed):
+            return None
+        return cls(process, generation.id, generation.model_id, bench, found.examples, made, note["state"])
 
     @classmethod
     def forget(cls, process: Process, generation_id: int) -> None:

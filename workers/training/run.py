@@ -40,7 +40,7 @@ from expunge.service.queue import (
     without_vector,
 )
 from expunge.service.requests.reasons import Reason
-from expunge.workers.guarantee.certify import CapNotReached, Terms, certify
+from expunge.workers.guarantee.certify import Terms, certify, require_certified
 from expunge.workers.guarantee.dry_run import costs, dry_run, establish, guarantee_from_json, size_of
 from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from expunge.workers.guarantee.refine import refine
@@ -50,7 +50,6 @@ from expunge.workers.runtime.failures import RecipeRaised, facts_of, refusal_of
 from expunge.workers.runtime.model import Bench
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
-from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage import private_state as state
 from expunge.workers.storage.crypto_erase import bury, destroy_keys, drop_superseded_state
 from expunge.workers.storage.private_state import open_note
@@ -104,7 +103,7 @@ def prepare(process: Process, job: Preparation, watch: Stopwatch) -> None:
             pass
     except DryRunEnded:
         return
-    except (Refused, RecipeError, CapNotReached, codec.Malformed) as error:
+    except (Refused, RecipeError) as error:
         raised = error.__cause__
         own = refusal_of(raised, process.settings.recipes) if isinstance(raised, Exception) else None
         _give_up(process, job, own or error)
@@ -138,12 +137,12 @@ def _built(process: Process, job: Preparation, watch: Stopwatch) -> bool:
     return True
 
 
-def _give_up(process: Process, job: Preparation, error: Exception) -> None:
+def _give_up(process: Process, job: Preparation, error: Refused | RecipeError) -> None:
     clean(process, job)
     with process.storage.database.write() as session:
         model = fence(session, job.lease)
         facts = facts_of(error) if isinstance(error, RecipeRaised) else None
-        refuse(session, model, generation_of(session, job), *reason_of(error), facts=facts)
+        refuse(session, model, generation_of(session, job), error.what, error.hint, facts=facts)
 
 
 def _made_ready(process: Process, job: Preparation, watch: Stopwatch) -> Ready:
@@ -346,7 +345,7 @@ def _draft(storage: Storage, job: Preparation, ready: Ready, watch: Stopwatch, l
             forgotten, retain = _forget(storage, job, ready, target)
         size = replace(leaving.size, unlearned=len(target.holders))
         refined = refine(ready.bench, terms, forgotten, retain)
-        certified = certify(ready.bench, terms, refined, retain, size)
+        certified = require_certified(certify(ready.bench, terms, refined, retain, size))
     with watch.phase("store"):
         return write_draft(storage, job, certified, target, leaving.size, evidence=_evidence(storage, job))
 
@@ -413,11 +412,3 @@ def clean(process: Process, job: Preparation) -> None:
     Orders.forget(process, job.generation_id)
     process.storage.figures.delete(job.generation_id)
     process.storage.keys.destroy_generation(job.generation_id)
-
-
-def reason_of(error: Exception) -> tuple[str, str]:
-    if isinstance(error, Refused | RecipeError):
-        return error.what, error.hint
-    if isinstance(error, CapNotReached):
-        return f"The cap cannot be reached: {error}.", "Raise max_distance and noise_std together, or weight_decay."
-    return f"The trained weights cannot be published: {error}.", "Lower the learning rate."
