@@ -169,7 +169,7 @@ def worker(process: Process) -> Worker:
 
 
 def pulse(process: Process) -> Pulse:
-    return Pulse(process.storage.database, process.owner, "worker", process.settings.lease_seconds, "cpu")
+    return Pulse(process.storage.database, process.owner, "worker", process.limits.lease_seconds, "cpu")
 
 
 def delete(process: Process, subject: str) -> None:
@@ -189,7 +189,7 @@ def timed_update(process: Process, benches: Benches, model_id: str) -> float:
     """Seconds of the update's phases: claim to commit. What follows the commit is not part of it."""
     watch = Stopwatch(pulse(process))
     start = time.perf_counter()
-    job = claim(process.storage.database, model_id, process.owner, process.settings.lease_seconds)
+    job = claim(process.storage.database, model_id, process.owner, process.limits.lease_seconds)
     if not isinstance(job, Deletions):
         raise RuntimeError("there was nothing to update")
     committed: list[float] = []

@@ -112,7 +112,7 @@ class Worker:
                 waiting = waiting_deletions(session, settings.served_tenants, PATIENCE_SECONDS)
             for model_id in waiting:
                 start = time.perf_counter()
-                owner, lease = self._process.owner, settings.lease_seconds
+                owner, lease = self._process.owner, self._process.limits.lease_seconds
                 self._process.storage.guard.look(model_id)
                 job = claim_deletions(self._database, model_id, owner, lease, settings.served_tenants)
                 if job is not None:
@@ -133,7 +133,7 @@ class Worker:
             self._database,
             model_id,
             self._process.owner,
-            self._process.settings.lease_seconds,
+            self._process.limits.lease_seconds,
             self._process.settings.served_tenants,
         )
         if job is None:

@@ -18,8 +18,8 @@ from expunge.service.models.retrain_plan import plan_retrain, schedule_retrain
 from expunge.service.requests.legal_holds import queue_again
 from expunge.service.requests.reasons import (
     FALL_BACK,
+    RETIRE,
     RETRAIN_BY_POLICY,
-    STOP_PREPARATION,
     Reason,
     WayOut,
     actions,
@@ -38,7 +38,7 @@ CHANGEABLE = (
     "utility_tolerance",
 )
 FIXED = {field.name for field in fields(Policy)}.difference(CHANGEABLE)
-_READ = ("on_suppressed", "on_unchecked_feed")
+_READ = ("on_suppressed",)
 _NEW = "Register the recipe under another name to have it otherwise."
 _CLAIMED = f"It is fixed at registration, because the claims of the versions depend on it. {_NEW}"
 _READ_ONCE = f"It is read at registration alone. {_NEW}"
@@ -55,7 +55,7 @@ def change_policy(session: Session, model: Model, changes: Mapping[str, Any]) ->
     """
     require_changeable(changes)
     if model.status not in SERVED:
-        steps = (STOP_PREPARATION,) if model.status == "preparing" else ()
+        steps = (RETIRE,) if model.status == "preparing" else ()
         what = f"The model is {model.status}: only the policy of a model that is served can change."
         raise RequestRefused(409, "not_served", what, actions=actions(steps, model=[model.name]))
     old = Policy.from_json(model.policy).to_json()

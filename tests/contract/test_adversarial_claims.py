@@ -219,7 +219,7 @@ class Worlds:
         recipes.mkdir(parents=True)
         (recipes / "drawn.py").write_text(text)
         url = sqlite_databases(self.template)(home)
-        settings = Settings(home=home / "home", database_url=url, recipes=recipes, device="cpu", lease_seconds=60)
+        settings = Settings(home=home / "home", database_url=url, recipes=recipes, device="cpu")
         ensure_secrets(settings)
         settings.pepper_file.write_text("5a" * 32)
         world = open_world(settings)

@@ -125,7 +125,7 @@ class Place:
 
 def open_place(stack: Stack, home: Path) -> Place:
     changes: dict[str, Any] = {} if stack.broker_url is None else {"broker_url": stack.broker_url}
-    settings = settings_of(home, stack.make_database(home), grace_seconds=0.0, **changes)
+    settings = settings_of(home, stack.make_database(home), grace=0.0, **changes)
     api = TestClient(create_app(settings), raise_server_exceptions=False)
     place = Place(open_world(settings), open_scheduler(settings), api)
     api.headers["Authorization"] = f"Bearer {api_key(place)}"

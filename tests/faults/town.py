@@ -240,7 +240,7 @@ class Town:
         self.database.restore(image)
         self.notifier.messages.clear()
         self._forget()
-        report = restore(self.world.storage, self.world.settings.lease_seconds, self.signer, log)
+        report = restore(self.world.storage, self.world.limits.lease_seconds, self.signer, log)
         with self.database.write() as session:
             confirm(session, TENANT, Witness(self.world.storage.store.folder))
         return report
@@ -274,9 +274,7 @@ class Town:
 
 def found(folder: Path) -> Town:
     """Build a town whose models were prepared for real, in ``folder``."""
-    settings = settings_of(
-        folder / "home", sqlite_databases(sqlite_template(folder))(folder / "home"), lease_seconds=LEASE_SECONDS
-    )
+    settings = settings_of(folder / "home", sqlite_databases(sqlite_template(folder))(folder / "home"))
     clock = ManualClock()
     keys = MemoryDatabase(clock)
     with keys.write() as session:

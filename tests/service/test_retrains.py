@@ -10,11 +10,11 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from expunge.service.api.dependencies import Service
-from expunge.service.cli.client import Account, Client
-from expunge.service.cli.commands import models
-from expunge.service.cli.main import app
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import Generation, Model
+from expunge_client.cli.client import Account, Client
+from expunge_client.cli.commands import models
+from expunge_client.cli.main import app
 from tests.service.worlds import live_model
 
 CHANGES = {
@@ -43,13 +43,14 @@ def test_a_dry_run_is_asked_for_and_shown(client: TestClient, service: Service) 
     answer = client.post(PATH, json={"dry_run": True})
     assert answer.status_code == 202
     made = answer.json()
-    assert answer.headers["location"] == f"{PATH}/{made['generation']}"
+    assert answer.headers["location"] == "/v1/models/digits"
     assert (made["status"], made["reason"], made["dry_run"], made["changes"]) == ("candidate", "new_data", True, None)
-    assert client.get("/v1/models/digits/preparation").json()["plan"]["dry_run"] is True
+    assert client.get("/v1/models/digits").json()["preparation"]["plan"]["dry_run"] is True
     end(service, made["generation"], "ended", changes=CHANGES)
-    shown = client.get(f"{PATH}/{made['generation']}").json()
+    (shown,) = client.get("/v1/models/digits").json()["retrains"]
+    assert shown["generation"] == made["generation"]
     assert (shown["status"], shown["changes"], shown["refused"]) == ("ended", CHANGES, None)
-    assert client.get("/v1/models/digits/preparation").json()["plan"] is None
+    assert client.get("/v1/models/digits").json()["preparation"]["plan"] is None
 
 
 def test_one_retrain_is_planned_however_often_it_is_asked_for(client: TestClient, service: Service) -> None:

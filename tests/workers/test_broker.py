@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,9 @@ import pytest
 import redis
 
 from expunge.service.infra.broker.notify import QUEUE, QUORUM, notify_one, publisher
+from expunge.service.infra.limits import Limits
 from expunge.service.infra.tables import Heartbeat
+from tests.harness.process import PATH_OF_TESTS, command
 from tests.workers.worlds import RECIPES, World
 
 CANARY = "canary-7531"
@@ -49,7 +50,7 @@ def test_a_worker_outlives_messages_that_are_none_of_ours(
             (tmp_path / "broker" / "messages" / f"{number:015d}_x.{QUEUE}.msg").write_bytes(data)
     with (tmp_path / "log").open("wb") as log:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "expunge.workers.main", "worker"],
+            command("worker", 0, Limits(lease_seconds=6.0)),
             env=environment(world, url),
             stdout=log,
             stderr=log,
@@ -78,9 +79,8 @@ def environment(world: World, broker: str) -> dict[str, str]:
         "BROKER_URL": broker,
         "RECIPES": str(RECIPES),
         "DEVICE": "cpu",
-        "LEASE_SECONDS": "6",
     }
-    return kept | {f"EXPUNGE_{name}": value for name, value in chosen.items()}
+    return kept | PATH_OF_TESTS | {f"EXPUNGE_{name}": value for name, value in chosen.items()}
 
 
 def eventually(true: Callable[[], bool], log: Path) -> None:

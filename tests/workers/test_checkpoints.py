@@ -70,7 +70,7 @@ def knowing(world: World, model_id: str, person: str) -> tuple[str, ...]:
 def purged(world: World) -> None:
     """Let the scheduler delete what was replaced."""
     end_schedulers_lease(world)
-    assert open_scheduler(world.configured(grace_seconds=0.0).settings).tick()
+    assert open_scheduler(world.configured(grace=0.0).settings).tick()
 
 
 @pytest.mark.parametrize("name", ["late in three phases", "shards"])

@@ -77,7 +77,7 @@ def unverified(scene: Scene) -> Story:
 
 
 def large(scene: Scene) -> Story:
-    """the person has more samples than EXPUNGE_LARGE_REQUEST_SAMPLES"""
+    """the person has more samples than EXPUNGE_LARGE_REQUEST"""
     scene.world.live()
     yield scene.ask(subject_id="p3")
 
@@ -444,7 +444,7 @@ def test_a_request_is_resolved_by_who_it_names_and_by_what_it_says(
 ) -> None:
     recipes = tmp_path / "recipes"
     shutil.copytree(world.settings.recipes, recipes, ignore=shutil.ignore_patterns("__pycache__"))
-    world = world.configured(recipes=recipes, large_request_samples=2 if reason is Reason.LARGE else 0)
+    world = world.configured(recipes=recipes, large_request=2 if reason is Reason.LARGE else 0)
     with api_of(world) as api:
         scene = Scene(world, api, key_of(world, *Scope))
         told = story(scene)

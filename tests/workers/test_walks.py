@@ -199,7 +199,7 @@ def test_the_worst_day(world: World, snapshot: Snapshot) -> None:
         head, lines = export(world)
         spent, forgotten = world.generation(model_id).spent, positions(world)
 
-    report = restore(old.storage, old.settings.lease_seconds, signer(old), [(head, lines)])
+    report = restore(old.storage, old.limits.lease_seconds, signer(old), [(head, lines)])
     assert (report.versions, report.requests) == (["m/3"], [gone])
     assert (sorted(report.requests_lost), report.holds_lost) == (sorted([held, *queue]), [])
     assert (old.generation(model_id).spent, positions(old)) == (spent, forgotten)

@@ -24,6 +24,10 @@ LARGEST_ORDERS = 10_000
 """deletion orders of a calibration"""
 AUTO = "auto"
 """in the place of a method that was not named: preparation chooses one by ``method_by_rule``"""
+RULE = (
+    "One rule then chooses it: retrain where samples x features are at most 600,000, else newton where its guarantee "
+    "is proved, else retrain. `expunge check RECIPE --measure` says what each method costs."
+)
 SMALL = 600_000
 """numbers (samples times features): training again on so few takes less time than an update"""
 
@@ -54,13 +58,6 @@ class ForgottenInRecipe(StrEnum):
 
     REFUSE = "refuse"
     LEAVE_OUT = "leave_out"
-
-
-class UncheckedFeed(StrEnum):
-    """What a registration does where its recipe's ``identities`` leave a state's deletion list uncompared."""
-
-    REFUSE = "refuse"
-    ACCEPT = "accept"
 
 
 class PolicyError(ValueError):
@@ -110,7 +107,7 @@ class Policy:
     costs mu^2 = 1e-6, which leaves about 70,000 updates.
 
     Args:
-        method: one of ``unlearning.methods.NAMES``; or ``auto``: preparation chooses by ``method_by_rule``.
+        method: one of ``unlearning.methods.NAMES``; or ``auto``, where none was named: ``method_by_rule`` chooses.
         fallback: ``retrain`` or None. With it, a request that the method cannot serve waits for a cold retrain while
             the current version is served, and the generation is a retrain where the method does not help on the model.
         min_guarantee: the weakest guarantee that may be published.
@@ -148,7 +145,6 @@ class Policy:
     on_exhausted: OnExhausted = OnExhausted.RETRAIN
     complete_when: CompleteWhen = CompleteWhen.PUBLISHED
     on_suppressed: ForgottenInRecipe = ForgottenInRecipe.REFUSE
-    on_unchecked_feed: UncheckedFeed = UncheckedFeed.REFUSE
     cadence_seconds: int = 0
     retrain_every_seconds: int = 0
     utility_tolerance: float | None = 0.1
@@ -229,8 +225,8 @@ class Policy:
         _known(record, cls, "A policy")
         nullable = {"utility_tolerance"}
         given = {name: value for name, value in record.items() if value is not None or name in nullable}
-        given.setdefault("method", AUTO)
-        return cls(**{name: _read(name, value, methods) for name, value in given.items()})
+        read = {name: _read(name, value, methods) for name, value in given.items()}
+        return cls(**{"method": AUTO, **read})
 
 
 def method_by_rule(samples: int, features: int, provable: bool) -> tuple[str, str]:
@@ -247,6 +243,7 @@ def method_by_rule(samples: int, features: int, provable: bool) -> tuple[str, st
 
 GONE = {
     "collect_seconds": "Set cadence_seconds: all deletions of a model share its next update.",
+    "on_unchecked_feed": "Leave it out: the admission check drop of expunge-connect refuses what it cannot compare.",
     "requests_per_month": "Leave it out: a method that is not named is chosen by the counts of samples and features.",
 }
 """fields of former releases, and what takes their place"""
@@ -267,7 +264,10 @@ def _read(name: str, value: object, methods: Collection[str] | None) -> Any:
         choice = _CHOICES[name]
         return choice(_one_of(name, value, [member.value for member in choice]))
     if name == "method":
-        return value if methods is None else _one_of(name, value, (*methods, AUTO))
+        if value == AUTO and methods is not None:
+            hint = f"Leave the method out. {RULE}"
+            raise PolicyError(name, "method is 'auto', which is no method.", hint)
+        return value if methods is None else _one_of(name, value, methods)
     if name == "fallback":
         return _one_of(name, value, ("retrain",))
     if name == "options":
@@ -300,7 +300,6 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "on_exhausted": OnExhausted,
     "complete_when": CompleteWhen,
     "on_suppressed": ForgottenInRecipe,
-    "on_unchecked_feed": UncheckedFeed,
 }
 
 

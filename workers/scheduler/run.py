@@ -25,13 +25,12 @@ from expunge.service.audit.self_check import keep_checking
 from expunge.service.audit.signed_note import NotAuthentic, Signer
 from expunge.service.audit.witness import EPOCHS, HEADS, UPDATES, Witness
 from expunge.service.certificates.issue import issue_due
-from expunge.service.connect.opendsr.processor import Processor
-from expunge.service.connect.opendsr.requests import announce_statuses
 from expunge.service.infra.actors import SCHEDULER
 from expunge.service.infra.broker.notify import notify_one, publisher
 from expunge.service.infra.db import Busy, Database, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Store
+from expunge.service.infra.limits import LIMITS, Limits
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings, session_key
 from expunge.service.infra.tables import (
@@ -125,7 +124,6 @@ class Scheduler:
             lambda: complete_served(self.database),
             lambda: retry_large(self.database),
             lambda: warn(self.database),
-            lambda: announce_statuses(self.database),
             lambda: expire_idempotency(self.database),
             lambda: forget_processes(self.database),
             lambda: drop_messages(self.database),
@@ -370,7 +368,7 @@ def _prepared(session: Session) -> set[str]:
     return {note["state"] for note in notes if note}
 
 
-def open_scheduler(settings: Settings) -> Scheduler:
+def open_scheduler(settings: Settings, limits: Limits = LIMITS) -> Scheduler:
     """Open a scheduler. Raises Busy, and SettingsError where a secret is missing or a place is another's."""
     Signer.of(settings)  # a missing key is reported now
     database, pepper = Database(settings.database_url, SCHEDULER), Pepper.load(settings.pepper_file)
@@ -387,25 +385,22 @@ def open_scheduler(settings: Settings) -> Scheduler:
         session_key=session_key(settings),
         tenants=settings.served_tenants,
         notifier=publisher(settings.broker_url),
-        sweep_seconds=settings.sweep_seconds,
-        grace_seconds=settings.grace_seconds,
-        lease_seconds=settings.lease_seconds,
+        sweep_seconds=limits.sweep_seconds,
+        grace_seconds=settings.grace,
+        lease_seconds=limits.lease_seconds,
     )
 
 
-def run(settings: Settings) -> None:
+def run(settings: Settings, limits: Limits = LIMITS) -> None:
     """Repeat the duties until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
-    processor = Processor.of(settings)
-    scheduler = retry(lambda: open_scheduler(settings), tries=None)
-    pulse = Pulse(scheduler.database, scheduler.owner, "scheduler", settings.lease_seconds, None)
+    scheduler = retry(lambda: open_scheduler(settings, limits), tries=None)
+    pulse = Pulse(scheduler.database, scheduler.owner, "scheduler", limits.lease_seconds, None)
     pulse.start()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    outbound = Outbound(loopback=settings.webhook_loopback)
-    webhook_sender = WebhookSender(
-        scheduler.database, scheduler.session_key, outbound, settings.sweep_seconds, processor
-    )
+    outbound = Outbound(loopback=settings.loopback)
+    webhook_sender = WebhookSender(scheduler.database, scheduler.session_key, outbound, limits.sweep_seconds)
     webhook_sender.start()
     checks = (scheduler.database, scheduler.signer, stop)
     threading.Thread(target=keep_checking, args=checks, name="audit-check", daemon=True).start()

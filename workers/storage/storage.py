@@ -61,7 +61,7 @@ class Storage:
             store=store,
             private=private,
             keys=keys,
-            sealer=Sealer(read_secret("EXPUNGE_SEALING_KEY_FILE", settings.sealing_key_file)),
+            sealer=Sealer(read_secret(settings.sealing_key_file)),
             pepper=pepper,
         )
 

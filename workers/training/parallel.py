@@ -40,7 +40,7 @@ LEAST_HOLDERS = 64
 
 
 def pieces_of(process: Process, record: type[Piece], generation_id: int) -> Pieces:
-    return Pieces(process.storage.database, process.owner, process.settings.lease_seconds, record, generation_id)
+    return Pieces(process.storage.database, process.owner, process.limits.lease_seconds, record, generation_id)
 
 
 @dataclass(frozen=True)
@@ -274,5 +274,5 @@ def divisible(bench: Bench, learned: Learned) -> Divisible | None:
 
 
 def wanted(process: Process, holders: int) -> int:
-    """Return how many units the setting and the number of vectors make; fewer than two are not worth it."""
-    return min(process.settings.work_units, holders // LEAST_HOLDERS)
+    """Return how many units the limit and the number of vectors make; fewer than two are not worth it."""
+    return min(process.limits.work_units, holders // LEAST_HOLDERS)

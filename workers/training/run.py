@@ -61,7 +61,7 @@ from expunge.workers.training.parallel import VectorUnits, divisible
 from expunge.workers.training.start import Begun, Ended, again, begin, shown
 from expunge.workers.update.draft import write_draft
 from unlearning.accounting.certificate import Guarantee, Reference
-from unlearning.model.method import Divisible
+from unlearning.model.method import KeepsVectors
 from unlearning.quality.probe import probe
 from unlearning.types import (
     Examples,
@@ -76,7 +76,7 @@ from unlearning.types import (
     Unsuited,
 )
 
-MEASURES = "`expunge advise --recipe PATH` measures which other methods work on this model."
+MEASURES = "`expunge check PATH --measure` measures which other methods work on this model."
 log = logging.getLogger(__name__)
 
 
@@ -294,7 +294,8 @@ def bring_into_service(process: Process, job: Preparation, prepared: Prepared, w
         with storage.database.read() as session:
             leaving = departure(session, job)
             holders = leaving.target.holders if prepared.bench.recipe.vectors_for is not None else ()
-            if isinstance(prepared.bench.method, Divisible) and without_vector(session, job.generation_id, holders):
+            keeps = isinstance(prepared.bench.method, KeepsVectors)
+            if keeps and without_vector(session, job.generation_id, holders):
                 what = "somebody without a vector asked while the model was prepared"
                 raise Replan(what, train_again=True)
         draft = _draft(storage, job, prepared, watch, leaving)
