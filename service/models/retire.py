@@ -7,17 +7,16 @@ publishes nothing afterwards. What is left of the weights and the keys is destro
 
 from __future__ import annotations
 
-import secrets
-
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from expunge.service.audit.log import record, recorded_at
 from expunge.service.infra.db import batches
 from expunge.service.infra.fault_injection import crash_point
-from expunge.service.infra.tables import Erasure, Generation, Lease, Model, Removal, StoredVector, Version
+from expunge.service.infra.tables import Erasure, Generation, Lease, Model, Removal, Version
 from expunge.service.models.figures import withdraw
 from expunge.service.models.retrain_plan import retrain_lease
+from expunge.service.models.vectors import drop_all_vectors
 from expunge.service.requests.reasons import (
     LIFT,
     OPEN_HOLD,
@@ -104,9 +103,9 @@ def steps_of(model: Model) -> tuple[WayOut, ...]:
 def _end(session: Session, model: Model, status: str, why: str) -> None:
     """Write the status, end the model's generations, and end the leases of the workers on them."""
     model.status, model.reason, model.due_at, model.retrain_at = status, why, None, None
-    model.lease_token, model.lease_owner, model.lease_expires_at = secrets.randbits(63), None, 0
-    beside = update(Lease).where(Lease.name == retrain_lease(model.id))
-    session.execute(beside.values(token=secrets.randbits(63), expires_at=0))
+    # a lease that is over is over for every token: nothing is published and nothing renewed under it
+    model.lease_owner, model.lease_expires_at = None, 0
+    session.execute(update(Lease).where(Lease.name == retrain_lease(model.id)).values(expires_at=0))
     withdraw(session, Generation.model_id == model.id)
     open_ones = update(Generation).where(
         Generation.model_id == model.id, Generation.status.in_(("preparing", "candidate", "live"))
@@ -118,10 +117,9 @@ def _end(session: Session, model: Model, status: str, why: str) -> None:
 def _erase_people(session: Session, model: Model, at: int) -> None:
     """Delete the vectors of everyone in the served generation, and order the destruction of their keys."""
     generation_id = model.generation_id or 0
-    gone = delete(StoredVector).where(StoredVector.generation_id == generation_id).returning(StoredVector.key_id)
     rows = [
         {"tenant_id": model.tenant_id, "generation_id": generation_id, "key_id": key_id, "created_at": at}
-        for key_id in session.scalars(gone.execution_options(synchronize_session=False))
+        for key_id in drop_all_vectors(session, generation_id)
     ]
     for batch in batches(rows):
         session.execute(insert(Erasure), batch)

@@ -142,7 +142,7 @@ def test_people_forgotten_before_are_not_in_the_new_generation(world: World) -> 
     assert rows_in(world, Membership, world.generation(model_id).id) == 36 - gone
 
 
-def start_retrain(world: World, model_id: str) -> tuple[Preparation, prepare.Ready, Stopwatch]:
+def start_retrain(world: World, model_id: str) -> tuple[Preparation, prepare.Prepared, Stopwatch]:
     """A candidate that is trained and not yet in service."""
     job = world.claim(model_id)
     assert isinstance(job, Preparation) and job.retrains
@@ -150,7 +150,7 @@ def start_retrain(world: World, model_id: str) -> tuple[Preparation, prepare.Rea
     return job, prepare.make_ready(world.process, job, watch), watch
 
 
-def finish_retrain(world: World, job: Preparation, ready: prepare.Ready, watch: Stopwatch) -> None:
+def finish_retrain(world: World, job: Preparation, ready: prepare.Prepared, watch: Stopwatch) -> None:
     assert prepare.bring_into_service(world.process, job, ready, watch)
 
 

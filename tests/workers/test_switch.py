@@ -33,7 +33,7 @@ from expunge.workers.scheduler import run as scheduler
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage.private_state import STATE
 from expunge.workers.training import run as prepare
-from expunge.workers.training.run import Ready
+from expunge.workers.training.run import Prepared
 from tests.harness.files import names_in, root_of
 from tests.workers import meanwhile
 from tests.workers.test_calibrate import ASKED as CALIBRATED
@@ -42,7 +42,7 @@ from tests.workers.worlds import TENANT, World, seconds
 from unlearning.accounting.certificate import Claim, Guarantee
 
 
-def while_drafting(ready: Ready, act: Callable[[], None]) -> None:
+def while_drafting(ready: Prepared, act: Callable[[], None]) -> None:
     """Do this once, after the draft's weights are made and before it is published."""
     original, waiting = ready.bench.problem.accuracy, [act]
 

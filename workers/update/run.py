@@ -114,7 +114,7 @@ def update(
 def _update(
     claim: Deletions, storage: Storage, models: Benches, settings: Settings, watch: Stopwatch
 ) -> Mapping[Claimed, Result]:
-    """As ``update``, on one selection. Raises Replan too."""
+    """Do what ``update`` does, on one selection. Raises Replan too."""
     with watch.phase("load"), storage.database.read() as session:
         current = current_of(session, claim)
         selection = plan(session, claim, atomic=bool(current.manifest["vectors"]))
