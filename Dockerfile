@@ -34,4 +34,4 @@ USER 10001
 WORKDIR /var/lib/expunge
 EXPOSE 8750
 ENTRYPOINT ["expunge"]
-CMD ["api"]
+CMD ["run", "api"]

@@ -114,7 +114,9 @@ def _show(found: Mapping[str, Any], name: str) -> None:
     for each in found["methods"]:
         table.add_row(each["method"], each["guarantee"] or "-", each["refused"] or "")
     console.print(table)
-    console.print(f"Register it: expunge models add NAME --recipe {name}. What each method costs: expunge advise.")
+    console.print(
+        f"Register it: expunge models add NAME --recipe {name}. What each method costs: expunge check --measure."
+    )
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def _options(text: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="expunge advise", description=__doc__)
+    parser = argparse.ArgumentParser(prog="expunge check --measure", description=__doc__)
     parser.add_argument("--recipe", required=True, help="a recipe's file or folder")
     parser.add_argument("--methods", default="all", help=f"all, or some of {','.join(NAMES)}")
     parser.add_argument("--seconds", type=_positive, default=120.0, help="how long it may take; default: 120")

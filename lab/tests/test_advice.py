@@ -1,4 +1,4 @@
-"""The estimates of ``expunge advise`` lie within a factor of two of what then happens.
+"""The estimates of ``expunge check --measure`` lie within a factor of two of what then happens.
 
 Ratios to a retraining of the same run are compared, in seconds of this process's CPU: other programs share the machine.
 """

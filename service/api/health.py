@@ -52,7 +52,7 @@ def readyz(service: Running) -> ReadyView:
     with service.database.read() as session:
         workers = live_workers(session, service.settings.lease_seconds)
     if workers == 0:
-        raise _not_ready("No worker is alive: start one with `expunge worker`.")
+        raise _not_ready("No worker is alive: start one with `expunge run worker`.")
     return ReadyView(workers=workers)
 
 

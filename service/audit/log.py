@@ -348,7 +348,7 @@ def _check_key(holder: Verifier | None, key: Verifier) -> None:
     if holder not in (None, key):
         raise SettingsError(
             "The log was handed over to another signing key. Is EXPUNGE_SIGNING_KEY_FILE the newest? "
-            "Where a rotation was cut short, `expunge keys rotate-signing` completes it."
+            "Where a rotation was cut short, `expunge audit rotate-key` completes it."
         )
 
 

@@ -31,8 +31,8 @@ NAMED_ELSEWHERE = {
 PHONE = 390
 """CSS pixels"""
 COMMAND: Any = typer.main.get_command(app)
-FORWARDED = {"evaluate": "evaluate", "advise": "advise", "epsilon": "audit_epsilon"}
-"""commands whose options are those of a module of the laboratory"""
+FORWARDED = {"evaluate": "evaluate", "check": "advise", "attack": "audit_epsilon"}
+"""commands whose options are those of a module of the laboratory: of `check` those after --measure"""
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +117,15 @@ def test_every_command_in_an_indented_block_and_on_the_page_exists() -> None:
         require(shlex.split(re.sub(r"\{\{.*?\}\}", "NAME", line), comments=True))
 
 
+def test_the_command_line_has_no_command_beyond_its_surface() -> None:
+    surface = {" ".join(word for word in words.split() if not word.startswith("--")) for words in SURFACE.split("; ")}
+    found = set()
+    for name in COMMAND.list_commands(None):
+        parts = getattr(COMMAND.get_command(None, name), "commands", {})
+        found |= {f"{name} {part}" for part in parts} or {name}
+    assert found == surface
+
+
 def require(words: list[str]) -> None:
     """Fail where a word that should be a command, or an option, is not one."""
     command = COMMAND
@@ -126,7 +135,7 @@ def require(words: list[str]) -> None:
         command, words = found, words[1:]
     if command.name in FORWARDED:
         module = importlib.import_module(f"expunge_lab.{FORWARDED[command.name]}")
-        known = set(module._parser()._option_string_actions)
+        known = {*module._parser()._option_string_actions, "--measure"}
     else:
         known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
     asked = {word.partition("=")[0] for word in words if word.startswith("--")}
@@ -152,10 +161,15 @@ def test_every_page_has_its_pictures() -> None:
 
 
 SURFACE = (
-    "up; worker; api; scheduler; migrate; doctor; models add --recipe --method --epsilon --delta --noise-std; models "
-    "list; "
-    "models show; delete --subject --wait; requests list; requests show; requests cancel; versions; budget; "
-    "evaluate --forget --methods; audit verify; audit export; keys create; keys list; keys revoke; suppressions lift"
+    "up; status --open; delete --subject --wait --estimate; find --subject; versions; check --measure; requests list; "
+    "requests show; requests verify; requests reject; requests approve; requests cancel; requests retry; "
+    "requests extend; certificate show --out; certificate verify; models add --recipe --method --option --guarantee "
+    "--epsilon --fallback --batch --retrain-every --leave-out-forgotten --set --no-wait; models list; models show; "
+    "models retrain; models policy --set; models retire; holds place; holds list; holds lift; audit list; audit "
+    "verify; audit export; audit rotate-key; keys create; keys list; keys rotate; keys revoke; webhooks add; webhooks "
+    "list; webhooks remove; models remove-consumer; login; logout; doctor; migrate; backup; restore; run api; run "
+    "worker; run updater; run scheduler; lab evaluate; lab attack; drop import; drop match; drop status; drop export; "
+    "registry bundle; registry push"
 )
 """what the design's page on the surface promises"""
 

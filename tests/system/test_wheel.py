@@ -92,7 +92,7 @@ def test_a_person_is_deleted_and_the_certificate_verified(programs: Path, tmp_pa
         return done.stdout
 
     with running(programs, tmp_path, environment):
-        expunge("models", "add", "digits", "--recipe", "digits", "--method", "newton", "--min-guarantee", "proved")
+        expunge("models", "add", "digits", "--recipe", "digits", "--method", "newton", "--guarantee", "proved")
         request = json.loads(expunge("delete", "--subject", "person-003", "--wait", "--json"))
         assert request["status"] == "completed"
         until(lambda: fetched(expunge, request["id"]))
@@ -102,7 +102,7 @@ def test_a_person_is_deleted_and_the_certificate_verified(programs: Path, tmp_pa
 
 def fetched(expunge: Any, request: str) -> bool:
     try:
-        expunge("certificate", "fetch", request, "certificate.json")
+        expunge("certificate", "show", request, "--out", "certificate.json")
     except AssertionError:  # it is signed within seconds
         return False
     return True

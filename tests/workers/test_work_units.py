@@ -171,7 +171,7 @@ def test_vectors_that_take_too_much_room_are_refused_with_advice(world: World) -
     model_id = small.register("shared_out")
     small.work(model_id)
     reason = small.model(model_id).reason or ""
-    assert small.model(model_id).status == "refused" and "10,560 bytes" in reason and "--rank 64" in reason
+    assert small.model(model_id).status == "refused" and "10,560 bytes" in reason and "--option rank=64" in reason
     small.storage.close()
 
 
@@ -188,7 +188,7 @@ def test_a_sketch_that_does_not_fit_is_refused_before_the_training_and_never_adv
     small.work(model_id)
     model = small.model(model_id)
     assert model.status == "refused" and "500 are free on cpu" in (model.reason or ""), model.reason
-    assert "rewind or retrain" in (model.reason or "") and "--rank 64" not in (model.reason or "")
+    assert "rewind or retrain" in (model.reason or "") and "--option rank=64" not in (model.reason or "")
     small.storage.close()
 
 

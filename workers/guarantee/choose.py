@@ -131,8 +131,8 @@ def _smaller(bench: Bench, examples: Examples) -> str:
     try:
         require_steps_fit(bench.problem, _steps(bench, examples))
     except Refused as error:
-        return f"Use rewind or retrain. A sketch (--rank) would not fit either: {error.what}"
-    return "Register with --rank 64, which keeps a few numbers for each, or use rewind or retrain."
+        return f"Use rewind or retrain. A sketch (rank) would not fit either: {error.what}"
+    return "Register with --option rank=64, which keeps a few numbers for each, or use rewind or retrain."
 
 
 def _steps(bench: Bench, examples: Examples) -> int:

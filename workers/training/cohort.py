@@ -138,7 +138,9 @@ def require_compared(process: Process, job: Preparation, recipe: Recipe) -> None
     if not job.retrains and job.policy.on_unchecked_feed is UncheckedFeed.REFUSE:
         what = f"{waiting} entries of a state's deletion lists cannot be compared with the recipe's people."
         fix = "Give the recipe identities=FILE.csv with the columns of every list (docs/deletion-lists.md), or register"
-        raise Refused(what, f"{fix} with --on-unchecked-feed accept: then somebody whom they name may be trained on.")
+        raise Refused(
+            what, f"{fix} with --set on_unchecked_feed=accept: then somebody whom they name may be trained on."
+        )
     with storage.database.write() as session:
         record(session, job.tenant_id, "feed.unchecked", model_id=job.model_id, items=waiting)
 
@@ -178,7 +180,8 @@ def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
     requests = [{"request": request, "samples": count} for request, count in sorted(left_out.items())]
     why = (
         "The recipe still names people who were forgotten, or asked to be. Their samples were refused: nothing was "
-        "trained on them. `expunge suppressions lift REQUEST` admits them to generations that begin afterwards."
+        "trained on them. `POST /v1/deletion-requests/REQUEST/lift`, or the page, admits them to generations that "
+        "begin afterwards."
     )
     return {"kept_out": {"requests": requests, "why": why}}
 
@@ -208,7 +211,8 @@ def _require_nobody_returns(
         f"The recipe still names {len(out)} samples of people who asked to be forgotten before it was registered "
         f"(requests: {len(requests)}; {', '.join(requests[:SHOWN])}{more}).",
         "Take these samples out of the recipe (imported weights: train them again without), or register with "
-        "--on-suppressed leave_out, or `expunge suppressions lift REQUEST` for people who may come back.",
+        "--leave-out-forgotten, or lift the suppression of people who may come back: on the page, or "
+        "with `POST /v1/deletion-requests/REQUEST/lift`.",
     )
 
 

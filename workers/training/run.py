@@ -64,7 +64,7 @@ from unlearning.types import (
     Unsuited,
 )
 
-MEASURES = "`expunge advise --recipe PATH` measures which other methods work on this model."
+MEASURES = "`expunge check PATH --measure` measures which other methods work on this model."
 log = logging.getLogger(__name__)
 
 

@@ -30,7 +30,7 @@ from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.queue.notify import notify, publisher
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge_client.cli.output import AsJson, CommandError, errors, show_facts, show_json
+from expunge_client.cli.output import CommandError, errors, show_facts
 
 commands = typer.Typer(no_args_is_help=True, help="California's deletion lists (DROP): import, match, status, export.")
 Tenant = Annotated[str, typer.Option(help="Whose lists these are.")]
@@ -43,7 +43,6 @@ def import_lists(
     files: Annotated[list[Path], typer.Argument(help="Downloaded lists: the CSV files, or the ZIP file.")],
     people: Annotated[Path | None, typer.Option("--identities", help="See `expunge drop match`.")] = None,
     tenant: Tenant = DEFAULT_TENANT,
-    as_json: AsJson = False,
 ) -> None:
     """Keep the entries of downloaded lists, and delete the people whom they name. May be repeated."""
     facts: dict[str, Any] = {"items": 0, "withdrawn_too_late": 0}
@@ -55,7 +54,7 @@ def import_lists(
             else:
                 facts["items"] += store(feed, each.source, each.entries)
         facts |= _matched(feed, people) if people is not None else {}
-    show_json(facts) if as_json else show_facts(facts)
+    show_facts(facts)
 
 
 @commands.command("match")
@@ -63,7 +62,6 @@ def import_lists(
 def match_people(
     people: Annotated[Path, typer.Option("--identities", help="CSV: person, and email, phone, first_name, ...")],
     tenant: Tenant = DEFAULT_TENANT,
-    as_json: AsJson = False,
 ) -> None:
     """Compare every kept entry with everybody whom you know, and ask for the deletion of whom they name.
 
@@ -72,16 +70,16 @@ def match_people(
     """
     with _feed(tenant) as feed:
         facts = _matched(feed, people)
-    show_json(facts) if as_json else show_facts(facts)
+    show_facts(facts)
 
 
 @commands.command("status")
 @told()
-def status(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
+def status(tenant: Tenant = DEFAULT_TENANT) -> None:
     """Count the entries by what they would be answered now."""
     with _feed(tenant) as feed, feed.database.read() as session:
         facts = counts(session, tenant)
-    show_json(facts) if as_json else show_facts(facts)
+    show_facts(facts)
 
 
 @commands.command("export")
@@ -89,7 +87,6 @@ def status(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
 def export(
     folder: Annotated[Path, typer.Argument(help="Where to write the answers; it is created.")],
     tenant: Tenant = DEFAULT_TENANT,
-    as_json: AsJson = False,
 ) -> None:
     """Write the answers that were not given yet, one file for each list, to be uploaded. Then they count as given.
 
@@ -106,7 +103,7 @@ def export(
     if waiting:
         errors.print(f"{waiting} entries have no answer yet. {_LATER}")
     facts = {"answers": len(found), "waiting": waiting, "files": written}
-    show_json(facts) if as_json else show_facts(facts)
+    show_facts(facts)
 
 
 def _file(answer: Answer) -> str:
