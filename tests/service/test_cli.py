@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -319,3 +319,12 @@ def test_a_command_without_entry_point_names_its_package(tmp_path: Path) -> None
                 f" hint: pip install {package}",
             ]
         assert "find" in here("--help", home=tmp_path).stdout
+
+
+def test_a_package_that_is_half_installed_hides_no_other_command(tmp_path: Path) -> None:
+    broken = EntryPoint("Add-ons.half", "no_such_module:commands", "expunge.commands")
+    with patch("expunge_client.cli.main.entry_points", return_value=[*entry_points(group="expunge.commands"), broken]):
+        listed = here("--help", home=tmp_path)
+        called = here("half", home=tmp_path)
+    assert listed.returncode == 0 and "find" in listed.stdout and "cannot be loaded" in listed.stdout
+    assert called.returncode == 2 and "No module named 'no_such_module'" in called.stderr

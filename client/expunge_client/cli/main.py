@@ -91,7 +91,12 @@ class Commands(TyperGroup):
             raise CommandError(what, f"pip install {package}", USAGE)
         if place is None:
             return None
-        found = place.load()
+        try:
+            found = place.load()
+        except ImportError as error:
+            package = place.dist.name if place.dist else "expunge"
+            what = f"`expunge {cmd_name}` cannot be loaded: {error}."
+            raise CommandError(what, f"pip install {package}", USAGE) from None
         if not isinstance(found, typer.Typer):
             alone = typer.Typer(add_completion=False, rich_markup_mode=None)
             alone.command()(found)
@@ -115,8 +120,12 @@ class Commands(TyperGroup):
         """Write the everyday commands one by one, and of all others a line for each group."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for title, places in grouped().items():
-            found = {name: self.get_command(ctx, name) for name in places}
-            lines = sections.setdefault(title, [])
+            found, lines = {}, sections.setdefault(title, [])
+            for name in places:
+                try:
+                    found[name] = self.get_command(ctx, name)
+                except CommandError as error:  # of a package that is half installed
+                    lines.append((name, error.what))
             for name in sorted(found, key=lambda name: hasattr(found[name], "commands")):  # alone first
                 parts = getattr(found[name], "commands", {}) if title == EVERYDAY else {}
                 for part, each in parts.items():
