@@ -11,6 +11,7 @@ RUN /opt/expunge/bin/pip install --extra-index-url "${TORCH_INDEX}" -r requireme
         "$(grep '^obstore==' requirements-dev.lock)"
 COPY pyproject.toml README.md LICENSE ./
 COPY client client
+COPY examples examples
 COPY expunge expunge
 COPY unlearning unlearning
 COPY service service
