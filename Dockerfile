@@ -29,7 +29,7 @@ ENV PATH=/opt/expunge/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     EXPUNGE_MODE=production \
     EXPUNGE_HOME=/var/lib/expunge \
-    EXPUNGE_HOST=0.0.0.0 \
+    EXPUNGE_LISTEN=0.0.0.0:8750 \
     EXPUNGE_RECIPES=/opt/recipes
 USER 10001
 WORKDIR /var/lib/expunge

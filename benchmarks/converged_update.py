@@ -21,12 +21,11 @@ import torch
 
 from benchmarks.release import TENANT, delete, live, worker
 from expunge.service.infra.tables import Model, Version
+from expunge.service.queue import Deletions, Size, TakenLease
 from expunge.workers.app import Worker
-from expunge.workers.guarantee.certify import Size, certify
+from expunge.workers.guarantee.certify import certify
 from expunge.workers.guarantee.needs import generator
 from expunge.workers.guarantee.refine import refine
-from expunge.workers.runtime.jobs import Deletions
-from expunge.workers.runtime.lease import TakenLease
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage.private_state import Kept
 from expunge.workers.update import run
@@ -102,7 +101,7 @@ def against(process: Process, busy: Worker, model_id: str, going: Sequence[int],
         policy = Policy.from_json(model.policy).in_force("newton")
         lease = TakenLease(model_id, 0)
         job = Deletions(lease, TENANT, model.name, model.recipe, policy, model.generation_id, model.current_id, ())
-        current = run._current(session, job)
+        current = run.current_of(session, job)
     bench = busy._benches.of(job.generation_id, TENANT, job.recipe, policy)
     state, found = busy._benches.state_of(current.version.state), busy._benches.samples_of(job.current_id)
     assert state is not None and found is not None

@@ -106,7 +106,7 @@ def measured(engine: str, people: int, each: int) -> dict[str, Any]:
     with ExitStack() as running:
         home = Path(running.enter_context(tempfile.TemporaryDirectory()))
         written, url, process = [home / "home"], f"sqlite:///{home}/home/expunge.db", 0
-        changes: dict[str, Any] = {"grace_seconds": 1.0, "lease_seconds": 600.0}
+        changes: dict[str, Any] = {"grace": 1.0}
         if engine == "postgresql":
             server = running.enter_context(servers.postgres(fsync="on"))
             broker = running.enter_context(servers.redis_server())

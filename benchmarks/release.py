@@ -24,16 +24,15 @@ from expunge.service.infra.migrate import migrate
 from expunge.service.infra.settings import Settings, ensure_secrets
 from expunge.service.infra.tables import Model, PhaseSeconds, Task
 from expunge.service.models import register as registration
+from expunge.service.queue import Deletions, claim
 from expunge.service.requests import intake
 from expunge.workers.app import Worker
 from expunge.workers.runtime.heartbeat import Pulse
-from expunge.workers.runtime.jobs import Deletions
 from expunge.workers.runtime.model import Benches
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.update import run as unlearn
-from expunge.workers.update.claim import claim
 from tests.harness import servers
 from unlearning.accounting.policy import Policy
 
@@ -170,7 +169,7 @@ def worker(process: Process) -> Worker:
 
 
 def pulse(process: Process) -> Pulse:
-    return Pulse(process.storage.database, process.owner, "worker", process.settings.lease_seconds, "cpu")
+    return Pulse(process.storage.database, process.owner, "worker", process.limits.lease_seconds, "cpu")
 
 
 def delete(process: Process, subject: str) -> None:
@@ -190,7 +189,7 @@ def timed_update(process: Process, benches: Benches, model_id: str) -> float:
     """Seconds of the update's phases: claim to commit. What follows the commit is not part of it."""
     watch = Stopwatch(pulse(process))
     start = time.perf_counter()
-    job = claim(process.storage.database, model_id, process.owner, process.settings.lease_seconds)
+    job = claim(process.storage.database, model_id, process.owner, process.limits.lease_seconds)
     if not isinstance(job, Deletions):
         raise RuntimeError("there was nothing to update")
     committed: list[float] = []
@@ -202,7 +201,7 @@ def timed_update(process: Process, benches: Benches, model_id: str) -> float:
 
     unlearn.note_commit = noted  # type: ignore[assignment]
     try:
-        unlearn.update(unlearn.Errand(process, benches, job, watch))
+        unlearn.update(job, process.storage, benches, process.settings, watch)
     finally:
         unlearn.note_commit = original
     return committed[0] - start

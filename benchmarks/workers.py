@@ -67,7 +67,7 @@ def measured(count: int) -> dict[str, float]:
         (recipes / "large.py").write_text(RECIPE.format(people=PEOPLE, features=200, epochs=15))
         (recipes / "small.py").write_text(RECIPE.format(people=60, features=20, epochs=2))
         with postgres.database() as url:
-            settings = {"DATABASE_URL": url, "BROKER_URL": redis.url, "SHARDS": "8", "SWEEP_SECONDS": "0.5"}
+            settings = {"DATABASE_URL": url, "BROKER_URL": redis.url}
             with running(Path(folder) / "home", recipes, **settings) as stack:
                 stack.more_workers(count - 1)
                 for _ in range(count):

@@ -14,28 +14,39 @@ from sqlalchemy import select
 
 import expunge
 import unlearning
+from expunge.service.infra.broker.messages import MODEL_ID, TASK
+from expunge.service.infra.broker.notify import notify, notify_one
 from expunge.service.infra.db import Busy, now
 from expunge.service.infra.fault_injection import crash_point
-from expunge.service.infra.queue import notify as queue
-from expunge.service.infra.queue.messages import MODEL_ID, TASK
 from expunge.service.infra.tables import Model
 from expunge.service.infra.tracing import updating
 from expunge.service.models.restore_guard import PutBack
+from expunge.service.queue import (
+    HALVE_AFTER,
+    HOLD_AFTER,
+    PATIENCE_SECONDS,
+    Deletions,
+    Interrupted,
+    Preparation,
+    Stale,
+    Work,
+    before,
+    claim,
+    claim_deletions,
+    give_up,
+    put_off,
+    waiting_deletions,
+)
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import of_the_machine
 from expunge.workers.runtime.heartbeat import Pulse
-from expunge.workers.runtime.jobs import Deletions, Preparation, Work
-from expunge.workers.runtime.lease import Stale
 from expunge.workers.runtime.model import Benches
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.training.calibrate import Orders
 from expunge.workers.training.parallel import VectorUnits, assist
 from expunge.workers.training.run import prepare
-from expunge.workers.update.claim import HALVE_AFTER, HOLD_AFTER, claim, claim_deletions
-from expunge.workers.update.precedence import PATIENCE_SECONDS, Interrupted, before, put_off, waiting_deletions
-from expunge.workers.update.run import Errand, update
-from expunge.workers.update.task_results import give_up
+from expunge.workers.update.run import update
 
 PAUSE_SECONDS = 2.0
 MACHINE_PAUSE_SECONDS = 5.0
@@ -87,7 +98,7 @@ class Worker:
         self._process.storage.guard.look(pieces)
         if not self._help(pieces):
             return False
-        queue.notify_one(self._process.notifier, model_id)
+        notify_one(self._process.notifier, model_id)
         return True
 
     def update_what_waits(self) -> int:
@@ -101,7 +112,7 @@ class Worker:
                 waiting = waiting_deletions(session, settings.served_tenants, PATIENCE_SECONDS)
             for model_id in waiting:
                 start = time.perf_counter()
-                owner, lease = self._process.owner, settings.lease_seconds
+                owner, lease = self._process.owner, self._process.limits.lease_seconds
                 self._process.storage.guard.look(model_id)
                 job = claim_deletions(self._database, model_id, owner, lease, settings.served_tenants)
                 if job is not None:
@@ -122,7 +133,7 @@ class Worker:
             self._database,
             model_id,
             self._process.owner,
-            self._process.settings.lease_seconds,
+            self._process.limits.lease_seconds,
             self._process.settings.served_tenants,
         )
         if job is None:
@@ -157,7 +168,7 @@ class Worker:
         """Postpone a preparation for waiting deletions. It is taken up again after the messages that wait."""
         if isinstance(job, Preparation):
             put_off(self._database, job)
-        queue.notify(self._database, self._process.notifier, [job.lease.model_id])
+        notify(self._database, self._process.notifier, [job.lease.model_id])
 
     def _help(self, model_id: str) -> bool:
         """Compute a piece of a preparation or calibration by another worker; return False if none is free."""
@@ -176,7 +187,7 @@ class Worker:
             _log_traces(job, "claimed")
             traces = [(task.request_id, task.traceparent) for task in job.tasks if task.traceparent is not None]
             with updating(job.model_name, traces):
-                update(Errand(self._process, self._benches, job, watch))
+                update(job, self._process.storage, self._benches, self._process.settings, watch)
             _log_traces(job, "attempted")
 
     def _notify_again(self, model_id: str) -> None:
@@ -184,7 +195,7 @@ class Worker:
         with self._database.read() as session:
             waits = session.scalar(select(Model.id).where(Model.id == model_id, Model.due_at <= now(session)))
         if waits is not None:
-            queue.notify(self._database, self._process.notifier, [model_id])
+            notify(self._database, self._process.notifier, [model_id])
 
 
 def register(app: Celery, worker: Worker) -> None:

@@ -26,6 +26,7 @@ from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.infra.tables import Generation, Model, Version
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.models.recipe_files import is_other_module, locate
+from expunge.service.queue import forgotten
 from expunge.service.requests.reasons import Reason
 from expunge.workers.guarantee.needs import needs_forgotten, needs_retained
 from expunge.workers.runtime import recipes
@@ -33,7 +34,6 @@ from expunge.workers.runtime.failures import facts_of
 from expunge.workers.runtime.method_options import method_of
 from expunge.workers.runtime.model import device_of
 from expunge.workers.storage import manifest
-from expunge.workers.update.select import forgotten
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.model.method import Method
@@ -129,10 +129,9 @@ def _samples_fault(settings: Settings, served: Served, method: Method) -> tuple[
     pepper = Pepper.load(settings.pepper_file)
     samples = recipes.load(recipes_of(settings.recipes, served.tenant_id), served.recipe).recipe.samples
     now = manifest.given(pepper, served.tenant_id, samples)
-    try:
-        manifest.found_again(samples, now, served.places, served.gone, torch.device("cpu"))
-    except manifest.Changed as error:
-        return Reason.SAMPLES_CHANGED, {"lacking": error.missing + error.changed}
+    found = manifest.found_again(samples, now, served.places, served.gone, torch.device("cpu"))
+    if isinstance(found, manifest.Changed):
+        return Reason.SAMPLES_CHANGED, {"lacking": found.missing + found.changed}
     return None
 
 

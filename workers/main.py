@@ -14,6 +14,7 @@ from expunge.service.audit.import_export import read_export
 from expunge.service.audit.signed_note import Signer
 from expunge.service.infra.actors import OPERATOR
 from expunge.service.infra.db import Busy
+from expunge.service.infra.limits import LIMITS, Limits
 from expunge.service.infra.logging import configure
 from expunge.service.infra.settings import API_SECRETS, Settings, SettingsError, ensure_secrets
 from expunge.service.infra.tracing import export_spans
@@ -25,11 +26,11 @@ LOOK_SECONDS = 0.5
 """from one look of an updater to the next"""
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], limits: Limits = LIMITS) -> int:
     """Run one process until it is stopped, or a restore. Return 1 if it is refused, 2 for wrong arguments."""
     settings = Settings()
     if arguments[:1] == ["restore"]:
-        return _restore(settings, [Path(each) for each in arguments[1:]])
+        return _restore(settings, limits, [Path(each) for each in arguments[1:]])
     if arguments not in [[name] for name in NEEDED]:
         sys.stderr.write("usage: python -m expunge.workers.main worker|updater|scheduler|restore [EXPORT...]\n")
         return 2
@@ -38,22 +39,22 @@ def main(arguments: list[str]) -> int:
     if settings.mode == "production":  # elsewhere the commands that set up make them; a lost pepper is not replaced
         ensure_secrets(settings, NEEDED[arguments[0]])
     try:
-        return {"worker": _worker, "updater": _updater, "scheduler": _scheduler}[arguments[0]](settings)
+        return {"worker": _worker, "updater": _updater, "scheduler": _scheduler}[arguments[0]](settings, limits)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return 1
 
 
-def _worker(settings: Settings) -> int:
-    from expunge.service.infra.queue import notify as queue  # noqa: PLC0415  (the scheduler starts without torch)
+def _worker(settings: Settings, limits: Limits) -> int:
+    from expunge.service.infra.broker.notify import consumer  # noqa: PLC0415  (the scheduler starts without torch)
     from expunge.workers.app import Worker, register  # noqa: PLC0415
     from expunge.workers.runtime.db_retry import retry  # noqa: PLC0415
     from expunge.workers.runtime.heartbeat import Pulse  # noqa: PLC0415
     from expunge.workers.runtime.process import Process  # noqa: PLC0415
 
-    process = retry(lambda: Process.of(settings), tries=None)
-    pulse = Pulse(process.storage.database, process.owner, "worker", settings.lease_seconds, settings.device)
-    app = queue.consumer(settings.broker_url)
+    process = retry(lambda: Process.of(settings, limits), tries=None)
+    pulse = Pulse(process.storage.database, process.owner, "worker", limits.lease_seconds, settings.device)
+    app = consumer(settings.broker_url)
     register(app, Worker(process, pulse))
     pulse.start()
     try:
@@ -73,23 +74,23 @@ def _worker(settings: Settings) -> int:
     return 0
 
 
-def _updater(settings: Settings) -> int:
+def _updater(settings: Settings, limits: Limits) -> int:
     """Carry out deletions that no worker takes, because each is busy with a preparation, perhaps for hours.
 
     It asks the database and not the broker, because a busy worker may hold the message. torch is loaded when there is
     something to do for the first time.
     """
+    from expunge.service.queue import PATIENCE_SECONDS, waiting_deletions  # noqa: PLC0415
     from expunge.workers.runtime.db_retry import retry  # noqa: PLC0415
     from expunge.workers.runtime.heartbeat import Pulse  # noqa: PLC0415
     from expunge.workers.runtime.process import Process  # noqa: PLC0415
-    from expunge.workers.update.precedence import PATIENCE_SECONDS, waiting_deletions  # noqa: PLC0415
 
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    process = retry(lambda: Process.of(settings), tries=None)
+    process = retry(lambda: Process.of(settings, limits), tries=None)
     database = process.storage.database
-    pulse = Pulse(database, process.owner, "updater", settings.lease_seconds, settings.device)
+    pulse = Pulse(database, process.owner, "updater", limits.lease_seconds, settings.device)
     pulse.start()
     try:
         while not ended.wait(LOOK_SECONDS):
@@ -109,14 +110,14 @@ def _updater(settings: Settings) -> int:
     return 0
 
 
-def _scheduler(settings: Settings) -> int:
+def _scheduler(settings: Settings, limits: Limits) -> int:
     from expunge.workers.scheduler.run import run  # noqa: PLC0415
 
-    run(settings)
+    run(settings, limits)
     return 0
 
 
-def _restore(settings: Settings, exports: list[Path]) -> int:
+def _restore(settings: Settings, limits: Limits, exports: list[Path]) -> int:
     """Print the report as JSON to standard output, or the reason for a refusal to standard error."""
     from expunge.service.audit.signed_note import NotAuthentic  # noqa: PLC0415
     from expunge.service.infra.files import Damaged  # noqa: PLC0415
@@ -125,7 +126,7 @@ def _restore(settings: Settings, exports: list[Path]) -> int:
 
     storage = Storage.of(settings, OPERATOR)
     try:
-        report = restore(storage, settings.lease_seconds, Signer.of(settings), [read_export(path) for path in exports])
+        report = restore(storage, limits.lease_seconds, Signer.of(settings), [read_export(path) for path in exports])
     except (NotAuthentic, Damaged) as error:
         sys.stderr.write(f"{error}\n")
         return 1

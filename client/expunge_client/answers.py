@@ -66,8 +66,18 @@ class DeletionRequest(TypedDict):
     title: str | None
     remedy: Remedy | None
     actions: list[Action]
+    related: list[str] | None
     remains_in: NotRequired[list[str] | None]
     opening: NotRequired[str]
+
+
+class Outcome(TypedDict):
+    """What became of one order of many: the request, or the problem (RFC 9457) that kept it out."""
+
+    index: int
+    status: int
+    request: DeletionRequest | None
+    problem: dict[str, Any] | None
 
 
 class Cost(TypedDict):

@@ -125,7 +125,7 @@ def clean_environment(home: Path) -> dict[str, str]:
     """Ours, without the settings of another installation."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
     recipes = str(Path(__file__).resolve().parents[1])
-    return kept | {"EXPUNGE_HOME": str(home), "EXPUNGE_RECIPES": recipes, "EXPUNGE_DEFAULT_REGULATION": "gdpr"}
+    return kept | {"EXPUNGE_HOME": str(home), "EXPUNGE_RECIPES": recipes, "EXPUNGE_REGULATION": "gdpr"}
 
 
 def seconds_between(first: str, last: str) -> float:

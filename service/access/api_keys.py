@@ -126,7 +126,7 @@ def require_pepper(session: Session, pepper: Pepper) -> None:
     other = session.scalar(select(ApiKey.pepper_id).where(ApiKey.pepper_id != pepper.id).limit(1))
     if other is not None:
         raise SettingsError(
-            f"EXPUNGE_PEPPER_FILE: this installation was made with pepper {other}, and the file holds {pepper.id}. "
+            f"EXPUNGE_SECRETS: this installation was made with pepper {other}, and the file holds {pepper.id}. "
             "Put the first pepper's file back: a pepper cannot be changed."
         )
 

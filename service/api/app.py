@@ -11,27 +11,27 @@ from fastapi import Depends, FastAPI
 from expunge.service.access.api_keys import check_pepper
 from expunge.service.access.installation import check_places
 from expunge.service.access.proxy import NamedPeople
-from expunge.service.api import health, problems
-from expunge.service.api.console import pages, reference
+from expunge.service.api import health, news, problems
+from expunge.service.api.console import acts, pages, runbooks
 from expunge.service.api.dependencies import Service, look_for_unread
 from expunge.service.api.http.bodies import Bodies
 from expunge.service.api.http.limits import Limiter, Quotas
 from expunge.service.api.openapi import document, operation_id
-from expunge.service.api.routes import actors, audit, events, keys, opendsr, webhooks
+from expunge.service.api.routes import actors, audit, events, keys, webhooks
 from expunge.service.api.routes.models import consumers, lifecycle, models, retrains, versions
 from expunge.service.api.routes.requests import batches, certificates, deletion_requests, holds, search, suppressions
 from expunge.service.api.traffic import Measured
-from expunge.service.connect.opendsr.processor import Processor
 from expunge.service.infra.actors import Called
 from expunge.service.infra.db import Busy, Database
 from expunge.service.infra.files import folder_at
+from expunge.service.infra.limits import LIMITS, Limits
 from expunge.service.infra.logging import configure
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import API_SECRETS, Settings, ensure_secrets, session_key
 from expunge.service.infra.tracing import NO_TELEMETRY, Traced, export_spans
 
 
-def create_app(settings: Settings | None = None) -> FastAPI:
+def create_app(settings: Settings | None = None, limits: Limits = LIMITS) -> FastAPI:
     """Make the application.
 
     Raises SettingsError where production lacks a secret, or a place is another installation's.
@@ -47,11 +47,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         check_places(database, {"store": store})
     service = Service(
         settings=settings,
+        limits=limits,
         database=database,
         pepper=pepper,
         session_key=session_key(settings),
-        limiter=Limiter(settings.rate_per_second, settings.rate_burst),
-        searches=Limiter(settings.searches_per_minute / 60, settings.searches_per_minute),
+        limiter=Limiter(settings.rate, limits.rate_burst),
+        searches=Limiter(limits.searches_per_minute / 60, limits.searches_per_minute),
     )
 
     @asynccontextmanager
@@ -63,6 +64,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         title="Expunge",
         version=software_version(),
         lifespan=lifespan,
+        webhooks=news.SCHEMAS,
         redoc_url=None,
         docs_url=None,
         generate_unique_id_function=operation_id,
@@ -89,22 +91,19 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         events,
         webhooks,
         health,
-        reference,
+        runbooks,
     ):
         app.include_router(room.router, dependencies=[Depends(look_for_unread)])
-    for router in pages.ROUTERS:
+    for router in (*pages.ROUTERS, acts.router):
         app.include_router(router)
-    processor = Processor.of(settings)
-    if processor is not None:
-        app.mount("/opendsr", opendsr.mount(service, processor))
-    app.add_middleware(Bodies, max_bytes=settings.max_body_bytes)
+    app.add_middleware(Bodies, max_bytes=limits.body_bytes)
     app.add_middleware(Quotas)
     app.add_middleware(problems.Unexpected)
     app.add_middleware(Traced)
     app.add_middleware(Called)
     app.add_middleware(Measured, traffic=service.traffic)
     app.add_middleware(NamedPeople, header=settings.actor_header, peers=settings.peers)
-    app.openapi = lambda: document(app, settings.idempotency_seconds)  # type: ignore[method-assign]
+    app.openapi = lambda: document(app, limits.idempotency_seconds)  # type: ignore[method-assign]
     return app
 
 

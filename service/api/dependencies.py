@@ -23,6 +23,7 @@ from expunge.service.api.traffic import Traffic
 from expunge.service.infra.actors import Actor, act_for
 from expunge.service.infra.db import Busy, Database
 from expunge.service.infra.files import Store
+from expunge.service.infra.limits import Limits
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings
 from expunge.service.models.restore_guard import Guard, Verdict, Watch, unconfirmed
@@ -43,6 +44,7 @@ class Service:
     """What the routes of one API process work with."""
 
     settings: Settings
+    limits: Limits
     database: Database
     pepper: Pepper
     session_key: bytes = field(repr=False)
@@ -67,7 +69,7 @@ class Service:
 
     @cached_property
     def notifier(self) -> Celery:
-        from expunge.service.infra.queue.notify import publisher  # noqa: PLC0415 (celery is slow to load; only writes notify)
+        from expunge.service.infra.broker.notify import publisher  # noqa: PLC0415 (celery is slow to load; only writes notify)
 
         return publisher(self.settings.broker_url)
 
@@ -79,7 +81,7 @@ class Service:
         """Notify the workers of these models; never raises. The scheduler's sweep finds what is lost here."""
         if not model_ids:
             return
-        from expunge.service.infra.queue.notify import notify  # noqa: PLC0415
+        from expunge.service.infra.broker.notify import notify  # noqa: PLC0415
 
         notify(self.database, self.notifier, model_ids)
 
@@ -137,16 +139,9 @@ def count_search(service: Service, caller: Caller, ids: int = 1) -> None:
     """Count a search by the ids that it tries. Raises ApiProblem (429) where the key has searched for too many."""
     wait = service.searches.wait_of(caller.key_id, ids)
     if wait:
-        limit = service.settings.searches_per_minute
+        limit = service.limits.searches_per_minute
         detail = f"This key searches for too many people: at most {limit} ids a minute. Wait {wait} s."
         raise ApiProblem(429, "too_many_searches", detail, headers={"Retry-After": str(wait)})
-
-
-def require_search(service: Service, caller: Caller) -> None:
-    """Count a search that is part of another call. Raises ApiProblem (403, 429; 503 while nothing can be written)."""
-    _permitted(caller, (Scope.PEOPLE_SEARCH,))
-    require_writable(service)
-    count_search(service, caller)
 
 
 def _identified(service: Service, request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:

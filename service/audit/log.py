@@ -347,7 +347,7 @@ def _check_key(holder: Verifier | None, key: Verifier) -> None:
     """Refuse to sign with a retired key. Raises SettingsError."""
     if holder not in (None, key):
         raise SettingsError(
-            "The log was handed over to another signing key. Is EXPUNGE_SIGNING_KEY_FILE the newest? "
+            "The log was handed over to another signing key. Is signing.key in EXPUNGE_SECRETS the newest? "
             "Where a rotation was cut short, `expunge audit rotate-key` completes it."
         )
 

@@ -53,7 +53,7 @@ class Signer:
     @classmethod
     def at(cls, settings: Settings, path: Path) -> Signer:
         """Return the signer of the installation's log with the key in this file. Raises SettingsError."""
-        return cls(settings.log_origin, read_secret("EXPUNGE_SIGNING_KEY_FILE", path))
+        return cls(settings.log_origin, read_secret(path))
 
     def sign(self, text: str) -> str:
         """Return the note: the text, an empty line, and one signature line."""

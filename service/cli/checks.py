@@ -23,11 +23,12 @@ from expunge.service.access.api_keys import Scope, check_pepper
 from expunge.service.access.installation import check_places, place_name
 from expunge.service.infra.db import Busy, Database, now
 from expunge.service.infra.files import filesystem_of, folder_at
+from expunge.service.infra.limits import LIMITS, Limits
 from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import SECRETS, Settings, SettingsError, read_secret
-from expunge.service.infra.tables import Certificate, FeedItem, Heartbeat, Model, Task
+from expunge.service.infra.tables import Certificate, Heartbeat, Model, Task
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND
 from expunge.service.models.recipe_files import is_other_module
 from expunge.service.models.restore_guard import Guard, PutBack
@@ -36,8 +37,6 @@ from expunge.service.requests.reasons import Reason, explain
 
 SKEW_SECONDS = 5
 """leases and deadlines go by the database's clock alone; receipts, log lines and webhooks by each machine's own"""
-LISTS_DAYS, DAY_SECONDS = 40, 86_400
-"""five days are left then to import California's lists in time (Cal. Civ. Code 1798.99.86)"""
 _NAMED = 5
 """certificates that are named one by one"""
 KEEPS_OLD_BLOCKS = {"bcachefs", "btrfs", "f2fs", "nilfs2", "zfs"}
@@ -65,21 +64,22 @@ def by_reason(name: str, reason: Reason, facts: Mapping[str, Any], model: str = 
     return Finding(name, False, f"{told['title']}{more}", hint)
 
 
-def examine(settings: Settings, clock: Callable[[], float] = time.time) -> Iterator[Finding]:
+def examine(settings: Settings, clock: Callable[[], float] = time.time, limits: Limits = LIMITS) -> Iterator[Finding]:
     """Make every check in order. Later ones are left out where an earlier one makes them pointless.
 
     Args:
         settings: what to look at.
         clock: this machine's clock, in seconds since 1970 UTC.
+        limits: those of the processes.
     """
     yield from _secrets(settings)
     yield _recipes(settings.recipes)
     for name in ("store", "private_store", "key_folder"):
         yield _folder(name, getattr(settings, name))
     yield _overwritable(settings.key_folder)
-    yield from _disks(settings)
+    yield from _disks(settings, limits.disk_reserve_bytes)
     yield _broker(settings.broker_url)
-    yield from _database(settings, clock)
+    yield from _database(settings, clock, limits.lease_seconds)
 
 
 def ask_worker() -> Iterator[Finding]:
@@ -96,9 +96,8 @@ def ask_worker() -> Iterator[Finding]:
 def _secrets(settings: Settings) -> Iterator[Finding]:
     files = [(name, getattr(settings, name)) for name in SECRETS]
     for name, path in files:
-        variable = f"EXPUNGE_{name.upper()}"
         try:
-            read_secret(variable, path)
+            read_secret(path)
         except (SettingsError, OSError) as error:
             yield Finding(name, False, str(error), "`expunge migrate` creates it in development.")
             continue
@@ -154,7 +153,7 @@ def _overwritable(folder: Path | str) -> Finding:
     return Finding("key_folder", False, what, "Set EXPUNGE_KEY_FOLDER to a folder on ext4 or xfs, without snapshots.")
 
 
-def _disks(settings: Settings) -> Iterator[Finding]:
+def _disks(settings: Settings, reserve: int) -> Iterator[Finding]:
     """Yield one finding for each disk that the service writes to."""
     seen: set[int] = set()
     for folder in settings.folders:
@@ -162,7 +161,7 @@ def _disks(settings: Settings) -> Iterator[Finding]:
         disk = nearest.stat().st_dev
         if disk not in seen:
             seen.add(disk)
-            yield _disk(nearest, settings.disk_reserve_bytes)
+            yield _disk(nearest, reserve)
 
 
 def _disk(folder: Path, reserve: int) -> Finding:
@@ -170,7 +169,7 @@ def _disk(folder: Path, reserve: int) -> Finding:
     what = f"{free / 1e9:.1f} GB are free under {folder}."
     if free >= reserve:
         return Finding("disk", True, what)
-    hint = f"Make room: EXPUNGE_DISK_RESERVE_BYTES asks for {reserve / 1e9:.1f} GB, and a release needs its checkpoint."
+    hint = f"Make room: {reserve / 1e9:.1f} GB must be free, because each version needs its checkpoint."
     return Finding("disk", False, what, hint)
 
 
@@ -211,7 +210,7 @@ def lacks_file(database_url: str) -> bool:
     return url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file()
 
 
-def _database(settings: Settings, clock: Callable[[], float]) -> Iterator[Finding]:
+def _database(settings: Settings, clock: Callable[[], float], lease_seconds: float) -> Iterator[Finding]:
     shown = make_url(settings.database_url).render_as_string(hide_password=True)
     if lacks_file(settings.database_url):
         yield Finding("database", False, f"There is no file behind {shown}.", "Run `expunge migrate`.")
@@ -229,15 +228,14 @@ def _database(settings: Settings, clock: Callable[[], float]) -> Iterator[Findin
         yield _schema(state)
         yield _clock("this machine", _skew(database, clock))
         if state is SchemaState.CURRENT:
-            yield _heartbeat(database, "worker", settings)
-            yield _heartbeat(database, "scheduler", settings)
-            yield from _clocks(database, settings)
+            yield _heartbeat(database, "worker", lease_seconds)
+            yield _heartbeat(database, "scheduler", lease_seconds)
+            yield from _clocks(database, lease_seconds)
             yield from _pepper(database, settings)
             yield from _places(database, settings)
             yield from _witness(database, settings)
             yield from _exhausted(database)
             yield from _certificates(database)
-            yield from _lists(database)
     finally:
         database.close()
 
@@ -314,18 +312,6 @@ def _certificates(database: Database) -> Iterator[Finding]:
             yield Finding("certificate", False, what, hint)
 
 
-def _lists(database: Database) -> Iterator[Finding]:
-    """Check when the tenant that is latest imported deletion lists; yield nothing where none ever were."""
-    with database.read() as session:
-        imports = session.scalars(select(func.max(FeedItem.imported_at)).group_by(FeedItem.tenant_id)).all()
-        days = (now(session) - min(imports)) / SECOND / DAY_SECONDS if imports else None
-    if days is None:
-        return
-    what = f"Deletion lists were last imported {days:.0f} days ago; the Delete Act asks for one every 45 days."
-    hint = "Download the lists from DROP, and run `expunge drop import FILE --identities PEOPLE`."
-    yield Finding("deletion_lists", days < LISTS_DAYS, what, "" if days < LISTS_DAYS else hint)
-
-
 def _schema(state: SchemaState) -> Finding:
     hints = {
         SchemaState.CURRENT: "",
@@ -345,10 +331,10 @@ def _skew(database: Database, clock: Callable[[], float]) -> float:
     return max(before - theirs, 0.0) + min(after - theirs, 0.0)
 
 
-def _clocks(database: Database, settings: Settings) -> Iterator[Finding]:
+def _clocks(database: Database, lease_seconds: float) -> Iterator[Finding]:
     """Check the clocks of living processes, as reported with their last heartbeat. Right ones are not named."""
     with database.read() as session:
-        since = now(session) - int(settings.lease_seconds * SECOND)
+        since = now(session) - int(lease_seconds * SECOND)
         told = select(Heartbeat.process, Heartbeat.skew).where(Heartbeat.beat_at >= since, Heartbeat.skew.is_not(None))
         for process, skew in session.execute(told.order_by(Heartbeat.process)):
             finding = _clock(process, (skew or 0) / SECOND)
@@ -364,7 +350,7 @@ def _clock(whose: str, skew: float) -> Finding:
     return Finding("clock", False, what, "Let both machines set their clocks by NTP.")
 
 
-def _heartbeat(database: Database, kind: str, settings: Settings) -> Finding:
+def _heartbeat(database: Database, kind: str, lease_seconds: float) -> Finding:
     with database.read() as session:
         beats = select(Heartbeat.beat_at).where(Heartbeat.kind == kind).order_by(Heartbeat.beat_at.desc()).limit(1)
         last = session.scalar(beats)
@@ -373,6 +359,6 @@ def _heartbeat(database: Database, kind: str, settings: Settings) -> Finding:
         return Finding(
             kind, False, f"No {kind} has ever run.", f"Start `expunge run {kind}`, or everything with `expunge up`."
         )
-    if seconds > max(settings.lease_seconds, ALIVE_SECONDS):  # a busy machine may beat late
+    if seconds > max(lease_seconds, ALIVE_SECONDS):  # a busy machine may beat late
         return Finding(kind, False, f"The last {kind} was seen {seconds:.0f} s ago.", f"Start `expunge run {kind}`.")
     return Finding(kind, True, f"A {kind} was seen {seconds:.0f} s ago.")

@@ -32,7 +32,6 @@ Kind = Literal[
     "form",
     "link",
     "page",
-    "feed",
     "proxy",
 ]
 
@@ -54,7 +53,7 @@ class Pepper:
     @classmethod
     def load(cls, path: Path) -> Pepper:
         """Read the file. Raises SettingsError where it is missing or malformed."""
-        return cls.of(read_secret("EXPUNGE_PEPPER_FILE", path))
+        return cls.of(read_secret(path))
 
 
 def agrees(pepper: Pepper, kind: Kind, value: str | bytes, stored: str) -> bool:

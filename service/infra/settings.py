@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
@@ -11,14 +13,15 @@ from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from expunge.service.infra.files import Files
 from expunge.service.infra.tenants import listed
-from expunge.service.infra.time import DAY_SECONDS, HOUR_SECONDS
+from expunge.service.infra.time import HOUR_SECONDS
 
 ACTS = frozenset({"verify", "lift", "retire"})
 """as in ``expunge.service.access.four_eyes.Act``"""
+LARGEST_PORT = 65_535
 BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")
 
 
@@ -39,12 +42,52 @@ Place: TypeAlias = Annotated[Path | str, BeforeValidator(_place)]
 """a folder, or ``s3://bucket/prefix``"""
 
 
+def _duration(value: Any) -> Any:
+    """Return the seconds of ``90s``, ``15m``, ``12h`` or ``7d``; anything else is left to pydantic."""
+    found = re.fullmatch(r"(\d+)([smhd])", str(value))
+    return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]] if found else value
+
+
+Duration: TypeAlias = Annotated[float, BeforeValidator(_duration), Field(ge=0)]
+"""seconds"""
+
+
 RegulationName = Literal[
     "gdpr", "uk-gdpr", "ccpa", "cpa", "ctdpa", "delete-act", "lgpd", "pipeda", "tdpsa", "ucpa", "vcdpa"
 ]
 """as in ``expunge.service.requests.states.Regulation``"""
 REGULATION_FILE = "regulation"
 """in the home folder: what the first ``expunge up`` was answered, a regulation or ``none``"""
+_FIXED = "It is fixed now: unset the variable. docs/operations/settings.md has the value."
+_SECRET = "Name the folder of the secret files, EXPUNGE_SECRETS; in it the file is called {}."  # noqa: S105
+GONE: Mapping[str, str] = {
+    "SEALING_KEY_FILE": _SECRET.format("sealing.key"),
+    "PEPPER_FILE": _SECRET.format("pepper"),
+    "SIGNING_KEY_FILE": _SECRET.format("signing.key"),
+    "SESSION_KEY_FILE": _SECRET.format("session.key"),
+    "ACTOR_HEADER": "Set EXPUNGE_ACTOR_PROXY, as X-Auth-Request-User@10.0.0.5.",
+    "ACTOR_PEERS": "Set EXPUNGE_ACTOR_PROXY, as X-Auth-Request-User@10.0.0.5.",
+    "HOST": "Set EXPUNGE_LISTEN, as 127.0.0.1:8750.",
+    "PORT": "Set EXPUNGE_LISTEN, as 127.0.0.1:8750.",
+    "DEFAULT_REGULATION": "Set EXPUNGE_REGULATION.",
+    "CANCEL_WINDOW_SECONDS": "Set EXPUNGE_CANCEL_WINDOW, as 1h.",
+    "GRACE_SECONDS": "Set EXPUNGE_GRACE, as 1h.",
+    "LARGE_REQUEST_SAMPLES": "Set EXPUNGE_LARGE_REQUEST.",
+    "RATE_PER_SECOND": "Set EXPUNGE_RATE.",
+    "WEBHOOK_LOOPBACK": "Unset it: webhooks may go to this machine where EXPUNGE_MODE is development.",
+    "LARGE_REQUEST_SECONDS": _FIXED,
+    "LEASE_SECONDS": _FIXED,
+    "SWEEP_SECONDS": _FIXED,
+    "DISK_RESERVE_BYTES": _FIXED,
+    "IDEMPOTENCY_SECONDS": _FIXED,
+    "MAX_BODY_BYTES": _FIXED,
+    "MAX_SAMPLE_IDS": _FIXED,
+    "RATE_BURST": _FIXED,
+    "SEARCHES_PER_MINUTE": _FIXED,
+    "WORK_UNITS": _FIXED,
+    "VECTOR_BYTES": _FIXED,
+}
+"""settings that there were: what to do in place of each"""
 
 
 class Settings(BaseSettings):
@@ -58,47 +101,40 @@ class Settings(BaseSettings):
     private_store: Place
     key_store_url: str = Field(repr=False)
     key_folder: Place
-    sealing_key_file: Path
-    pepper_file: Path
-    signing_key_file: Path
-    session_key_file: Path
-    four_eyes: str = ""
-    actor_header: str = Field(default="", pattern=r"^[A-Za-z0-9-]*$")
-    actor_peers: str = ""
-    tenants: str = ""
+    secrets: Path
     recipes: Path = Path("recipes")
     device: str = "auto"
-    host: str = "127.0.0.1"
-    port: int = Field(default=8750, ge=0, le=65535)
+    listen: str = "127.0.0.1:8750"
     url: str = "http://127.0.0.1:8750"
-    api_key: str | None = Field(default=None, repr=False)
-    default_regulation: RegulationName | None = None
-    cancel_window_seconds: float = Field(default=0, ge=0)
-    large_request_samples: int = Field(default=1000, ge=0)
-    large_request_seconds: float = Field(default=DAY_SECONDS, gt=0)
-    lease_seconds: float = Field(default=30, gt=0)
-    sweep_seconds: float = Field(default=1, gt=0)
-    grace_seconds: float = Field(default=HOUR_SECONDS, ge=0)
-    disk_reserve_bytes: int = Field(default=1_000_000_000, ge=0)
-    webhook_loopback: bool = False
-    opendsr_url: str | None = Field(default=None, pattern=r"^https?://[^\s?#@]+$")
-    opendsr_key_file: Path
-    opendsr_certificate_file: Path
-    opendsr_identities: str = "controller_customer_id"
-    opendsr_callback_hosts: str = ""
-    idempotency_seconds: float = Field(default=DAY_SECONDS, gt=0)
-    max_body_bytes: int = Field(default=1_048_576, gt=0)
-    max_sample_ids: int = Field(default=10_000, gt=0)
-    rate_per_second: float = Field(default=100, gt=0)
-    rate_burst: int = Field(default=2000, ge=1)
-    searches_per_minute: int = Field(default=60, ge=1)
-    work_units: int = Field(default=8, ge=1, le=10_000)
-    trial_seconds: float = Field(default=300, ge=0)
-    recipe_variables: str = ""
-    vector_bytes: int = Field(default=64 * 2**30, gt=0)
-    sample_bytes: int = Field(default=2 * 2**30, gt=0)
+    regulation: RegulationName | None = None
+    cancel_window: Duration = 0
+    large_request: int = Field(default=1000, ge=0)
+    grace: Duration = HOUR_SECONDS
+    four_eyes: str = ""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    tenants: str = ""
+    actor_proxy: str = ""
     log_origin: str = Field(default="expunge.local/log", pattern=r"^[^\s+]+$")
+    trial_seconds: float = Field(default=300, ge=0)
+    sample_bytes: int = Field(default=2 * 2**30, gt=0)
+    rate: float = Field(default=100, gt=0)
+    recipe_variables: str = ""
+    admission: str = ""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read arguments and the environment. Raises SettingsError for a variable that is a setting no more."""
+        for name, instead in GONE.items():
+            if f"EXPUNGE_{name}" in os.environ:
+                raise SettingsError(f"EXPUNGE_{name} is no setting any more. {instead}")
+        return init_settings, env_settings
 
     @model_validator(mode="before")
     @classmethod
@@ -112,22 +148,52 @@ class Settings(BaseSettings):
             "private_store": home / "private",
             "key_store_url": f"sqlite:///{home / 'keys.db'}",
             "key_folder": home / "keys",
-            "sealing_key_file": home / "secrets" / "sealing.key",
-            "pepper_file": home / "secrets" / "pepper",
-            "signing_key_file": home / "secrets" / "signing.key",
-            "session_key_file": home / "secrets" / "session.key",
-            "opendsr_key_file": home / "secrets" / "opendsr.key",
-            "opendsr_certificate_file": home / "secrets" / "opendsr.pem",
+            "secrets": home / "secrets",
         }
         answered = home / REGULATION_FILE
         if answered.exists():
-            from_home["default_regulation"] = answered.read_text().strip()
+            from_home["regulation"] = answered.read_text().strip()
         return from_home | values | {"home": home}
 
-    @field_validator("default_regulation", mode="before")
+    @field_validator("regulation", mode="before")
     @classmethod
     def _none_is_an_answer(cls, value: Any) -> Any:
         return None if value == "none" else value
+
+    @property
+    def sealing_key_file(self) -> Path:
+        return self.secrets / "sealing.key"
+
+    @property
+    def pepper_file(self) -> Path:
+        return self.secrets / "pepper"
+
+    @property
+    def signing_key_file(self) -> Path:
+        return self.secrets / "signing.key"
+
+    @property
+    def session_key_file(self) -> Path:
+        return self.secrets / "session.key"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return the host and the port on which the API listens."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @field_validator("listen")
+    @classmethod
+    def _names_an_address(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > LARGEST_PORT:
+            raise SettingsError(f"EXPUNGE_LISTEN: {value!r} is no host:port. Write it as 127.0.0.1:8750 or [::1]:8750.")
+        return value
+
+    @property
+    def loopback(self) -> bool:
+        """Return whether webhooks may go to this machine, over plain http too."""
+        return self.mode == "development"
 
     @property
     def folders(self) -> list[Path]:
@@ -156,9 +222,15 @@ class Settings(BaseSettings):
         return frozenset(name.strip() for name in self.four_eyes.split(",") if name.strip())
 
     @property
+    def actor_header(self) -> str:
+        """Return the header in which the proxy names who calls; empty: there is no such proxy."""
+        return self.actor_proxy.partition("@")[0]
+
+    @property
     def peers(self) -> list[IPv4Network | IPv6Network]:
         """Return the addresses from which ``actor_header`` counts."""
-        return [ip_network(each.strip()) for each in self.actor_peers.split(",") if each.strip()]
+        networks = self.actor_proxy.partition("@")[2]
+        return [ip_network(each.strip()) for each in networks.split(",") if each.strip()]
 
     @field_validator("four_eyes")
     @classmethod
@@ -168,25 +240,23 @@ class Settings(BaseSettings):
             raise SettingsError(f"EXPUNGE_FOUR_EYES: {min(unknown)!r} is none of {', '.join(sorted(ACTS))}.")
         return value
 
-    @field_validator("actor_peers")
+    @field_validator("actor_proxy")
     @classmethod
-    def _names_networks(cls, value: str) -> str:
-        for each in filter(None, (part.strip() for part in value.split(","))):
+    def _names_header_and_networks(cls, value: str) -> str:
+        if value and not re.fullmatch(r"[A-Za-z0-9-]+@[^@]*[^@\s,][^@]*", value):
+            raise SettingsError(
+                f"EXPUNGE_ACTOR_PROXY: {value!r} is no HEADER@NETWORKS. Write it as X-Auth-Request-User@10.0.0.5."
+            )
+        for each in filter(None, (part.strip() for part in value.partition("@")[2].split(","))):
             try:
                 whole = ip_network(each).prefixlen == 0
             except ValueError as error:
                 raise SettingsError(
-                    f"EXPUNGE_ACTOR_PEERS: {error}. Write addresses like 10.0.0.5 or 10.0.0.0/24."
+                    f"EXPUNGE_ACTOR_PROXY: {error}. Write addresses like 10.0.0.5 or 10.0.0.0/24."
                 ) from None
             if whole:
-                raise SettingsError(f"EXPUNGE_ACTOR_PEERS: {each} is everybody. Name the proxy's own address.")
+                raise SettingsError(f"EXPUNGE_ACTOR_PROXY: {each} matches every address; give the proxy's.")
         return value
-
-    @model_validator(mode="after")
-    def _header_and_peers(self) -> Settings:
-        if bool(self.actor_header) != bool(self.peers):
-            raise SettingsError("EXPUNGE_ACTOR_HEADER and EXPUNGE_ACTOR_PEERS go together: set both, or neither.")
-        return self
 
     @field_validator("broker_url")
     @classmethod
@@ -206,12 +276,6 @@ class Settings(BaseSettings):
             )
         return self
 
-    @model_validator(mode="after")
-    def _no_loopback_in_production(self) -> Settings:
-        if self.mode == "production" and self.webhook_loopback:
-            raise SettingsError("EXPUNGE_WEBHOOK_LOOPBACK is for development. Unset it in production.")
-        return self
-
 
 SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file", "session_key_file")
 LEAST_DIFFERENT_BYTES = 20
@@ -221,7 +285,7 @@ API_SECRETS = ("pepper_file", "signing_key_file", "session_key_file")
 
 
 def ensure_secrets(settings: Settings, names: Sequence[str] = SECRETS) -> None:
-    """Create missing secret files in development (mode 0600); in production refuse, naming the variable.
+    """Create missing secret files in development (mode 0600); in production refuse, naming the file.
 
     ``names`` are the files that the calling process needs.
 
@@ -231,21 +295,21 @@ def ensure_secrets(settings: Settings, names: Sequence[str] = SECRETS) -> None:
     for name in names:
         path: Path = getattr(settings, name)
         if path.exists():
-            _refuse_default(settings, name, path)
+            _refuse_default(settings, path)
             continue
         if settings.mode == "production":
             raise SettingsError(
-                f"EXPUNGE_{name.upper()}: there is no file {path}. Write 64 random hex digits there, mode 0600."
+                f"EXPUNGE_SECRETS: there is no file {path}. Write 64 random hex digits there, mode 0600."
             )
         _create_secret(path)
 
 
-def _refuse_default(settings: Settings, name: str, path: Path) -> None:
+def _refuse_default(settings: Settings, path: Path) -> None:
     """Refuse a secret that somebody typed (zeros, a pattern, a phrase in hex) instead of 32 random bytes."""
-    secret = read_secret(f"EXPUNGE_{name.upper()}", path)
+    secret = read_secret(path)
     if settings.mode == "production" and len(set(secret)) < LEAST_DIFFERENT_BYTES:
         raise SettingsError(
-            f"EXPUNGE_{name.upper()}: {path} holds a pattern. Write 64 random hex digits there: openssl rand -hex 32"
+            f"EXPUNGE_SECRETS: {path} holds a pattern. Write 64 random hex digits there: openssl rand -hex 32"
         )
 
 
@@ -282,10 +346,10 @@ def adopt_secret(path: Path) -> None:
 
 def session_key(settings: Settings) -> bytes:
     """Read the 32 bytes that sign session cookies and webhooks. Raises SettingsError."""
-    return read_secret("EXPUNGE_SESSION_KEY_FILE", settings.session_key_file)
+    return read_secret(settings.session_key_file)
 
 
-def read_secret(variable: str, path: Path) -> bytes:
+def read_secret(path: Path) -> bytes:
     """Read the 32 bytes of a secret file (64 hex digits).
 
     Raises:
@@ -294,9 +358,9 @@ def read_secret(variable: str, path: Path) -> bytes:
     try:
         secret = bytes.fromhex(path.read_text().strip())
     except FileNotFoundError:
-        raise SettingsError(f"{variable}: there is no file {path}. Run `expunge migrate` or create it.") from None
+        raise SettingsError(f"EXPUNGE_SECRETS: there is no file {path}. Run `expunge migrate` or create it.") from None
     except ValueError:
         secret = b""
     if len(secret) != 32:
-        raise SettingsError(f"{variable}: {path} must hold 64 hex digits.")
+        raise SettingsError(f"EXPUNGE_SECRETS: {path} must hold 64 hex digits.")
     return secret

@@ -16,22 +16,29 @@ from expunge.service.infra.tables import Model, Task
 from expunge.service.models.retire import SERVED
 from expunge.service.models.retrain_plan import plan_retrain, schedule_retrain
 from expunge.service.requests.legal_holds import queue_again
-from expunge.service.requests.reasons import FALL_BACK, RETRAIN_BY_POLICY, STOP_PREPARATION, WayOut, actions, reason_of
+from expunge.service.requests.reasons import (
+    FALL_BACK,
+    RETIRE,
+    RETRAIN_BY_POLICY,
+    Reason,
+    WayOut,
+    actions,
+    reason_of,
+)
 from expunge.service.requests.states import RequestRefused
-from unlearning.accounting.policy import Policy, PolicyError
+from unlearning.accounting.policy import GONE, Policy, PolicyError
 
 CHANGEABLE = (
     "on_exhausted",
     "fallback",
     "cadence_seconds",
-    "collect_seconds",
     "retrain_every_seconds",
     "complete_when",
     "threshold",
     "utility_tolerance",
 )
 FIXED = {field.name for field in fields(Policy)}.difference(CHANGEABLE)
-_READ = ("on_suppressed", "on_unchecked_feed")
+_READ = ("on_suppressed",)
 _NEW = "Register the recipe under another name to have it otherwise."
 _CLAIMED = f"It is fixed at registration, because the claims of the versions depend on it. {_NEW}"
 _READ_ONCE = f"It is read at registration alone. {_NEW}"
@@ -48,7 +55,7 @@ def change_policy(session: Session, model: Model, changes: Mapping[str, Any]) ->
     """
     require_changeable(changes)
     if model.status not in SERVED:
-        steps = (STOP_PREPARATION,) if model.status == "preparing" else ()
+        steps = (RETIRE,) if model.status == "preparing" else ()
         what = f"The model is {model.status}: only the policy of a model that is served can change."
         raise RequestRefused(409, "not_served", what, actions=actions(steps, model=[model.name]))
     old = Policy.from_json(model.policy).to_json()
@@ -76,23 +83,37 @@ def apply_policy(session: Session, model: Model, changed: Mapping[str, Any]) -> 
 
 
 def require_changeable(names: Iterable[str]) -> None:
-    """Check that none of these is a field of a policy that stays as registered. Raises RequestRefused (422)."""
+    """Check that none of these is a field of a policy that stays as registered, or is gone. Raises RequestRefused."""
+    require_known(names)
     fixed = sorted(FIXED.intersection(names))
     if fixed:
         errors = [{"pointer": f"/{name}", "detail": _READ_ONCE if name in _READ else _CLAIMED} for name in fixed]
         raise RequestRefused(422, "fixed_at_registration", "These fields cannot change; see errors.", errors)
 
 
+def require_known(names: Iterable[str]) -> None:
+    """Check that none of these is a field of former releases. Raises RequestRefused (422), with the new way."""
+    errors = [{"pointer": f"/{name}", "detail": GONE[name]} for name in sorted(GONE.keys() & {*names})]
+    if errors:
+        raise RequestRefused(422, "invalid_policy", "The policy has fields that are gone; see errors.", errors)
+
+
 def _go_on(session: Session, model: Model, changed: Mapping[str, Any]) -> bool:
-    """Queue the tasks again for whose reason this change is a way out, and plan the retrain that is now due."""
+    """Queue the tasks again for whose reason this change is a way out, and plan the retrain that is now due.
+
+    Where tasks wait for a batch, a worker reckons again when that is.
+    """
     steps = [step for step in (RETRAIN_BY_POLICY, FALL_BACK) if (step.body or {}).items() <= changed.items()]
-    blocked = session.scalars(select(Task).where(Task.model_id == model.id, Task.status == "blocked")).all()
-    helped = [task for task in blocked if _is_way_out(task, steps)]
+    waiting = (Task.status == "blocked") | (Task.reason == Reason.AWAITING_BATCH)
+    open_tasks = session.scalars(select(Task).where(Task.model_id == model.id, waiting)).all()
+    helped = [task for task in open_tasks if task.status == "blocked" and _is_way_out(task, steps)]
     queue_again(session, helped)
     planned = plan_retrain(session, model)
-    if helped or planned is not None:
+    batched = "cadence_seconds" in changed and any(task.reason == Reason.AWAITING_BATCH for task in open_tasks)
+    going = bool(helped) or batched or planned is not None
+    if going:
         model.due_at = now(session)
-    return bool(helped) or planned is not None
+    return going
 
 
 def _is_way_out(task: Task, steps: list[WayOut]) -> bool:

@@ -24,7 +24,6 @@ from expunge.service.requests.reasons import (
     REGISTER,
     RETIRE,
     RETRAIN,
-    STOP_PREPARATION,
     Reason,
     WayOut,
     actions,
@@ -39,44 +38,36 @@ _CANCELLED = "Its preparation was cancelled. Nothing was published."
 
 
 def retire(session: Session, model: Model) -> None:
-    """Stop serving a model permanently. Idempotent.
+    """Stop serving a model permanently, or end the preparation of one that was never published. Idempotent.
+
+    Of a model that is prepared the name is free for another, and requests that waited for it go on without it.
 
     Its people's requests end in it, which their tasks say (``model_retired``). Nothing is known about copies of its
     versions, so nothing is claimed about them. The caller has locked the model's row. A model that a restore retired
     may still have what a legal hold kept in it: that ends now.
 
     Raises:
-        RequestRefused: the model is not served, or a legal hold keeps samples in it.
+        RequestRefused: the model is neither prepared nor served, or a legal hold keeps samples in it.
     """
     generation = session.get(Generation, model.generation_id or 0)
     if model.status == "retired" and (generation is None or generation.status == "ended"):
         return
+    if model.status == "cancelled":
+        return
+    if model.status == "preparing":
+        end_cancelled(session, model)
+        record(session, model.tenant_id, "model.cancelled", model_id=model.id, name=model.name)
+        session.flush()
+        crash_point("cancel-after-audit")
+        return
     if model.status not in (*SERVED, "retired"):
-        steps = (STOP_PREPARATION,) if model.status == "preparing" else ()
-        what = f"The model is {model.status}: only a model that is served can be retired."
-        raise RequestRefused(409, "not_served", what, actions=actions(steps, model=[model.name]))
+        what = f"The model is {model.status}: only a model that is prepared or served can be retired."
+        raise RequestRefused(409, "not_served", what)
     _require_no_hold(session, model)
     end_retired(session, model)
     record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name)
     session.flush()
     crash_point("retire-after-audit")
-
-
-def cancel_preparation(session: Session, model: Model) -> None:
-    """Cancel the preparation of a model that was never published. Its name is free for another. Idempotent.
-
-    Requests that waited for it go on without it. The caller has locked the model's row. Raises RequestRefused.
-    """
-    if model.status == "cancelled":
-        return
-    if model.status != "preparing":
-        what = f"The model is {model.status}: only a model that is being prepared can be cancelled."
-        steps = (RETIRE,) if model.status in SERVED else ()
-        raise RequestRefused(409, "not_preparing", what, actions=actions(steps, model=[model.name]))
-    end_cancelled(session, model)
-    record(session, model.tenant_id, "model.cancelled", model_id=model.id, name=model.name)
-    session.flush()
-    crash_point("cancel-after-audit")
 
 
 def end_retired(session: Session, model: Model) -> None:
@@ -91,7 +82,7 @@ def end_retired(session: Session, model: Model) -> None:
 
 
 def end_cancelled(session: Session, model: Model) -> None:
-    """Do what ``cancel_preparation`` does, without its checks and its audit entry."""
+    """Do what ``retire`` does for a model that is prepared, without its checks and its audit entry."""
     _end(session, model, "cancelled", _CANCELLED)
     end_open_tasks(session, model.id, Reason.NOT_PUBLISHED)
 
@@ -100,7 +91,7 @@ def steps_of(model: Model) -> tuple[WayOut, ...]:
     """Return the steps out that a model offers by itself: where it is blocked, refused, or not yet published."""
     match model.status:
         case "preparing":
-            return (STOP_PREPARATION,)
+            return (RETIRE,)
         case "refused" | "cancelled":
             return (REGISTER,)
         case "exhausted":

@@ -121,7 +121,7 @@ SHOW_REQUEST = WayOut(
     "expunge requests show {earlier}",
     ((Scope.DELETIONS_READ,),),
 )
-WATCH = WayOut("watch", "GET", f"{_MODEL}/preparation", "expunge models show {model}", ((Scope.MODELS_READ,),))
+WATCH = WayOut("watch", "GET", _MODEL, "expunge models show {model}", ((Scope.MODELS_READ,),))
 CONSUMERS = WayOut("consumers", "GET", f"{_MODEL}/consumers", "expunge models show {model}", ((Scope.MODELS_READ,),))
 REMOVE_CONSUMER = WayOut(
     "remove", "DELETE", f"{_MODEL}/consumers/CONSUMER", "expunge models remove-consumer {model} CONSUMER", _ADMIN
@@ -130,7 +130,6 @@ RETRAIN = WayOut("retrain", "POST", f"{_MODEL}/retrains", "expunge models retrai
 RETRAIN_BY_POLICY, FALL_BACK = _policy("on_exhausted", "retrain"), _policy("fallback", "retrain")
 TOLERATE = _policy("utility_tolerance", "NUMBER")
 RETIRE = WayOut("retire", "POST", f"{_MODEL}/retire", "expunge models retire {model}", _ADMIN)
-STOP_PREPARATION = WayOut("cancel", "POST", f"{_MODEL}/cancel", "expunge models retire {model}", _ADMIN)
 REGISTER = WayOut(
     "register",
     "POST",
@@ -304,8 +303,8 @@ class Reason(StrEnum):
         "The model is being trained again without this person[, ready about {time}].",
         _operator("No action needed.", WATCH),
     )
-    AWAITING_OTHERS = (
-        "awaiting_others",
+    AWAITING_BATCH = (
+        "awaiting_batch",
         "Waits for the model's next update[ on {time}], together with others.",
         _operator("No action needed. Retry to have it done at once.", RETRY),
     )
@@ -525,5 +524,7 @@ def actions(steps: Iterable[WayOut], **ids: Sequence[str]) -> list[dict[str, Any
     return [asdict(each) for step in steps for each in step.filled(ids)]
 
 
+AT_ONCE = 0
+"""the ``not_before`` of a task that somebody hurried: it waits for no batch"""
 NOT_FOR_AN_UPDATE = (Reason.AWAITING_RETRAIN, Reason.AWAITING_CONSUMERS)
 """of tasks that no update can serve"""

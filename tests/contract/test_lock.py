@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-OURS = {"expunge-client"}
+OURS = {"expunge", "expunge-client", "expunge-connect", "expunge-lab"}
 """built from this repository, and so in no lock"""
 GPU = re.compile(r"^(nvidia|cuda|triton)")
 
@@ -27,7 +27,7 @@ def pinned(*files: str) -> dict[str, str]:
 
 
 def closure(requirements: list[Requirement]) -> set[str]:
-    """Every package that these bring in this environment, torch's GPU packages aside."""
+    """Every package that these bring in this environment, torch's GPU packages and our own aside."""
     found: set[tuple[str, str]] = set()
     waiting = [(each, extra) for each in requirements for extra in ("", *each.extras)]
     while waiting:

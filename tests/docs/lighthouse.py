@@ -29,7 +29,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         home, recipes = Path(folder) / "home", Path(folder) / "recipes"
         shutil.copytree(ROOT / "tests" / "system" / "recipes", recipes)
-        with running(home, recipes, SWEEP_SECONDS="0.3", GRACE_SECONDS="0.5", WEBHOOK_LOOPBACK="true") as stack:
+        with running(home, recipes, GRACE="0.5") as stack:
             pages = {"login": "/", **furnish(stack)}
             cookie = session(stack)
             print("| page |", " | ".join(CATEGORIES), "|")

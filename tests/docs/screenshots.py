@@ -30,7 +30,7 @@ def main() -> None:
         home, recipes = Path(folder) / "home", Path(folder) / "recipes"
         shutil.copytree(ROOT / "tests" / "system" / "recipes", recipes)
         shutil.copytree(ROOT / "examples" / "digits", recipes / "digits")
-        with running(home, recipes, SWEEP_SECONDS="0.3", GRACE_SECONDS="0.5", WEBHOOK_LOOPBACK="true") as stack:
+        with running(home, recipes, GRACE="0.5") as stack:
             pages = {"login": "/", **furnish(stack, "digits", "person-{:03d}")}
             names = [name for name in (*pages, *PRESSED) if not arguments.only or name in arguments.only]
             with chromium(Path(folder) / "profile") as browser:

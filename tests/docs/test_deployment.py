@@ -17,7 +17,7 @@ import redis
 import yaml
 
 from expunge.service.cli.checks import _broker
-from expunge.service.infra.queue import notify as queue
+from expunge.service.infra.broker.notify import QUEUE, consumer, notify_one, publisher
 from expunge.service.infra.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -44,8 +44,8 @@ def test_no_password_has_a_default() -> None:
 
 def test_the_api_can_open_neither_states_nor_vectors(services: dict[str, Any]) -> None:
     api = services["api"]
-    assert "sealing" not in api["secrets"]
-    private = {"EXPUNGE_SEALING_KEY_FILE", "EXPUNGE_KEY_STORE_URL", "EXPUNGE_KEY_FOLDER", "EXPUNGE_PRIVATE_STORE"}
+    assert api["secrets"] == ["pepper", "signing.key", "session.key"]
+    private = {"EXPUNGE_KEY_STORE_URL", "EXPUNGE_KEY_FOLDER", "EXPUNGE_PRIVATE_STORE"}
     assert private <= set(services["worker"]["environment"])
     assert not private & set(api["environment"])
     assert api["volumes"] == ["store:/var/lib/expunge/store:ro"]
@@ -122,9 +122,9 @@ def test_the_broker_works_under_the_access_list_and_no_more_than_that(redis_url:
             url = redis_url.replace("//", f"//{name}:{password}@")
             assert _broker(url).well
             assert "refuses this user" in _broker(url.replace(password, "wrong")).what
-            assert queue.notify_one(queue.publisher(url), "a" * 32)
-            with queue.consumer(url).connection() as connection:
-                message = connection.SimpleQueue(queue.QUEUE).get(timeout=10)
+            assert notify_one(publisher(url), "a" * 32)
+            with consumer(url).connection() as connection:
+                message = connection.SimpleQueue(QUEUE).get(timeout=10)
                 assert message.payload[0] == ["a" * 32]
                 message.ack()
             with redis.Redis.from_url(url) as user:
@@ -201,7 +201,7 @@ def test_the_images_install_steps_work_in_a_clean_environment_without_root() -> 
                 command = re.sub(r"^python ", f"{python} ", command)
                 run(command, source, environment, who)
         secret = place / "secrets"
-        names = "sealing pepper signing session"
+        names = "sealing.key pepper signing.key session.key"
         run(
             f"install -d -m 0700 {secret} && for n in {names}; do openssl rand -hex 32 > {secret}/$n; done",
             source,
@@ -211,10 +211,7 @@ def test_the_images_install_steps_work_in_a_clean_environment_without_root() -> 
         ours = {
             "EXPUNGE_MODE": "production",
             "EXPUNGE_HOME": str(place / "home"),
-            "EXPUNGE_SEALING_KEY_FILE": f"{secret}/sealing",
-            "EXPUNGE_PEPPER_FILE": f"{secret}/pepper",
-            "EXPUNGE_SIGNING_KEY_FILE": f"{secret}/signing",
-            "EXPUNGE_SESSION_KEY_FILE": f"{secret}/session",
+            "EXPUNGE_SECRETS": str(secret),
         }
         run(f"{target}/expunge/bin/expunge migrate", place, environment | ours, who)
         run(

@@ -31,8 +31,12 @@ NAMED_ELSEWHERE = {
 PHONE = 390
 """CSS pixels"""
 COMMAND: Any = typer.main.get_command(app)
-FORWARDED = {"evaluate": "evaluate", "check": "advise", "attack": "audit_epsilon"}
-"""commands whose options are those of a module of the laboratory: of `check` those after --measure"""
+FORWARDED = {
+    "evaluate": ("expunge_lab.evaluate",),
+    "attack": ("expunge_lab.audit_epsilon",),
+    "check": ("expunge.workers.check", "expunge_lab.costs"),
+}
+"""commands whose options are those of modules that need torch"""
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +139,8 @@ def require(words: list[str]) -> None:
         assert found is not None, f"expunge has no command {words[0]!r}"
         command, words = found, words[1:]
     if command.name in FORWARDED:
-        module = importlib.import_module(f"expunge_lab.{FORWARDED[command.name]}")
-        known = {*module._parser()._option_string_actions, "--measure"}
+        parsers = [importlib.import_module(module)._parser() for module in FORWARDED[command.name]]
+        known = {option for parser in parsers for option in parser._option_string_actions}
     else:
         known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
     asked = {word.partition("=")[0] for word in words if word.startswith("--")}
@@ -170,7 +174,8 @@ SURFACE = (
     "verify; audit export; audit rotate-key; keys create; keys list; keys rotate; keys revoke; webhooks add; webhooks "
     "list; webhooks remove; models remove-consumer; login; logout; doctor; init; migrate; backup; restore; run api; "
     "run worker; run updater; run scheduler; lab evaluate; lab attack; drop import; drop match; drop status; "
-    "drop export; registry bundle; registry push"
+    "drop export; registry bundle; registry push; "
+    "opendsr serve"
 )
 """what the design's page on the surface promises"""
 

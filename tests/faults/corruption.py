@@ -89,9 +89,7 @@ def run(seed: int, scale: float) -> Result:
 @contextmanager
 def _scene(folder: Path, chance: random.Random) -> Iterator[Scene]:
     """Open a live model with two versions, an integrated log, and the API over it."""
-    settings = settings_of(
-        folder / "home", sqlite_databases(sqlite_template(folder))(folder / "home"), lease_seconds=3600.0
-    )
+    settings = settings_of(folder / "home", sqlite_databases(sqlite_template(folder))(folder / "home"))
     world = open_world(settings)
     model_id = world.live()
     notes = []

@@ -32,12 +32,9 @@ from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import Certificate, Generation, TreeHead, Version
 from expunge.service.models.restore_guard import PutBack
-from expunge.workers.guarantee.certify import Size
-from expunge.workers.runtime.jobs import Deletions
-from expunge.workers.runtime.lease import lock, take
+from expunge.service.queue import Deletions, Draft, Size, Target, publish
+from expunge.service.queue.leases import lock, take
 from expunge.workers.scheduler.run import extend_log
-from expunge.workers.update.publish import Draft, publish
-from expunge.workers.update.select import Target
 from tests.faults.invariants import Broken
 from tests.faults.judge import harm, judge, sentences
 from tests.faults.load import crowd
@@ -439,4 +436,4 @@ def _publish_empty(world: World, model_id: str) -> None:
             size=Size(),
             begun=now(session),
         )
-    publish(world.storage, job, draft, {})
+    publish(world.storage.database, world.storage.journal, job, draft, {})

@@ -289,7 +289,7 @@ def _in_folder(folder: Path, chance: random.Random) -> Iterator[Scene]:
 @contextmanager
 def _scene(settings: Settings, chance: random.Random, url: str, between: Proxy | None) -> Iterator[Scene]:
     os.environ["DRILL_PEOPLE"] = str(PEOPLE)
-    settings = settings.model_copy(update={"rate_burst": 1_000_000})
+    settings = settings.model_copy(update={"rate": 1_000_000.0})
     disk = Moody()
     folders = {"store": settings.store, "private": settings.private_store}
     stores = {name: Store(DiskFolder(Path(folder), disk)) for name, folder in folders.items()}

@@ -16,8 +16,8 @@ from fastapi.testclient import TestClient
 
 from expunge.service.access.api_keys import Scope, create_key
 from expunge.service.api.app import create_app
-from expunge.service.infra.queue import notify as queue
-from expunge.service.infra.queue.messages import QUEUE
+from expunge.service.infra.broker.messages import QUEUE
+from expunge.service.infra.broker.notify import consumer, notify
 from expunge.service.infra.tables import Model
 from expunge.workers.scheduler.run import Scheduler, open_scheduler
 from tests.faults.invariants import Broken, broken, left_behind, unfinished, unreadable
@@ -98,7 +98,7 @@ class Place:
     def worker_dies(self, point: str, model_id: str) -> None:
         """Notify; a worker takes the message from the real broker, and dies."""
         self.world.change(Model, model_id, notified_at=0)  # an earlier death may have taken the message with it
-        queue.notify(self.world.database, self.world.process.notifier, [model_id])
+        notify(self.world.database, self.world.process.notifier, [model_id])
         self.die(point, lambda: serve_one(self.world, model_id))
 
     def recover(self, model_id: str) -> None:
@@ -125,7 +125,7 @@ class Place:
 
 def open_place(stack: Stack, home: Path) -> Place:
     changes: dict[str, Any] = {} if stack.broker_url is None else {"broker_url": stack.broker_url}
-    settings = settings_of(home, stack.make_database(home), grace_seconds=0.0, **changes)
+    settings = settings_of(home, stack.make_database(home), grace=0.0, **changes)
     api = TestClient(create_app(settings), raise_server_exceptions=False)
     place = Place(open_world(settings), open_scheduler(settings), api)
     api.headers["Authorization"] = f"Bearer {api_key(place)}"
@@ -141,7 +141,7 @@ def api_key(place: Place) -> str:
 def serve_one(world: World, model_id: str) -> None:
     """Take messages as a worker process does until one of this model came; each is acknowledged late."""
     other = open_world(world.settings)
-    worker, app = other.worker(), queue.consumer(world.settings.broker_url)
+    worker, app = other.worker(), consumer(world.settings.broker_url)
     met = []
 
     def on_message(body: Any, message: Any) -> None:

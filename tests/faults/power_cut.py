@@ -87,7 +87,7 @@ def rehearse(home: Path, url: str) -> Rehearsal:
     """Prepare a model, update twice, purge; every operation on files and every commit is recorded."""
     rehearsal = Rehearsal(home)
     world = open_world(
-        settings_of(home, url, grace_seconds=0.0),
+        settings_of(home, url, grace=0.0),
         store=RecordedStore(home / "store", rehearsal.files),
         private=RecordedStore(home / "private", rehearsal.files),
         keys=KeyStore(f"sqlite:///{home / 'keys.db'}", RecordedKeyFiles(home / "keys", rehearsal)),
@@ -157,7 +157,7 @@ def recovered(rehearsal: Rehearsal, home: Path, cut: Cut, state: State) -> list[
         place = home / Path(path).relative_to(rehearsal.home)
         place.parent.mkdir(exist_ok=True)
         place.write_bytes(data)
-    world = open_world(settings_of(home, f"sqlite:///{home / 'expunge.db'}", grace_seconds=0.0))
+    world = open_world(settings_of(home, f"sqlite:///{home / 'expunge.db'}", grace=0.0))
     found = unreadable(world.database, world.storage.store, world.storage.private) + other_bytes(home)
     found += unjournalled(world)
     if not found:  # else the service stops, and says why

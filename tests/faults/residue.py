@@ -20,7 +20,7 @@ from tests.faults.result import Result
 from tests.faults.sites import KINDS, LEASE_SECONDS, SETTINGS, Site, site
 from tests.harness import residue
 
-BOUND_SECONDS = float(SETTINGS["GRACE_SECONDS"]) + 2 * LEASE_SECONDS + 10
+BOUND_SECONDS = float(SETTINGS["GRACE"]) + 2 * LEASE_SECONDS + 10
 """the grace of a retired checkpoint; a lease, should its scheduler have died, and one for its successor; and ticks,
 which on a busy machine take seconds"""
 METHODS = ("recollection", "newton")

@@ -10,8 +10,8 @@ from sqlalchemy import select
 
 from expunge.service.access.api_keys import revoke_key, rotate_key
 from expunge.service.infra.tables import DeletionRequest, WebhookEndpoint
+from expunge.service.queue import Work
 from expunge.service.requests.webhooks import disable
-from expunge.workers.runtime.jobs import Work
 from expunge.workers.scheduler.replay import RestoreReport
 from tests.faults.invariants import Broken
 from tests.faults.town import Standing, Town

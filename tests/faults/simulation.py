@@ -32,13 +32,11 @@ from hypothesis.stateful import (
 from sqlalchemy import select
 
 from expunge.service.infra.tables import DeletionRequest, Generation, Hold, Model, Task
+from expunge.service.queue import Deletions, Stale, Work, claim
 from expunge.service.requests import legal_holds as holds
 from expunge.service.requests.cancel import cancel
 from expunge.service.requests.states import RequestRefused
 from expunge.workers.runtime import stopwatch
-from expunge.workers.runtime.jobs import Deletions, Work
-from expunge.workers.runtime.lease import Stale
-from expunge.workers.update.claim import claim
 from tests.faults.invariants import (
     Broken,
     Wrong,

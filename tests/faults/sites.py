@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 
+from expunge.service.infra.limits import Limits
 from expunge_client.cli.output import CommandError
 from tests.harness import stack as stacks
 from tests.harness.servers import Postgres, Redis, postgres, redis_server
@@ -21,14 +22,8 @@ HERE = Path(__file__).parent
 KINDS = ("sqlite", "postgres")
 """SQLite with Celery over files; PostgreSQL, for the keys as well, with Redis"""
 LEASE_SECONDS = 4.0
-SETTINGS = {
-    "SWEEP_SECONDS": "0.3",
-    "LEASE_SECONDS": str(LEASE_SECONDS),
-    "GRACE_SECONDS": "1",
-    "RATE_PER_SECOND": "1000000",
-    "RATE_BURST": "1000000",
-    "WEBHOOK_LOOPBACK": "true",
-}
+LIMITS = Limits(sweep_seconds=0.3, lease_seconds=LEASE_SECONDS, rate_burst=1_000_000)
+SETTINGS = {"GRACE": "1", "RATE": "1000000"}
 
 
 @dataclass
@@ -78,7 +73,7 @@ def site(kind: str, database: Callable[[str], str] = str, people: int = 1000, **
         servers = None
         if kind == "postgres":
             servers = held.enter_context(postgres()), held.enter_context(redis_server())
-        started = stacks.running(home / "home", recipes, servers, database, **SETTINGS | settings)
+        started = stacks.running(home / "home", recipes, servers, database, LIMITS, **SETTINGS | settings)
         stack = held.enter_context(started)
         stack.more_workers(1)
         yield Site(kind, stack, *(servers or (None, None)))

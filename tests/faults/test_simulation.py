@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from expunge.service.infra.broker.notify import notify_one
 from expunge.service.infra.db import now
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
-from expunge.service.infra.queue.notify import notify_one
 from expunge.service.infra.tables import Model
 from expunge.workers.scheduler import replay
 from tests.faults.bugs import every_bug

@@ -19,17 +19,17 @@ from expunge.service.audit.log import newest_head
 from expunge.service.audit.signed_note import Signer
 from expunge.service.audit.witness import Witness
 from expunge.service.infra import fault_injection as crash
+from expunge.service.infra.broker.notify import notify
 from expunge.service.infra.files import Folder, folder_at
 from expunge.service.infra.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
 from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.queue import notify as queue
 from expunge.service.infra.settings import Settings, session_key
 from expunge.service.infra.tables import Hold, Membership, Model, Removal, WebhookEndpoint
 from expunge.service.models.restore_guard import confirm
+from expunge.service.queue import Preparation, Work
 from expunge.service.requests import intake
 from expunge.service.requests.states import RequestRefused
 from expunge.service.requests.webhooks import add_endpoint
-from expunge.workers.runtime.jobs import Preparation, Work
 from expunge.workers.runtime.model import Benches
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.scheduler.replay import RestoreReport
@@ -38,7 +38,7 @@ from expunge.workers.scheduler.run import Scheduler, extend_log, open_scheduler
 from expunge.workers.storage.key_files import ERASED, SHARE_BYTES, KeyFiles, KeysMissing
 from expunge.workers.storage.key_store import KeyRecord, KeyStore
 from expunge.workers.training.run import prepare
-from expunge.workers.update.run import Errand, update
+from expunge.workers.update.run import update
 from tests.faults.judge import exported
 from tests.harness.databases import sqlite_databases, sqlite_template
 from tests.harness.files import root_of
@@ -159,7 +159,7 @@ class Town:
             accepted = intake.accept(
                 session, self.world.storage.pepper, TENANT, order, intake.Windows(cancel_seconds=window)
             )
-        queue.notify(self.database, cast(Celery, self.notifier), accepted.to_notify)
+        notify(self.database, cast(Celery, self.notifier), accepted.to_notify)
         return accepted.request.id
 
     def digest_of(self, person: str) -> str:
@@ -192,7 +192,7 @@ class Town:
         if isinstance(job, Preparation):
             prepare(self.world.process, job, watch)
         else:
-            update(Errand(self.world.process, self.benches, job, watch))
+            update(job, self.world.storage, self.benches, self.world.settings, watch)
 
     def photograph(self) -> Photograph:
         """Return everything as it is now."""
@@ -240,7 +240,7 @@ class Town:
         self.database.restore(image)
         self.notifier.messages.clear()
         self._forget()
-        report = restore(self.world.storage, self.world.settings.lease_seconds, self.signer, log)
+        report = restore(self.world.storage, self.world.limits.lease_seconds, self.signer, log)
         with self.database.write() as session:
             confirm(session, TENANT, Witness(self.world.storage.store.folder))
         return report
@@ -274,9 +274,7 @@ class Town:
 
 def found(folder: Path) -> Town:
     """Build a town whose models were prepared for real, in ``folder``."""
-    settings = settings_of(
-        folder / "home", sqlite_databases(sqlite_template(folder))(folder / "home"), lease_seconds=LEASE_SECONDS
-    )
+    settings = settings_of(folder / "home", sqlite_databases(sqlite_template(folder))(folder / "home"))
     clock = ManualClock()
     keys = MemoryDatabase(clock)
     with keys.write() as session:

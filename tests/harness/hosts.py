@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from expunge.service.cli.commands.processes import prepare
 from expunge.service.cli.supervisor import Child
 from expunge.service.infra.settings import SECRETS, Settings
 from expunge_client.cli.client import Account, Client
+from tests.harness.process import FAST, PATH_OF_TESTS, command
 from tests.harness.s3 import S3
 from tests.harness.servers import Postgres, Redis, free_port
 from tests.harness.stack import Stack
@@ -114,7 +114,7 @@ def ready(stack: Hosts) -> bool:
 
 
 def _stack(base: Path, first: Settings, processes: dict[str, Child]) -> Hosts:
-    urls = [f"http://127.0.0.1:{processes[name].environment['EXPUNGE_PORT']}" for name in ("api-1", "api-2")]
+    urls = [f"http://{processes[name].environment['EXPUNGE_LISTEN']}" for name in ("api-1", "api-2")]
     account = Account(urls[0], "")
     stack = Hosts(first, {}, processes, Client(account), account, httpx.Client(base_url=urls[0]), base=base)
     key = stack.key(*Scope)
@@ -132,11 +132,9 @@ def _child(home: Path, name: str, role: str, first: Settings, recipes: Path, sha
     own = recipes.with_name(f"{recipes.name}-{name}")  # not in the home: what the service writes is searched there
     shutil.copytree(recipes, own)
     (home / "tmp").mkdir()
-    port = str(free_port())
-    ours = {**shared, "HOME": str(home), "RECIPES": str(own), "PORT": port}
+    port = free_port()
+    ours = {**shared, "HOME": str(home), "RECIPES": str(own), "LISTEN": f"127.0.0.1:{port}"}
     environment = {key: value for key, value in os.environ.items() if not key.startswith("EXPUNGE_")}
     environment |= {f"EXPUNGE_{key}": value for key, value in ours.items()} | s3.environment
-    environment |= {"OMP_NUM_THREADS": "1", "TMPDIR": str(home / "tmp")}
-    modules = {"api": ["expunge.service.api.http.serve", "--port", port]}
-    command = [sys.executable, "-m", *modules.get(role, ["expunge.workers.main", role])]
-    return Child(name, command, environment, home / "logs" / f"{name}.log")
+    environment |= PATH_OF_TESTS | {"OMP_NUM_THREADS": "1", "TMPDIR": str(home / "tmp")}
+    return Child(name, command(role, port, FAST), environment, home / "logs" / f"{name}.log")

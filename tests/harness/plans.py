@@ -30,7 +30,7 @@ GROWING = (
 """tables with a row for each person, sample, request, version or entry"""
 WHOLE = {
     "service/models/generations.py:empty_generation": "a generation that ended: all of it is deleted",
-    "service/api/routes/audit.py:inclusion": "a proof that is asked for by an entry's hash; certificates name indexes",
+    "service/api/views/log.py:inclusion": "a proof that is asked for by an entry's hash; certificates name indexes",
     "service/infra/migrate.py:migrate": "a migration, once",
     "service/models/tallies.py:_of_entries": "the first tally counts what was there before there were tallies",
     "service/requests/suppression.py:effective": "where a hold is in force, and in a restore: everybody who was served",
@@ -39,8 +39,7 @@ WHOLE = {
     "workers/storage/release_journal.py:_positions": "a preparation without a version",
     "workers/training/cohort.py:_kept_by_hold": "a retrain under a hold",
     "workers/training/run.py:clean": "a preparation that begins again",
-    "workers/update/run.py:_updates": "the first version of a model has no parent",
-    "workers/update/select.py:_positions_of": "a request by sample, where a person has one vector for all of them",
+    "service/queue/selection.py:_positions_of": "a request by sample, where a person has one vector for all of them",
 }
 """queries that may, by the function that sends them, and when they do"""
 ROOT = Path(__file__).parents[2]

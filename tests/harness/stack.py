@@ -18,9 +18,11 @@ from expunge.service.access.api_keys import Scope, create_key
 from expunge.service.cli.commands.processes import prepare
 from expunge.service.cli.supervisor import Child, children
 from expunge.service.infra.db import Database
+from expunge.service.infra.limits import Limits
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings
 from expunge_client.cli.client import Account, Client
+from tests.harness.process import FAST, PATH_OF_TESTS, command
 from tests.harness.servers import Postgres, Redis, free_port
 
 Value = TypeVar("Value")
@@ -90,8 +92,8 @@ class Stack:
         return name
 
     def prepared(self, name: str) -> dict[str, Any]:
-        """Wait for the end of the preparation and return it, live or not."""
-        path = f"/v1/models/{name}/preparation"
+        """Wait for the end of the preparation and return the model, live or not."""
+        path = f"/v1/models/{name}"
         return self.eventually(lambda: self.client.get(path), lambda state: state["status"] != "preparing")
 
     def live(self, recipe: str, method: str = "recollection", **policy: Any) -> str:
@@ -152,6 +154,7 @@ def running(
     recipes: Path,
     servers: tuple[Postgres, Redis] | None = None,
     through: Callable[[str], str] = str,
+    limits: Limits = FAST,
     **settings: str,
 ) -> Iterator[Stack]:
     """Migrate and start a service under ``home``, and stop it afterwards.
@@ -161,6 +164,7 @@ def running(
         recipes: the folder of its recipes.
         servers: hold its rows, keys and messages, in new databases; None: SQLite, and messages in files.
         through: gets the URL of the PostgreSQL database and returns the one to use, of a proxy for instance.
+        limits: those of its processes.
         settings: EXPUNGE_ variables without the prefix.
     """
     with ExitStack() as databases:
@@ -171,25 +175,27 @@ def running(
             settings["KEY_STORE_URL"] = databases.enter_context(postgres.database())
             settings["BROKER_URL"] = redis.url
             written = [(postgres.folder, lambda: postgres.execute("CHECKPOINT")), (redis.folder, redis.dump)]
-        with _started(home, recipes, settings) as stack:
+        with _started(home, recipes, settings, limits) as stack:
             stack.servers = written
             yield stack
 
 
 @contextmanager
-def _started(home: Path, recipes: Path, settings: Mapping[str, str]) -> Iterator[Stack]:
+def _started(home: Path, recipes: Path, settings: Mapping[str, str], limits: Limits) -> Iterator[Stack]:
     port = free_port()
-    ours = {"HOME": str(home), "RECIPES": str(recipes), "PORT": str(port), "DEVICE": "cpu", **settings}
+    ours = {"HOME": str(home), "RECIPES": str(recipes), "LISTEN": f"127.0.0.1:{port}", "DEVICE": "cpu", **settings}
     variables = {f"EXPUNGE_{name}": value for name, value in ours.items()}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
     # two cores are shared by everything here; several threads per process only get in each other's way
     # what they leave in a temporary folder is theirs, and is searched with the rest
     (temporary := home / "tmp").mkdir(parents=True, exist_ok=True)
-    environment |= variables | {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
+    environment |= PATH_OF_TESTS | variables | {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
     values: dict[str, Any] = {name.lower(): value for name, value in ours.items()}
     chosen = Settings(**values)
     prepare(chosen).close()
     processes = {child.name: child for child in children(home, "127.0.0.1", port, environment)}
+    for child in processes.values():
+        child.command = command(child.name, port, limits)
     account = Account(f"http://127.0.0.1:{port}", "")
     stack = Stack(chosen, environment, processes, Client(account), account, httpx.Client(base_url=account.url))
     stack.account = Account(account.url, stack.key(*Scope))

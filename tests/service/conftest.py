@@ -12,12 +12,14 @@ from expunge.service.access.api_keys import Scope, create_key
 from expunge.service.api.app import create_app
 from expunge.service.api.dependencies import Service
 from expunge.service.infra.db import Database
+from expunge.service.infra.limits import Limits
 from expunge.service.infra.settings import Settings
 from tests.harness import databases
 from tests.harness.built_routes import share_built_routes
 from tests.harness.servers import Postgres
 
 share_built_routes()
+SMALL = Limits(body_bytes=100_000, sample_ids=50)
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Login = Callable[..., TestClient]
 
@@ -57,15 +59,13 @@ def settings(database_url: str, tmp_path: Path) -> Settings:
         home=tmp_path / "home",
         database_url=database_url,
         recipes=EXAMPLES,
-        max_body_bytes=100_000,
-        max_sample_ids=50,
     )
 
 
 @pytest.fixture
 def api(settings: Settings) -> Iterator[TestClient]:
     """The API without a key."""
-    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
+    with TestClient(create_app(settings, SMALL), raise_server_exceptions=False) as client:
         yield client
 
 

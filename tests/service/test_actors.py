@@ -43,7 +43,7 @@ WRITTEN_OUT = {
     "request.approved",
     *("request.verified", "request.{}", "restore.applied", "restore.confirmed", "retrain.dry_run_ended"),
     *("retrain.planned", "retrain.refused", "suppression.lifted", "update.claimed", "update.blocked"),
-    *("feed.imported", "feed.reported", "feed.shared", "feed.unchecked", "feed.withdrawn", "model.cancelled"),
+    *("admission.left_out", "admission.unchecked", "model.cancelled"),
     *("model.policy_changed", "version.purged", "webhook.added", "webhook.disabled", "webhook.replayed", "{}.claimed"),
 }
 """every kind that a call in the source names; {} is filled in there"""
@@ -53,8 +53,8 @@ IN_VARIABLES = {
     "service/audit/log.py": "record calls entry",
     "workers/scheduler/restore.py": "version.restored",
     "workers/training/run.py": "preparation.switched",
-    "workers/update/publish.py": "version.published",
-    "workers/update/task_results.py": "update.blocked, update.postponed, update.empty",
+    "service/queue/publication.py": "version.published",
+    "service/queue/results.py": "update.blocked, update.postponed, update.empty",
 }
 
 
@@ -136,9 +136,8 @@ def test_the_page_acts_for_the_key_that_logged_in(login: Login, service: Service
         key = session.scalars(select(ApiKey).where(ApiKey.label == "t")).one()
     shown = api.get(f"/console/requests/{request}").text
     token = shown.partition('name="token" value="')[2].partition('"')[0]
-    answer = api.post(
-        f"/console/requests/{request}/verify", data={"token": token, "sure": "yes"}, follow_redirects=False
-    )
+    form = {"token": token, "sure": "yes", "act": "verify", "request_id": request}
+    answer = api.post("/console/act", data=form, follow_redirects=False)
     assert answer.status_code == 303, answer.text
     verified = next(each for each in bodies(service) if each["kind"] == "request.verified")
     assert (verified["actor"], verified["actor_key"]) == (key.actor_id, key.id)

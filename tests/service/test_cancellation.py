@@ -21,12 +21,12 @@ from tests.service.worlds import live_model
 
 SEARCHED = "people.searched"
 PATH = "/v1/deletion-requests"
-LARGE = {"cancel_window_seconds": 3600.0, "large_request_samples": 1, "large_request_seconds": 3600.0}
+LARGE = {"cancel_window": 3600.0, "large_request": 1}
 
 
 @pytest.fixture
 def window(service: Service) -> None:
-    object.__setattr__(service, "settings", service.settings.model_copy(update={"cancel_window_seconds": 3600.0}))
+    object.__setattr__(service, "settings", service.settings.model_copy(update={"cancel_window": 3600.0}))
 
 
 def post(client: TestClient, **body: Any) -> Any:

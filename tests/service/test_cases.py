@@ -95,7 +95,7 @@ def test_several_ids_of_a_person_are_one_request(client: TestClient, service: Se
     key = bytes.fromhex(made["opening"])
     assert accepted(service, made["id"])["commitment"] == commitment(key, Order(subject_ids=("ada-app", "ada-web")))
     again = send(client, "l", subject_id="ada-app").json()
-    related = client.get(f"{PATH}/{again['id']}/related").json()["data"]
+    related = client.get(f"{PATH}/{again['id']}").json()["related"]
     assert related == [made["id"]]
 
 
@@ -107,7 +107,7 @@ def test_one_id_in_a_list_is_the_same_as_one_id(client: TestClient, service: Ser
 
 
 def test_several_ids_wait_for_verification_and_are_large_together(client: TestClient, service: Service) -> None:
-    service.settings.__dict__["large_request_samples"] = 3
+    service.settings.__dict__["large_request"] = 3
     live_model(service, "digits", {"one": ["a", "b"], "two": ["c", "d"]})
     made = send(client, "k", subject_ids=["one", "two"], verified=False).json()
     assert made["reason"] == Reason.UNVERIFIED and made["models"] == []

@@ -16,7 +16,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from expunge.service.api.dependencies import Service
-from expunge.service.api.metrics import render
+from expunge.service.api.views.metrics import render
 from expunge.service.audit.log import charge, integrate, record
 from expunge.service.audit.merkle import leaf_hash
 from expunge.service.audit.signed_note import NotAuthentic, Signer

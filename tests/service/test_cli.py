@@ -21,7 +21,6 @@ from unittest.mock import patch
 import pytest
 
 from expunge.service.api.routes.models.models import Registration
-from expunge.service.cli.commands import check
 from expunge_client.cli import output
 from expunge_client.cli.client import Account, Client
 from expunge_client.cli.main import main
@@ -123,8 +122,8 @@ def test_every_field_of_a_policy_can_be_said_on_the_command_line(site: Site, tmp
     }  # fmt: skip
     fields = {
         "delta": "1e-6", "noise_std": "0.5", "max_distance": "0.01", "granularity": "subject",
-        "reference": "renormalised", "threshold": "0.6", "collect_seconds": "9", "utility_tolerance": "null",
-        "complete_when": "served", "on_unchecked_feed": "accept",
+        "reference": "renormalised", "threshold": "0.6", "utility_tolerance": "null",
+        "complete_when": "served",
         "calibration": '{"alpha": 0.2, "orders": 4, "sizes": [1, 4]}',
     }  # fmt: skip
     site.answers = [(202, {"name": "m"})]
@@ -149,8 +148,9 @@ def test_every_field_of_a_policy_can_be_said_on_the_command_line(site: Site, tmp
 
 def test_a_registration_ends_with_the_dry_run(site: Site, tmp_path: Path) -> None:
     rows = [{"noise_std": 0.1, "max_distance": 1e-5, "accuracy": 0.9375, "updates": 70000}]
-    ready = {"status": "live", "progress": 1.0, "phase": None, "report": {"distance_left": 0.25, "dry_run": rows}}
-    site.answers = [(202, {"name": "m"}), (200, ready), (200, {"name": "m", "status": "live"})]
+    report = {"distance_left": 0.25, "dry_run": rows}
+    ready = {"progress": 1.0, "phase": None, "work_units": None, "report": report}
+    site.answers = [(202, {"name": "m"}), (200, {"name": "m", "status": "live", "preparation": ready})]
     keys = {"EXPUNGE_URL": site.url, "EXPUNGE_API_KEY": "k"}
     done = here("models", "add", "m", "--recipe", "r", home=tmp_path, **keys)
     assert done.returncode == 0, done.stderr
@@ -180,9 +180,9 @@ def test_wrong_usage_is_exit_2(arguments: list[str], tmp_path: Path) -> None:
 
 
 def test_a_setting_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    done = here("doctor", home=tmp_path, EXPUNGE_PORT="eighty")
+    done = here("doctor", home=tmp_path, EXPUNGE_LISTEN="eighty")
     assert done.returncode == 2
-    assert "EXPUNGE_PORT" in done.stderr
+    assert "EXPUNGE_LISTEN" in done.stderr
 
 
 @pytest.fixture
@@ -296,16 +296,6 @@ def test_no_console_reads_markup(text: str, capsys: pytest.CaptureFixture[str]) 
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Console":
                 off = {each.arg for each in node.keywords if ast.unparse(each.value) == "False"}
                 assert {"markup", "emoji"} <= off, path
-
-
-def test_a_measurement_without_the_laboratory_names_its_package(tmp_path: Path) -> None:
-    with patch.object(check, "find_spec", return_value=None):
-        done = here("check", "digits.py", "--measure", home=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines() == [
-        "error: `expunge check --measure` is part of expunge-lab, which is not installed.",
-        " hint: pip install expunge-lab",
-    ]
 
 
 def test_a_command_without_entry_point_names_its_package(tmp_path: Path) -> None:

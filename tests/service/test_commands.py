@@ -209,11 +209,10 @@ def test_an_unverified_request_is_verified_or_rejected(run: Run, service: Servic
     assert {each["status"] for each in run("requests", "list", "--json")} == {"queued", "rejected"}
 
 
-def test_a_model_is_registered_with_a_sketch(run: Run) -> None:
+def test_a_model_is_registered_with_its_methods_options(run: Run) -> None:
     named = ("--recipe", "digits", "--method", "recollection", "--no-wait", "--json")
-    sketched = ("models", "add", "m", *named, "--option", "rank=64", "--option", "probes=16")
-    made = run(*sketched, "--option", "tolerance=0.3")
-    assert made["policy"]["options"] == {"rank": 64, "probes": 16, "tolerance": 0.3}
+    made = run("models", "add", "m", *named, "--option", "repair_epochs=2")
+    assert made["policy"]["options"] == {"repair_epochs": 2}
     plain = run("models", "add", "n", *named)
     assert plain["policy"]["options"] == {}
     assert run("models", "show", "m", "--json")["preparation"]["work_units"] is None

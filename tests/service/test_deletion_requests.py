@@ -15,7 +15,8 @@ from sqlalchemy import delete, func, select, update
 
 from expunge.service.access.api_keys import authenticate
 from expunge.service.api.dependencies import Service
-from expunge.service.infra.queue.notify import publisher
+from expunge.service.infra.broker.notify import publisher
+from expunge.service.infra.limits import Limits
 from expunge.service.infra.tables import (
     AuditEntry,
     DeletionRequest,
@@ -336,7 +337,7 @@ def test_both_spellings_of_an_id_are_the_same_person_at_every_door(client: TestC
 
 def test_the_cancel_window_keeps_tasks_from_being_claimed(client: TestClient, service: Service) -> None:
     live_model(service)
-    object.__setattr__(service, "settings", service.settings.model_copy(update={"cancel_window_seconds": 3600.0}))
+    object.__setattr__(service, "settings", service.settings.model_copy(update={"cancel_window": 3600.0}))
     post(client, subject_id="ada")
     with service.database.read() as session:
         task = session.scalars(select(Task)).one()
@@ -401,7 +402,7 @@ def test_a_broker_that_is_down_does_not_fail_the_request(client: TestClient, ser
 @pytest.mark.both_engines
 def test_membership_rows_are_found_by_sample_in_long_lists(service: Service, client: TestClient) -> None:
     live_model(service, "many", {f"p{n}": [f"s{n}"] for n in range(1200)})
-    object.__setattr__(service, "settings", service.settings.model_copy(update={"max_sample_ids": 2000}))
+    object.__setattr__(service, "limits", Limits(sample_ids=2000))
     body = post(client, sample_ids=[f"none{n}" for n in range(1100)] + ["s1199"]).json()
     assert body["status"] == "queued"
     with service.database.read() as session:

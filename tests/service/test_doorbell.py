@@ -12,8 +12,8 @@ import pytest
 import redis as client
 from kombu import Connection
 
-from expunge.service.infra.queue import notify as queue
-from expunge.service.infra.queue.messages import Dropped, read
+from expunge.service.infra.broker.messages import Dropped, read
+from expunge.service.infra.broker.notify import QUEUE, consumer, notify_one, publisher
 
 MODEL = "0123456789abcdef" * 2
 CANARY = "canary-7531"
@@ -21,7 +21,7 @@ CANARY = "canary-7531"
 
 def ours(tmp_path: Path) -> dict[str, Any]:
     """A message as the API sends it."""
-    assert queue.notify_one(queue.publisher(f"filesystem://{tmp_path}"), MODEL)
+    assert notify_one(publisher(f"filesystem://{tmp_path}"), MODEL)
     (file,) = (tmp_path / "messages").iterdir()
     found: dict[str, Any] = json.loads(file.read_text())
     file.unlink()
@@ -89,14 +89,14 @@ def test_both_brokers_go_on_to_the_next_message(tmp_path: Path, redis_url: str) 
     folder = f"filesystem://{tmp_path}"
     connection = client.Redis.from_url(redis_url)
     for number, data in enumerate(BYTES.values()):
-        queue.publisher(folder)
-        (tmp_path / "messages" / f"{number:015d}_x.{queue.QUEUE}.msg").write_bytes(data)
-        connection.lpush(queue.QUEUE, data)
+        publisher(folder)
+        (tmp_path / "messages" / f"{number:015d}_x.{QUEUE}.msg").write_bytes(data)
+        connection.lpush(QUEUE, data)
     for url in (folder, redis_url):
         before = Dropped.count
-        assert queue.notify_one(queue.publisher(url), MODEL)
-        with queue.consumer(url).connection_for_read() as reading:
-            message = reading.SimpleQueue(queue.QUEUE).get(timeout=30)
+        assert notify_one(publisher(url), MODEL)
+        with consumer(url).connection_for_read() as reading:
+            message = reading.SimpleQueue(QUEUE).get(timeout=30)
             assert message.payload[0] == [MODEL]
             message.ack()
         assert Dropped.count - before == len(BYTES)
@@ -105,7 +105,7 @@ def test_both_brokers_go_on_to_the_next_message(tmp_path: Path, redis_url: str) 
 @pytest.mark.parametrize("url", ["redis://h:6380/2", "rediss://u:p@h:6380/2", "rediss://h/1?ssl_cert_reqs=required"])
 def test_an_address_means_what_it_means_to_kombu(url: str) -> None:
     """TLS, user and database are read from the address as without a transport of our own."""
-    ours, theirs = queue.consumer(url).connection_for_read(), Connection(url)
+    ours, theirs = consumer(url).connection_for_read(), Connection(url)
     for name in ("hostname", "port", "virtual_host", "userid", "password"):
         assert getattr(ours, name) == getattr(theirs, name), name
     assert (ours.ssl or False) == (theirs.ssl or False)

@@ -152,7 +152,7 @@ def test_without_the_setting_one_person_decides(client: TestClient, service: Ser
 @pytest.fixture
 def behind(settings: Settings) -> Iterator[Callable[[str], TestClient]]:
     """Clients of one API from any address, behind a proxy at PROXY; two people verify."""
-    named = {"actor_header": HEADER, "actor_peers": f"{PROXY}, 10.9.0.0/16", "four_eyes": "verify"}
+    named = {"actor_proxy": f"{HEADER}@{PROXY}, 10.9.0.0/16", "four_eyes": "verify"}
     app = create_app(settings.model_copy(update=named))
     yield lambda host: TestClient(app, client=(host, 5000))
 
@@ -230,9 +230,9 @@ def test_the_peer_is_the_connection_and_not_what_a_header_says(
 ) -> None:
     """Served with FORWARDED_ALLOW_IPS=*, a stranger who claims to be the proxy is still a stranger."""
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
-    named = settings.model_copy(update={"actor_header": HEADER, "actor_peers": PROXY})
+    named = settings.model_copy(update={"actor_proxy": f"{HEADER}@{PROXY}"})
     app = create_app(named)
-    monkeypatch.setattr("expunge.service.api.http.serve.create_app", lambda: app)
+    monkeypatch.setattr("expunge.service.api.http.serve.create_app", lambda **_: app)
     served = serving()
     assert isinstance(served, Peer)
     office = office_of(TestClient(app), app.state.service)
@@ -250,11 +250,14 @@ def test_the_peer_is_the_connection_and_not_what_a_header_says(
     "wrong",
     [
         {"four_eyes": "verify,erase"},
-        {"actor_header": HEADER},
-        {"actor_peers": PROXY},
-        {"actor_header": HEADER, "actor_peers": "0.0.0.0/0"},
-        {"actor_header": HEADER, "actor_peers": "proxy.example"},
-        {"actor_header": "X Y", "actor_peers": PROXY},
+        {"actor_proxy": HEADER},
+        {"actor_proxy": f"{HEADER}@"},
+        {"actor_proxy": f"{HEADER}@,"},
+        {"actor_proxy": f"@{PROXY}"},
+        {"actor_proxy": f"{HEADER}@0.0.0.0/0"},
+        {"actor_proxy": f"{HEADER}@{PROXY}, ::/0"},
+        {"actor_proxy": f"{HEADER}@proxy.example"},
+        {"actor_proxy": f"X Y@{PROXY}"},
     ],
 )
 def test_a_setting_that_would_name_anybody_is_refused(wrong: dict[str, str]) -> None:
@@ -268,6 +271,7 @@ def test_the_page_tells_the_first_person_that_another_must_agree(office: Office)
     office.client.post("/console/login", data={"key": secret}, follow_redirects=False)
     page = f"/console/requests/{request}"
     token = office.client.get(page).text.partition('name="token" value="')[2].partition('"')[0]
-    answer = office.client.post(f"{page}/verify", data={"token": token, "sure": "yes"})
+    sent = {"token": token, "sure": "yes", "act": "verify", "request_id": request}
+    answer = office.client.post("/console/act", data=sent)
     assert answer.status_code == 409 and "another person must verify it too" in answer.text
     assert "A first person has agreed" in office.client.get(page).text

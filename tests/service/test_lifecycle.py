@@ -73,9 +73,7 @@ def test_requests_for_the_same_person_are_linked_and_none_is_suppressed(client: 
     first, second = (ask(client, subject_id="ada")["id"] for _ in range(2))
     samples = [ask(client, sample_ids=names)["id"] for names in (["bob-1", "ada-1"], ["ada-1", "other"])]
     stranger = ask(client, subject_id="bob")["id"]
-    related = {
-        made: client.get(f"{PATH}/{made}/related").json()["data"] for made in (first, second, *samples, stranger)
-    }
+    related = {made: client.get(f"{PATH}/{made}").json()["related"] for made in (first, second, *samples, stranger)}
     assert related == {
         first: [second],
         second: [first],
@@ -89,7 +87,7 @@ def test_requests_for_the_same_person_are_linked_and_none_is_suppressed(client: 
 @pytest.fixture
 def large(client: TestClient, service: Service) -> dict[str, object]:
     """A request for a person with more samples than are usual."""
-    object.__setattr__(service.settings, "large_request_samples", 2)
+    object.__setattr__(service.settings, "large_request", 2)
     live_model(service, "wide", {"ada": ["a1", "a2", "a3"], "bob": ["b1", "b2"]})
     live_model(service, "narrow", {"ada": ["a1"]})
     return ask(client, subject_id="ada", regulation="gdpr")

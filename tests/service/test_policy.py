@@ -22,7 +22,6 @@ CHANGES: dict[str, Any] = {
     "on_exhausted": "hold",
     "fallback": "retrain",
     "cadence_seconds": 60,
-    "collect_seconds": 9,
     "retrain_every_seconds": 604_800,
     "complete_when": "served",
     "threshold": 0.6,
@@ -41,11 +40,25 @@ def test_every_field_that_may_change_changes_and_is_logged_once(client: TestClie
     assert set(CHANGES) == set(CHANGEABLE)
     answer = client.patch(PATH, json=CHANGES)
     assert answer.status_code == 200 and answer.json()["policy"] == {"method": "recollection"} | CHANGES
-    assert client.get("/v1/models/digits").json() == answer.json()
+    shown = client.get("/v1/models/digits")
+    assert shown.json() | {"preparation": None} == answer.json()
+    assert shown.headers["etag"] == answer.headers["etag"]
     again = client.patch(PATH, json=CHANGES)
     assert (again.json(), changed(service)) == (answer.json(), [CHANGES])
     with service.database.read() as session:
         assert session.scalars(select(Model.retrain_at)).one() is not None
+
+
+@pytest.mark.parametrize(("method", "path"), [("PATCH", PATH), ("POST", "/v1/models")], ids=["change", "registration"])
+def test_a_field_of_former_releases_is_refused_with_the_new_way(
+    client: TestClient, service: Service, method: str, path: str
+) -> None:
+    live_model(service)
+    named = {} if method == "PATCH" else {"name": "other", "recipe": "digits"}
+    refused = client.request(method, path, json=named | {"collect_seconds": 60})
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_policy")
+    (fault,) = refused.json()["errors"]
+    assert fault["pointer"] == "/collect_seconds" and "cadence_seconds" in fault["detail"]
 
 
 @pytest.mark.parametrize("name", sorted(FIXED))
@@ -70,7 +83,7 @@ def test_a_model_that_is_not_served_keeps_its_policy(client: TestClient) -> None
     client.post("/v1/models", json={"name": "digits", "recipe": "digits", "method": "retrain"})
     refused = client.patch(PATH, json={"cadence_seconds": 5})
     assert (refused.status_code, refused.json()["code"]) == (409, "not_served")
-    assert [each["verb"] for each in refused.json()["actions"]] == ["cancel"]
+    assert [each["verb"] for each in refused.json()["actions"]] == ["retire"]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +130,7 @@ def test_the_terminal_changes_and_shows_a_policy(
 ) -> None:
     live_model(service)
     typed = ["--batch", "60s", "--retrain-every", "7d"]
-    fields = ("on_exhausted=hold", "fallback=retrain", "collect_seconds=9", "complete_when=served", "threshold=0.6")
+    fields = ("on_exhausted=hold", "fallback=retrain", "complete_when=served", "threshold=0.6")
     typed += [word for each in (*fields, "utility_tolerance=null") for word in ("--set", each)]
     done = run(client, monkeypatch, "models", "policy", "digits", *typed)
     assert done.exit_code == 0 and changed(service) == [CHANGES]

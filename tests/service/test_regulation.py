@@ -23,7 +23,7 @@ ASKED = "2026-01-31T12:00:00Z"
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    return settings.model_copy(update={"default_regulation": "ccpa"})
+    return settings.model_copy(update={"regulation": "ccpa"})
 
 
 @pytest.fixture

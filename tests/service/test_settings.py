@@ -14,6 +14,7 @@ from expunge.service.infra.files import Files
 from expunge.service.infra.pseudonyms import Pepper, digest, new_id
 from expunge.service.infra.settings import (
     API_SECRETS,
+    GONE,
     LEAST_DIFFERENT_BYTES,
     Settings,
     SettingsError,
@@ -48,24 +49,62 @@ def test_what_is_not_set_lies_in_the_home_by_absolute_path(tmp_path: Path, monke
 def test_the_regulation_that_was_answered_lies_in_the_home_and_a_variable_goes_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert Settings(home=tmp_path).default_regulation is None
-    assert "default_regulation" not in Settings(home=tmp_path).model_fields_set
+    assert Settings(home=tmp_path).regulation is None
+    assert "regulation" not in Settings(home=tmp_path).model_fields_set
     (tmp_path / "regulation").write_text("uk-gdpr\n")
-    assert Settings(home=tmp_path).default_regulation == "uk-gdpr"
-    monkeypatch.setenv("EXPUNGE_DEFAULT_REGULATION", "none")
-    assert Settings(home=tmp_path).default_regulation is None
-    assert "default_regulation" in Settings(home=tmp_path).model_fields_set
+    assert Settings(home=tmp_path).regulation == "uk-gdpr"
+    monkeypatch.setenv("EXPUNGE_REGULATION", "none")
+    assert Settings(home=tmp_path).regulation is None
+    assert "regulation" in Settings(home=tmp_path).model_fields_set
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_a_variable_that_is_no_setting_any_more_ends_the_start_with_the_way_of_today(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What it says to set exists."""
+    monkeypatch.setenv(f"EXPUNGE_{name}", "1")
+    with pytest.raises(SettingsError, match=f"EXPUNGE_{name} is no setting any more") as refused:
+        Settings(home=tmp_path)
+    variables = {f"EXPUNGE_{each.upper()}" for each in Settings.model_fields}
+    named = set(re.findall(r"EXPUNGE_[A-Z_]+", str(refused.value))) - {f"EXPUNGE_{name}"}
+    assert named <= variables and (named or "It is fixed now" in str(refused.value))
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"), [("90s", 90), ("15m", 900), ("12h", 43_200), ("7d", 604_800), ("3.5", 3.5), ("0", 0)]
+)
+def test_a_duration_has_a_unit_or_is_in_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, seconds: float
+) -> None:
+    monkeypatch.setenv("EXPUNGE_CANCEL_WINDOW", told)
+    assert Settings(home=tmp_path).cancel_window == seconds
+
+
+@pytest.mark.parametrize("told", ["-1", "1w", "an hour", "h", "-1h"])
+def test_what_is_no_duration_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    monkeypatch.setenv("EXPUNGE_GRACE", told)
+    with pytest.raises(ValueError, match="grace"):
+        Settings(home=tmp_path)
+
+
+def test_the_api_listens_where_one_setting_says(tmp_path: Path) -> None:
+    assert Settings(home=tmp_path).address == ("127.0.0.1", 8750)
+    assert Settings(home=tmp_path, listen="[::1]:80").address == ("::1", 80)
+    for wrong in ("8750", "127.0.0.1", "127.0.0.1:", ":8750", "127.0.0.1:65536", "127.0.0.1:-1"):
+        with pytest.raises(ValueError, match="EXPUNGE_LISTEN"):
+            Settings(home=tmp_path, listen=wrong)
 
 
 def test_development_makes_missing_secrets_once_and_for_the_owner_alone(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     ensure_secrets(settings)
-    made = {name: read_secret(name, getattr(settings, name)) for name in SECRETS}
+    made = {name: read_secret(getattr(settings, name)) for name in SECRETS}
     assert len(set(made.values())) == 4
     ensure_secrets(settings)
     for name, secret in made.items():
         path: Path = getattr(settings, name)
-        assert read_secret(name, path) == secret
+        assert read_secret(path) == secret
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
@@ -101,7 +140,7 @@ def test_of_processes_that_start_together_one_makes_the_secret(tmp_path: Path, m
 
     monkeypatch.setattr(Files, "link", overtaken)
     ensure_secrets(Settings(home=tmp_path), ["pepper_file"])
-    assert read_secret("EXPUNGE_PEPPER_FILE", path) == b"\xab" * 32
+    assert read_secret(path) == b"\xab" * 32
     assert [each.name for each in path.parent.iterdir()] == ["pepper"]
 
 
@@ -111,7 +150,7 @@ def test_production_refuses_to_start_without_a_secret_and_names_it(tmp_path: Pat
     settings = Settings(home=tmp_path, mode="production")
     ensure_secrets(settings)
     getattr(settings, name).unlink()
-    with pytest.raises(SettingsError, match=f"EXPUNGE_{name.upper()}"):
+    with pytest.raises(SettingsError, match=f"EXPUNGE_SECRETS: there is no file {getattr(settings, name)}"):
         ensure_secrets(settings)
     assert not getattr(settings, name).exists()
 
@@ -120,7 +159,7 @@ def test_production_refuses_to_start_without_a_secret_and_names_it(tmp_path: Pat
 def test_a_malformed_secret_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "secret"
     path.write_text(content)
-    with pytest.raises(SettingsError, match="EXPUNGE_PEPPER_FILE"):
+    with pytest.raises(SettingsError, match="EXPUNGE_SECRETS"):
         Pepper.load(path)
 
 
@@ -130,7 +169,7 @@ def test_production_refuses_a_secret_that_somebody_typed(tmp_path: Path, name: s
     ensure_secrets(Settings(home=tmp_path))
     getattr(Settings(home=tmp_path), name).write_text(pattern)
     ensure_secrets(Settings(home=tmp_path))
-    with pytest.raises(SettingsError, match=f"EXPUNGE_{name.upper()}.*pattern") as refused:
+    with pytest.raises(SettingsError, match=f"{getattr(Settings(home=tmp_path), name)} holds a pattern") as refused:
         ensure_secrets(Settings(home=tmp_path, mode="production"))
     assert pattern not in str(refused.value)
 
@@ -144,7 +183,7 @@ def test_a_secret_never_shows_in_a_representation() -> None:
     pepper = Pepper.of(b"\x07" * 32)
     assert "07" * 32 not in repr(pepper)
     assert repr(b"\x07" * 32)[2:-1] not in repr(pepper)
-    assert "canary" not in repr(Settings(api_key="canary"))
+    assert "canary" not in repr(Settings(key_store_url="postgresql://me:canary@127.0.0.1/none"))
 
 
 def test_digests_differ_by_kind_value_and_pepper() -> None:

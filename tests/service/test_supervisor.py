@@ -105,4 +105,4 @@ def test_an_api_that_may_not_start_says_why_in_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "expunge.service.api.http.serve", "--port", "0"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("EXPUNGE_PEPPER_FILE: there is no file") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("EXPUNGE_SECRETS: there is no file") and done.stderr.count("\n") == 1

@@ -127,7 +127,7 @@ def rows(service: Service, request: str) -> list[Any]:
 def test_verified_it_is_what_the_intake_would_have_made_of_it(
     client: TestClient, service: Service, order: dict[str, Any]
 ) -> None:
-    settings(service, cancel_window_seconds=60.0, large_request_samples=2, large_request_seconds=600.0)
+    settings(service, cancel_window=60.0, large_request=2)
     live_model(service, people={"ada": ["ada-1", "ada-2"], "bob": ["b"], "many": ["1", "2", "3"]})
     live_model(service, "faces", {"ada": ["x"]})
     if order["subject_id" if "subject_id" in order else "sample_ids"] != "nobody":
@@ -199,7 +199,7 @@ def test_an_unverified_request_neither_blocks_nor_delays_a_verified_one(client: 
     stranger = unverified(client, subject_id="ada")
     person = post(client, subject_id="ada")
     assert (person["status"], person["reason"]) == ("queued", None)
-    assert client.get(f"{PATH}/{person['id']}/related").json()["data"] == [stranger], "linked, and no more"
+    assert client.get(f"{PATH}/{person['id']}").json()["related"] == [stranger], "linked, and no more"
     with service.database.read() as session:
         assert set(positions(session, "default", "digits", model.generation_id or 0)) == {person["id"]}
         (task,) = session.scalars(select(Task))

@@ -45,7 +45,7 @@ VALUES = {"CONSUMER": "web", "TEXT": "not the person", "ID": "ada", "NUMBER": 0.
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    return settings.model_copy(update={"large_request_samples": 2})
+    return settings.model_copy(update={"large_request": 2})
 
 
 @pytest.fixture(params=["call", "command"])

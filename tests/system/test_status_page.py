@@ -270,7 +270,7 @@ def production(stack: Stack, tmp_path: Path) -> Iterator[str]:
     """Another API of the same installation, in production mode and behind TLS; gives its address."""
     port, key, certificate = free_port(), tmp_path / "key.pem", tmp_path / "certificate.pem"
     write_certificate(key, certificate)
-    environment = stack.environment | {"EXPUNGE_MODE": "production", "EXPUNGE_WEBHOOK_LOOPBACK": "false"}
+    environment = stack.environment | {"EXPUNGE_MODE": "production"}
     (api, *_) = children(tmp_path, "127.0.0.1", port, environment)
     api.command = [*api.command, "--ssl-keyfile", str(key), "--ssl-certfile", str(certificate)]
     api.start()

@@ -157,7 +157,7 @@ def test_who_is_named_resolves_what_is_blocked_by_what_the_page_says(
     held = blocked(stack, name, subject_id="tiny-person-2")
     follow(stack, browser, "(b) legal_hold", held, "Lift the hold", "Lift the hold")
 
-    stack.restart("api", EXPUNGE_LARGE_REQUEST_SAMPLES="1")
+    stack.restart("api", EXPUNGE_LARGE_REQUEST="1")
     stack.eventually(lambda: ready(stack), lambda up: up)
     large = blocked(stack, name, subject_id="tiny-person-3")
     follow(stack, browser, "(b) large", large, "Approve", "Approve")

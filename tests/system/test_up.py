@@ -79,7 +79,7 @@ def test_the_demo_ends_with_the_facts_as_one_json_object(environment: dict[str, 
     assert facts["holdout_accuracy_after"] > 0.9
     assert facts["audit_verified"] is True
     assert "%" in done.stderr, "progress is to be seen"
-    assert "EXPUNGE_DEFAULT_REGULATION" not in done.stderr, "the demo sets it"
+    assert "EXPUNGE_REGULATION" not in done.stderr, "the demo sets it"
 
 
 @pytest.mark.drill
@@ -147,7 +147,7 @@ def test_the_first_start_on_a_terminal_asks_for_a_regulation_and_keeps_the_answe
         again = tmp_path / "again"
         process = begin(environment, terminal, again)
         until(lambda: "starting api" in again.read_text())
-        assert "Which law" not in again.read_text() and "EXPUNGE_DEFAULT_REGULATION" not in again.read_text()
+        assert "Which law" not in again.read_text() and "EXPUNGE_REGULATION" not in again.read_text()
     finally:
         process.kill()
         process.wait()
@@ -158,7 +158,7 @@ def test_the_first_start_on_a_terminal_asks_for_a_regulation_and_keeps_the_answe
 def test_a_start_without_a_terminal_takes_no_regulation_and_names_the_setting(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    for number, more in enumerate(({}, {"EXPUNGE_DEFAULT_REGULATION": "none"})):
+    for number, more in enumerate(({}, {"EXPUNGE_REGULATION": "none"})):
         said = tmp_path / str(number)
         process = begin(environment | more, subprocess.DEVNULL, said)
         try:
@@ -166,7 +166,7 @@ def test_a_start_without_a_terminal_takes_no_regulation_and_names_the_setting(
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(30)
-        lines = [line for line in said.read_text().splitlines() if "EXPUNGE_DEFAULT_REGULATION" in line]
+        lines = [line for line in said.read_text().splitlines() if "EXPUNGE_REGULATION" in line]
         assert len(lines) == (0 if more else 1), said.read_text()
         assert not (tmp_path / "home" / "regulation").exists()
 

@@ -21,9 +21,8 @@ pytestmark = pytest.mark.drill
 @pytest.fixture(params=["sqlite", "postgres"])
 def crew(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A service of its own with four workers."""
-    settings = {**SETTINGS, "SHARDS": str(WORK_UNITS)}
     recipes = recipes_in(tmp_path_factory.mktemp("recipes"))
-    with stacks.running(tmp_path_factory.mktemp("home"), recipes, servers_of(request), **settings) as running:
+    with stacks.running(tmp_path_factory.mktemp("home"), recipes, servers_of(request), **SETTINGS) as running:
         running.more_workers(WORKERS - 1)
         running.eventually(lambda: alive(running), lambda count: count == WORKERS)
         yield running
@@ -41,7 +40,7 @@ def test_four_workers_share_several_preparations_and_one_is_killed(crew: Stack) 
     crew.eventually(lambda: observed(crew, seen), lambda done: done >= 2)
     before = dict(seen)
     crew.kill("worker-2")
-    while any(crew.client.get(f"/v1/models/{name}/preparation")["status"] == "preparing" for name in names):
+    while any(crew.client.get(f"/v1/models/{name}")["status"] == "preparing" for name in names):
         observed(crew, seen)
     assert all(crew.prepared(name)["status"] == "live" for name in names), crew.logs()
     assert {key: seen[key] for key in before} == before, "a work unit that was done was done again"

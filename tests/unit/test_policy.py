@@ -38,7 +38,9 @@ def test_a_method_alone_makes_a_policy_and_the_defaults_allow_many_updates() -> 
 
 
 def test_a_retrain_takes_the_methods_place_without_the_methods_options() -> None:
-    policy = parse({"method": "recollection", "options": {"rank": 3}, "fallback": "retrain", "noise_std": 0.05})
+    policy = parse(
+        {"method": "recollection", "options": {"curvature": "hessian"}, "fallback": "retrain", "noise_std": 0.05}
+    )
     assert policy.in_force("recollection") is policy
     after = policy.in_force("retrain")
     assert (after.method, after.options, after.fallback, after.noise_std) == ("retrain", {}, None, 0.05)
@@ -62,7 +64,7 @@ def test_a_method_that_is_not_named_follows_from_counts(
 
 def test_a_policy_without_a_method_is_auto() -> None:
     assert parse({}).method == "auto" and parse({}).min_guarantee is Guarantee.NONE
-    policy = parse({"method": "auto", "fallback": "retrain", "noise_std": 0.05})
+    policy = parse({"fallback": "retrain", "noise_std": 0.05})
     assert Policy.from_json(json.loads(json.dumps(policy.to_json())), METHODS) == policy
     chosen = policy.in_force("rewind")
     assert (chosen.method, chosen.fallback, chosen.noise_std) == ("rewind", "retrain", 0.05)
@@ -96,9 +98,12 @@ def test_null_fields_take_their_defaults_and_a_null_tolerance_means_no_gate() ->
 
 
 WRONG = [
-    ({"method": "forget"}, "method", "method is 'forget'. Allowed: recollection, retrain, rewind, auto."),
-    ({"method": "auto", "options": {"rank": 3}}, "options", "options are given without their method."),
+    ({"method": "forget"}, "method", "method is 'forget'. Allowed: recollection, retrain, rewind."),
+    ({"method": "auto"}, "method", "method is 'auto', which is no method. Leave the method out. One rule then"),
+    ({"options": {"steps": 3}}, "options", "options are given without their method."),
+    ({"collect_seconds": 9}, "collect_seconds", "Set cadence_seconds: all deletions of a model share its next"),
     ({"requests_per_month": 10}, "requests_per_month", "requests_per_month is no field of a policy any more."),
+    ({"on_unchecked_feed": "accept"}, "on_unchecked_feed", "the admission check drop of expunge-connect refuses"),
     ({"method": 3}, "method", "method is 3. Allowed"),
     ({"fallback": "nothing"}, "fallback", "fallback is 'nothing'. Allowed"),
     ({"fallback": "recollection"}, "fallback", "fallback is 'recollection'. Allowed: retrain."),
@@ -168,6 +173,7 @@ def test_only_a_bound_is_charged() -> None:
 
 NOW = 1_000_000 * SECOND
 HOUR = 3600 * SECOND
+DAY = 24 * HOUR
 PLENTY = Budget(spent=0, limit=100, budget_cost=10)
 LAST = Budget(spent=90, limit=100, budget_cost=10)
 EMPTY = Budget(spent=95, limit=100, budget_cost=10)
@@ -192,11 +198,11 @@ TABLE = [
     (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR + 1), 0, Action("wait", NOW + 1)),
     (HOURLY, PLENTY, Queue(waiting=5000, released_at=NOW), 0, Action("wait", NOW + HOUR)),
     (HOURLY, PLENTY, Queue(released_at=NOW), 0, Action("nothing")),
-    # a deadline comes before the cadence, with time for two retrains
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR // 2), 0, Action("wait", NOW + HOUR // 2)),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR), HOUR // 4, Action("wait", NOW + HOUR // 2)),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR), HOUR // 2, Action("update")),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW - HOUR), 0, Action("update")),
+    # a deadline comes before the cadence, with a day and time for two retrains
+    (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW + DAY + HOUR // 2), 0, Action("wait", NOW + HOUR // 2)),
+    (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW + DAY + HOUR), HOUR // 4, Action("wait", NOW + HOUR // 2)),
+    (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW + DAY + HOUR), HOUR // 2, Action("update")),
+    (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW - HOUR), 0, Action("update")),
     # exhausted
     ({}, EMPTY, Queue(waiting=1), 0, Action("retrain")),
     ({}, EMPTY, Queue(waiting=5000), 0, Action("retrain")),

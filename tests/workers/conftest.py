@@ -36,7 +36,6 @@ def settings(database_url: str, tmp_path: Path) -> Settings:
         database_url=database_url,
         recipes=RECIPES,
         device="cpu",
-        lease_seconds=30,
         trial_seconds=0,  # a trial takes seconds; test_trial.py is about it
     )
     ensure_secrets(chosen)

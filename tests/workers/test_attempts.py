@@ -11,9 +11,9 @@ import pytest
 from expunge.service.infra.db import Busy
 from expunge.service.infra.files import DiskFolder, Files, Store
 from expunge.service.infra.tables import Model, Removal
+from expunge.service.queue import HALVE_AFTER
 from expunge.workers.app import Worker
 from expunge.workers.update import run as unlearn
-from expunge.workers.update.claim import HALVE_AFTER
 from tests.harness.files import root_of
 from tests.workers.worlds import World
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +12,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from expunge.service.infra.queue import notify as queue
+from expunge.service.infra.broker.notify import QUEUE, QUORUM, notify_one, publisher
+from expunge.service.infra.limits import Limits
 from expunge.service.infra.tables import Heartbeat
+from tests.harness.process import PATH_OF_TESTS, command
 from tests.workers.worlds import RECIPES, World
 
 CANARY = "canary-7531"
@@ -37,26 +38,26 @@ def test_a_worker_outlives_messages_that_are_none_of_ours(
     url = request.getfixturevalue(fixtures[broker]) if broker in fixtures else f"filesystem://{tmp_path / 'broker'}"
     model_id = world.live(min_guarantee="proved")
     deletion = world.delete("p1")
-    app = queue.publisher(url)
+    app = publisher(url)
     for number, data in enumerate(MALFORMED):
         if broker == "redis":
-            redis.Redis.from_url(url).lpush(queue.QUEUE, data)
+            redis.Redis.from_url(url).lpush(QUEUE, data)
         elif broker == "rabbitmq":
             with app.connection_for_write() as connection:
                 kind = {"content_type": "application/json", "content_encoding": "utf-8"}
-                connection.Producer().publish(data, routing_key=queue.QUEUE, declare=queue.QUORUM, **kind)
+                connection.Producer().publish(data, routing_key=QUEUE, declare=QUORUM, **kind)
         else:
-            (tmp_path / "broker" / "messages" / f"{number:015d}_x.{queue.QUEUE}.msg").write_bytes(data)
+            (tmp_path / "broker" / "messages" / f"{number:015d}_x.{QUEUE}.msg").write_bytes(data)
     with (tmp_path / "log").open("wb") as log:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "expunge.workers.main", "worker"],
+            command("worker", 0, Limits(lease_seconds=6.0)),
             env=environment(world, url),
             stdout=log,
             stderr=log,
         )
     try:
         # a busy broker may not answer within the second that a notification waits; the scheduler would send it again
-        eventually(lambda: queue.notify_one(app, model_id), tmp_path / "log")
+        eventually(lambda: notify_one(app, model_id), tmp_path / "log")
         eventually(lambda: world.request(deletion).status == "completed", tmp_path / "log")
         eventually(lambda: [row.dropped for row in world.rows_of(Heartbeat)] == [len(MALFORMED)], tmp_path / "log")
         assert worker.poll() is None, "the same process is alive"
@@ -78,9 +79,8 @@ def environment(world: World, broker: str) -> dict[str, str]:
         "BROKER_URL": broker,
         "RECIPES": str(RECIPES),
         "DEVICE": "cpu",
-        "LEASE_SECONDS": "6",
     }
-    return kept | {f"EXPUNGE_{name}": value for name, value in chosen.items()}
+    return kept | PATH_OF_TESTS | {f"EXPUNGE_{name}": value for name, value in chosen.items()}
 
 
 def eventually(true: Callable[[], bool], log: Path) -> None:

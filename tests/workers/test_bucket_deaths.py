@@ -36,7 +36,7 @@ def world(bucket: str, tmp_path: Path) -> World:
     (tmp_path / "template").mkdir()
     url = sqlite_databases(sqlite_template(tmp_path / "template"))(tmp_path / "home")
     places = {name: f"{bucket}/{name}" for name in ("store", "private_store", "key_folder")}
-    return open_world(settings_of(tmp_path / "home", url, grace_seconds=0.0, **places))
+    return open_world(settings_of(tmp_path / "home", url, grace=0.0, **places))
 
 
 def dies_at(world: World, point: str, model_id: str) -> None:

@@ -16,7 +16,7 @@ from expunge.workers.scheduler.run import open_scheduler
 from expunge.workers.storage import private_state
 from expunge.workers.storage.checkpoint_format import encode_state
 from tests.harness.files import root_of
-from tests.workers.test_collect import core_and_late
+from tests.workers.test_batch import core_and_late
 from tests.workers.test_own_training import METHODS
 from tests.workers.worlds import TENANT, World, end_schedulers_lease
 from unlearning.accounting.policy import Policy
@@ -70,7 +70,7 @@ def knowing(world: World, model_id: str, person: str) -> tuple[str, ...]:
 def purged(world: World) -> None:
     """Let the scheduler delete what was replaced."""
     end_schedulers_lease(world)
-    assert open_scheduler(world.configured(grace_seconds=0.0).settings).tick()
+    assert open_scheduler(world.configured(grace=0.0).settings).tick()
 
 
 @pytest.mark.parametrize("name", ["late in three phases", "shards"])

@@ -12,8 +12,8 @@ from expunge.service.audit.log import Overspent, charge
 from expunge.service.audit.witness import Witness
 from expunge.service.infra.files import folder_at
 from expunge.service.infra.tables import BudgetEntry, Generation, Removal
+from expunge.service.queue import claim
 from expunge.workers.runtime.heartbeat import Pulse
-from expunge.workers.update.claim import claim
 from tests.harness.s3 import silent
 from tests.workers import meanwhile
 from tests.workers.worlds import World, open_world

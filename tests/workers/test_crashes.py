@@ -169,7 +169,7 @@ def test_a_scheduler_that_dies_while_purging_purges_once_more(world: World) -> N
     world.work(model_id)
     world.storage.database.close()
     world.storage.keys.close()
-    hasty = world.settings.model_copy(update={"grace_seconds": 0.0})
+    hasty = world.settings.model_copy(update={"grace": 0.0})
     die_at(world, "scheduler-during-purge", lambda _: open_scheduler(hasty).tick())
     assert [version.status for version in world.versions(model_id)] == ["retired", "current"]
     world.database.engine.dispose()

@@ -18,8 +18,8 @@ from expunge.service.infra.tables import (
     WebhookEndpoint,
 )
 from expunge.service.models.retrain_plan import plan_of
+from expunge.service.queue import Deletions
 from expunge.service.requests import intake
-from expunge.workers.runtime.jobs import Deletions
 from tests.workers.test_retrain import entries
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee

@@ -18,7 +18,7 @@ from expunge.service.cli.checks import Finding
 from expunge.service.infra import files as storage
 from expunge.service.infra.db import now
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import FeedItem, Generation, Heartbeat, Model, Version
+from expunge.service.infra.tables import Generation, Heartbeat, Model, Version
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND
 from expunge.service.models.generations import open_generation
 from expunge.workers import doctor as sickbay
@@ -141,20 +141,13 @@ def exhausted_and_asked(world: World) -> None:
     world.delete("person-1")
 
 
-def old_list(world: World) -> None:
-    with world.database.write() as session:
-        at = now(session) - 41 * 86_400 * SECOND
-        row = {"item": "A7kP2xQ9Lm4R", "list_name": "Email", "source": "20260812_4821", "digest": "0" * 64}
-        session.add(FeedItem(tenant_id="default", imported_at=at, shared=False, **row))
-
-
 def lose_state(world: World) -> None:
     (world.settings.private_store / world.rows_of(Version)[0].state).unlink()
 
 
 # fault -> (how it comes about, the finding's name, a word of what is said)
 FAULTS: dict[str, tuple[Break, str, str]] = {
-    "missing secret": (after(lambda w: w.settings.pepper_file.unlink()), "pepper_file", "EXPUNGE_PEPPER_FILE"),
+    "missing secret": (after(lambda w: w.settings.pepper_file.unlink()), "pepper_file", "EXPUNGE_SECRETS"),
     "secret that others read": (after(lambda w: w.settings.pepper_file.chmod(0o644)), "pepper_file", "chmod 600"),
     "unreachable database": (
         lambda w: w.settings.model_copy(
@@ -174,7 +167,6 @@ FAULTS: dict[str, tuple[Break, str, str]] = {
     "no scheduler": (without("scheduler"), "scheduler", "expunge run scheduler"),
     "clock of a process": (after(wrong_clock), "clock", "worker is 90 s behind"),
     "store not writable": (store_under_a_file, "store", "cannot be written"),
-    "disk nearly full": (altered(disk_reserve_bytes=10**18), "disk", "EXPUNGE_DISK_RESERVE_BYTES"),
     "recipe that does not import": (
         after(lambda w: (w.settings.recipes / "bad.py").write_text("import no_such_module\ndef recipe(): ...\n")),
         "recipe bad",
@@ -203,7 +195,6 @@ FAULTS: dict[str, tuple[Break, str, str]] = {
     ),
     "trajectory of another torch": (after(trajectory_of_another_torch), "generation of m", "torch 1.13.1"),
     "requests that an exhausted budget blocks": (after(exhausted_and_asked), "budget of m", "1 requests wait"),
-    "deletion lists fetched too long ago": (after(old_list), "deletion_lists", "41 days ago"),
     "state of a generation gone": (after(lose_state), "generation of m", "The stored state "),
 }
 

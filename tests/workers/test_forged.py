@@ -8,7 +8,7 @@ import pytest
 from kombu.exceptions import ContentDisallowed
 from kombu.serialization import loads, prepare_accept_content
 
-from expunge.service.infra.queue import notify as queue
+from expunge.service.infra.broker.notify import consumer
 from tests.workers.worlds import World
 
 FORGED: tuple[Any, ...] = (
@@ -31,7 +31,7 @@ def test_forged_messages_change_nothing_and_do_not_stop_the_worker(world: World)
 
 @pytest.mark.parametrize("kind", ["application/x-python-serialize", "application/x-yaml", "application/x-msgpack"])
 def test_a_message_of_another_kind_is_not_even_read(kind: str) -> None:
-    app = queue.consumer("redis://127.0.0.1:1/0")
+    app = consumer("redis://127.0.0.1:1/0")
     assert list(app.conf.accept_content) == ["json"]
     with pytest.raises(ContentDisallowed):
         loads(b"\x80\x04N.", kind, "binary", accept=prepare_accept_content(app.conf.accept_content))

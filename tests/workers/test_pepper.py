@@ -30,7 +30,7 @@ def test_the_first_api_key_fixes_the_pepper_and_no_process_starts_under_another(
     assert pepper_findings(world) == []
     adopt_secret(world.settings.pepper_file)
     for start in (create_app, Storage.of, open_scheduler):
-        with pytest.raises(SettingsError, match=f"EXPUNGE_PEPPER_FILE: .* pepper {first}"):
+        with pytest.raises(SettingsError, match=f"EXPUNGE_SECRETS: .* pepper {first}"):
             start(world.settings)
     found = pepper_findings(world)
     assert [each.well for each in found] == [False] and first in found[0].what

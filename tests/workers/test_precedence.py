@@ -8,10 +8,9 @@ import pytest
 from sqlalchemy import select
 
 from expunge.service.infra.tables import AuditEntry, Model, Task, WorkUnit
+from expunge.service.queue import Interrupted, claims, give_way, waiting_deletions
 from expunge.workers.app import Worker
 from expunge.workers.training import parallel as work_units
-from expunge.workers.update import precedence
-from expunge.workers.update.precedence import Interrupted, give_way, waiting_deletions
 from tests.workers.test_calibrate import release_connections
 from tests.workers.test_crashes import die_at
 from tests.workers.test_work_units import keep_lease
@@ -21,7 +20,7 @@ from tests.workers.worlds import World
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other worker would take the deletion."""
-    monkeypatch.setattr(precedence, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.0)
 
 
 def asked_after_the_first_work_unit(world: World, monkeypatch: pytest.MonkeyPatch, subject: str) -> list[str]:

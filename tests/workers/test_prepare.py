@@ -9,9 +9,8 @@ import pytest
 from sqlalchemy import select
 
 from expunge.service.infra.tables import AuditEntry, BudgetEntry, Membership, Removal, StoredVector
+from expunge.service.queue import Preparation, Stale
 from expunge.service.requests.reasons import Reason
-from expunge.workers.runtime.jobs import Preparation
-from expunge.workers.runtime.lease import Stale
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage.key_store import HolderKey
 from expunge.workers.training import run as prepare

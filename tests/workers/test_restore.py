@@ -48,13 +48,13 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.models import restore_guard as backups
 from expunge.service.models.restore_guard import PutBack
+from expunge.service.queue import end_without_version
 from expunge.service.requests import identity_check as verification
 from expunge.service.requests import legal_holds as holds
 from expunge.service.requests import suppression
 from expunge.service.requests.cancel import cancel
 from expunge.workers.scheduler import run as scheduler
 from expunge.workers.scheduler.restore import restore
-from expunge.workers.update.task_results import end_without_version
 from expunge_client import verify_certificate
 from expunge_client.cli.main import app
 from expunge_client.cli.output import CommandError
@@ -168,7 +168,7 @@ def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: 
     assert "version 3 of m" in differs(old) or "version 4 of m" in differs(old)
     assert state(old, model_id) != state(world, model_id)
 
-    report = restore(old.storage, old.settings.lease_seconds, signer(old), [log] if with_log else [])
+    report = restore(old.storage, old.limits.lease_seconds, signer(old), [log] if with_log else [])
 
     assert state(old, model_id) == state(world, model_id)
     assert requests(old) == known
@@ -189,7 +189,7 @@ def test_the_log_goes_on_where_it_was_and_contradicts_no_signed_head(world: Worl
     old = snapshot(world)
     released(world, model_id, "p1")
     log = export(world)
-    restore(old.storage, old.settings.lease_seconds, signer(old), [log])
+    restore(old.storage, old.limits.lease_seconds, signer(old), [log])
     confirmed(old)
     released(old, model_id, "p2")
     head, lines = export(old)
@@ -199,7 +199,7 @@ def test_the_log_goes_on_where_it_was_and_contradicts_no_signed_head(world: Worl
 
 def rotated(world: World, monkeypatch: pytest.MonkeyPatch) -> Verifier:
     """The command as an operator runs it; returns the key in use from now on."""
-    for name in ("home", "store", "signing_key_file"):
+    for name in ("home", "store", "secrets"):
         monkeypatch.setenv(f"EXPUNGE_{name.upper()}", str(getattr(world.settings, name)))
     monkeypatch.setenv("EXPUNGE_DATABASE_URL", world.database.engine.url.render_as_string(hide_password=False))
     done = CliRunner().invoke(app, ["audit", "rotate-key"])
@@ -232,8 +232,8 @@ def test_a_restore_across_a_rotation_raises_no_alarm_and_old_certificates_verify
         newest = rotated(world, monkeypatch)
         world.delete(f"p{4 + _}")
     exports = [export(world)] if log == "an export of after" else exports
-    restore(old.storage, old.settings.lease_seconds, signer(old), exports)
-    restore(old.storage, old.settings.lease_seconds, signer(old), exports)  # repeatable
+    restore(old.storage, old.limits.lease_seconds, signer(old), exports)
+    restore(old.storage, old.limits.lease_seconds, signer(old), exports)  # repeatable
     check_log(old.database, newest)  # the scheduler's check may come before its first signature
     confirmed(old)
     released(old, model_id, "p2")
@@ -278,7 +278,7 @@ def test_a_restore_believes_no_handover_that_the_key_in_use_did_not_acknowledge(
     for liar in (stolen, thief):
         head = liar.checkpoint(len(more), tree.root_of([bytes.fromhex(line["leaf_hash"]) for line in more]))
         with pytest.raises(NotAuthentic):
-            restore(old.storage, old.settings.lease_seconds, current, [(head, more)])
+            restore(old.storage, old.limits.lease_seconds, current, [(head, more)])
     assert old.count(Restoration) == 0
 
 
@@ -293,8 +293,8 @@ def test_exports_are_compared_by_the_heads_that_sign_for_them(world: World, snap
     padded = [*shorter[1], *({"index": len(shorter[1]) + place, **line} for place in range(9))]
     for exports in ([(shorter[0], padded)], [longer, (shorter[0], padded)], [(longer[0], longer[1][:-1])]):
         with pytest.raises(NotAuthentic):
-            restore(old.storage, old.settings.lease_seconds, signer(old), exports)
-    report = restore(old.storage, old.settings.lease_seconds, signer(old), [shorter, longer, shorter])
+            restore(old.storage, old.limits.lease_seconds, signer(old), exports)
+    report = restore(old.storage, old.limits.lease_seconds, signer(old), [shorter, longer, shorter])
     assert report.requests_lost == [asked]
 
 
@@ -302,11 +302,11 @@ def test_nothing_is_claimed_and_nothing_kept_until_the_operator_confirms(world: 
     model_id = world.live(min_guarantee="proved")
     waiting = world.delete("p1")
     old = snapshot(world)
-    restore(old.storage, old.settings.lease_seconds, signer(old), [])
+    restore(old.storage, old.limits.lease_seconds, signer(old), [])
     for _ in range(2):
         old.work(model_id)
         assert old.task(waiting).status == "queued" and len(old.versions(model_id)) == 1
-    report = restore(old.storage, old.settings.lease_seconds, signer(old), [])
+    report = restore(old.storage, old.limits.lease_seconds, signer(old), [])
     assert report.versions == [] and old.count(Restoration) == 1, "repeated, it is one restoration"
     confirmed(old)
     old.work(model_id)
@@ -326,7 +326,7 @@ def test_what_the_log_tells_is_done_again(world: World, snapshot: Snapshot) -> N
         revoke_key(session, keys[stolen].id)
     with world.database.write() as session:
         hold = holds.place(session, world.storage.pepper, TENANT, subject_id="p7", sample_id=None, reason="court").id
-    report = restore(old.storage, old.settings.lease_seconds, signer(old), [export(world)])
+    report = restore(old.storage, old.limits.lease_seconds, signer(old), [export(world)])
     assert report.holds_lost == [] and [row.id for row in old.rows_of(Hold)] == [hold]
     assert sorted(each.split()[0] for each in report.reapplied) == ["hold.placed", "key.revoked", "suppression.lifted"]
     with old.database.read() as session:
@@ -349,7 +349,7 @@ def test_what_was_decided_since_the_backup_on_unverified_requests_stays_decided(
         verification.reject(session, session.get_one(DeletionRequest, refused), "told by phone")
         cancel(session, session.get_one(DeletionRequest, gone))
     log = export(world)
-    restore(old.storage, old.settings.lease_seconds, signer(old), [log] if with_log else [])
+    restore(old.storage, old.limits.lease_seconds, signer(old), [log] if with_log else [])
     confirmed(old)
     stands = {name: old.request(each).status for name, each in (("done", done), ("asked", asked))}
     stands |= {"refused": old.request(refused).status, "gone": old.request(gone).status}
@@ -369,7 +369,7 @@ def test_a_generation_that_the_backup_does_not_hold_is_not_served_and_says_so(wo
     world.delete("p1")
     retrained(world, model_id)
     assert [version.generation_id for version in world.versions(model_id)][-1] != old.generation(model_id).id
-    report = restore(old.storage, old.settings.lease_seconds, signer(old), [])
+    report = restore(old.storage, old.limits.lease_seconds, signer(old), [])
     model = old.model(model_id)
     assert (model.status, [v.status for v in old.versions(model_id)]) == ("retired", ["retired"])
     assert "another name" in (model.reason or "") and sorted(report.retired) == ["later", "m"]
@@ -386,7 +386,7 @@ def test_what_a_lost_version_carried_out_is_completed_and_certified_of_the_other
     old = snapshot(world)
     retrained(world, lost)
     assert world.request(request).status == "completed"
-    restore(old.storage, old.settings.lease_seconds, signer(old), [])
+    restore(old.storage, old.limits.lease_seconds, signer(old), [])
     confirmed(old)
     tasks = {task.model_id: task for task in old.rows_of(Task)}
     assert (tasks[lost].status, tasks[lost].reason, tasks[lost].version_id) == ("completed", "model_retired", None)
@@ -407,13 +407,13 @@ def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_sp
     old = snapshot(world)
     world.delete("p1")
     job = world.claim(model_id)
-    end_without_version(world.storage, job, {}, budget_cost)  # type: ignore[arg-type]
+    end_without_version(world.storage.database, world.storage.journal, job, {}, budget_cost)  # type: ignore[arg-type]
     world.storage.database.close()
     world.storage.keys.close()
     world.expire_lease(model_id)
     die_at(world, "publish-inside-commit", lambda other: other.work(model_id))
     committed = len(world.versions(model_id)) == 2
-    report = restore(old.storage, old.settings.lease_seconds, signer(old), [])
+    report = restore(old.storage, old.limits.lease_seconds, signer(old), [])
     assert old.generation(model_id).spent == 2 * budget_cost == sum(row.budget_cost for row in old.rows_of(BudgetEntry))
     assert report.spent == {str(old.generation(model_id).id): 2 * budget_cost}
     assert len(old.versions(model_id)) == 1 or committed
@@ -424,10 +424,10 @@ def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_sp
 def test_a_restore_waits_until_workers_and_scheduler_are_stopped(world: World) -> None:
     world.pulse().beat()
     with pytest.raises(NotAuthentic, match="stop workers"):
-        restore(world.storage, world.settings.lease_seconds, signer(world), [])
+        restore(world.storage, world.limits.lease_seconds, signer(world), [])
     with world.database.write() as session:
         session.get_one(Heartbeat, world.process.owner).beat_at = 1
-    restore(world.storage, world.settings.lease_seconds, signer(world), [])
+    restore(world.storage, world.limits.lease_seconds, signer(world), [])
 
 
 def test_a_worker_starts_on_a_database_older_than_its_store_and_claims_nothing(
@@ -463,7 +463,7 @@ def test_the_api_starts_on_a_database_older_than_its_store_and_says_so(world: Wo
     assert said in next(each.what for each in doctor(old.settings) if each.name == "witness")
     with old.database.write() as session:
         session.execute(delete(Heartbeat))
-    restore(old.storage, old.settings.lease_seconds, signer(old), [])
+    restore(old.storage, old.limits.lease_seconds, signer(old), [])
     confirmed(old)
     with TestClient(create_app(old.settings), headers=door) as api:
         assert api.get("/v1/models/m/versions/2/checkpoint").status_code == 200
@@ -495,7 +495,7 @@ def test_vectors_of_weights_that_a_repair_has_left_behind_are_never_used(world: 
     model_id = world.live("steps", options={"repair_epochs": 1}, threshold=10.0)
     old = snapshot(world)
     released(world, model_id, "p1")
-    restore(old.storage, old.settings.lease_seconds, signer(old), [])
+    restore(old.storage, old.limits.lease_seconds, signer(old), [])
     confirmed(old)
     assert old.count(StoredVector) == 0
     (later,) = released(old, model_id, "p2")
@@ -524,7 +524,7 @@ def test_a_release_whose_worker_died_at_its_commit_is_known_before_anything_of_i
     dying(world, "worker-after-commit", model_id)
     assert scheduler.open_scheduler(world.settings).tick()
 
-    restore(old.storage, old.settings.lease_seconds, signer(old))
+    restore(old.storage, old.limits.lease_seconds, signer(old))
 
     assert state(old, model_id) == state(world, model_id)
     confirmed(old)
@@ -539,7 +539,7 @@ def test_a_draw_that_was_never_committed_counts_in_every_restore(world: World, s
     dying(world, "publish-inside-commit", model_id)
 
     for old in backups_of_then:
-        restore(old.storage, old.settings.lease_seconds, signer(old))
+        restore(old.storage, old.limits.lease_seconds, signer(old))
 
         assert old.generation(model_id).spent == world.generation(model_id).budget_cost
 
@@ -565,7 +565,7 @@ def test_a_restore_on_purpose_without_an_export_goes_on_signing_publishing_and_v
         scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
     for number, old in enumerate(backups_of_then, 1):
         begins = head_of(old)
-        restore(old.storage, old.settings.lease_seconds, signer(old))
+        restore(old.storage, old.limits.lease_seconds, signer(old))
         confirmed(old)
         with old.database.read() as session:
             assert epoch_of(session) == number
@@ -600,7 +600,7 @@ def test_until_the_confirmation_whoever_looks_is_told_to_confirm(world: World, s
     scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
     with pytest.raises(backups.PutBack, match="Run `expunge restore`"):
         old.storage.guard.look()
-    restore(old.storage, old.settings.lease_seconds, signer(old))
+    restore(old.storage, old.limits.lease_seconds, signer(old))
     with pytest.raises(backups.PutBack, match="run `expunge restore --confirm`"):
         old.storage.guard.look()
     confirmed(old)
@@ -610,7 +610,7 @@ def test_until_the_confirmation_whoever_looks_is_told_to_confirm(world: World, s
 def test_a_confirmation_that_ends_before_its_commit_begins_the_next_epoch_when_it_is_repeated(world: World) -> None:
     world.live(min_guarantee="proved")
     witness = Witness(world.storage.store.folder)
-    restore(world.storage, world.settings.lease_seconds, signer(world))
+    restore(world.storage, world.limits.lease_seconds, signer(world))
     with pytest.raises(KeyboardInterrupt), world.database.write() as session:
         backups.confirm(session, TENANT, witness)
         raise KeyboardInterrupt
@@ -624,7 +624,7 @@ def test_the_command_confirms_only_where_the_store_takes_the_epoch(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.live(min_guarantee="proved")
-    restore(world.storage, world.settings.lease_seconds, signer(world))
+    restore(world.storage, world.limits.lease_seconds, signer(world))
     epochs = Path(world.settings.store) / EPOCHS
     epochs.write_text("not a folder")
     for name in ("home", "database_url"):

@@ -41,7 +41,7 @@ def test_who_is_known_from_the_journal_alone_gets_a_certificate(
     request = world.delete("p1")
     for model_id in models[: 2 if finished else 1]:
         world.work(model_id)
-    restore(old.storage, old.settings.lease_seconds, signer(old), [export(world)] if with_log else [])
+    restore(old.storage, old.limits.lease_seconds, signer(old), [export(world)] if with_log else [])
     confirmed(old)
     for model_id in models:
         old.work(model_id)

@@ -22,7 +22,7 @@ HOUR = 3_600
 
 
 def restored(old: World, log: World) -> RestoreReport:
-    report = restore(old.storage, old.settings.lease_seconds, signer(old), [export(log)])
+    report = restore(old.storage, old.limits.lease_seconds, signer(old), [export(log)])
     confirmed(old)
     return report
 
@@ -86,7 +86,7 @@ def test_a_generation_of_a_lost_model_gives_its_number_spending_and_keys_to_nobo
     keys = old.storage.keys
     assert lost.id in keys.generations()
 
-    report = restore(old.storage, old.settings.lease_seconds, signer(old))
+    report = restore(old.storage, old.limits.lease_seconds, signer(old))
     assert report.retired == ["lost"]
     assert erase_lost(old.database, keys) == 0, "not before the operator has confirmed that this backup is the one"
     confirmed(old)
@@ -94,7 +94,7 @@ def test_a_generation_of_a_lost_model_gives_its_number_spending_and_keys_to_nobo
     assert old.generation(again).id > lost.id
     assert erase_lost(old.database, keys) == 1
     assert keys.generations() == {old.generation(again).id, old.generation(old.model_named("kept")).id}
-    restore(old.storage, old.settings.lease_seconds, signer(old))
+    restore(old.storage, old.limits.lease_seconds, signer(old))
     assert old.generation(again).spent == 0, "the lost model's updates are not charged to another"
     confirmed(old)
     released(old, again, "p2")
@@ -108,7 +108,7 @@ def test_what_a_restore_retires_is_destroyed(world: World, snapshot: Snapshot) -
     old = snapshot(world)
     world.delete("p1")
     retrained(world, model_id)
-    report = restore(old.storage, old.settings.lease_seconds, signer(old))
+    report = restore(old.storage, old.limits.lease_seconds, signer(old))
     confirmed(old)
     assert report.retired == ["m"] and old.generation(model_id).status == "ended"
     assert old.count(StoredVector) == 0
@@ -127,7 +127,7 @@ def test_what_a_legal_hold_keeps_in_a_model_that_a_restore_retires_stays_until_t
     old = snapshot(world)
     world.delete("p1")
     retrained(world, model_id)
-    report = restore(old.storage, old.settings.lease_seconds, signer(old))
+    report = restore(old.storage, old.limits.lease_seconds, signer(old))
     confirmed(old)
     (hold,) = old.rows_of(Hold)
     assert report.kept == {"m": [hold.id]} and any("Model m is retired" in line for line in report.to_do)
@@ -150,6 +150,6 @@ def test_served_versions_whose_files_are_gone_are_named(world: World, snapshot: 
         assert world.request(asked).status == "completed"
     world.storage.store.delete(world.head(swept).checkpoint)
     world.storage.private.delete(world.head(without_state).state)
-    report = restore(old.storage, old.settings.lease_seconds, signer(old))
+    report = restore(old.storage, old.limits.lease_seconds, signer(old))
     assert report.files_missing == ["bare/2", "swept/2"]
     assert any("files_missing" in line for line in report.to_do)

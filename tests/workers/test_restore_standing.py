@@ -64,7 +64,7 @@ def test_nobody_comes_back_whose_hold_was_lifted_after_the_backup(
     world.work(model_id)
     assert world.request(request).status == "completed"
 
-    report = restore(old.storage, old.settings.lease_seconds, signer(old), [export(world)] if with_log else [])
+    report = restore(old.storage, old.limits.lease_seconds, signer(old), [export(world)] if with_log else [])
     confirmed(old)
 
     assert old.request(request).status == "completed" and in_force(old) == set()
@@ -104,7 +104,7 @@ def test_holds_that_were_placed_after_the_backup_stand_again(world: World, snaps
     with world.database.write() as session:
         pepper = world.storage.pepper
         by_sample = holds.place(session, pepper, TENANT, subject_id=None, sample_id="s3", reason="court").id
-    report = restore(old.storage, old.settings.lease_seconds, signer(old), [export(world)])
+    report = restore(old.storage, old.limits.lease_seconds, signer(old), [export(world)])
     confirmed(old)
     assert in_force(old) == {kept, by_sample} == set(report.holds_to_check) and report.holds_lost == []
     rows = {row.id: (row.subject_digest, row.sample_digest) for row in old.rows_of(Hold)}
@@ -135,7 +135,7 @@ def test_a_hold_whose_text_was_moved_is_named(world: World, snapshot: Snapshot) 
         entry = session.scalars(select(AuditEntry).where(AuditEntry.kind == "hold.placed")).one()
         other = json.loads(entry.body) | {"hold": "0" * 32}
         entry.body = json.dumps(other, sort_keys=True, separators=(",", ":"))
-    report = restore(old.storage, old.settings.lease_seconds, signer(old), [export(world)])
+    report = restore(old.storage, old.limits.lease_seconds, signer(old), [export(world)])
     assert report.holds_lost == ["0" * 32] and in_force(old) == set() and hold not in in_force(old)
     assert any("Place" in each for each in report.to_do)
 
@@ -185,7 +185,7 @@ def test_no_door_that_was_closed_after_the_backup_is_open_after_the_restore(worl
     old = snapshot(world)
     successor = change(world, made)
     closes_at = world.rows_of(ApiKey)
-    report = restore(old.storage, old.settings.lease_seconds, signer(old), [export(world)])
+    report = restore(old.storage, old.limits.lease_seconds, signer(old), [export(world)])
     confirmed(old)
     assert made.open(old) == made.open(world) == {"kept", "overlapping"}
     ends = {row.id: row.expires_at for row in closes_at}
@@ -207,7 +207,7 @@ def test_without_a_log_everything_that_may_have_changed_is_named(world: World, s
     old = snapshot(world)
     change(world, made)
     lift(world, hold)
-    report = restore(old.storage, old.settings.lease_seconds, signer(old))
+    report = restore(old.storage, old.limits.lease_seconds, signer(old))
     assert (report.holds_to_check, report.webhooks_to_check) == ([hold], [made.hook])
     assert sorted(report.keys_to_check) == sorted(key.id for key in made.keys.values())
     told = " ".join(report.to_do)
@@ -228,9 +228,9 @@ def test_each_kind_of_thing_that_may_have_changed_unseen_has_its_line(
     seen = world if with_log else old
     last = max(row.created_at for row in seen.rows_of(AuditEntry))
     world.delete("p3")
-    report = restore(old.storage, old.settings.lease_seconds, signer(old), [log] if with_log else [])
+    report = restore(old.storage, old.limits.lease_seconds, signer(old), [log] if with_log else [])
     assert report.unknown_from == last
-    kinds = ("Requests", "Holds", "Keys", "Webhooks", "Deletion lists")
+    kinds = ("Requests", "Holds", "Keys", "Webhooks")
     lines = {kind: [line for line in report.to_do if line.startswith(f"{kind}:")] for kind in kinds}
     assert all(len(told) == 1 and rfc_3339(last) in told[0] for told in lines.values()), report.to_do
 
@@ -242,7 +242,7 @@ def test_what_a_repeated_restore_knows_already_is_told_once(world: World, snapsh
     change(world, made)
     place(world, "p1")
     log = export(world)
-    first, second = (restore(old.storage, old.settings.lease_seconds, signer(old), [log]) for _ in range(2))
+    first, second = (restore(old.storage, old.limits.lease_seconds, signer(old), [log]) for _ in range(2))
     assert len(first.reapplied) == 5 and second.reapplied == [] and len(in_force(old)) == 1
 
 
@@ -256,7 +256,7 @@ def test_a_hold_that_a_later_release_shows_to_be_lifted_is_lifted_and_no_other(
     asked = world.delete("p1")
     world.work(model_id)
     newer = place(world, "p1")
-    report = restore(old.storage, old.settings.lease_seconds, signer(old), [export(world)])
+    report = restore(old.storage, old.limits.lease_seconds, signer(old), [export(world)])
     confirmed(old)
     assert in_force(old) == {hold, newer} and not [each for each in report.reapplied if "released" in each]
     old.work(other)

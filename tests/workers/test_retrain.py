@@ -23,12 +23,10 @@ from expunge.service.infra.tables import (
     Task,
 )
 from expunge.service.models.retrain_plan import retrain_lease
-from expunge.workers.runtime.jobs import Deletions, Preparation
-from expunge.workers.runtime.lease import Stale
+from expunge.service.queue import Deletions, Preparation, Stale
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.scheduler import run as scheduler
 from expunge.workers.training import run as prepare
-from expunge.workers.update.run import update
 from tests.workers import meanwhile
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee
@@ -183,7 +181,7 @@ def test_the_old_generation_updates_on_while_the_candidate_is_built(world: World
     other = world.delete("p7")
     deletions = world.claim(model_id, owner="second")
     assert isinstance(deletions, Deletions)
-    update(world.errand(deletions))
+    world.update(deletions)
     assert (world.request(other).status, world.head(model_id).number) == ("completed", 2)
     finish_retrain(world, job, ready, watch)
     head = world.head(model_id)
@@ -208,7 +206,7 @@ def test_a_release_that_the_switch_overtook_writes_nothing(world: World) -> None
     assert world.request(request).status == "completed"
     before = world.footprint()
     with pytest.raises(Stale):
-        update(world.errand(slow))
+        world.update(slow)
     assert world.footprint() == before
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import event
 
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.tables import StoredVector
+from expunge.service.models.vectors import write_vectors
 from expunge.workers.storage import private_state as state
 from tests.workers.test_calibrate import release_connections
 from tests.workers.worlds import World, open_world
@@ -96,7 +97,7 @@ def written(world: World, generation_id: int, rows: int, numbers: int, seed: int
     vectors = {f"{seed:032x}{index:032x}": vector.clone() for index, vector in enumerate(drawn)}
     for batch in state.seal_vectors(world.storage.keys, generation_id, vectors):
         with world.database.write() as session:
-            state.write_vectors(session, batch)
+            write_vectors(session, batch)
     return vectors
 
 

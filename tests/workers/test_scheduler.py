@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from expunge.service.infra.broker.notify import notify, publisher
 from expunge.service.infra.db import Busy, now
-from expunge.service.infra.queue import notify as queue
 from expunge.service.infra.tables import Erasure, IdempotencyKey, Model, TreeHead, Version
-from expunge.workers.runtime.jobs import Deletions
+from expunge.service.queue import Deletions
 from expunge.workers.scheduler import run as scheduler
 from expunge.workers.storage.crypto_erase import destroy_keys, drop_superseded_state
 from tests.harness.files import path_in
@@ -79,15 +79,15 @@ def test_ten_requests_ring_once(world: World) -> None:
     model_id = world.live()
     for index in range(10):
         world.delete(f"p{index}")
-        queue.notify(world.database, world.process.notifier, [model_id])
+        notify(world.database, world.process.notifier, [model_id])
     assert messages(world) == 1
 
 
 def test_an_unreachable_broker_loses_no_request(world: World) -> None:
     model_id = world.live()
     request = world.delete("p3")
-    dead = queue.publisher("redis://127.0.0.1:1/0")
-    queue.notify(world.database, dead, [model_id])
+    dead = publisher("redis://127.0.0.1:1/0")
+    notify(world.database, dead, [model_id])
     world.change(Model, model_id, notified_at=1)
     assert scheduler.sweep(world.database, world.process.notifier) == 1
     world.work(model_id)

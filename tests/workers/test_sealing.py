@@ -63,7 +63,7 @@ def test_sealed_data_open_only_at_their_place_under_their_key() -> None:
         sealer.open("1/bob", sealed)
     with pytest.raises(Damaged, match="another key"):
         Sealer(new_key()).open("1/ada", sealed)
-    with pytest.raises(Damaged, match="EXPUNGE_SEALING_KEY_FILE"):
+    with pytest.raises(Damaged, match="EXPUNGE_SECRETS"):
         Sealer(new_key()).open("state", sealed)
 
 

@@ -24,17 +24,16 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.models.retrain_plan import PlannedRetrain, plan_of, retrain_lease
+from expunge.service.queue import Deletions, Preparation
 from expunge.service.requests import cancel as cancellation
 from expunge.service.requests import intake
 from expunge.service.requests import legal_holds as holds
-from expunge.workers.runtime.jobs import Deletions, Preparation
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.scheduler import run as scheduler
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage.private_state import STATE
 from expunge.workers.training import run as prepare
 from expunge.workers.training.run import Ready
-from expunge.workers.update.run import update
 from tests.harness.files import names_in, root_of
 from tests.workers import meanwhile
 from tests.workers.test_calibrate import ASKED as CALIBRATED
@@ -111,7 +110,7 @@ def test_whoever_the_old_generation_forgets_during_the_draft_is_not_in_the_switc
         done.append(world.delete("p7"))
         deletions = world.claim(model_id, owner="second")
         assert isinstance(deletions, Deletions)
-        update(world.errand(deletions))
+        world.update(deletions)
         assert world.request(done[0]).status == "completed"
 
     while_drafting(ready, release_another)
@@ -383,14 +382,14 @@ def test_a_candidate_is_rung_for_whatever_the_models_own_lease_and_cadence_say(w
     assert scheduler.sweep(world.database, world.process.notifier) == 0
 
 
-def test_a_deadline_opens_the_cadence_two_measured_retrains_ahead(world: World) -> None:
+def test_a_deadline_opens_the_cadence_a_day_and_two_measured_retrains_ahead(world: World) -> None:
     model_id = world.live(cadence_seconds=36_000)
     for person in ("p1", "p2"):
         request = world.delete(person)
         world.work(model_id)
     assert world.request(request).status == "queued"
     with world.database.read() as session:
-        soon = now(session) + seconds(3600)
+        soon = now(session) + seconds(86_400 + 3600)
     world.change(DeletionRequest, request, due_at=soon)
     for measured, status in ((600.0, "queued"), (1900.0, "completed")):
         world.change(Generation, world.model(model_id).generation_id, report={"seconds": measured})

@@ -430,7 +430,7 @@ def test_the_child_process_sees_no_secret_and_leaves_nothing(
 
 
 def test_a_training_without_an_end_is_killed_and_refused_under_the_same_lease(written: Callable[..., World]) -> None:
-    world = written("while True:\n    time.sleep(1)", trial_seconds=6, lease_seconds=3)
+    world = written("while True:\n    time.sleep(1)", trial_seconds=6).limited(lease_seconds=3.0)
     model_id = world.register("bad", "retrain")
     pulse = world.pulse()
     pulse.start()

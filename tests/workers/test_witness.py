@@ -22,12 +22,11 @@ from expunge.service.infra.db import Busy, now
 from expunge.service.infra.tables import AuditEntry, Heartbeat, Lease, Model, SweptFile, Task, TreeHead
 from expunge.service.models import restore_guard
 from expunge.service.models.restore_guard import Guard, PutBack
+from expunge.service.queue import Deletions, Draft, Stale
+from expunge.service.queue.leases import take
 from expunge.workers.runtime.db_retry import retry
-from expunge.workers.runtime.jobs import Deletions
-from expunge.workers.runtime.lease import Stale, take
 from expunge.workers.scheduler.run import LEASE, Scheduler, hold_lease, open_scheduler, sweep, sweep_files
-from expunge.workers.update import publish as publishing
-from expunge.workers.update.run import update
+from expunge.workers.update import draft
 from tests.harness.files import root_of
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import TENANT, World, seconds
@@ -160,7 +159,7 @@ def test_a_publication_asks_in_its_own_transaction_too(
     assert isinstance(job, Deletions)
     monkeypatch.setattr(Guard, "look", lambda *_: None)
     with pytest.raises(PutBack, match="lacks version 2 of m"):
-        update(world.errand(job))
+        world.update(job)
     assert len(world.versions(model_id)) == 1
 
 
@@ -301,7 +300,7 @@ def test_a_token_is_never_given_again_by_a_database_that_lost_the_claim(world: W
     assert isinstance(lost, Deletions) and isinstance(again, Deletions)
     assert token == lost.lease.token != again.lease.token
     with pytest.raises(Stale):
-        update(world.errand(lost))
+        world.update(lost)
     assert len(world.versions(model_id)) == 1
 
 
@@ -311,12 +310,12 @@ def test_a_worker_that_slept_between_its_files_and_its_transaction_publishes_no_
 ) -> None:
     model_id = world.live(min_guarantee="proved")
     request = world.delete("p1")
-    drafted = publishing.write_draft
+    drafted = draft.write_draft
 
-    def sleep_then(*arguments: object, **named: object) -> publishing.Draft:
-        draft = drafted(*arguments, **named)  # type: ignore[arg-type]
+    def sleep_then(*arguments: object, **named: object) -> Draft:
+        written = drafted(*arguments, **named)  # type: ignore[arg-type]
         sweep_files(world.database, world.storage.store, world.storage.private, older_than=-5)
-        return draft
+        return written
 
     with monkeypatch.context() as slept:
         slept.setattr("expunge.workers.update.run.write_draft", sleep_then)

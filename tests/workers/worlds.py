@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import func, select, update
 
 from expunge.service.infra.db import Database, now
+from expunge.service.infra.limits import Limits
 from expunge.service.infra.pseudonyms import new_id, subject_digest
 from expunge.service.infra.settings import Settings, ensure_secrets
 from expunge.service.infra.tables import (
@@ -25,6 +26,7 @@ from expunge.service.infra.tables import (
     Hold,
     Lease,
     Model,
+    Record,
     Removal,
     StoredVector,
     Task,
@@ -33,19 +35,18 @@ from expunge.service.infra.tables import (
 from expunge.service.infra.time import SECOND
 from expunge.service.models import register as registration
 from expunge.service.models.publications import PUBLISHING, claim_digest
+from expunge.service.queue import Claimed, Deletions, Preparation, Result, claim
 from expunge.service.requests import identity_check as verification
 from expunge.service.requests import intake
 from expunge.service.requests.states import Suppress
 from expunge.workers.app import Worker
 from expunge.workers.runtime.heartbeat import Pulse
-from expunge.workers.runtime.jobs import Deletions, Preparation
 from expunge.workers.runtime.model import Benches
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.scheduler.run import LEASE as SCHEDULER
 from expunge.workers.storage.storage import Storage
-from expunge.workers.update.claim import claim
-from expunge.workers.update.run import Errand
+from expunge.workers.update import run
 from unlearning.accounting.policy import Policy
 
 TENANT = "default"
@@ -62,6 +63,10 @@ class World:
         return self.process.settings
 
     @property
+    def limits(self) -> Limits:
+        return self.process.limits
+
+    @property
     def storage(self) -> Storage:
         return self.process.storage
 
@@ -72,6 +77,10 @@ class World:
     def configured(self, **changes: Any) -> World:
         """The same world for a process that is configured otherwise."""
         return World(replace(self.process, settings=self.settings.model_copy(update=changes)))
+
+    def limited(self, **limits: Any) -> World:
+        """The same world for a process with other limits."""
+        return World(replace(self.process, limits=replace(self.limits, **limits)))
 
     def register(self, recipe: str = "convex", method: str = "recollection", name: str = "m", **policy: Any) -> str:
         chosen = Policy.from_json({"method": method, "utility_tolerance": None, **policy})
@@ -113,7 +122,7 @@ class World:
         return Worker(self.process, self.pulse())
 
     def pulse(self) -> Pulse:
-        return Pulse(self.database, self.process.owner, "worker", self.settings.lease_seconds, "cpu")
+        return Pulse(self.database, self.process.owner, "worker", self.limits.lease_seconds, "cpu")
 
     def work(self, model_id: str) -> None:
         """What one notification does."""
@@ -122,8 +131,9 @@ class World:
     def claim(self, model_id: str, owner: str = "another", seconds: float = 30.0) -> Preparation | Deletions | None:
         return claim(self.database, model_id, owner, seconds)
 
-    def errand(self, job: Deletions) -> Errand:
-        return Errand(self.process, Benches(self.settings), job, Stopwatch(self.pulse()))
+    def update(self, job: Deletions, models: Benches | None = None) -> Mapping[Claimed, Result]:
+        watch = Stopwatch(self.pulse())
+        return run.update(job, self.storage, models or Benches(self.settings), self.settings, watch)
 
     def expire_lease(self, model_id: str) -> None:
         """As if the worker had died and its lease had run out."""
@@ -217,8 +227,7 @@ def settings_of(home: Path, database_url: str, recipes: Path = RECIPES, **change
     """Return the settings of a world in ``home``, with its own copy of ``recipes``: nobody else edits its models'."""
     copies = home.parent / "recipes"
     shutil.copytree(recipes, copies, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    defaults = {"lease_seconds": 30.0}
-    chosen = Settings(home=home, database_url=database_url, recipes=copies, device="cpu", **defaults | changes)
+    chosen = Settings(home=home, database_url=database_url, recipes=copies, device="cpu", **changes)
     ensure_secrets(chosen)
     return chosen
 
@@ -257,3 +266,10 @@ def open_world(settings: Settings, **stores: Any) -> World:
 
 def seconds(count: float) -> int:
     return int(count * SECOND)
+
+
+def database_text(world: World) -> str:
+    """Every value of every table, as text."""
+    with world.database.read() as session:
+        tables = Record.metadata.sorted_tables
+        return "\n".join(str(tuple(row)) for table in tables for row in session.execute(select(table)))

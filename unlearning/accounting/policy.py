@@ -18,10 +18,16 @@ from unlearning.accounting.gaussian import LEAST_DELTA
 
 SECOND = 1_000_000
 """moments and durations of the planner are whole microseconds"""
+REPAIR = 86_400 * SECOND
+"""before a deadline, in which somebody can repair what fails"""
 LARGEST_ORDERS = 10_000
 """deletion orders of a calibration"""
 AUTO = "auto"
 """in the place of a method that was not named: preparation chooses one by ``method_by_rule``"""
+RULE = (
+    "One rule then chooses it: retrain where samples x features are at most 600,000, else newton where its guarantee "
+    "is proved, else retrain. `expunge check RECIPE --measure` says what each method costs."
+)
 SMALL = 600_000
 """numbers (samples times features): training again on so few takes less time than an update"""
 
@@ -52,13 +58,6 @@ class ForgottenInRecipe(StrEnum):
 
     REFUSE = "refuse"
     LEAVE_OUT = "leave_out"
-
-
-class UncheckedFeed(StrEnum):
-    """What a registration does where its recipe's ``identities`` leave a state's deletion list uncompared."""
-
-    REFUSE = "refuse"
-    ACCEPT = "accept"
 
 
 class PolicyError(ValueError):
@@ -108,7 +107,7 @@ class Policy:
     costs mu^2 = 1e-6, which leaves about 70,000 updates.
 
     Args:
-        method: one of ``unlearning.methods.NAMES``; or ``auto``: preparation chooses by ``method_by_rule``.
+        method: one of ``unlearning.methods.NAMES``; or ``auto``, where none was named: ``method_by_rule`` chooses.
         fallback: ``retrain`` or None. With it, a request that the method cannot serve waits for a cold retrain while
             the current version is served, and the generation is a retrain where the method does not help on the model.
         min_guarantee: the weakest guarantee that may be published.
@@ -122,8 +121,7 @@ class Policy:
         complete_when: with ``served`` a request waits until every known consumer reports a version without the person.
         on_suppressed: for a registration alone. People who ask while the model is prepared, and people whom a retrain
             meets, are left out or forgotten without a question.
-        cadence_seconds: the least time between updates.
-        collect_seconds: how long deletions that repeat the whole training may wait for one another; 0: not at all.
+        cadence_seconds: the least time between updates; a legal deadline comes first.
         retrain_every_seconds: how often the model is trained again on the recipe's present data; 0: when somebody asks.
         utility_tolerance: the greatest fall of holdout accuracy (a fraction) in one update; None: no gate.
         options: the method's own fields.
@@ -147,9 +145,7 @@ class Policy:
     on_exhausted: OnExhausted = OnExhausted.RETRAIN
     complete_when: CompleteWhen = CompleteWhen.PUBLISHED
     on_suppressed: ForgottenInRecipe = ForgottenInRecipe.REFUSE
-    on_unchecked_feed: UncheckedFeed = UncheckedFeed.REFUSE
     cadence_seconds: int = 0
-    collect_seconds: int = 0
     retrain_every_seconds: int = 0
     utility_tolerance: float | None = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -165,7 +161,6 @@ class Policy:
         _seconds("cadence_seconds", self.cadence_seconds)
         if self.method == AUTO and self.options:
             raise PolicyError("options", "options are given without their method.", "Name the method that has them.")
-        _seconds("collect_seconds", self.collect_seconds)
         _seconds("retrain_every_seconds", self.retrain_every_seconds)
         self._check_guarantee()
         if self.fallback == self.method:
@@ -230,8 +225,8 @@ class Policy:
         _known(record, cls, "A policy")
         nullable = {"utility_tolerance"}
         given = {name: value for name, value in record.items() if value is not None or name in nullable}
-        given.setdefault("method", AUTO)
-        return cls(**{name: _read(name, value, methods) for name, value in given.items()})
+        read = {name: _read(name, value, methods) for name, value in given.items()}
+        return cls(**{"method": AUTO, **read})
 
 
 def method_by_rule(samples: int, features: int, provable: bool) -> tuple[str, str]:
@@ -246,12 +241,20 @@ def method_by_rule(samples: int, features: int, provable: bool) -> tuple[str, st
     return "retrain", "On this model newton has no proof, so it is trained again."
 
 
+GONE = {
+    "collect_seconds": "Set cadence_seconds: all deletions of a model share its next update.",
+    "on_unchecked_feed": "Leave it out: the admission check drop of expunge-connect refuses what it cannot compare.",
+    "requests_per_month": "Leave it out: a method that is not named is chosen by the counts of samples and features.",
+}
+"""fields of former releases, and what takes their place"""
+
+
 def _known(record: Mapping[Any, Any], kind: type[Policy | Calibration], what: str) -> None:
     names = [each.name for each in fields(kind)]
     unknown = sorted(str(name) for name in record if name not in names)
-    if "requests_per_month" in unknown:
-        hint = "Leave it out: a method that is not named is chosen by the counts of samples and features."
-        raise PolicyError("requests_per_month", "requests_per_month is no field of a policy any more.", hint)
+    gone = next((name for name in unknown if name in GONE), None)
+    if gone is not None:
+        raise PolicyError(gone, f"{gone} is no field of a policy any more.", GONE[gone])
     if unknown:
         raise PolicyError(unknown[0], f"{what} has no field {unknown[0]!r}.", f"Its fields: {', '.join(names)}.")
 
@@ -261,7 +264,10 @@ def _read(name: str, value: object, methods: Collection[str] | None) -> Any:
         choice = _CHOICES[name]
         return choice(_one_of(name, value, [member.value for member in choice]))
     if name == "method":
-        return value if methods is None else _one_of(name, value, (*methods, AUTO))
+        if value == AUTO and methods is not None:
+            hint = f"Leave the method out. {RULE}"
+            raise PolicyError(name, "method is 'auto', which is no method.", hint)
+        return value if methods is None else _one_of(name, value, methods)
     if name == "fallback":
         return _one_of(name, value, ("retrain",))
     if name == "options":
@@ -294,7 +300,6 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "on_exhausted": OnExhausted,
     "complete_when": CompleteWhen,
     "on_suppressed": ForgottenInRecipe,
-    "on_unchecked_feed": UncheckedFeed,
 }
 
 
@@ -401,11 +406,11 @@ def _at_exhaustion(policy: Policy, queue: Queue) -> Action:
 
 
 def _opens_at(policy: Policy, queue: Queue, clock: Clock) -> int:
-    """Return when the cadence allows the next update; a deadline opens it earlier, two retrains ahead of itself.
+    """Return when the cadence allows the next update; a deadline opens it earlier, a day and two retrains ahead.
 
-    Two retrains: time enough to retrain, and to retrain once more, should the update be refused.
+    That is time enough to retrain, to retrain once more should the update be refused, and to repair what failed.
     """
     if queue.released_at is None:
         return clock.now
     opens = queue.released_at + policy.cadence_seconds * SECOND
-    return opens if queue.due_at is None else min(opens, queue.due_at - 2 * clock.retrain_takes)
+    return opens if queue.due_at is None else min(opens, queue.due_at - REPAIR - 2 * clock.retrain_takes)

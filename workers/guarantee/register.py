@@ -8,11 +8,10 @@ from typing import Any, cast
 
 from expunge.service.infra.db import Database
 from expunge.service.infra.tables import Generation
+from expunge.service.queue import Preparation, fence
 from expunge.workers.guarantee.certify import Terms
 from expunge.workers.guarantee.choose import BOUNDED
 from expunge.workers.guarantee.dry_run import guarantee_to_json
-from expunge.workers.runtime.jobs import Preparation
-from expunge.workers.runtime.lease import fence
 from expunge.workers.runtime.model import Bench
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Policy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
 import traceback
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from sqlalchemy.exc import OperationalError
 
 import unlearning
 from expunge.service.infra.db import Busy
+from expunge.service.queue import without_numbers
 from expunge.service.requests.reasons import Cause
 from expunge.workers.runtime.recipe_messages import hint_of
 from expunge.workers.storage.key_files import KeysMissing
@@ -30,8 +30,6 @@ MACHINE = {
     errno.ETIMEDOUT,
 }
 OUR_CODE = Path(__file__).resolve().parents[2]
-NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
-"""Numbers in a refusal are computed from people's data, so what is stored for long leaves them out."""
 MATHS = Path(unlearning.__file__).resolve().parent
 
 
@@ -50,7 +48,7 @@ def facts_of(error: Exception) -> dict[str, Any]:
     """
     if isinstance(error, RecipeRaised):
         return {"cause": Cause.RECIPE_RAISED, **error.facts}
-    return {"cause": Cause.RECIPE_REFUSED, "detail": NUMBERS.sub("#", getattr(error, "what", type(error).__name__))}
+    return {"cause": Cause.RECIPE_REFUSED, "detail": without_numbers(getattr(error, "what", type(error).__name__))}
 
 
 def of_the_machine(error: Exception) -> bool:

@@ -12,12 +12,12 @@ from pathlib import Path
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
+from expunge.service.infra.broker.messages import Dropped
 from expunge.service.infra.db import Database, now
-from expunge.service.infra.queue.messages import Dropped
 from expunge.service.infra.tables import Generation, Heartbeat
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND
+from expunge.service.queue import TakenLease, renew
 from expunge.workers.runtime.db_retry import retry
-from expunge.workers.runtime.lease import TakenLease, renew
 
 log = logging.getLogger(__name__)
 STATUS = Path("/proc/self/status")

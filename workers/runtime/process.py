@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from celery import Celery
 
-from expunge.service.infra.queue import notify as queue
+from expunge.service.infra.broker.notify import publisher
+from expunge.service.infra.limits import LIMITS, Limits
 from expunge.service.infra.settings import Settings
 from expunge.workers.storage.storage import Storage
 
@@ -21,9 +22,10 @@ class Process:
     settings: Settings
     storage: Storage
     notifier: Celery
+    limits: Limits = LIMITS
 
     @classmethod
-    def of(cls, settings: Settings) -> Process:
+    def of(cls, settings: Settings, limits: Limits = LIMITS) -> Process:
         """Open the process's storage and its queue. Raises Busy, and SettingsError where a secret is missing."""
         owner = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
-        return cls(owner, settings, Storage.of(settings), queue.publisher(settings.broker_url))
+        return cls(owner, settings, Storage.of(settings), publisher(settings.broker_url), limits)

@@ -26,7 +26,6 @@ from expunge.service.infra.tables import (
     AuditEntry,
     Certificate,
     DeletionRequest,
-    FeedItem,
     Generation,
     Heartbeat,
     Hold,
@@ -46,20 +45,26 @@ from expunge.service.models.generations import number_above
 from expunge.service.models.publications import PUBLISHED, RESTORED, facts_of
 from expunge.service.models.restore_guard import unconfirmed
 from expunge.service.models.retire import SERVED, end_retired, holds_in
+from expunge.service.models.vectors import drop_vectors
+from expunge.service.queue import (
+    JournalEntry,
+    drawn,
+    erase,
+    give_back,
+    mark_forgotten,
+    note_exhaustion,
+    queue_tasks,
+    target_of,
+)
 from expunge.service.requests import identity_check as verification
 from expunge.service.requests import legal_holds as holds
 from expunge.service.requests import suppression as suppressions
 from expunge.service.requests.reasons import Reason
 from expunge.service.requests.states import Status, awaits_decision, derive
 from expunge.service.requests.status import end_open_tasks, outcomes_of, record_status, settle
-from expunge.workers.runtime.lease import drawn, give_back
 from expunge.workers.scheduler.replay import RestoreReport, Said, follow, to_do
-from expunge.workers.storage.private_state import drop_vectors
-from expunge.workers.storage.release_journal import JournalEntry, revived
+from expunge.workers.storage.release_journal import revived
 from expunge.workers.storage.storage import Storage
-from expunge.workers.update.publish import erase, mark_forgotten
-from expunge.workers.update.select import target_of
-from expunge.workers.update.task_results import note_exhaustion, queue_tasks
 
 _NOT_IN_THE_TREE = {"id": None, "log_index": None, "leaf_hash": None}
 _RETIRED = (
@@ -104,7 +109,7 @@ def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Seq
 
 
 def _note_what_may_have_changed(session: Session, report: RestoreReport) -> None:
-    """List the holds, keys and webhooks in force, and the newest deletion list.
+    """List the holds, keys and webhooks in force.
 
     Each may have been ended after the last entry of the log, and others made.
     """
@@ -115,8 +120,6 @@ def _note_what_may_have_changed(session: Session, report: RestoreReport) -> None
     report.holds_to_check = list(session.scalars(kept))
     report.keys_to_check = list(session.scalars(keys))
     report.webhooks_to_check = list(session.scalars(hooks))
-    newest = session.scalar(select(func.max(FeedItem.source)))
-    report.lists_to_check = [] if newest is None else [newest]
 
 
 def _note_missing_files(session: Session, storage: Storage, report: RestoreReport) -> None:

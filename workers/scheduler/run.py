@@ -25,14 +25,13 @@ from expunge.service.audit.self_check import keep_checking
 from expunge.service.audit.signed_note import NotAuthentic, Signer
 from expunge.service.audit.witness import EPOCHS, HEADS, UPDATES, Witness
 from expunge.service.certificates.issue import issue_due
-from expunge.service.connect.opendsr.processor import Processor
-from expunge.service.connect.opendsr.requests import announce_statuses
 from expunge.service.infra.actors import SCHEDULER
+from expunge.service.infra.broker.notify import notify_one, publisher
 from expunge.service.infra.db import Busy, Database, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Store
+from expunge.service.infra.limits import LIMITS, Limits
 from expunge.service.infra.pseudonyms import Pepper
-from expunge.service.infra.queue import notify as queue
 from expunge.service.infra.settings import Settings, session_key
 from expunge.service.infra.tables import (
     DeletionRequest,
@@ -50,14 +49,16 @@ from expunge.service.models.figures import FOLDER as FIGURES
 from expunge.service.models.figures import Figures
 from expunge.service.models.restore_guard import Guard, PutBack, unconfirmed
 from expunge.service.models.retrain_plan import retrain_lease
+from expunge.service.models.swept_files import UNPURGED, note, note_deleted
+from expunge.service.models.swept_files import sweep as sweep_store
 from expunge.service.models.tallies import tally
+from expunge.service.queue import alive, alive_at, drawn
 from expunge.service.requests import legal_holds as holds
 from expunge.service.requests.deadlines import warn
 from expunge.service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from expunge.service.requests.status import settle
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.heartbeat import Pulse
-from expunge.workers.runtime.lease import alive, alive_at, drawn
 from expunge.workers.runtime.recipe_messages import drop_messages
 from expunge.workers.scheduler.ssrf_guard import Outbound
 from expunge.workers.scheduler.webhook_sender import WebhookSender
@@ -65,8 +66,6 @@ from expunge.workers.storage.crypto_erase import bury, destroy_keys, erase_ended
 from expunge.workers.storage.key_store import KeyStore
 from expunge.workers.storage.release_journal import confirm_committed
 from expunge.workers.storage.storage import open_places
-from expunge.workers.storage.swept_files import UNPURGED, note, note_deleted
-from expunge.workers.storage.swept_files import sweep as sweep_store
 
 LEASE = "scheduler"
 NOTIFY_PATIENCE_SECONDS = 3
@@ -125,7 +124,6 @@ class Scheduler:
             lambda: complete_served(self.database),
             lambda: retry_large(self.database),
             lambda: warn(self.database),
-            lambda: announce_statuses(self.database),
             lambda: expire_idempotency(self.database),
             lambda: forget_processes(self.database),
             lambda: drop_messages(self.database),
@@ -208,7 +206,10 @@ def sweep(database: Database, notifier: Celery) -> int:
         scheduled = Model.status.in_(("live", "exhausted")) & (Model.retrain_at <= at)
         exhausted = (Model.status == "exhausted") & (task | Model.due_at.is_not(None))
         work = (Model.status == "preparing") | ((Model.status == "live") & task) | (~retraining & exhausted)
-        due = ~alive_at(Model, at) & (Model.due_at.is_(None) | (Model.due_at <= at))
+        mine = select(Task.id).where(Task.model_id == Model.id, Task.status == "queued", Task.not_before <= at)
+        # whom no claim has seen yet: the deadline may be nearer than the update that others wait for
+        urgent = mine.where(Task.reason == Reason.AWAITING_BATCH).exists() & mine.where(Task.reason.is_(None)).exists()
+        due = ~alive_at(Model, at) & (Model.due_at.is_(None) | (Model.due_at <= at) | urgent)
         patience = NOTIFY_PATIENCE_SECONDS * SECOND  # a clock that had jumped ahead notified in the future
         forgotten = ~Model.notified_at.between(at - patience + 1, at + patience)
         rung = (
@@ -220,7 +221,7 @@ def sweep(database: Database, notifier: Celery) -> int:
         )
         models = session.scalars(rung).all()
     for model_id in models:
-        queue.notify_one(notifier, model_id)
+        notify_one(notifier, model_id)
     return len(models)
 
 
@@ -367,7 +368,7 @@ def _prepared(session: Session) -> set[str]:
     return {note["state"] for note in notes if note}
 
 
-def open_scheduler(settings: Settings) -> Scheduler:
+def open_scheduler(settings: Settings, limits: Limits = LIMITS) -> Scheduler:
     """Open a scheduler. Raises Busy, and SettingsError where a secret is missing or a place is another's."""
     Signer.of(settings)  # a missing key is reported now
     database, pepper = Database(settings.database_url, SCHEDULER), Pepper.load(settings.pepper_file)
@@ -383,26 +384,23 @@ def open_scheduler(settings: Settings) -> Scheduler:
         pepper=pepper,
         session_key=session_key(settings),
         tenants=settings.served_tenants,
-        notifier=queue.publisher(settings.broker_url),
-        sweep_seconds=settings.sweep_seconds,
-        grace_seconds=settings.grace_seconds,
-        lease_seconds=settings.lease_seconds,
+        notifier=publisher(settings.broker_url),
+        sweep_seconds=limits.sweep_seconds,
+        grace_seconds=settings.grace,
+        lease_seconds=limits.lease_seconds,
     )
 
 
-def run(settings: Settings) -> None:
+def run(settings: Settings, limits: Limits = LIMITS) -> None:
     """Repeat the duties until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
-    processor = Processor.of(settings)
-    scheduler = retry(lambda: open_scheduler(settings), tries=None)
-    pulse = Pulse(scheduler.database, scheduler.owner, "scheduler", settings.lease_seconds, None)
+    scheduler = retry(lambda: open_scheduler(settings, limits), tries=None)
+    pulse = Pulse(scheduler.database, scheduler.owner, "scheduler", limits.lease_seconds, None)
     pulse.start()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    outbound = Outbound(loopback=settings.webhook_loopback)
-    webhook_sender = WebhookSender(
-        scheduler.database, scheduler.session_key, outbound, settings.sweep_seconds, processor
-    )
+    outbound = Outbound(loopback=settings.loopback)
+    webhook_sender = WebhookSender(scheduler.database, scheduler.session_key, outbound, limits.sweep_seconds)
     webhook_sender.start()
     checks = (scheduler.database, scheduler.signer, stop)
     threading.Thread(target=keep_checking, args=checks, name="audit-check", daemon=True).start()

@@ -58,5 +58,5 @@ class Sealer:
         except (InvalidTag, ValueError):
             raise Damaged(
                 f"The sealed data of {place} do not open: they were changed, cut or moved, or sealed under another "
-                "key. For files and notes, restore the file that EXPUNGE_SEALING_KEY_FILE names, or the data."
+                "key. For files and notes, restore sealing.key in the folder EXPUNGE_SECRETS, or the data."
             ) from None

@@ -1,4 +1,4 @@
-"""The secrets of a generation: the sealed state file, the sealed rows of vectors, and sealed notes for operators."""
+"""The secrets of a generation: the sealed state file, the sealed vectors, and sealed notes for operators."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 import torch
-from sqlalchemy import JSON, ColumnElement, Table, bindparam, delete, func, insert, literal, select, update
-from sqlalchemy import cast as cast_to
 from sqlalchemy.orm import Session
 from torch import Tensor
 
-from expunge.service.infra.db import BATCH, Database, batches
+from expunge.service.infra.db import BATCH, Database
 from expunge.service.infra.files import Store, Stored
-from expunge.service.infra.tables import StoredVector
+from expunge.service.models.vectors import Row, keys_of, sealed_rows
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage.encryption import Sealer
 from expunge.workers.storage.key_store import KeyStore
@@ -28,7 +26,6 @@ ROWS_BYTES = 32 * 2**20
 NUMBER_BYTES = 8
 STATE, NOTE = "state", "note"
 """the places for which state files and notes are sealed"""
-Row: TypeAlias = dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Kept:
         """Yield each of ``people`` who has a vector, in sorted order. Raises Damaged for a row that was changed."""
         with self.database.read() as session:
             at_once = _rows_at_once(self.numbers * NUMBER_BYTES)
-            rows = _rows_of(session, self.generation_id, sorted(people), at_once)
+            rows = sealed_rows(session, self.generation_id, sorted(people), at_once)
             yield from _opened(rows, self.key_store, self.generation_id, self.device)
 
 
@@ -87,11 +84,6 @@ def seal_vectors(keys: KeyStore, generation_id: int, vectors: Mapping[str, Tenso
         ]
 
 
-def write_vectors(session: Session, rows: list[Row]) -> None:
-    """Insert a batch of ``seal_vectors``."""
-    session.execute(insert(StoredVector), rows)
-
-
 def reseal_vectors(database: Database, keys: KeyStore, generation_id: int, vectors: Mapping[str, Tensor]) -> list[Row]:
     """Return rows for vectors that an update changed, each sealed under the key that its person has already.
 
@@ -100,31 +92,13 @@ def reseal_vectors(database: Database, keys: KeyStore, generation_id: int, vecto
     if not vectors:
         return []
     with database.read() as session:
-        key_ids = {
-            holder: key_id
-            for batch in batches(sorted(vectors))
-            for holder, key_id in session.execute(
-                select(StoredVector.holder, StoredVector.key_id).where(
-                    StoredVector.generation_id == generation_id, StoredVector.holder.in_(batch)
-                )
-            )
-        }
+        key_ids = keys_of(session, generation_id, vectors)
     found = keys.fetch(key_ids.values())
     return [
         _row(generation_id, holder, key_id, found[key_id], vectors[holder])
         for holder, key_id in key_ids.items()
         if key_id in found
     ]
-
-
-def rewrite_vectors(session: Session, rows: Sequence[Row]) -> None:
-    """Replace the rows of these people with those of ``reseal_vectors``."""
-    table = cast(Table, StoredVector.__table__)
-    place = (table.c.generation_id == bindparam("generation"), table.c.holder == bindparam("whose"))
-    change = update(table).where(*place).values(sealed=bindparam("fresh"))
-    for batch in batches(rows):
-        named = [{"generation": row["generation_id"], "whose": row["holder"], "fresh": row["sealed"]} for row in batch]
-        session.execute(change, named)
 
 
 def read_vectors(
@@ -134,22 +108,8 @@ def read_vectors(
 
     Raises Damaged for a row that was changed or moved.
     """
-    rows = _rows_of(session, generation_id, sorted(holders), BATCH)
+    rows = sealed_rows(session, generation_id, sorted(holders), BATCH)
     return dict(_opened(rows, keys, generation_id, device))
-
-
-def drop_vectors(session: Session, generation_id: int, holders: Iterable[str]) -> list[str]:
-    """Delete the rows of these people; return the ids of the keys that must now be destroyed."""
-    dropped: list[str] = []
-    for batch in batches(holders):
-        gone = (
-            delete(StoredVector)
-            .where(StoredVector.generation_id == generation_id, StoredVector.holder.in_(batch))
-            .returning(StoredVector.key_id)
-            .execution_options(synchronize_session=False)
-        )
-        dropped.extend(session.scalars(gone))
-    return dropped
 
 
 def _row(generation_id: int, holder: str, key_id: str, key: bytes, vector: Tensor) -> Row:
@@ -159,26 +119,6 @@ def _row(generation_id: int, holder: str, key_id: str, key: bytes, vector: Tenso
 
 def _place(generation_id: int, holder: str) -> str:
     return f"{generation_id}/{holder}"
-
-
-def _rows_of(session: Session, generation_id: int, holders: Sequence[str], at_once: int) -> Iterator[Sequence[Any]]:
-    """Yield the sealed rows of these people in sorted order, ``at_once`` at a time, from one query."""
-    columns = (StoredVector.holder, StoredVector.key_id, StoredVector.sealed)
-    query = (
-        select(*columns)
-        .where(StoredVector.generation_id == generation_id, _among(session, holders))
-        .order_by(StoredVector.holder)
-        .execution_options(yield_per=at_once)
-    )
-    return session.execute(query).partitions()
-
-
-def _among(session: Session, holders: Sequence[str]) -> ColumnElement[bool]:
-    """Return the condition with all names in one parameter: databases limit the number of parameters."""
-    names = json.dumps(list(holders))
-    if session.get_bind().dialect.name == "postgresql":
-        return StoredVector.holder.in_(select(func.json_array_elements_text(cast_to(literal(names), JSON))))
-    return StoredVector.holder.in_(select(func.json_each(names).table_valued("value").c.value))
 
 
 def _opened(

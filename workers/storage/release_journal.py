@@ -13,9 +13,8 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -35,54 +34,19 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
+from expunge.service.models.restore_guard import Guard
+from expunge.service.queue import Job, JournalEntry
 from expunge.workers.storage.encryption import Sealer
-
-
-class Charged(Protocol):
-    """What the journal needs to know of the work that it writes down."""
-
-    @property
-    def tenant_id(self) -> str: ...
-    @property
-    def model_id(self) -> str: ...
-    @property
-    def generation_id(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class JournalEntry:
-    """One update, or one that was charged and withheld (``version`` None), with its rows as of the commit."""
-
-    name: str
-    """of its files in the journal's folder, without their ending"""
-    committed: bool
-    """whether the transaction is known to have been committed"""
-    at: int
-    tenant_id: str
-    model_id: str
-    model_name: str
-    generation_id: int
-    budget_cost: int
-    spent: int
-    """of the generation, this charge included"""
-    version: dict[str, Any] | None
-    rewritten: bool
-    """whether the update replaced the vectors of everybody who stays"""
-    positions: tuple[int, ...]
-    """positions that the version forgot in its generation"""
-    requests: tuple[dict[str, Any], ...]
-    """``request``, ``accepted`` (its audit entry), ``task`` and ``suppressions``: the rows of each request that it
-    carried out"""
 
 
 class Journal:
     """The sealed entries, in the witness's folder of updates."""
 
-    def __init__(self, witness: Witness, sealer: Sealer) -> None:
-        self.witness = witness
+    def __init__(self, guard: Guard, sealer: Sealer) -> None:
+        self.guard = guard
         self._sealer = sealer
 
-    def write(self, session: Session, job: Charged, budget_cost: int, version_id: str, *, rewritten: bool) -> None:
+    def write(self, session: Session, job: Job, budget_cost: int, version_id: str, *, rewritten: bool) -> None:
         """Write the version that this transaction is about to commit, durably, under its number.
 
         ``rewritten``: the update replaced the vectors of everybody who stays. A publication that is tried again finds
@@ -91,18 +55,18 @@ class Journal:
         record = _describe(session, job, budget_cost, version_id) | {"rewritten": rewritten}
         number = record["version"]["number"]
         if not self._add(place(job.model_id, number), f"{version_id}\n".encode(), record):
-            found = self.witness.drafted(job.model_id, number)
+            found = self.guard.witness.drafted(job.model_id, number)
             if found != version_id:
                 raise Contradicted(f"version {number} of model {job.model_id} was drafted as {found} already")
 
-    def write_withheld(self, session: Session, job: Charged, budget_cost: int) -> None:
+    def write_withheld(self, session: Session, job: Job, budget_cost: int) -> None:
         """Write a charge without a version that this transaction is about to commit, durably. Raises OSError."""
         self._add(f"draw-{new_id()}", b"", _describe(session, job, budget_cost, None) | {"rewritten": False})
 
     def _add(self, name: str, head: bytes, record: dict[str, Any]) -> bool:
         try:
             sealed = self._sealer.seal(_sealed_for(name), canonical(record).encode())
-            self.witness.updates.add(name + DRAFT, [head, sealed])
+            self.guard.witness.updates.add(name + DRAFT, [head, sealed])
         except FileExistsError:
             return False
         return True
@@ -112,12 +76,12 @@ class Journal:
         if entry.version is not None:
             text = str(entry.version["id"]).encode()
             with suppress(FileExistsError):
-                self.witness.updates.add(entry.name + (RELEASE if adopted else SET_ASIDE), [text])
+                self.guard.witness.updates.add(entry.name + (RELEASE if adopted else SET_ASIDE), [text])
 
     def entries(self, *, set_aside: bool = False) -> Iterator[JournalEntry]:
         """Yield every draft and committed entry, or those that restores have set aside. Raises Damaged."""
         found: dict[str, set[str]] = defaultdict(set)
-        for each in self.witness.updates.entries():
+        for each in self.guard.witness.updates.entries():
             found[PurePath(each.name).stem].add(PurePath(each.name).suffix)
         for name, endings in sorted(found.items()):
             # releases before 0.2 renamed the one file that an entry had
@@ -132,7 +96,7 @@ class Journal:
         return self._read(place(model_id, number), DRAFT, committed=False)
 
     def _read(self, name: str, ending: str, *, committed: bool) -> JournalEntry:
-        text = self.witness.updates.read(name + ending)
+        text = self.guard.witness.updates.read(name + ending)
         sealed = text.partition(b"\n")[2] if "." in name else text
         record = json.loads(self._sealer.open(_sealed_for(name), sealed))
         lists = {name: tuple(record[name]) for name in ("positions", "requests")}
@@ -156,7 +120,7 @@ def confirm_committed(session: Session, witness: Witness, versions: Iterable[str
     witness.updates.sync()
 
 
-def _describe(session: Session, job: Charged, budget_cost: int, version_id: str | None) -> dict[str, Any]:
+def _describe(session: Session, job: Job, budget_cost: int, version_id: str | None) -> dict[str, Any]:
     session.flush()
     spent = session.scalar(select(Generation.spent).where(Generation.id == job.generation_id))
     return {

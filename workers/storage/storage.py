@@ -61,7 +61,7 @@ class Storage:
             store=store,
             private=private,
             keys=keys,
-            sealer=Sealer(read_secret("EXPUNGE_SEALING_KEY_FILE", settings.sealing_key_file)),
+            sealer=Sealer(read_secret(settings.sealing_key_file)),
             pepper=pepper,
         )
 
@@ -73,7 +73,7 @@ class Storage:
     @cached_property
     def journal(self) -> Journal:
         """Return the journal of updates, which a restored backup is compared with."""
-        return Journal(self.guard.witness, self.sealer)
+        return Journal(self.guard, self.sealer)
 
     @property
     def figures(self) -> Figures:

@@ -14,10 +14,9 @@ from expunge.service.audit.log import record
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import Generation
 from expunge.service.infra.tenants import recipes_of
+from expunge.service.queue import Preparation, fence
 from expunge.workers.guarantee.choose import guarantee_of, require_needs
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.jobs import Preparation
-from expunge.workers.runtime.lease import fence
 from expunge.workers.runtime.model import set_up
 from expunge.workers.runtime.process import Process
 from unlearning.accounting.certificate import Guarantee

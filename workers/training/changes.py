@@ -9,12 +9,9 @@ import torch
 
 from expunge.service.infra.tables import Generation, Model
 from expunge.service.models.retrain_plan import is_dry_run
-from expunge.workers.runtime.jobs import Preparation
-from expunge.workers.runtime.lease import fence
+from expunge.service.queue import Preparation, end_dry_run, fence, forgotten
 from expunge.workers.storage import manifest
 from expunge.workers.storage.storage import Storage
-from expunge.workers.update.select import forgotten
-from expunge.workers.update.task_results import end_dry_run
 from unlearning.types import Refused
 
 MOST_GONE = 0.1

@@ -17,28 +17,30 @@ from typing import Any, ClassVar, Self
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from expunge.service.infra.broker.notify import notify, notify_many
 from expunge.service.infra.db import now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Damaged
-from expunge.service.infra.queue import notify as queue
 from expunge.service.infra.tables import Generation, Model, WorkUnit
 from expunge.service.infra.tenants import recipes_of
+from expunge.service.models.vectors import drop_vectors, write_vectors
+from expunge.service.queue import BUILT, POLL_SECONDS, Piece, Pieces, Preparation, Taken, fence, give_way
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.jobs import Preparation
-from expunge.workers.runtime.lease import fence
 from expunge.workers.runtime.model import Bench, build
 from expunge.workers.runtime.process import Process
-from expunge.workers.runtime.work_units import BUILT, POLL_SECONDS, Piece, Pieces, Taken
 from expunge.workers.storage import manifest
 from expunge.workers.storage import private_state as state
 from expunge.workers.storage.checkpoint_format import Malformed
-from expunge.workers.update.precedence import give_way
 from unlearning.accounting.policy import Policy
 from unlearning.model.method import Divisible, Method
 from unlearning.types import Examples, Learned, Progress, Refused, State, Trajectory, silent
 
 LEAST_HOLDERS = 64
 """Fewer people than this make no unit: following the trajectory costs each unit as much as a few vectors."""
+
+
+def pieces_of(process: Process, record: type[Piece], generation_id: int) -> Pieces:
+    return Pieces(process.storage.database, process.owner, process.limits.lease_seconds, record, generation_id)
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Units(ABC):
     @property
     def pieces(self) -> Pieces:
         """Return the rows of the units."""
-        return Pieces(self.process, self.RECORD, self.generation_id)
+        return pieces_of(self.process, self.RECORD, self.generation_id)
 
     @abstractmethod
     def compute(self, number: int, progress: Progress) -> None:
@@ -80,7 +82,7 @@ class Units(ABC):
             generation = session.get_one(Generation, job.generation_id)
             note = {**more, "state": digest, "policy": job.policy.to_json()}
             generation.manifest = (generation.manifest or {}) | {cls.NOTE: note}
-            Pieces(process, cls.RECORD, job.generation_id).lay_out(session, count)
+            pieces_of(process, cls.RECORD, job.generation_id).lay_out(session, count)
         return digest
 
     @classmethod
@@ -108,15 +110,17 @@ class Units(ABC):
                 places = manifest.places(session, generation.id)
             now = manifest.given(storage.pepper, generation.tenant_id, samples)
             most = process.settings.sample_bytes
-            examples = manifest.found_again(samples, now, places, frozenset(), device, most=most).examples
-        except (Damaged, Malformed, manifest.Changed):
+            found = manifest.found_again(samples, now, places, frozenset(), device, most=most)
+        except (Damaged, Malformed):
             return None
-        return cls(process, generation.id, generation.model_id, bench, examples, made, note["state"])
+        if isinstance(found, manifest.Changed):
+            return None
+        return cls(process, generation.id, generation.model_id, bench, found.examples, made, note["state"])
 
     @classmethod
     def forget(cls, process: Process, generation_id: int) -> None:
         """Delete the units, the note and the sealed state."""
-        Pieces(process, cls.RECORD, generation_id).clear()
+        pieces_of(process, cls.RECORD, generation_id).clear()
         cls.drop_state(process, generation_id)
 
     @classmethod
@@ -135,7 +139,7 @@ class Units(ABC):
         """Compute every unit, together with the workers that help. Raises Stale, and Interrupted between two units."""
         process, pieces = self.process, self.pieces
         count = pieces.count()
-        queue.notify_many(process.notifier, self.model_id, count - pieces.done() - 1)
+        notify_many(process.notifier, self.model_id, count - pieces.done() - 1)
         while (done := pieces.done()) < count:
             progress(done / count)
             with process.storage.database.write() as session:
@@ -150,7 +154,7 @@ class Units(ABC):
 
     def attempt(self, number: int, progress: Progress) -> None:
         """Notify other workers and compute one unit; give it back where that fails."""
-        queue.notify(self.process.storage.database, self.process.notifier, [self.model_id])
+        notify(self.process.storage.database, self.process.notifier, [self.model_id])
         try:
             self.compute(number, progress)
         except Taken:
@@ -178,7 +182,7 @@ def assist(process: Process, model_id: str, kinds: Iterable[type[Units]]) -> boo
     if model is None or not process.settings.serves(model.tenant_id):
         return False
     for kind, generation in ((kind, generation) for generation in generations for kind in kinds):
-        if kind.note_of(generation) is None or not Pieces(process, kind.RECORD, generation.id).any_free():
+        if kind.note_of(generation) is None or not pieces_of(process, kind.RECORD, generation.id).any_free():
             continue
         try:
             units = kind.opened(process, generation, model.recipe)
@@ -190,7 +194,7 @@ def assist(process: Process, model_id: str, kinds: Iterable[type[Units]]) -> boo
             number = units.pieces.take(session)
         if number is not None:
             units.attempt(number, silent)
-            queue.notify(process.storage.database, process.notifier, [model_id])
+            notify(process.storage.database, process.notifier, [model_id])
         return number is not None
     return False
 
@@ -237,13 +241,13 @@ class VectorUnits(Units):
         storage, pieces = self.process.storage, self.pieces
         with storage.database.write() as session:
             pieces.ours(session, number)
-            left = state.drop_vectors(session, self.generation_id, vectors)
+            left = drop_vectors(session, self.generation_id, vectors)
         if left:
             storage.keys.destroy(left)
         for rows in state.seal_vectors(storage.keys, self.generation_id, vectors):
             with storage.database.write() as session:
                 pieces.ours(session, number)
-                state.write_vectors(session, rows)
+                write_vectors(session, rows)
             crash_point("work-unit-inside-rows")
         with storage.database.write() as session:
             self.mark_done(session, number)
@@ -264,5 +268,5 @@ def divisible(bench: Bench, learned: Learned) -> Divisible | None:
 
 
 def wanted(process: Process, holders: int) -> int:
-    """Return how many units the setting and the number of vectors make; fewer than two are not worth it."""
-    return min(process.settings.work_units, holders // LEAST_HOLDERS)
+    """Return how many units the limit and the number of vectors make; fewer than two are not worth it."""
+    return min(process.limits.work_units, holders // LEAST_HOLDERS)

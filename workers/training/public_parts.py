@@ -7,7 +7,7 @@ from collections.abc import Collection
 from sqlalchemy import select
 
 from expunge.service.infra.tables import Generation, Model, Version
-from expunge.workers.runtime.jobs import Preparation
+from expunge.service.queue import Preparation
 from expunge.workers.runtime.model import Bench
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage.storage import Storage

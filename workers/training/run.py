@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import torch
 from sqlalchemy import delete, select
@@ -20,20 +21,35 @@ from expunge.service.infra.db import Database
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Generation, HoldoutPerson, Membership, Model, StoredVector, Version
 from expunge.service.infra.time import bucket
+from expunge.service.models.vectors import write_vectors
+from expunge.service.queue import (
+    Departure,
+    Draft,
+    Preparation,
+    Registered,
+    Replan,
+    Target,
+    TrainAgain,
+    charge_withheld,
+    departure,
+    fence,
+    points_of,
+    publish_generation,
+    refuse,
+    without_numbers,
+    without_vector,
+)
 from expunge.service.requests.reasons import Reason
-from expunge.workers.guarantee.certify import CapNotReached, Terms, certify
+from expunge.workers.guarantee.certify import Terms, certify, require_certified
 from expunge.workers.guarantee.dry_run import costs, dry_run, establish, guarantee_from_json, size_of
 from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from expunge.workers.guarantee.refine import refine
 from expunge.workers.guarantee.register import freeze_guarantee, how_chosen, longest_of, register, report_of, terms_of
 from expunge.workers.runtime.db_retry import retry
-from expunge.workers.runtime.failures import NUMBERS, RecipeRaised, facts_of, refusal_of
-from expunge.workers.runtime.jobs import Preparation
-from expunge.workers.runtime.lease import fence
+from expunge.workers.runtime.failures import RecipeRaised, facts_of, refusal_of
 from expunge.workers.runtime.model import Bench
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
-from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage import private_state as state
 from expunge.workers.storage.crypto_erase import bury, destroy_keys, drop_superseded_state
 from expunge.workers.storage.private_state import open_note
@@ -43,13 +59,10 @@ from expunge.workers.training.calibrate import Orders, require_useful_cap
 from expunge.workers.training.changes import DryRunEnded
 from expunge.workers.training.cohort import holdout_told, kept_out
 from expunge.workers.training.parallel import VectorUnits, divisible
-from expunge.workers.training.promote import Departure, Registered, TrainAgain, departure, publish_generation
 from expunge.workers.training.start import Begun, again, begin, shown
-from expunge.workers.update.publish import Draft, Replan, write_draft
-from expunge.workers.update.select import Target, without_vector
-from expunge.workers.update.task_results import charge_withheld, points_of, refuse
+from expunge.workers.update.draft import write_draft
 from unlearning.accounting.certificate import Guarantee, Reference
-from unlearning.model.method import Divisible
+from unlearning.model.method import KeepsVectors
 from unlearning.quality.probe import probe
 from unlearning.types import (
     Examples,
@@ -90,7 +103,7 @@ def prepare(process: Process, job: Preparation, watch: Stopwatch) -> None:
             pass
     except DryRunEnded:
         return
-    except (Refused, RecipeError, CapNotReached, codec.Malformed) as error:
+    except (Refused, RecipeError) as error:
         raised = error.__cause__
         own = refusal_of(raised, process.settings.recipes) if isinstance(raised, Exception) else None
         _give_up(process, job, own or error)
@@ -124,12 +137,12 @@ def _built(process: Process, job: Preparation, watch: Stopwatch) -> bool:
     return True
 
 
-def _give_up(process: Process, job: Preparation, error: Exception) -> None:
+def _give_up(process: Process, job: Preparation, error: Refused | RecipeError) -> None:
     clean(process, job)
     with process.storage.database.write() as session:
         model = fence(session, job.lease)
         facts = facts_of(error) if isinstance(error, RecipeRaised) else None
-        refuse(session, model, generation_of(session, job), *reason_of(error), facts=facts)
+        refuse(session, model, generation_of(session, job), error.what, error.hint, facts=facts)
 
 
 def _made_ready(process: Process, job: Preparation, watch: Stopwatch) -> Ready:
@@ -154,7 +167,7 @@ def _switched(database: Database, job: Preparation, why: Ineffective) -> Prepara
     with database.write() as session:
         fence(session, job.lease)
         generation = generation_of(session, job)
-        switched = {"from": generation.method, "to": fallback, "why": NUMBERS.sub("#", why.what)}
+        switched = {"from": generation.method, "to": fallback, "why": without_numbers(why.what)}
         generation.method, generation.manifest = fallback, (generation.manifest or {}) | {"switched": switched}
         kind, instead = "preparation.switched", job.policy.method
         record(session, job.tenant_id, kind, model_id=job.model_id, method=fallback, instead=instead)
@@ -268,11 +281,12 @@ def bring_into_service(process: Process, job: Preparation, ready: Ready, watch: 
     Raises TrainAgain, Stale.
     """
     storage = process.storage
+    where = (storage.database, storage.journal)
     while True:
         with storage.database.read() as session:
             leaving = departure(session, job)
             holders = leaving.target.holders if ready.bench.recipe.vectors_for is not None else ()
-            if isinstance(ready.bench.method, Divisible) and without_vector(session, job.generation_id, holders):
+            if isinstance(ready.bench.method, KeepsVectors) and without_vector(session, job.generation_id, holders):
                 raise TrainAgain("somebody without a vector asked while the model was prepared")
         draft = _draft(storage, job, ready, watch, leaving)
         if _accuracy_fell(job, draft, leaving):
@@ -280,7 +294,7 @@ def bring_into_service(process: Process, job: Preparation, ready: Ready, watch: 
             _withhold(process, job, draft.budget_cost)
             return False
         try:
-            retry(lambda: publish_generation(storage, job, draft, ready.registered, leaving))  # noqa: B023
+            retry(partial(publish_generation, *where, job, draft, ready.registered, drafted=leaving))
             return True
         except Replan as error:
             log.warning("%s", error)
@@ -302,7 +316,7 @@ def _withhold(process: Process, job: Preparation, budget_cost: int) -> None:
     clean(process, job)
     with process.storage.database.write() as session:
         model = fence(session, job.lease)
-        charge_withheld(session, process.storage, job, budget_cost)
+        charge_withheld(session, process.storage.journal, job, budget_cost)
         what = "The retrained model's accuracy fell by more than the policy allows."
         hint = "Retry the blocked requests to retrain once more."
         refuse(
@@ -331,7 +345,7 @@ def _draft(storage: Storage, job: Preparation, ready: Ready, watch: Stopwatch, l
             forgotten, retain = _forget(storage, job, ready, target)
         size = replace(leaving.size, unlearned=len(target.holders))
         refined = refine(ready.bench, terms, forgotten, retain)
-        certified = certify(ready.bench, terms, refined, retain, size)
+        certified = require_certified(certify(ready.bench, terms, refined, retain, size))
     with watch.phase("store"):
         return write_draft(storage, job, certified, target, leaving.size, evidence=_evidence(storage, job))
 
@@ -383,7 +397,7 @@ def _keep_vectors(storage: Storage, job: Preparation, made: State) -> None:
     for rows in state.seal_vectors(storage.keys, job.generation_id, made.vectors):
         with storage.database.write() as session:
             fence(session, job.lease)
-            state.write_vectors(session, rows)
+            write_vectors(session, rows)
 
 
 def clean(process: Process, job: Preparation) -> None:
@@ -398,11 +412,3 @@ def clean(process: Process, job: Preparation) -> None:
     Orders.forget(process, job.generation_id)
     process.storage.figures.delete(job.generation_id)
     process.storage.keys.destroy_generation(job.generation_id)
-
-
-def reason_of(error: Exception) -> tuple[str, str]:
-    if isinstance(error, Refused | RecipeError):
-        return error.what, error.hint
-    if isinstance(error, CapNotReached):
-        return f"The cap cannot be reached: {error}.", "Raise max_distance and noise_std together, or weight_decay."
-    return f"The trained weights cannot be published: {error}.", "Lower the learning rate."

@@ -13,6 +13,7 @@ from sqlalchemy import insert
 from expunge.service.infra.db import BATCH, Database, batches
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Generation, HoldoutPerson, Model
+from expunge.service.queue import Preparation, fence
 from expunge.workers.guarantee.choose import (
     design_of,
     guarantee_of,
@@ -21,21 +22,20 @@ from expunge.workers.guarantee.choose import (
     require_needs,
     require_vectors_fit,
 )
-from expunge.workers.runtime.jobs import Preparation
-from expunge.workers.runtime.lease import fence
 from expunge.workers.runtime.model import Bench, build
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage import manifest
 from expunge.workers.storage.storage import Storage
 from expunge.workers.training.changes import count_changes
-from expunge.workers.training.cohort import admit, require_compared, require_fits, require_readable, require_room
+from expunge.workers.training.cohort import admit, require_fits, require_readable, require_room
 from expunge.workers.training.parallel import VectorUnits, divisible, wanted
 from expunge.workers.training.public_parts import require_nobody_in_public
 from expunge.workers.training.trial import Trial, tried
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.calibration import Design
+from unlearning.methods import package_of
 from unlearning.model.method import Divisible
 from unlearning.model.parts import require_declared, trains_by_own_code
 from unlearning.model.problem import Problem
@@ -81,14 +81,13 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun:
         storage.figures.keep(job.generation_id, {"expected": expected})
         everyone = manifest.entries(storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
         require_room(storage.database, everyone)
-        require_compared(process, job, bench.recipe)
-        kept, left_out = admit(storage, job, bench, everyone)
+        kept, left_out = admit(process, job, bench, everyone)
         if job.retrains:
             count_changes(storage, job, everyone, kept)
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device, most)
         require_closed_form(bench.method, bench.problem, examples)
         design = _design(job.policy, guarantee, examples)
-        require_vectors_fit(bench, examples, process.settings.vector_bytes)
+        require_vectors_fit(bench, examples, process.limits.vector_bytes)
         require_readable(process, job, bench, guarantee, everyone)
         _freeze(storage, job, bench, kept, everyone)
     crash_point("prepare-after-manifest")
@@ -218,6 +217,9 @@ def _freeze(
         "libraries": manifest.surroundings(bench.problem.device),
         "parts": [asdict(part) for part in bench.parts],
     }
+    package = package_of(job.policy.method)
+    if package is not None:
+        summary["package"] = package
     with storage.database.write() as session:
         fence(session, job.lease)
         generation = session.get_one(Generation, job.generation_id)

@@ -17,8 +17,12 @@ from expunge_client.cli.completion import server_names
 from expunge_client.cli.output import FAILED, FORMS, USAGE, CommandError, show_error
 
 EVERYDAY, ADMINISTER = "Everyday", "Administer"
-PACKAGES = {"lab": "expunge-lab", "drop": "expunge-connect", "registry": "expunge-connect"} | dict.fromkeys(
-    ("up", "check", "audit", "keys", "doctor", "migrate", "backup", "restore", "run", "init"), "expunge"
+PACKAGES = (
+    dict.fromkeys(("drop", "opendsr", "registry"), "expunge-connect")
+    | dict.fromkeys(
+        ("up", "check", "audit", "keys", "doctor", "migrate", "backup", "restore", "run", "init"), "expunge"
+    )
+    | {"lab": "expunge-lab"}
 )
 """which package has a command; not every package is installed"""
 _ON_THE_PAGE = "The page and the API have it"
@@ -57,11 +61,12 @@ GONE = {
     "models --cadence": "It is --batch, as 12h.",
     "models --collect": "It is --batch, as 12h.",
     "models --on-suppressed": "It is --leave-out-forgotten.",
+    "models --on-unchecked-feed": "expunge-connect decides at registration; docs/deletion-lists.md says how.",
 } | {
     f"models --{field.replace('_', '-')}": f"It is --set {field}=VALUE."
     for field in (
         "delta", "noise_std", "max_distance", "granularity", "reference", "threshold", "calibration", "complete_when",
-        "utility_tolerance", "on_unchecked_feed",
+        "utility_tolerance",
     )
 } | {f"models --{field}": f"It is --option {field}=VALUE." for field in ("rank", "probes")}  # fmt: skip
 """what commands and options of before became"""

@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from starlette.routing import Match
 
-from expunge.service.api.console import words
+from expunge.service.api.console import plots, words
 from expunge.service.api.console.forms import Fields, field, sent, typed
 from expunge.service.api.problems import ApiProblem
 from expunge.service.infra.db import Busy
@@ -61,6 +61,7 @@ def _templates() -> Environment:
         "number": words.number,
         "happening": words.happening,
         "as_pair": words.as_pair,
+        "arc": plots.arc,
     }
     return environment
 
@@ -126,6 +127,8 @@ async def _offered(request: Request, status: int) -> Fields:
 def _page_of(request: Request) -> str:
     """Return the address of the page that has the form which was sent; empty where there is none."""
     path = request.url.path
+    if hasattr(request.state, "back"):  # several pages have forms that are sent to one address
+        return str(request.state.back)
     for place in (path, path.rpartition("/")[0]) if request.method == "POST" else ():
         scope = {**request.scope, "method": "GET", "path": place}
         if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes):

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import os
 import sys
+from functools import partial
 
 import h11
 import uvicorn
@@ -18,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from expunge.service.access.proxy import Peer
 from expunge.service.api.app import create_app
+from expunge.service.infra.limits import LIMITS, Limits
 from expunge.service.infra.settings import SettingsError
 
 HEAD_SECONDS = 10.0
@@ -62,19 +64,21 @@ class Patient(H11Protocol):
             self.transport.close()
 
 
-def serving() -> ASGIApp:
+def serving(limits: Limits = LIMITS) -> ASGIApp:
     """Make the application as it is served: it knows its true peer, and then the client that a trusted proxy names.
 
     Trusted are the addresses in FORWARDED_ALLOW_IPS, as uvicorn has it; this machine without it.
     """
     trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")
-    return Peer(ProxyHeadersMiddleware(create_app(), trusted_hosts=trusted))  # type: ignore[arg-type]
+    return Peer(ProxyHeadersMiddleware(create_app(limits=limits), trusted_hosts=trusted))  # type: ignore[arg-type]
 
 
-def config(host: str, port: int, keyfile: str | None = None, certfile: str | None = None) -> uvicorn.Config:
+def config(
+    host: str, port: int, keyfile: str | None = None, certfile: str | None = None, limits: Limits = LIMITS
+) -> uvicorn.Config:
     """Return uvicorn's configuration: over TLS where ``keyfile`` and ``certfile`` (PEM) are given."""
     return uvicorn.Config(
-        "expunge.service.api.http.serve:serving",
+        partial(serving, limits),
         factory=True,
         proxy_headers=False,
         host=host,

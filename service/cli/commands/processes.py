@@ -46,8 +46,8 @@ def migrate() -> None:
 @told()
 def api() -> None:
     """Run the API process alone, in the foreground."""
-    settings = Settings()
-    _become(["-m", "expunge.service.api.http.serve", "--host", settings.host, "--port", str(settings.port)])
+    host, port = Settings().address
+    _become(["-m", "expunge.service.api.http.serve", "--host", host, "--port", str(port)])
 
 
 @run.command("worker")
@@ -74,15 +74,16 @@ def up(
 ) -> None:
     """Start API, worker, updater and scheduler; keep them running until Ctrl-C."""
     settings = Settings()
-    chosen = _port(settings.host, settings.port if port is None else port)
-    url = f"http://{settings.host}:{chosen}"
+    host, listening = settings.address
+    chosen = _port(host, listening if port is None else port)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{chosen}"
     signal.signal(signal.SIGTERM, _interrupt)
     errors.print(f"home: {settings.home}")
     database = prepare(settings)
     _settle_regulation(settings)
     # absolute: the children may have another working folder
     environment = os.environ | {"EXPUNGE_HOME": str(settings.home)}
-    supervisor = Supervisor(children(settings.home, settings.host, chosen, environment), errors.print)
+    supervisor = Supervisor(children(settings.home, host, chosen, environment), errors.print)
     try:
         supervisor.start()
         errors.print("starting api, worker, updater, scheduler ...")
@@ -102,11 +103,11 @@ def up(
 
 def _settle_regulation(settings: Settings) -> None:
     """Ask at the first start which law sets the deadlines. Where no terminal can answer, name the setting."""
-    if "default_regulation" in settings.model_fields_set:
+    if "regulation" in settings.model_fields_set:
         return
     if not sys.stdin.isatty():
         errors.print(
-            "No regulation is set: a request that names none has no deadline. Set EXPUNGE_DEFAULT_REGULATION, "
+            "No regulation is set: a request that names none has no deadline. Set EXPUNGE_REGULATION, "
             "for example to gdpr, or to none.",
             soft_wrap=True,
         )
@@ -185,7 +186,7 @@ def _link(settings: Settings, database: Database, account: Account) -> str:
     from expunge.service.access.session_cookie import make_link  # noqa: PLC0415 (loads FastAPI, which no other command needs)
 
     try:
-        if not ip_address(settings.host).is_loopback:
+        if not ip_address(settings.address[0]).is_loopback:
             return account.url
     except ValueError:
         return account.url
@@ -203,7 +204,7 @@ def _greet(account: Account, page: str) -> None:
     lines = [
         f"The page: {page}",
         *(["  (this link logs you in once, within five minutes, on this machine)"] if page != account.url else []),
-        f"Expunge runs at {account.url} (docs: {account.url}/docs)",
+        f"Expunge runs at {account.url} (its calls: {account.url}/openapi.json)",
         f"API key: {account.api_key}",
         "",
         f"curl -s {account.url}/v1/models {header} {json_header} -d '{model}'",

@@ -79,8 +79,7 @@ def add(
     with connect() as client:
         answer = client.post("/v1/models", body | _policy(named, fields))
         if wait:
-            state = await_prepared(client, name)
-            answer = client.get(f"/v1/models/{name}") | {"preparation": state}
+            answer = await_prepared(client, name)
     _show(answer)
 
 
@@ -97,7 +96,7 @@ def show(name: ModelArgument) -> None:
     """Show one model: status, policy, version, what preparation measured, its budget, and who serves it."""
     with connect() as client:
         path = f"/v1/models/{name}"
-        record = client.get(path) | {"preparation": client.get(f"{path}/preparation")}
+        record = client.get(path)
         if record["current"] is not None:
             record["budget"] = client.get(f"{path}/budget")
         record["consumers"] = client.get(f"{path}/consumers")["data"]
@@ -170,9 +169,7 @@ def retire(
     if not (yes or typer.confirm(f"Retire {name}? It cannot be served or updated again.", err=True)):
         raise CommandError("Nothing was retired.", "")
     with connect() as client:
-        path = f"/v1/models/{name}"
-        preparing = client.get(path)["status"] == "preparing"
-        record = client.post(f"{path}/cancel" if preparing else f"{path}/retire", {})
+        record = client.post(f"/v1/models/{name}/retire", {})
     _show(record)
 
 
@@ -191,7 +188,8 @@ def _await_retrain(client: Client, name: str, generation: int) -> dict[str, Any]
     """Return the retrain when it is over. Raises CommandError where it is refused."""
     with meter(f"retraining {name}") as progress:
         while True:
-            found: dict[str, Any] = client.get(f"/v1/models/{name}/retrains/{generation}")
+            retrains = client.get(f"/v1/models/{name}")["retrains"]
+            found: dict[str, Any] = next(each for each in retrains if each["generation"] == generation)
             progress.show(found["progress"], found["phase"] or found["status"])
             if found["status"] != "candidate":
                 break
@@ -229,8 +227,8 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
     """Show preparation until the model is live. Raises CommandError where it is refused."""
     with meter(f"preparing {name}") as progress:
         while True:
-            state: dict[str, Any] = client.get(f"/v1/models/{name}/preparation")
-            progress.show(state.get("progress") or 0.0, _doing(state))
+            state: dict[str, Any] = client.get(f"/v1/models/{name}")
+            progress.show(state["preparation"]["progress"], _doing(state))
             if state["status"] in SETTLED:
                 break
             time.sleep(POLL_SECONDS)
@@ -252,7 +250,7 @@ def _show(record: dict[str, Any]) -> None:
     report = dict(nested(record, "preparation.report") or {})
     rows = report.pop("dry_run", None)
     repeats = report.pop("expected_repeats", None)
-    if "preparation" in record:
+    if record.get("preparation"):
         record = {**record, "preparation": {**record["preparation"], "report": report}}
     show_facts(record)
     if consumers:
@@ -292,9 +290,9 @@ def _seconds(text: str) -> int:
 
 def _doing(state: dict[str, Any]) -> str:
     """Return the phase, and where workers share the preparation how far they are."""
-    work_units = state.get("work_units")
+    work_units = state["preparation"]["work_units"]
     told = f", {work_units['done']} of {work_units['count']} work units" if work_units else ""
-    return f"{state.get('phase') or state['status']}{told}"
+    return f"{state['preparation']['phase'] or state['status']}{told}"
 
 
 def _field(text: str) -> tuple[str, Any]:

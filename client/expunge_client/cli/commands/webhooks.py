@@ -39,7 +39,13 @@ def list_endpoints(
     """List all endpoints, removed ones included; or what was sent to one, newest first."""
     with connect() as client:
         if endpoint is not None:
-            sent = list(client.pages(f"{_PATH}/{client.whole_id(_PATH, endpoint)}/deliveries"))
+            path, sent, cursor = f"{_PATH}/{client.whole_id(_PATH, endpoint)}", [], None
+            while True:
+                page = client.get(path, cursor=cursor)["deliveries"]
+                sent += page["data"]
+                cursor = page["next_cursor"]
+                if cursor is None:
+                    break
             show_list(sent, ("id", "kind", "state", "attempts", "last_outcome", "last_status", "next_at"))
             return
         rows = client.get(_PATH)["data"]

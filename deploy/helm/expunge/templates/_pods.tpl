@@ -17,9 +17,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - {name: EXPUNGE_HOME, value: /var/lib/expunge}
 - {name: EXPUNGE_STORE, value: {{ .Values.storage.store.url | default "/var/lib/expunge/store" | quote }}}
 - {name: EXPUNGE_RECIPES, value: /opt/expunge-recipes}
-- {name: EXPUNGE_PEPPER_FILE, value: /run/secrets/expunge/pepper}
-- {name: EXPUNGE_SIGNING_KEY_FILE, value: /run/secrets/expunge/signing.key}
-- {name: EXPUNGE_SESSION_KEY_FILE, value: /run/secrets/expunge/session.key}
+- {name: EXPUNGE_SECRETS, value: /run/secrets/expunge}
 {{- range $name, $value := .Values.settings }}
 - {name: {{ $name }}, value: {{ $value | quote }}}
 {{- end }}
@@ -28,18 +26,6 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "expunge.private" -}}
 - {name: EXPUNGE_PRIVATE_STORE, value: {{ .Values.storage.privateStore.url | default "/var/lib/expunge/private" | quote }}}
 - {name: EXPUNGE_KEY_FOLDER, value: {{ .Values.storage.keyFolder.url | default "/var/lib/expunge/keys" | quote }}}
-{{- end -}}
-
-{{- define "expunge.opendsr" -}}
-{{- with .Values.opendsr }}
-{{- if .url }}
-- {name: EXPUNGE_OPENDSR_URL, value: {{ .url | quote }}}
-- {name: EXPUNGE_OPENDSR_KEY_FILE, value: /run/secrets/expunge/opendsr.key}
-- {name: EXPUNGE_OPENDSR_CERTIFICATE_FILE, value: /run/secrets/expunge/opendsr.pem}
-- {name: EXPUNGE_OPENDSR_IDENTITIES, value: {{ .identities | quote }}}
-- {name: EXPUNGE_OPENDSR_CALLBACK_HOSTS, value: {{ .callbackHosts | quote }}}
-{{- end }}
-{{- end }}
 {{- end -}}
 
 {{- define "expunge.image" -}}

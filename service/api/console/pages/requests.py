@@ -10,19 +10,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
-from sqlalchemy import select
 
 from expunge.service.access.api_keys import Scope
-from expunge.service.api.console.actors import taken_in_by
+from expunge.service.api.console.acts import ACTS
 from expunge.service.api.console.forms import Form, field
-from expunge.service.api.console.pages.request import ACTIONS
 from expunge.service.api.console.render import HEADERS, PageRoute
-from expunge.service.api.console.selection import DUE, ROWS, SORTS, STATUSES, ListFilter, all_of, count, page_of
 from expunge.service.api.console.visit import Visit, Visitor
 from expunge.service.api.problems import ApiProblem, not_found
-from expunge.service.api.request_views import DeletionRequestView, views
+from expunge.service.api.views.log import taken_in_by
+from expunge.service.api.views.models import model_names
+from expunge.service.api.views.requests import DeletionRequestView, request_views
+from expunge.service.api.views.selection import DUE, ROWS, SORTS, STATUSES, ListFilter, all_of, count, page_of
 from expunge.service.infra.db import now
-from expunge.service.infra.tables import Model
 from expunge.service.infra.time import rfc_3339
 from expunge.service.requests.reasons import Reason
 from expunge.service.requests.states import Regulation, RequestRefused
@@ -42,16 +41,14 @@ def index(visit: Visitor, chosen: Chosen, id: Annotated[str, Query(max_length=20
     tenant = visit.caller.tenant_id
     with visit.service.database.read() as session:
         at = now(session)
-        rows = views(session, page_of(session, chosen, tenant, at), visit.caller.scopes)
+        rows = request_views(session, page_of(session, chosen, tenant, at), visit.caller.scopes)
         total = count(session, chosen, tenant, at)
-        models = session.scalars(select(Model.name).where(Model.tenant_id == tenant).order_by(Model.name)).all()
+        models = model_names(session, tenant)
         actors = taken_in_by(session, tenant, [row.id for row in rows])
     choices = {"status": STATUSES, "reason": list(Reason), "model": models, "regulation": list(Regulation)}
-    bulk = [name for name in _IN_BULK if visit.allows(ACTIONS[name].route)]
+    bulk = [name for name in _IN_BULK if visit.allows(ACTS[name].route)]
     facts = {"chosen": chosen, "rows": rows, "total": total, "pages": max(1, ceil(total / ROWS)), "due": DUE}
-    return visit.page(
-        "requests.html", **facts, choices=choices, sorts=SORTS, bulk=bulk, actors=actors, actions=ACTIONS, size=ROWS
-    )
+    return visit.page("requests.html", **facts, choices=choices, sorts=SORTS, bulk=bulk, actors=actors, size=ROWS)
 
 
 @router.get("/console/requests.csv")
@@ -71,17 +68,17 @@ def decide(visit: Visitor, fields: Form) -> Response:
         raise not_found("page")
     if not ids:
         raise ApiProblem(422, "nothing_chosen", "Choose at least one request of the list, then press the button.")
-    action = ACTIONS[name]
+    action = ACTS[name]
     if field(fields, "sure") != "yes":
         label = f"{action.label}: {len(ids)} {'request' if len(ids) == 1 else 'requests'}"
-        return visit.ask(label, action.warning, fields, "/console/requests", ids)
+        return visit.ask(label, str(action.warning), fields, "/console/requests", ids)
     return visit.page("bulk.html", label=action.label, outcomes=[(each, _decided(visit, name, each)) for each in ids])
 
 
 def _decided(visit: Visit, name: str, request_id: str) -> str:
     """Carry out the action for one request; return why it was not done, or an empty text."""
     try:
-        visit.call(ACTIONS[name].route, request_id=request_id)
+        visit.call(ACTS[name].route, request_id=request_id)
     except ApiProblem as problem:
         return problem.detail
     except RequestRefused as refused:
@@ -100,7 +97,7 @@ def _lines(visit: Visit, chosen: ListFilter) -> Iterator[str]:
     yield _line(_COLUMNS)
     with visit.service.database.read() as session:
         for some in all_of(session, chosen, visit.caller.tenant_id, now(session)):
-            for each in views(session, some):
+            for each in request_views(session, some):
                 yield _line(_cells(each))
 
 

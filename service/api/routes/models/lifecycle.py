@@ -1,4 +1,4 @@
-"""What may be done to a registered model: change its policy, cancel its preparation, retire it."""
+"""What may be done to a registered model: change its policy, retire it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from expunge.service.access.four_eyes import Act
 from expunge.service.api.dependencies import Running, agreed, awaits_another, holding, problems
 from expunge.service.api.http.etag import IfMatch, changed, require
 from expunge.service.api.openapi import answer
-from expunge.service.api.routes.models.models import ModelView, locked, view_of
 from expunge.service.api.types import WHOLE, ModelName
+from expunge.service.api.views.models import ModelView, locked_model, model_view
 from expunge.service.models.policy import change_policy, require_changeable
-from expunge.service.models.retire import SERVED, cancel_preparation, retire
+from expunge.service.models.retire import SERVED, retire
 
 router = APIRouter(tags=["models"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
@@ -30,12 +30,11 @@ class PolicyChange(BaseModel):
     What the claims of the versions depend on cannot change: method, guarantee, noise, bound and budget.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"complete_when": "served"}]})
 
     on_exhausted: Literal["retrain", "hold"] | None = None
     fallback: Literal["retrain"] | None = Field(default=None, description="null: none")
     cadence_seconds: _Seconds | None = None
-    collect_seconds: _Seconds | None = None
     retrain_every_seconds: _Seconds | None = None
     complete_when: Literal["published", "served"] | None = None
     threshold: _Number | None = None
@@ -66,28 +65,13 @@ def policy(
 ) -> ModelView:
     """Change the policy. Requests that were blocked go on where the new policy lets them."""
     with service.database.write(crash="policy-inside-commit") as session:
-        model = locked(session, caller.tenant_id, name)
-        require(view_of(session, model), if_match)
+        model = locked_model(session, caller.tenant_id, name)
+        require(model_view(session, model), if_match)
         waits = change_policy(session, model, body.model_dump(exclude_unset=True))
-        view, model_id = view_of(session, model), model.id
+        view, model_id = model_view(session, model), model.id
     if waits:
         service.notify([model_id])
     return changed(view, response)
-
-
-@router.post(
-    _MODEL + "/cancel",
-    response_model=ModelView,
-    responses=problems(404, 409, 412) | answer(200, "ETag"),
-    summary="Cancel the preparation of a model that was never published",
-)
-def cancel(name: ModelName, service: Running, caller: Admin, response: Response, if_match: IfMatch = None) -> ModelView:
-    """Cancel the preparation: its name is free, what was built is destroyed, requests go on without it."""
-    with service.database.write(crash="cancel-inside-commit") as session:
-        model = locked(session, caller.tenant_id, name)
-        require(view_of(session, model), if_match)
-        cancel_preparation(session, model)
-        return changed(view_of(session, model), response)
 
 
 @router.post(
@@ -95,20 +79,21 @@ def cancel(name: ModelName, service: Running, caller: Admin, response: Response,
     name="retire",
     response_model=ModelView,
     responses=problems(404, 409, 412) | answer(200, "ETag"),
-    summary="Stop serving a model permanently",
+    summary="Stop serving a model permanently, or cancel its preparation",
 )
 def retire_model(
     name: ModelName, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
 ) -> ModelView:
     """Retire the model: no version is served, its requests end with it, its state and keys are destroyed.
 
+    Of a model that was never published the preparation is cancelled: its name is free, requests go on without it.
     Copies of its versions that somebody downloaded are not known here, and nothing is claimed about them.
     """
     with service.database.write(crash="retire-inside-commit") as session:
-        model = locked(session, caller.tenant_id, name)
-        require(view_of(session, model), if_match)
+        model = locked_model(session, caller.tenant_id, name)
+        require(model_view(session, model), if_match)
         may = model.status not in SERVED or agreed(service, session, caller, Act.RETIRE, model.id)
         if may:
             retire(session, model)
-            return changed(view_of(session, model), response)
+            return changed(model_view(session, model), response)
     raise awaits_another(Act.RETIRE)

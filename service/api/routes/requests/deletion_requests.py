@@ -7,10 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, model_validator
-from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import Caller, Scope, searched
+from expunge.service.access.api_keys import Caller, Scope
 from expunge.service.access.four_eyes import Act
 from expunge.service.api.dependencies import (
     Running,
@@ -21,33 +20,34 @@ from expunge.service.api.dependencies import (
     holding_all,
     problems,
     reading,
-    require_search,
 )
 from expunge.service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
-from expunge.service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, link
+from expunge.service.api.http.pagination import Limit, MomentCursor, Page, after, after_page, place_of
 from expunge.service.api.openapi import answer
-from expunge.service.api.problems import ApiProblem, not_found
-from expunge.service.api.request_views import (
+from expunge.service.api.problems import ApiProblem
+from expunge.service.api.types import CaseId, ModelName, PersonalId, RequestId, When, one_of
+from expunge.service.api.views.requests import (
     AcceptedView,
     DeletionRequestView,
     Justification,
     ReceiptView,
     accepted_view,
     answer_for,
-    views,
+    find_request,
+    request_view,
+    request_views,
+    salts,
 )
-from expunge.service.api.types import CaseId, ModelName, PersonalId, RequestId, When, one_of
+from expunge.service.api.views.selection import newest
 from expunge.service.audit.log import canonical
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import digest
-from expunge.service.infra.tables import DeletionRequest, Model, Task
 from expunge.service.requests import idempotency, identity_check
 from expunge.service.requests.cancel import cancel
 from expunge.service.requests.deadlines import extend
 from expunge.service.requests.intake import Accepted, Order, Windows, accept, opening
 from expunge.service.requests.legal_holds import approve, retry
 from expunge.service.requests.states import Regulation, RequestRefused, Status, Suppress, awaits_decision
-from expunge.service.requests.suppression import never_verified, related
 
 router = APIRouter(tags=["deletion requests"])
 Decider = Annotated[Caller, Depends(holding_all(Scope.DELETIONS_DECIDE, Scope.DELETIONS_READ))]
@@ -70,7 +70,9 @@ class DeletionOrder(BaseModel):
     """Whom to forget: a data subject by one id or by several, or single samples."""
 
     model_config = ConfigDict(
-        extra="forbid", json_schema_extra=one_of(subject_id="string", subject_ids="array", sample_ids="array")
+        extra="forbid",
+        json_schema_extra=one_of(subject_id="string", subject_ids="array", sample_ids="array")
+        | {"examples": [{"subject_id": "person-7", "regulation": "gdpr", "case_id": "C-101"}]},
     )
 
     subject_id: PersonalId | None = None
@@ -137,7 +139,7 @@ def create(
     idempotency_key: KeyHeader = None,
 ) -> Response:
     use = key_use(service, caller, idempotency_key, _PATH, order)
-    check_length(order, service.settings.max_sample_ids)
+    check_length(order, service.limits.sample_ids)
     crash_point("api-before-transaction")
     to_notify: tuple[str, ...] = ()
     with service.database.write(crash="api-inside-commit") as session:
@@ -145,9 +147,9 @@ def create(
         if stored is None:
             accepted = accept_order(session, service, caller, order)
             stored, to_notify, salt = _answer(accepted), accepted.to_notify, accepted.request.salt
-            idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
+            idempotency.finish(session, use, stored, service.limits.idempotency_seconds)
         else:
-            salt = session.get_one(DeletionRequest, stored.answer["id"]).salt
+            salt = salts(session, [stored.answer["id"]])[stored.answer["id"]]
     crash_point("api-after-commit")
     service.notify(to_notify)
     # the opening is never stored, not even in the stored answer: it is derived again on a replay
@@ -176,28 +178,19 @@ def index(
     cursor: MomentCursor = None,
     limit: Limit = 50,
 ) -> Page[DeletionRequestView]:
-    rows = select(DeletionRequest).where(DeletionRequest.tenant_id == caller.tenant_id)
-    if status is not None:
-        rows = rows.where(DeletionRequest.status == status)
-    if case_id is not None:
-        rows = rows.where(DeletionRequest.case_id == case_id)
-    if model is not None:
-        with_model = select(Task.request_id).join(Model, Model.id == Task.model_id)
-        rows = rows.where(
-            DeletionRequest.id.in_(with_model.where(Model.tenant_id == caller.tenant_id, Model.name == model))
-        )
-    if id_prefix is not None:
-        rows = rows.where(DeletionRequest.id.startswith(id_prefix))
-    if cursor is not None:
-        place = tuple_(DeletionRequest.created_at, DeletionRequest.id)
-        rows = rows.where(place < after(cursor))
-    rows = rows.order_by(DeletionRequest.created_at.desc(), DeletionRequest.id.desc()).limit(limit + 1)
     with service.database.read() as session:
-        found = session.scalars(rows).all()
-        data = views(session, found[:limit], caller.scopes)
-    next_cursor = f"{found[limit - 1].created_at}.{found[limit - 1].id}" if len(found) > limit else None
-    link(request, response, next_cursor)
-    return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
+        found = newest(
+            session,
+            caller.tenant_id,
+            status=status,
+            model=model,
+            id_prefix=id_prefix,
+            case_id=case_id,
+            after=None if cursor is None else after(cursor),
+            limit=limit + 1,
+        )
+        data = request_views(session, found[:limit], caller.scopes)
+    return Page(data=data, **after_page(request, response, found, limit, place_of))
 
 
 @router.get(ITEM, response_model=DeletionRequestView, responses=reading(404), summary="Show a request")
@@ -205,7 +198,7 @@ def show(
     request_id: RequestId, service: Running, caller: Reader, response: Response, if_none_match: IfNoneMatch = None
 ) -> DeletionRequestView:
     with service.database.read() as session:
-        view = views(session, [find(session, caller.tenant_id, request_id)], caller.scopes)[0]
+        view = request_view(session, find_request(session, caller.tenant_id, request_id), caller.scopes)
     if view.status in (Status.QUEUED, Status.RUNNING):
         response.headers["Retry-After"] = str(_POLL_SECONDS)
     return shown(view, response, if_none_match)
@@ -221,28 +214,10 @@ def withdraw(
     request_id: RequestId, service: Running, caller: Sender, response: Response, if_match: IfMatch = None
 ) -> DeletionRequestView:
     with service.database.write() as session:
-        row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row], caller.scopes)[0], if_match)
+        row = find_request(session, caller.tenant_id, request_id)
+        require(request_view(session, row, caller.scopes), if_match)
         cancel(session, row)
-        return changed(views(session, [row], caller.scopes)[0], response)
-
-
-@router.get(
-    ITEM + "/related",
-    response_model=Listed[str],
-    responses=problems(404),
-    summary="Other requests that name the same person, or one of the samples; newest first, at most 50",
-)
-def others(request_id: RequestId, service: Running, caller: Reader) -> Listed[str]:
-    """List them. Of a request that was never verified this is a search for its person, with `people:search`."""
-    with service.database.read() as session:
-        request = find(session, caller.tenant_id, request_id)
-        if not never_verified(session, request):
-            return Listed(data=related(session, request))
-    require_search(service, caller)
-    with service.database.write() as session:
-        searched(session, caller)
-        return Listed(data=related(session, find(session, caller.tenant_id, request_id)))
+        return changed(request_view(session, row, caller.scopes), response)
 
 
 @router.post(
@@ -255,18 +230,10 @@ def prolong(
     request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
 ) -> DeletionRequestView:
     with service.database.write() as session:
-        row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row], caller.scopes)[0], if_match)
+        row = find_request(session, caller.tenant_id, request_id)
+        require(request_view(session, row, caller.scopes), if_match)
         extend(session, row)
-        return changed(views(session, [row], caller.scopes)[0], response)
-
-
-def find(session: Session, tenant_id: str, request_id: str) -> DeletionRequest:
-    """Return the tenant's request. Raises ApiProblem (404)."""
-    row = session.get(DeletionRequest, request_id)
-    if row is None or row.tenant_id != tenant_id:
-        raise not_found("deletion_request")
-    return row
+        return changed(request_view(session, row, caller.scopes), response)
 
 
 def key_use(service: Service, caller: Caller, header: list[str] | None, path: str, body: BaseModel) -> idempotency.Use:
@@ -277,7 +244,7 @@ def key_use(service: Service, caller: Caller, header: list[str] | None, path: st
 
 def accept_order(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
     """Write the request that was ordered. Raises RequestRefused."""
-    asked = order.order(service.settings.default_regulation)
+    asked = order.order(service.settings.regulation)
     if not order.verified:
         return identity_check.accept_unverified(session, service.pepper, caller.tenant_id, asked)
     return accept(session, service.pepper, caller.tenant_id, asked, windows_of(service))
@@ -285,7 +252,7 @@ def accept_order(session: Session, service: Service, caller: Caller, order: Dele
 
 def windows_of(service: Service) -> Windows:
     said = service.settings
-    return Windows(said.cancel_window_seconds, said.large_request_samples, said.large_request_seconds)
+    return Windows(said.cancel_window, said.large_request, service.limits.large_request_seconds)
 
 
 def _answer(accepted: Accepted) -> idempotency.StoredAnswer:
@@ -309,12 +276,12 @@ def verify(
     request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
 ) -> DeletionRequestView:
     with service.database.write() as session:
-        row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row], caller.scopes)[0], if_match)
+        row = find_request(session, caller.tenant_id, request_id)
+        require(request_view(session, row, caller.scopes), if_match)
         undecided = awaits_decision(Status(row.status), row.reason)
         may = not undecided or agreed(service, session, caller, Act.VERIFY, row.id)
         to_notify = identity_check.verify(session, row, windows_of(service)) if may else ()
-        view = views(session, [row], caller.scopes)[0]
+        view = request_view(session, row, caller.scopes)
     if not may:
         raise awaits_another(Act.VERIFY)
     service.notify(to_notify)
@@ -337,10 +304,10 @@ def reject(
     if_match: IfMatch = None,
 ) -> DeletionRequestView:
     with service.database.write() as session:
-        row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row], caller.scopes)[0], if_match)
+        row = find_request(session, caller.tenant_id, request_id)
+        require(request_view(session, row, caller.scopes), if_match)
         identity_check.reject(session, row, body.reason)
-        return changed(views(session, [row], caller.scopes)[0], response)
+        return changed(request_view(session, row, caller.scopes), response)
 
 
 @router.post(
@@ -353,12 +320,12 @@ def approve_large(
     request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
 ) -> DeletionRequestView:
     with service.database.write() as session:
-        row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row], caller.scopes)[0], if_match)
+        row = find_request(session, caller.tenant_id, request_id)
+        require(request_view(session, row, caller.scopes), if_match)
         to_notify = approve(session, row)
         if not to_notify:
             raise ApiProblem(409, "not_large", "The request does not wait for an approval.")
-        view = views(session, [row], caller.scopes)[0]
+        view = request_view(session, row, caller.scopes)
     service.notify(to_notify)
     return changed(view, response)
 
@@ -373,13 +340,13 @@ def retry_request(
     request_id: RequestId, service: Running, caller: Mender, response: Response, if_match: IfMatch = None
 ) -> DeletionRequestView:
     with service.database.write() as session:
-        row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row], caller.scopes)[0], if_match)
+        row = find_request(session, caller.tenant_id, request_id)
+        require(request_view(session, row, caller.scopes), if_match)
         if awaits_decision(Status(row.status), row.reason):
             raise ApiProblem(409, "unverified", "Nobody has verified this request. Verify it, or reject it.")
         to_notify = retry(session, row)
         if not to_notify:
             raise ApiProblem(409, "not_blocked", "Only a request that is blocked or awaits_others can be retried.")
-        view = views(session, [row], caller.scopes)[0]
+        view = request_view(session, row, caller.scopes)
     service.notify(to_notify)
     return changed(view, response)

@@ -1,0 +1,340 @@
+"""Claim a model's work under its lease, in one short transaction. Nothing is computed while it is open.
+
+A preparation may take hours, an update takes seconds, and one worker does one thing at a time. So a worker looks for
+waiting deletions before it begins a preparation and after every unit of one. There it gives the preparation back.
+What is done of it is kept, and a later claim continues it.
+
+An attempt is counted when it is claimed. After two claims without a result the batch is halved, so that one request
+that kills workers is found among many. A request that failed alone three times is blocked. Failures of the machine
+count as two attempts at most, so that no request is blocked for a full disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import case, func, select
+from sqlalchemy.orm import Session
+
+from expunge.service.audit.log import NAMED_IN_ONE_ENTRY, record, recorded_at
+from expunge.service.infra.db import Database, batches, now
+from expunge.service.infra.tables import DeletionRequest, Generation, Model, Task, Version
+from expunge.service.infra.time import SECOND
+from expunge.service.models.restore_guard import unconfirmed
+from expunge.service.models.retrain_plan import budget_of, candidate_of, measured_seconds, plan_retrain
+from expunge.service.queue.jobs import Claimed, Deletions, Preparation, Work
+from expunge.service.queue.leases import (
+    TakenLease,
+    alive,
+    alive_at,
+    fence,
+    give_back,
+    give_back_beside,
+    lock,
+    take,
+    take_beside,
+)
+from expunge.service.queue.results import refuse
+from expunge.service.queue.work_units import models_with_free_pieces
+from expunge.service.requests.reasons import AT_ONCE, NOT_FOR_AN_UPDATE, Cause, Reason, stored
+from expunge.service.requests.status import SETTLED_AT_ONCE, change_tasks, settle
+from unlearning.accounting.policy import Clock, Policy, Queue, next_action
+
+HALVE_AFTER = 2
+HOLD_AFTER = 3
+_LOST = {"cause": Cause.WORKER_LOST}
+SERVED = ("live", "exhausted")
+PATIENCE_SECONDS = 0.5
+"""A preparation is interrupted for a deletion that has waited this long. An idle worker would have taken it before."""
+LARGEST_BATCH = 10_000
+"""tasks that one update takes at most; their vectors are never in memory together"""
+
+
+class Interrupted(Exception):
+    """Stops a preparation between two units, because deletions wait."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A task that may be claimed. ``group`` is the token of its last claim; tasks that failed together share it."""
+
+    id: str
+    request_id: str
+    attempts: int
+    group: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The tasks to ``take`` together, and those to ``hold`` because they failed alone too often."""
+
+    take: tuple[Waiting, ...]
+    hold: tuple[Waiting, ...]
+
+    def attempts(self, task: Waiting) -> int:
+        """Return the task's attempts with this claim counted: two at most, unless it is claimed alone."""
+        return task.attempts + 1 if len(self.take) == 1 else min(task.attempts + 1, HALVE_AFTER)
+
+
+def choose(waiting: Sequence[Waiting], limit: int) -> Choice:
+    """Choose the next batch of at most ``limit`` tasks from ``waiting``, oldest first."""
+    lost = tuple(task for task in waiting if task.attempts >= HOLD_AFTER)
+    rest = [task for task in waiting if task.attempts < HOLD_AFTER]
+    suspects = [task for task in rest if task.attempts >= HALVE_AFTER]
+    if not suspects:
+        return Choice(tuple(rest[:limit]), lost)
+    together = [task for task in suspects if task.group == suspects[0].group]
+    return Choice(tuple(together[: (len(together) + 1) // 2]), lost)
+
+
+def claim(
+    database: Database, model_id: str, owner: str, lease_seconds: float, tenants: Collection[str] | None = None
+) -> Work | None:
+    """Claim a model's work under a lease: its preparation, its waiting deletions, or its candidate generation.
+
+    Returns None where nothing waits or may start yet, other workers have the lease, this worker does not serve the
+    model's tenant, or a restored backup waits for the operator. ``tenants``: those that this worker serves; None: all.
+    """
+    with database.write() as session:
+        at = recorded_at(session)
+        model = _locked(session, model_id, tenants)
+        if model is None:
+            return None
+        free = not alive(model, at)
+        if model.status == "preparing" and free:
+            generation = session.get_one(Generation, model.generation_id)
+            return _building(session, model, generation, take(model, owner, at, lease_seconds))
+        if model.status not in SERVED:
+            return None
+        deletions = _deletions(session, model, owner, at, lease_seconds) if free else None
+        return deletions or _retraining(session, model, owner, at, lease_seconds)
+
+
+def claim_deletions(
+    database: Database, model_id: str, owner: str, lease_seconds: float, tenants: Collection[str] | None = None
+) -> Deletions | None:
+    """Claim a model's waiting deletions and nothing else; None as ``claim`` does."""
+    with database.write() as session:
+        at = recorded_at(session)
+        model = _locked(session, model_id, tenants)
+        if model is None or model.status not in SERVED or alive(model, at):
+            return None
+        return _deletions(session, model, owner, at, lease_seconds)
+
+
+def waiting_deletions(
+    session: Session, tenants: Collection[str] | None = None, patience_seconds: float = 0.0
+) -> list[str]:
+    """Return the ids of the live models with a deletion that a worker can take now, the longest waiting first.
+
+    Args:
+        session: reads the queue.
+        tenants: the tenants that the worker serves; None: all.
+        patience_seconds: only deletions that have been ready for this long.
+    """
+    at = now(session)
+    since = at - int(patience_seconds * SECOND)
+    query = (
+        select(Task.model_id)
+        .join(Model, Model.id == Task.model_id)
+        .where(Model.status == "live", ~alive_at(Model, at), func.coalesce(Model.due_at, 0) <= at)
+        .where(Task.status.in_(("queued", "running")), Task.not_before <= since)
+        .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
+        .group_by(Task.model_id)
+        .order_by(func.min(Task.not_before), Task.model_id)
+    )
+    if tenants is not None:
+        query = query.where(Model.tenant_id.in_(sorted(tenants)))
+    return list(session.scalars(query))
+
+
+def before(
+    database: Database, model_id: str, tenants: Collection[str] | None = None
+) -> tuple[Sequence[str], str | None]:
+    """Return what comes before a model's work: the models with waiting deletions, and a model with free units.
+
+    Nothing comes before a waiting deletion of the model itself. Units come before preparations only. ``tenants``: the
+    tenants that the worker serves; None: all.
+    """
+    with database.read() as session:
+        deletions = waiting_deletions(session, tenants)
+        if model_id in deletions:
+            return (), None
+        if session.scalar(select(Model.status).where(Model.id == model_id)) != "preparing":
+            return deletions, None
+        others = (each for each in models_with_free_pieces(session, tenants) if each != model_id)
+        return deletions, next(others, None)
+
+
+def give_way(database: Database, tenants: Collection[str] | None = None) -> None:
+    """Stop a preparation between two units where deletions of ``tenants`` wait. Raises Interrupted."""
+    with database.read() as session:
+        if waiting_deletions(session, tenants, PATIENCE_SECONDS):
+            raise Interrupted
+
+
+def put_off(database: Database, job: Preparation) -> None:
+    """Give an interrupted preparation back to any worker. It does not count as an attempt. Raises Stale, Busy."""
+    with database.write() as session:
+        model = fence(session, job.lease)
+        generation = session.get_one(Generation, job.generation_id)
+        generation.attempts = max(0, generation.attempts - 1)
+        record(session, job.tenant_id, "preparation.interrupted", model_id=model.id, generation=generation.id)
+        if job.lease.name is None:
+            give_back(model)
+        else:
+            give_back_beside(session, model.id)
+
+
+def _locked(session: Session, model_id: str, tenants: Collection[str] | None) -> Model | None:
+    """Lock the model's row and clear its notification; None where this worker may not work on it."""
+    model = lock(session, model_id)
+    if model is None:
+        return None
+    model.notified_at = 0
+    if unconfirmed(session) is not None or (tenants is not None and model.tenant_id not in tenants):
+        return None
+    return model
+
+
+def _job(model: Model, generation: Generation, lease: TakenLease) -> dict[str, Any]:
+    """Return the fields that every job has."""
+    return {
+        "lease": lease,
+        "tenant_id": model.tenant_id,
+        "model_name": model.name,
+        "recipe": model.recipe,
+        "policy": Policy.from_json(model.policy).in_force(generation.method),
+        "generation_id": generation.id,
+    }
+
+
+def _building(session: Session, model: Model, generation: Generation, lease: TakenLease) -> Preparation | None:
+    """Count the attempt; None where too many were lost, and the generation is refused."""
+    kind = "preparation" if generation.id == model.generation_id else "retrain"
+    if generation.attempts >= HOLD_AFTER:
+        what = f"{HOLD_AFTER} attempts ended without a result, the last in phase {generation.phase}."
+        again = ", and register the model again" if kind == "preparation" else ""
+        refuse(session, model, generation, what, f"Read the worker's log{again}.", reason=Reason.FAILED, facts=_LOST)
+        return None
+    generation.attempts += 1
+    facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id, "attempt": generation.attempts}
+    record(session, model.tenant_id, f"{kind}.claimed", **facts)
+    return Preparation(**_job(model, generation, lease), attempt=generation.attempts)
+
+
+def _retraining(session: Session, model: Model, owner: str, at: int, lease_seconds: float) -> Preparation | None:
+    """Claim the model's candidate, planning one where it is due; None where none is, or another worker builds it."""
+    generation = plan_retrain(session, model)
+    lease = None if generation is None else take_beside(session, model.id, owner, at, lease_seconds)
+    if generation is None or lease is None:
+        return None
+    return _building(session, model, generation, lease)
+
+
+def _deletions(session: Session, model: Model, owner: str, at: int, lease_seconds: float) -> Deletions | None:
+    generation = session.get_one(Generation, model.generation_id)
+    waiting = _waiting(session, model, at)
+    if not waiting or _must_wait(session, model, generation, waiting, at):
+        return None
+    choice = choose(waiting, LARGEST_BATCH)
+    lease = take(model, owner, at, lease_seconds)
+    _hold_lost(session, model, generation, choice.hold)
+    if not choice.take or model.current_id is None:
+        give_back(model)
+        return None
+    tasks = _mark_running(session, choice, lease)
+    facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id, "token": str(lease.token)}
+    for part in batches(sorted(task.request_id for task in tasks), NAMED_IN_ONE_ENTRY):
+        record(session, model.tenant_id, "update.claimed", **facts, requests=part)
+    return Deletions(**_job(model, generation, lease), current_id=model.current_id, tasks=tasks)
+
+
+def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
+    """Return queued tasks whose time has come, and running ones: the lease has run out, so their worker is lost."""
+    rows = session.execute(
+        select(Task.id, Task.request_id, Task.attempts, func.coalesce(Task.lease_token, 0))
+        .where(Task.model_id == model.id, Task.status.in_(("queued", "running")), Task.not_before <= at)
+        .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
+        .order_by(Task.created_at, Task.id)
+    )
+    return [Waiting(*row) for row in rows]
+
+
+def _must_wait(session: Session, model: Model, generation: Generation, waiting: Sequence[Waiting], at: int) -> bool:
+    """Return whether the cadence, a pause after a failed attempt, or a retrain delays the next update.
+
+    Somebody whose deadline is nearer moves the update forward that others wait for already.
+    """
+    policy = Policy.from_json(model.policy)
+    later = model.due_at is not None and model.due_at > at
+    if later and (not policy.cadence_seconds or any(task.attempts for task in waiting)):
+        return True
+    due_at = released_at = None
+    if policy.cadence_seconds:
+        due_at = session.scalar(
+            select(func.min(case((Task.not_before == AT_ONCE, AT_ONCE), else_=DeletionRequest.due_at)))
+            .join(Task, Task.request_id == DeletionRequest.id)
+            .where(Task.model_id == model.id, Task.status.in_(("queued", "running")))
+            .where(func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS)
+        )
+        released_at = session.scalar(select(Version.published_at).where(Version.id == model.current_id))
+    retraining = model.status == "exhausted" and candidate_of(session, model.id) is not None
+    queue = Queue(waiting=len(waiting), due_at=due_at, released_at=released_at, retraining=retraining)
+    clock = Clock(at, int((measured_seconds(generation) or 0.0) * SECOND))
+    action = next_action(policy, budget_of(generation), queue, clock)
+    if action.kind == "wait":
+        model.due_at = action.until
+        _put_to_batch(session, model, at)
+    return action.kind in ("wait", "nothing", "retrain")
+
+
+def _put_to_batch(session: Session, model: Model, at: int) -> None:
+    """Say of each task that has come since the last claim that it waits for the next update, with the others."""
+    rows = session.execute(
+        select(Task.id, Task.request_id).where(
+            Task.model_id == model.id, Task.status == "queued", Task.not_before <= at, Task.reason.is_(None)
+        )
+    ).all()
+    change_tasks(session, [row.id for row in rows], reason=Reason.AWAITING_BATCH)
+    for batch in batches((row.request_id for row in rows), SETTLED_AT_ONCE):
+        settle(session, batch)
+
+
+def _hold_lost(session: Session, model: Model, generation: Generation, lost: Iterable[Waiting]) -> None:
+    """Block the tasks that failed alone too often; their deadlines stay as they are."""
+    requests = []
+    for task in lost:
+        row = session.get_one(Task, task.id)
+        row.status = "blocked"
+        if row.reason is None:
+            row.reason, row.facts = Reason.FAILED, stored(Reason.FAILED, _LOST)
+        requests.append(task.request_id)
+        record(
+            session,
+            model.tenant_id,
+            "update.blocked",
+            request_id=task.request_id,
+            model_id=model.id,
+            reason=row.reason,
+            attempts=task.attempts,
+            last_phase=generation.phase,
+        )
+    settle(session, requests)
+
+
+def _mark_running(session: Session, choice: Choice, lease: TakenLease) -> tuple[Claimed, ...]:
+    alike: dict[int, list[str]] = {}
+    for task in choice.take:
+        alike.setdefault(choice.attempts(task), []).append(task.id)
+    for attempts, ids in alike.items():
+        change_tasks(session, ids, status="running", attempts=attempts, lease_token=lease.token)
+    requests = [task.request_id for task in choice.take]
+    settle(session, requests)
+    traced = select(DeletionRequest.id, DeletionRequest.traceparent).where(
+        DeletionRequest.traceparent.is_not(None), DeletionRequest.id.in_(requests)
+    )
+    traces: dict[str, str | None] = {row.id: row.traceparent for row in session.execute(traced)}
+    return tuple(Claimed(task.id, task.request_id, traces.get(task.request_id)) for task in choice.take)

@@ -1,0 +1,59 @@
+"""What a claim returns: everything that the work needs to know, read in the claim's transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from expunge.service.queue.leases import TakenLease
+from unlearning.accounting.policy import Policy
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every kind of work knows about its model."""
+
+    lease: TakenLease
+    tenant_id: str
+    model_name: str
+    recipe: str
+    policy: Policy
+    generation_id: int
+
+    @property
+    def model_id(self) -> str:
+        """Return the id of the model."""
+        return self.lease.model_id
+
+
+@dataclass(frozen=True)
+class Preparation(Job):
+    """A generation to build: a model's first, or a candidate. ``attempt`` counts from 1."""
+
+    attempt: int
+
+    @property
+    def retrains(self) -> bool:
+        """Return whether it builds a candidate under a second lease, while the served generation stays in use."""
+        return self.lease.name is not None
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """One queued task that this claim took."""
+
+    id: str
+    request_id: str
+    traceparent: str | None = None
+    """W3C trace context of the call that made the request, for the logs"""
+
+
+@dataclass(frozen=True)
+class Deletions(Job):
+    """Deletions to carry out in one update of the version ``current_id``."""
+
+    current_id: str
+    tasks: tuple[Claimed, ...]
+
+
+Work: TypeAlias = Preparation | Deletions

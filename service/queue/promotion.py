@@ -1,0 +1,251 @@
+"""The transaction that publishes a generation's first version: version 1 of a model, or the switch to a retrain.
+
+The switch is made under the model's row lock and the candidate's lease. People who were forgotten in the served
+generation since the training began are not in the version that it publishes. Waiting tasks end with it, or wait for
+an update of the new generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import case, select
+from sqlalchemy.orm import Session
+
+from expunge.service.audit import log as ledger
+from expunge.service.infra.db import Database, batches, now
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.tables import Generation, Membership, Model, Removal, Task, Version
+from expunge.service.models.retrain_plan import schedule_retrain
+from expunge.service.models.vectors import drop_all_vectors
+from expunge.service.queue.jobs import Claimed, Preparation
+from expunge.service.queue.journal import Journal
+from expunge.service.queue.leases import Stale, drawn, give_back, give_back_beside
+from expunge.service.queue.publication import (
+    Draft,
+    Replan,
+    erase,
+    make_version,
+    publication,
+    require_current,
+    sample_digests,
+    still_there,
+)
+from expunge.service.queue.results import OPEN, Blocked, Postponed, Published, Result, finish, queue_newcomers
+from expunge.service.queue.selection import Asked, Size, Target, asked, held_positions, target_of, why_empty
+from expunge.service.requests import suppression as suppressions
+from expunge.service.requests.reasons import Reason
+
+
+class TrainAgain(RuntimeError):
+    """What the candidate was trained on is not wanted any more: a legal hold contradicts it, or somebody left whom the
+    method has no vector for. Nothing of it can be used, and nothing was written.
+    """
+
+
+@dataclass(frozen=True)
+class Registered:
+    """What preparation adds to the generation with its first version.
+
+    ``left_out`` counts for each request the samples of the recipe that it kept out of the training.
+    """
+
+    report: Mapping[str, Any]
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Departure:
+    """The people who leave the served model with a generation's first version, as the database says now."""
+
+    target: Target
+    """whom the method still forgets in the new generation"""
+    size: Size
+    """how many leave in all"""
+    asked: Asked
+    replaced: Version | None = None
+    """the current version, which the switch replaces; None for version 1"""
+    leaving: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """by request: the positions of the replaced generation that the new version lacks"""
+
+
+def departure(session: Session, job: Preparation) -> Departure:
+    """Return who leaves with the first version if it is drafted now: everyone who has asked."""
+    found = asked(session, job)
+    return _departure(session, job, found, target_of(session, job.generation_id, found.going))
+
+
+def _departure(session: Session, job: Preparation, found: Asked, target: Target) -> Departure:
+    if not job.retrains:
+        return Departure(target, Size(len(target.positions), target.people), found)
+    model = session.get_one(Model, job.model_id)
+    if model.current_id is None or model.generation_id is None:
+        raise Stale(f"model {model.id} has no current version to replace")
+    replaced = session.get_one(Version, model.current_id)
+    leaving = _leaving(session, job, model.generation_id, found, target)
+    going = frozenset().union(*leaving.values())
+    people = target_of(session, model.generation_id, going).people
+    return Departure(target, Size(len(going), people), found, replaced, leaving)
+
+
+def publish_generation(
+    database: Database,
+    journal: Journal,
+    job: Preparation,
+    draft: Draft,
+    registered: Registered,
+    *,
+    drafted: Departure,
+) -> None:
+    """Publish a generation's first version, without anyone who asked to be forgotten before this moment.
+
+    An update that is computed on a replaced generation at this moment is stale afterwards: its tasks end here.
+    Raises Stale, Replan, TrainAgain, Overspent; then nothing was written.
+    """
+    with publication(database, journal, job, draft) as (session, model):
+        found = asked(session, job)
+        current = _departure(session, job, found, draft.target)
+        replaced = current.replaced
+        if replaced is None:
+            require_current(model, None)
+            results = _first_results(session, job, current, registered)
+            digests = sample_digests(session, job.generation_id, draft.target.positions)
+        else:
+            _require_unchanged(session, job, current, drafted)
+            results = _switch_results(session, job, current, replaced)
+            going = frozenset().union(*current.leaving.values())
+            digests = sample_digests(session, replaced.generation_id, going)
+            _end_replaced(session, model, job, replaced)
+        generation = session.get_one(Generation, job.generation_id)
+        generation.status, generation.progress, generation.phase = "live", 1.0, None
+        generation.report = (generation.report or {}) | dict(registered.report)
+        model.status, model.reason, model.generation_id = "live", None, generation.id
+        schedule_retrain(session, model)
+        make_version(session, journal, job, draft, replaced, gone=digests)
+        if replaced is not None:
+            crash_point("switch-after-version")
+            gone = drop_all_vectors(session, replaced.generation_id)
+            erase(session, session.get_one(Version, draft.version_id), replaced.generation_id, gone)
+        finish(session, job, results, draft.version_id, draft.method)
+        queue_newcomers(session, job, model)
+        if replaced is not None:
+            crash_point("switch-after-tasks")
+
+
+def _require_unchanged(session: Session, job: Preparation, current: Departure, drafted: Departure) -> None:
+    """Check that the model is what the draft was made for. Raises Replan, TrainAgain."""
+    before, after = drafted.replaced, current.replaced
+    if before is None or after is None or (before.id, drafted.size) != (after.id, current.size):
+        raise Replan("the model moved on while the switch was drafted")
+    _require_held_people(session, job, after.generation_id)
+
+
+def _end_replaced(session: Session, model: Model, job: Preparation, replaced: Version) -> None:
+    """End the served generation, and fence off an update that is still computed on it."""
+    old = session.get_one(Generation, replaced.generation_id)
+    old.status, old.phase, old.ended_at = "ended", None, now(session)
+    model.lease_token = drawn()
+    give_back(model)
+    give_back_beside(session, model.id)
+    facts: dict[str, Any] = {"model_id": model.id, "generation": job.generation_id, "replaces": old.id}
+    ledger.record(session, job.tenant_id, "generation.switched", **facts)
+
+
+def _first_results(
+    session: Session, job: Preparation, current: Departure, registered: Registered
+) -> dict[Claimed, Result]:
+    """Return the result of every waiting task with version 1, without those that can still be cancelled.
+
+    Raises Replan where someone asked since the draft.
+    """
+    found = current.asked
+    missing = found.going.difference(current.target.positions)
+    if missing:
+        raise Replan(still_there(found.named, missing))
+    rows = session.execute(
+        select(Task.id, Task.request_id).where(Task.model_id == job.model_id, Task.status.in_(("queued", "running")))
+    )
+    results: dict[Claimed, Result] = {}
+    for task_id, request_id in rows:
+        if request_id in found.later:
+            continue
+        positions = found.named.get(request_id, frozenset())
+        left_out = registered.left_out.get(request_id, 0)
+        task = Claimed(task_id, request_id)
+        if positions & found.protected:
+            results[task] = Blocked(Reason.LEGAL_HOLD)
+        elif request_id in found.partial:
+            results[task] = Blocked(Reason.PARTIAL_SUBJECT)
+        elif positions:
+            results[task] = Published(len(positions) + left_out)
+        else:
+            results[task] = Published(left_out, Reason.LEFT_OUT) if left_out else why_empty(session, job, task)
+    return results
+
+
+def _switch_results(session: Session, job: Preparation, current: Departure, replaced: Version) -> dict[Claimed, Result]:
+    """Return the result of each open task with the switch. Raises Replan, TrainAgain."""
+    named, target = current.asked.named, frozenset(current.target.positions)
+    results: dict[Claimed, Result] = {}
+    for task_id, request_id, status in _tasks(session, job, named):
+        positions = named.get(request_id, frozenset())
+        if status == "completed" and not positions <= target | current.asked.protected:
+            raise Replan(still_there(named, positions - target))
+        if status == "completed" and positions - target:
+            raise TrainAgain("somebody was forgotten while the candidate was trained, and is under a legal hold since")
+        if status not in OPEN or request_id in current.asked.later:
+            continue
+        task = Claimed(task_id, request_id)
+        if positions & current.asked.protected:
+            results[task] = Blocked(Reason.LEGAL_HOLD)
+        elif positions <= target:
+            samples = len(current.leaving.get(request_id, positions))
+            served = replace(job, generation_id=replaced.generation_id)
+            results[task] = Published(samples) if samples else why_empty(session, served, task)
+        elif status != "blocked":
+            results[task] = Postponed()
+    return results
+
+
+def _leaving(
+    session: Session, job: Preparation, old_id: int, found: Asked, target: Target
+) -> dict[str, frozenset[int]]:
+    old = suppressions.positions(session, job.tenant_id, job.model_name, old_id)
+    protected = held_positions(session, job.tenant_id, old_id)
+    gone = frozenset(target.positions)
+    return {
+        request: frozenset(positions)
+        for request, positions in old.items()
+        if found.named.get(request, frozenset()) <= gone and protected.isdisjoint(positions)
+    }
+
+
+def _tasks(session: Session, job: Preparation, named: Mapping[str, frozenset[int]]) -> list[tuple[str, str, str]]:
+    """Return (id, request, status) of the model's open tasks and of the tasks that name samples of the candidate.
+
+    A task that only waits for consumers is carried out, and counts as completed.
+    """
+    status = case((Task.reason == Reason.AWAITING_CONSUMERS, "completed"), else_=Task.status).label("status")
+    columns = select(Task.id, Task.request_id, status).where(Task.model_id == job.model_id)
+    found = {row.id: row for row in session.execute(columns.where(Task.status.in_(OPEN)))}
+    for batch in batches(named):
+        found |= {row.id: row for row in session.execute(columns.where(Task.request_id.in_(batch)))}
+    return [(row.id, row.request_id, row.status) for row in found.values()]
+
+
+def _require_held_people(session: Session, job: Preparation, old_id: int) -> None:
+    """Check that the candidate holds everyone whom a legal hold keeps in the served generation. Raises TrainAgain."""
+    protected = held_positions(session, job.tenant_id, old_id)
+    gone = frozenset(session.scalars(select(Removal.position).where(Removal.generation_id == old_id)))
+    for batch in batches(sorted(protected - gone)):
+        kept = select(Membership.sample_digest).where(
+            Membership.generation_id == old_id, Membership.position.in_(batch)
+        )
+        wanted = set(session.scalars(kept))
+        there = select(Membership.sample_digest).where(
+            Membership.generation_id == job.generation_id, Membership.sample_digest.in_(wanted)
+        )
+        if wanted - set(session.scalars(there)):
+            raise TrainAgain("a legal hold was placed on somebody whom the candidate lacks")

@@ -1,0 +1,282 @@
+"""The one transaction that makes a version: of an update, of a first generation, or of a retrained one.
+
+It begins with the fence: a worker whose lease was taken over writes nothing. The version's files were written and
+synced before; keys are destroyed and files purged after.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy import func, insert, select
+from sqlalchemy.orm import Session
+
+from expunge.service.audit import log as ledger
+from expunge.service.audit.witness import Contradicted
+from expunge.service.infra.db import Database, batches, log_after_commit, now
+from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.files import Stored
+from expunge.service.infra.tables import Erasure, Generation, Membership, Model, PhaseSeconds, Removal, Version
+from expunge.service.infra.time import HOUR_SECONDS, SECOND, bucket
+from expunge.service.models.figures import withdraw
+from expunge.service.models.publications import PUBLISHED, facts_of
+from expunge.service.models.swept_files import any_swept
+from expunge.service.models.vectors import Row, drop_vectors, rewrite_vectors
+from expunge.service.queue.jobs import Claimed, Deletions, Job
+from expunge.service.queue.journal import Journal
+from expunge.service.queue.leases import Stale, fence
+from expunge.service.queue.results import Published, Result, finish, note_exhaustion, queue_newcomers, wrap_up
+from expunge.service.queue.selection import Size, Target, protected_positions
+from expunge.service.requests import suppression as suppressions
+from expunge.service.requests.webhooks import News, announce
+from unlearning.accounting.certificate import Claim
+
+
+class Replan(RuntimeError):
+    """A legal hold or a request appeared while the version was drafted. Nothing was written: select again."""
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A version that is ready to be published. Its files are durable and its claim is made."""
+
+    version_id: str
+    checkpoint: Stored
+    state: Stored
+    method: str
+    claim: Claim
+    accuracy: float
+    budget_cost: int
+    target: Target
+    """what the method forgot, in the draft's generation"""
+    size: Size
+    """how many leave the served model with this version"""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    vectors: Sequence[Row] = ()
+    """rows, sealed again, of those who stay and whose vectors the update changed"""
+    begun: int = 0
+    """a moment before the files were written, on the database's clock"""
+
+
+@contextmanager
+def publication(database: Database, journal: Journal, job: Job, draft: Draft) -> Iterator[tuple[Session, Model]]:
+    """Open the transaction that publishes ``draft``: lock, fence, holds; at its end budget, lease and journal.
+
+    Raises Stale, Replan, Overspent, PutBack, OSError where the store does not answer, and what the body raises; then
+    nothing was written.
+    """
+    crash_point("worker-before-publish")
+    journal.guard.look(job.model_id)
+    with database.write(crash="publish-inside-commit") as session:
+        model = fence(session, job.lease)
+        journal.guard.still(session, job.model_id)
+        require_files(session, draft)
+        require_no_hold(session, job, draft.target)
+        yield session, model
+        note_exhaustion(session, model)
+        wrap_up(session, model)
+        number = session.get_one(Version, draft.version_id).number
+        try:
+            journal.write(session, job, draft.budget_cost, draft.version_id, rewritten=bool(draft.vectors))
+        except Contradicted as error:
+            raise Stale(str(error)) from None
+    crash_point("worker-after-commit")
+    journal.guard.witness.release(job.model_id, number, draft.version_id)
+
+
+def publish(
+    database: Database, journal: Journal, job: Deletions, draft: Draft, results: Mapping[Claimed, Result]
+) -> None:
+    """Publish an update. Raises Stale, Replan, Overspent, and RuntimeError where a request would end too early."""
+    with publication(database, journal, job, draft) as (session, model):
+        require_current(model, job.current_id)
+        parent = session.get_one(Version, model.current_id)
+        gone = sample_digests(session, job.generation_id, draft.target.positions)
+        make_version(session, journal, job, draft, parent, gone=gone)
+        _require_gone(session, job, results)
+        finish(session, job, results, draft.version_id, draft.method)
+        queue_newcomers(session, job, model, parent.published_at - HOUR_SECONDS * SECOND)
+
+
+def note_commit(database: Database, job: Deletions, draft: Draft, seconds: float) -> None:
+    """Record how long the transaction took. That includes its commit, so it is known only afterwards."""
+    with database.write() as session:
+        _time_phases(session, job, replace(draft, seconds={"commit": seconds}), now(session))
+
+
+def still_there(named: Mapping[str, frozenset[int]], missing: frozenset[int]) -> str:
+    """Return why a version must not be published: which requests name samples that it still holds."""
+    counts = {request: len(positions & missing) for request, positions in sorted(named.items())}
+    shown = [f"request {request} names {count} samples" for request, count in counts.items() if count]
+    return f"not published: {', '.join(shown[:5])}{', ...' if len(shown) > 5 else ''} that this version still holds"
+
+
+def _require_gone(session: Session, job: Deletions, results: Mapping[Claimed, Result]) -> None:
+    """Check that the version lacks every sample of the requests that end with it. Raises RuntimeError."""
+    ending = [task.request_id for task, result in results.items() if isinstance(result, Published)]
+    left = suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id, ending)
+    if left:
+        named = {request: frozenset(positions) for request, positions in left.items()}
+        raise RuntimeError(still_there(named, frozenset().union(*named.values())))
+
+
+def require_current(model: Model, current_id: str | None) -> None:
+    """Check that nothing was published since the claim: a commit of unknown outcome may have taken effect."""
+    if model.current_id != current_id:
+        raise Stale(f"model {model.id} has another current version than this update was computed from")
+
+
+def require_files(session: Session, draft: Draft) -> None:
+    """Check that no sweep has taken the draft's files for those of a dead worker. Raises Stale."""
+    if any_swept(session, (draft.checkpoint.digest, draft.state.digest), draft.begun):
+        raise Stale("the draft's files were swept while its worker slept")
+
+
+def require_no_hold(session: Session, job: Job, target: Target) -> None:
+    """Check that no legal hold keeps anything that the draft forgot. Raises Replan."""
+    if not protected_positions(session, job).isdisjoint(target.positions):
+        raise Replan("a legal hold covers part of this update")
+
+
+def make_version(
+    session: Session, journal: Journal, job: Job, draft: Draft, parent: Version | None, *, gone: Sequence[str]
+) -> None:
+    """Insert the version: charge it, retire its parent, mark what it forgets, drop and change vectors, write the entry.
+
+    ``gone``: the keyed digests of the samples that leave the served model with this version.
+    """
+    model = session.get_one(Model, job.model_id)
+    at = ledger.recorded_at(session)
+    number = _free_number(session, journal, model, draft.version_id)
+    if draft.budget_cost:
+        ledger.charge(session, job.generation_id, draft.version_id, draft.budget_cost)
+    session.flush()
+    crash_point("publish-after-charge")
+    version = _version(job, draft, number, parent, at)
+    session.add(version)
+    if parent is not None:
+        parent.status, parent.retired_at = "retired", at
+    model.current_id = draft.version_id
+    session.flush()
+    crash_point("publish-after-version")
+    mark_forgotten(session, version, draft.target.positions)
+    dropped = drop_vectors(session, job.generation_id, draft.target.holders)
+    erase(session, version, job.generation_id, dropped)
+    measured = Generation.model_id == model.id
+    if not draft.target.positions:  # who leaves was left out of this generation, and of its figures
+        measured &= Generation.id != job.generation_id
+    withdraw(session, measured)
+    rewrite_vectors(session, draft.vectors)
+    ledger.record(
+        session,
+        job.tenant_id,
+        PUBLISHED,
+        model_id=model.id,
+        samples=gone,
+        **facts_of(version, parent, draft.budget_cost),
+    )
+    facts = {"model": model.name, "version": number, "checkpoint_sha256": draft.checkpoint.digest}
+    announce(session, job.tenant_id, News.VERSION_PUBLISHED, facts)
+    said = {"model": model.name, "version": number, "method": version.method, "count": version.people}
+    # as coarse as the metric: exact seconds would tell how many steps were taken
+    log_after_commit(session, log, "version published", **said, seconds=bucket(sum(draft.seconds.values())))
+    _time_phases(session, job, draft, at)
+    session.flush()
+    crash_point("publish-after-audit")
+
+
+def _free_number(session: Session, journal: Journal, model: Model, version_id: str) -> int:
+    """Return the number of the next version. A number that was drafted and has no row is never given again: its worker
+    died before the commit, or the database lost it. Somebody may have seen its weights, so it counts as charged.
+    """
+    number = 1 + (session.scalar(select(func.max(Version.number)).where(Version.model_id == model.id)) or 0)
+    while journal.guard.witness.drafted(model.id, number) not in (None, version_id):
+        lost = journal.draft(model.id, number)
+        row = select(Generation.spent, Generation.budget).where(Generation.id == lost.generation_id)
+        found = session.execute(row.where(Generation.model_id == model.id)).first()
+        if found is not None:
+            most = lost.spent if found.budget is None else min(lost.spent, found.budget)
+            if most > found.spent:
+                ledger.charge(session, lost.generation_id, None, most - found.spent)
+        number += 1
+    return number
+
+
+def _version(job: Job, draft: Draft, number: int, parent: Version | None, at: int) -> Version:
+    return Version(
+        id=draft.version_id,
+        tenant_id=job.tenant_id,
+        model_id=job.model_id,
+        generation_id=job.generation_id,
+        number=number,
+        parent_id=None if parent is None else parent.id,
+        status="current",
+        checkpoint=draft.checkpoint.digest,
+        size=draft.checkpoint.size,
+        state=draft.state.digest,
+        method=draft.method,
+        claim=draft.claim.to_json(),
+        samples=draft.size.samples,
+        people=draft.size.people,
+        holdout_accuracy=draft.accuracy,
+        published_at=at,
+    )
+
+
+def mark_forgotten(session: Session, version: Version, positions: Iterable[int]) -> None:
+    """Mark these positions of the version's generation as forgotten by it."""
+    rows = [
+        {"generation_id": version.generation_id, "position": position, "version_id": version.id}
+        for position in positions
+    ]
+    for batch in batches(rows):
+        session.execute(insert(Removal), batch)
+
+
+def erase(session: Session, version: Version, generation_id: int, key_ids: Iterable[str]) -> None:
+    """Order the destruction of these keys of a generation, whose rows were deleted with this version."""
+    rows = [
+        {
+            "tenant_id": version.tenant_id,
+            "generation_id": generation_id,
+            "version_id": version.id,
+            "key_id": key_id,
+            "created_at": version.published_at,
+        }
+        for key_id in key_ids
+    ]
+    for batch in batches(rows):
+        session.execute(insert(Erasure), batch)
+
+
+def sample_digests(session: Session, generation_id: int, positions: Iterable[int]) -> list[str]:
+    """Return the keyed digests of the samples at these positions, sorted."""
+    found: set[str] = set()
+    for batch in batches(positions):
+        query = select(Membership.sample_digest)
+        found.update(
+            session.scalars(query.where(Membership.generation_id == generation_id, Membership.position.in_(batch)))
+        )
+    return sorted(found)
+
+
+def _time_phases(session: Session, job: Job, draft: Draft, at: int) -> None:
+    rows = [
+        {
+            "model_id": job.model_id,
+            "version_id": draft.version_id,
+            "method": draft.method,
+            "phase": phase,
+            "seconds": bucket(seconds),
+            "created_at": at,
+        }
+        for phase, seconds in draft.seconds.items()
+    ]
+    if rows:
+        session.execute(insert(PhaseSeconds), rows)

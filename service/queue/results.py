@@ -1,0 +1,316 @@
+"""The result of an update for each task, and the small transactions that end a claim without a new version.
+
+Each transaction begins with the fence: a worker whose lease was taken over writes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from expunge.service.audit import log as ledger
+from expunge.service.infra.db import Database, batches, now
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.tables import DeletionRequest, Generation, Model, SuppressionEntry, Task
+from expunge.service.infra.time import SECOND
+from expunge.service.models import consumers
+from expunge.service.models.retrain_plan import (
+    budget_of,
+    candidate_of,
+    is_dry_run,
+    plan_retrain,
+    schedule_retrain,
+    waiting_for_retrain,
+    why_due,
+)
+from expunge.service.queue.jobs import Claimed, Deletions, Job
+from expunge.service.queue.journal import Journal
+from expunge.service.queue.leases import fence, give_back, give_back_beside
+from expunge.service.requests import suppression as suppressions
+from expunge.service.requests.reasons import NOT_FOR_AN_UPDATE, Reason, stored
+from expunge.service.requests.status import SETTLED_AT_ONCE, change_tasks, end_open_tasks, settle
+from expunge.service.requests.webhooks import announce_exhaustion
+from unlearning.accounting.policy import CompleteWhen, Policy
+
+OPEN = ("queued", "running", "blocked")
+_NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Published:
+    """The task is completed: ``samples`` left the model; where there were none, ``reason`` and ``facts`` say why."""
+
+    samples: int
+    reason: Reason | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """The task cannot be carried out. ``facts`` are for the audit log and for the reason's sentence."""
+
+    reason: Reason
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Postponed:
+    """The task waits again: for the retrain (``awaiting_retrain``), or for the next update (None).
+
+    It waits until the retrain is published, or until the model's ``due_at``. ``note`` is sealed and says why the
+    policy's fallback was taken.
+    """
+
+    reason: Reason | None = None
+    note: str | None = None
+
+
+Result: TypeAlias = Published | Blocked | Postponed
+
+
+def end_without_version(
+    database: Database, journal: Journal, job: Deletions, results: Mapping[Claimed, Result], budget_cost: int = 0
+) -> None:
+    """End a claim that changes no weights: there is nothing to forget, or everything is blocked or postponed.
+
+    ``budget_cost`` is the cost of an update that was computed, measured and withheld. It is charged all the same, so
+    that nobody repeats the draw until it passes. Raises Stale, Overspent.
+    """
+    with database.write() as session:
+        model = fence(session, job.lease)
+        charge_withheld(session, journal, job, budget_cost)
+        finish(session, job, results, model.current_id, job.policy.method)
+        _record(session, job, results)
+        note_exhaustion(session, model)
+        wrap_up(session, model)
+
+
+def without_numbers(text: str) -> str:
+    """Return a refusal as it may be stored for long: its numbers are computed from people's data."""
+    return _NUMBERS.sub("#", text)
+
+
+def points_of(policy: Policy) -> dict[str, Any]:
+    """Return how many points of accuracy an update may cost, for the reason of one that costs more."""
+    return {"points": f"{100 * (policy.utility_tolerance or 0):g}"}
+
+
+def charge_withheld(session: Session, journal: Journal, job: Job, budget_cost: int) -> None:
+    """Charge an update that was computed and will never be published. Raises Overspent."""
+    if budget_cost:
+        ledger.charge(session, job.generation_id, None, budget_cost)
+        journal.write_withheld(session, job, budget_cost)
+
+
+def give_up(database: Database, job: Job, why: Mapping[str, Any], pause_seconds: float, most: int) -> None:
+    """Let the tasks of a failed attempt wait again for a pause. Nothing is discarded. Raises Stale, Busy.
+
+    ``why`` has the error's type, file and line, as far as they are known.
+    The attempts made so far, this one included, count as ``most`` at most.
+    """
+    with database.write() as session:
+        model = fence(session, job.lease)
+        later = now(session) + int(pause_seconds * SECOND)
+        facts: dict[str, Any] = {"model_id": model.id, "token": str(job.lease.token), **why}
+        ledger.record(session, job.tenant_id, "attempt.failed", **facts)
+        generation = session.get_one(Generation, job.generation_id)
+        generation.attempts = min(generation.attempts, most)
+        if job.lease.name is not None:
+            give_back_beside(session, model.id, until=later)
+            return
+        tasks = session.scalars(
+            select(Task).where(Task.model_id == model.id, Task.status == "running", Task.lease_token == job.lease.token)
+        ).all()
+        for task in tasks:
+            task.status, task.attempts = "queued", min(task.attempts, most)
+            task.reason, task.facts = Reason.FAILED, stored(Reason.FAILED, why)
+        settle(session, [task.request_id for task in tasks])
+        wrap_up(session, model, later)
+
+
+def finish(session: Session, job: Job, results: Mapping[Claimed, Result], version_id: str | None, method: str) -> None:
+    """Write each task's result and its request's status; plan the retrain that any of them waits for.
+
+    Completed tasks point to ``version_id`` and to the ``method`` that made it.
+    """
+    at = ledger.recorded_at(session)
+    behind = consumers.behind(session, version_id) if job.policy.complete_when is CompleteWhen.SERVED else False
+    alike: dict[str, tuple[dict[str, Any], list[str]]] = {}
+    for task, result in results.items():
+        columns = _columns(result, behind)
+        if isinstance(result, Published):
+            done_at = at if columns["status"] == "completed" else None
+            columns |= {"version_id": version_id, "method": method, "completed_at": done_at}
+        alike.setdefault(ledger.canonical(columns), (columns, []))[1].append(task.id)
+    if alike:
+        session.flush()
+        for values, ids in alike.values():
+            change_tasks(session, ids, **values)
+        for batch in batches((task.request_id for task in results), SETTLED_AT_ONCE):
+            settle(session, batch)
+    waiting = [
+        each for each in results.values() if isinstance(each, Postponed) and each.reason == Reason.AWAITING_RETRAIN
+    ]
+    if waiting:
+        plan_retrain(session, session.get_one(Model, job.model_id), waiting[0].note)
+
+
+def _columns(result: Result, behind: bool) -> dict[str, Any]:
+    """Return the columns of a task with this result.
+
+    ``behind``: a consumer still serves a version of before, so people who were in it are not gone yet.
+    """
+    columns: dict[str, Any] = {"status": "blocked", "samples": None, "reason": result.reason, "facts": None}
+    if not isinstance(result, Postponed):
+        columns["facts"] = stored(result.reason, result.facts)
+    if isinstance(result, Postponed):
+        columns["status"] = "queued"
+    elif isinstance(result, Published):
+        columns |= {"status": "completed", "samples": result.samples}
+        if behind and (result.samples or result.reason == Reason.ALREADY_DELETED):
+            columns |= {"status": "running", "reason": Reason.AWAITING_CONSUMERS}
+    return {**columns, "version_id": None, "method": None, "completed_at": None}
+
+
+def _record(session: Session, job: Job, results: Mapping[Claimed, Result]) -> None:
+    blocked = {task.request_id: each for task, each in results.items() if isinstance(each, Blocked)}
+    reasons = sorted({each.reason for each in results.values() if each.reason})
+    kind = "update.blocked" if blocked else "update.postponed" if Reason.AWAITING_RETRAIN in reasons else "update.empty"
+    facts: dict[str, Any] = {}
+    for each in blocked.values():
+        facts |= each.facts
+    named = sorted(blocked or {task.request_id for task in results})
+    for part in batches(named, ledger.NAMED_IN_ONE_ENTRY):
+        ledger.record(session, job.tenant_id, kind, model_id=job.model_id, requests=part, reasons=reasons, **facts)
+
+
+def refuse(
+    session: Session,
+    model: Model,
+    generation: Generation,
+    what: str,
+    hint: str,
+    *,
+    reason: Reason = Reason.RETRAIN_REFUSED,
+    facts: Mapping[str, Any] | None = None,
+) -> None:
+    """Refuse a generation that is being built, with what happened and a hint.
+
+    Of a model's first generation nothing was ever published, so its requests end. Where a candidate is refused the
+    served generation stays, and the tasks that waited for the retrain are blocked with ``reason``, whose sentence names
+    the ``facts`` (None: ``what``, without its numbers). A dry run ends.
+    """
+    if is_dry_run(generation):
+        end_dry_run(session, model, generation, {"refused": {"what": what, "hint": hint}})
+        return
+    generation.status, generation.phase, generation.ended_at = "refused", None, now(session)
+    generation.report = (generation.report or {}) | {"refused": {"what": what, "hint": hint}}
+    model.due_at = None
+    named: dict[str, Any] = {"model_id": model.id, "generation": generation.id}
+    plain = without_numbers(what)
+    if model.generation_id == generation.id:
+        model.status, model.reason = "refused", f"{what} {hint}"
+        give_back(model)
+        ledger.record(session, model.tenant_id, "preparation.refused", **named, what=plain)
+        end_open_tasks(session, model.id, Reason.NOT_PUBLISHED)
+        return
+    model.reason = f"The retrain was refused. {what} {hint}"
+    schedule_retrain(session, model)
+    give_back_beside(session, model.id)
+    ledger.record(session, model.tenant_id, "retrain.refused", **named, reason=reason)
+    tasks = session.scalars(select(Task).where(*waiting_for_retrain(model))).all()
+    why = stored(reason, {"detail": plain} if facts is None else facts)
+    for task in tasks:
+        task.status, task.reason, task.facts = "blocked", reason, why
+    for batch in batches((task.request_id for task in tasks), SETTLED_AT_ONCE):
+        settle(session, batch)
+
+
+def end_dry_run(session: Session, model: Model, generation: Generation, found: Mapping[str, Any]) -> None:
+    """End a dry run of a retrain with what it found. Nothing else of the model changes."""
+    generation.status, generation.phase, generation.ended_at = "ended", None, now(session)
+    generation.report = (generation.report or {}) | dict(found)
+    give_back_beside(session, model.id)
+    facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id}
+    ledger.record(session, model.tenant_id, "retrain.dry_run_ended", **facts, refused="refused" in found)
+
+
+def queue_newcomers(session: Session, job: Job, model: Model, since: int = 0) -> None:
+    """Add a task for every request without one whose suppression entries name a sample that is still in the model.
+
+    Only entries written from ``since`` on are read (microseconds since 1970): an update's parent saw the older ones.
+    """
+    has_task = select(Task.id).where(Task.request_id == SuppressionEntry.request_id, Task.model_id == model.id)
+    recent = session.scalars(
+        select(SuppressionEntry.request_id)
+        .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
+        .where(SuppressionEntry.tenant_id == job.tenant_id, SuppressionEntry.created_at >= since, ~has_task.exists())
+        .distinct()
+    ).all()
+    if recent:
+        queue_tasks(
+            session,
+            model,
+            suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id, recent),
+        )
+
+
+def queue_tasks(session: Session, model: Model, request_ids: Collection[str]) -> None:
+    """Add a task for each of these requests, which have none in the model; their requests are open again."""
+    at = ledger.recorded_at(session)
+    session.add_all(
+        Task(
+            id=new_id(),
+            tenant_id=model.tenant_id,
+            request_id=request_id,
+            model_id=model.id,
+            status="queued",
+            not_before=at,
+            created_at=at,
+        )
+        for request_id in request_ids
+    )
+    if request_ids:
+        settle(session, request_ids)
+
+
+def note_exhaustion(session: Session, model: Model) -> None:
+    """Write one audit entry when the next update no longer fits the budget, and plan the retrain that renews it.
+
+    There is one plan and one entry for each model, however many requests wait.
+    """
+    session.flush()
+    generation = session.get_one(Generation, model.generation_id, populate_existing=True)
+    if model.status != "live" or not budget_of(generation).exhausted:
+        return
+    model.status = "exhausted"
+    session.flush()
+    ledger.record(session, model.tenant_id, "budget.exhausted", model_id=model.id, generation=generation.id)
+    announce_exhaustion(session, generation.id)
+    plan_retrain(session, model)
+
+
+def wrap_up(session: Session, model: Model, due_at: int | None = None) -> None:
+    """Give the lease back; the next work is due at ``due_at``, or when the next waiting task or retrain is."""
+    session.flush()
+    session.execute(update(Generation).where(Generation.id == model.generation_id).values(phase=None))
+    model.due_at = _next_due(session, model) if due_at is None else due_at
+    give_back(model)
+    session.flush()
+
+
+def _next_due(session: Session, model: Model) -> int | None:
+    if candidate_of(session, model.id) is not None or why_due(session, model) is not None:
+        return now(session)
+    return session.scalar(
+        select(func.min(Task.not_before)).where(
+            Task.model_id == model.id,
+            Task.status.in_(("queued", "running")),
+            func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE),
+        )
+    )

@@ -1,0 +1,283 @@
+"""Decide what a batch of deletions means for a generation: which positions are forgotten, which tasks are empty or
+blocked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Select, func, select, union
+from sqlalchemy.orm import Session
+
+from expunge.service.infra.db import batches, now
+from expunge.service.infra.tables import (
+    Generation,
+    Hold,
+    Membership,
+    Removal,
+    StoredVector,
+    SuppressionEntry,
+    Task,
+    Version,
+)
+from expunge.service.queue.jobs import Claimed, Deletions, Job, Preparation
+from expunge.service.queue.results import Blocked, Published
+from expunge.service.requests import suppression as suppressions
+from expunge.service.requests.reasons import Cause, Reason
+from unlearning.accounting.policy import Granularity
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is forgotten: sorted positions, the holders whose rows they are, and the number of people."""
+
+    positions: tuple[int, ...] = ()
+    holders: tuple[str, ...] = ()
+    people: int = 0
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is forgotten in this update."""
+
+    samples: int = 0
+    people: int = 0
+    unlearned: int = 0
+    """whom the method forgets; a candidate's first version also lacks people whom it never trained on"""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A batch of tasks. Each is in exactly one of three: to forget (with its positions), empty, blocked."""
+
+    forget: Mapping[Claimed, frozenset[int]]
+    empty: Mapping[Claimed, Published]
+    blocked: Mapping[Claimed, Blocked]
+    target: Target
+
+
+@dataclass(frozen=True)
+class Served:
+    """What an update starts from."""
+
+    version: Version
+    generation: Generation
+    updates: int
+    """of the generation, that led to the version; what built the generation counts if it forgot somebody"""
+    unlearned: int
+    """people whom the method has forgotten so far, where a calibration measured a limited number; else 0"""
+
+
+def served(session: Session, job: Deletions) -> Served:
+    """Return the version that the update replaces, and what its generation fixed at registration."""
+    generation, version = session.get_one(Generation, job.generation_id), session.get_one(Version, job.current_id)
+    limited = (generation.manifest or {}).get("design") is not None
+    return Served(version, generation, _updates(session, version), _unlearned(session, generation) if limited else 0)
+
+
+def _updates(session: Session, version: Version) -> int:
+    before = select(Version.generation_id).where(Version.id == version.parent_id)
+    if version.parent_id is not None and session.scalar(before) == version.generation_id:
+        return int(version.claim["updates"])
+    forgot = Removal.version_id == version.id, Removal.generation_id == version.generation_id
+    return int(session.scalar(select(Removal.position).where(*forgot).limit(1)) is not None)
+
+
+def _unlearned(session: Session, generation: Generation) -> int:
+    gone = select(Removal.position).where(Removal.generation_id == generation.id)
+    people = select(func.count(Membership.holder.distinct())).where(Membership.generation_id == generation.id)
+    return session.scalar(people.where(Membership.position.in_(gone))) or 0
+
+
+def plan(session: Session, job: Deletions, atomic: bool) -> Selection:
+    """Read what the tasks name. ``atomic``: a holder has one vector, and all its samples are forgotten or none."""
+    found = suppressions.positions(
+        session, job.tenant_id, job.model_name, job.generation_id, [task.request_id for task in job.tasks]
+    )
+    named = {task: frozenset(found[task.request_id]) for task in job.tasks if task.request_id in found}
+    empty = {task: why_empty(session, job, task) for task in job.tasks if task not in named}
+    under_hold = held_positions(session, job.tenant_id, job.generation_id)
+    blocked = {task: Blocked(Reason.LEGAL_HOLD) for task, positions in named.items() if positions & under_hold}
+    forget = {task: positions for task, positions in named.items() if task not in blocked}
+    if atomic and job.policy.granularity is Granularity.SUBJECT:
+        torn = partial(session, job.generation_id, {task.request_id: positions for task, positions in forget.items()})
+        blocked |= {task: Blocked(Reason.PARTIAL_SUBJECT) for task in forget if task.request_id in torn}
+        forget = {task: positions for task, positions in forget.items() if task not in blocked}
+    target = target_of(session, job.generation_id, frozenset().union(*forget.values()))
+    lacking = without_vector(session, job.generation_id, target.holders) if atomic else frozenset()
+    if lacking:
+        whose = {task: target_of(session, job.generation_id, positions).holders for task, positions in forget.items()}
+        why = Blocked(Reason.NEEDS_RETRAIN, {"cause": Cause.VECTORS_MISSING})
+        blocked |= {task: why for task in forget if not lacking.isdisjoint(whose[task])}
+        forget = {task: positions for task, positions in forget.items() if task not in blocked}
+        target = target_of(session, job.generation_id, frozenset().union(*forget.values()))
+    return Selection(forget, empty, blocked, target)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What all suppression entries name in a generation and is not forgotten yet, and what of it must stay for now."""
+
+    named: Mapping[str, frozenset[int]]
+    protected: frozenset[int]
+    """under a legal hold"""
+    partial: frozenset[str]
+    """requests for part of a holder, where a holder is forgotten as a whole"""
+    later: frozenset[str]
+    """requests that can still be cancelled, or wait for an approval"""
+
+    @property
+    def going(self) -> frozenset[int]:
+        """Return the positions to forget now."""
+        stay = self.partial | self.later
+        free = (p for request, p in self.named.items() if request not in stay and p.isdisjoint(self.protected))
+        return frozenset().union(*free)
+
+
+def asked(session: Session, job: Job) -> Asked:
+    """Read every suppression entry that concerns the generation of the job."""
+    later = frozenset(session.scalars(select(Task.request_id).where(undecided(job.model_id, now(session)))))
+    found = suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id)
+    named = {request: frozenset(positions) for request, positions in found.items()}
+    protected = protected_positions(session, job)
+    torn: frozenset[str] = frozenset()
+    if job.policy.granularity is Granularity.SUBJECT and _has_vectors(session, job.generation_id):
+        free = {r: p for r, p in named.items() if r not in later and p.isdisjoint(protected)}
+        torn = partial(session, job.generation_id, free)
+    return Asked(named, protected, torn, later)
+
+
+def undecided(model_id: str, at: int) -> ColumnElement[bool]:
+    """Select the model's tasks that nothing may carry out yet: they can be cancelled, or wait for an approval.
+
+    ``at``: now, in microseconds.
+    """
+    inside = (Task.status == "queued") & (Task.not_before > at)
+    large = (Task.status == "blocked") & (Task.reason == Reason.LARGE)
+    return (Task.model_id == model_id) & (inside | large)
+
+
+def target_of(session: Session, generation_id: int, positions: Iterable[int]) -> Target:
+    """Return the target that these positions make."""
+    wanted = tuple(sorted(positions))
+    holders: set[str] = set()
+    people: set[str] = set()
+    for batch in batches(wanted):
+        columns = select(Membership.holder, Membership.subject_digest)
+        rows = session.execute(columns.where(Membership.generation_id == generation_id, Membership.position.in_(batch)))
+        for holder, subject in rows:
+            holders.add(holder)
+            people.add(subject)
+    return Target(wanted, tuple(sorted(holders)), len(people))
+
+
+def without_vector(session: Session, generation_id: int, holders: Iterable[str]) -> frozenset[str]:
+    """Return who of these holders has no vector in the generation."""
+    mine = select(StoredVector.holder).where(StoredVector.generation_id == generation_id)
+    names = frozenset(holders)
+    kept = (session.scalars(mine.where(StoredVector.holder.in_(batch))) for batch in batches(names))
+    return names.difference(*kept)
+
+
+def held_positions(session: Session, tenant_id: str, generation_id: int) -> frozenset[int]:
+    """Return the positions of the generation that a legal hold in force protects, by a subject or by the sample."""
+
+    def under(same: ColumnElement[bool]) -> Select[int]:
+        query = select(Membership.position).join(Hold, same)
+        return query.where(
+            Membership.generation_id == generation_id, Hold.tenant_id == tenant_id, Hold.lifted_at.is_(None)
+        )
+
+    by_subject = under(Membership.subject_digest == Hold.subject_digest)
+    by_sample = under(Membership.sample_digest == Hold.sample_digest)
+    return frozenset(session.scalars(union(by_subject, by_sample)))
+
+
+def protected_positions(session: Session, job: Job) -> frozenset[int]:
+    """Return the positions of the job's generation that a legal hold keeps in it.
+
+    In a model's first version a hold keeps nobody whose request was carried out in any model: nothing is left to
+    keep. Later versions still have the person, and the hold keeps them.
+    """
+    protected = held_positions(session, job.tenant_id, job.generation_id)
+    if not protected or not begins_model(job):
+        return protected
+    effective = suppressions.effective(session, job.tenant_id)
+    named = suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id, effective)
+    return protected.difference(*named.values())
+
+
+def begins_model(job: Job) -> bool:
+    """Return whether the job prepares a model's first generation."""
+    return isinstance(job, Preparation) and not job.retrains
+
+
+def forgotten(session: Session, generation_id: int) -> frozenset[int]:
+    """Return every position of the generation that is forgotten."""
+    return frozenset(session.scalars(select(Removal.position).where(Removal.generation_id == generation_id)))
+
+
+def why_empty(session: Session, job: Job, task: Claimed) -> Published:
+    """Return ``already_deleted`` where the model once had the request's samples, else ``no_match`` or the like."""
+    columns = select(SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
+    entries = session.execute(columns.where(SuppressionEntry.request_id == task.request_id)).all()
+    samples = [sample for _, sample in entries if sample is not None]
+    named: list[tuple[str | None, list[str]]] = [(subject, []) for subject, _ in entries if subject is not None] or [
+        (None, samples)
+    ]
+    earlier = [
+        each.request
+        for subject, those in named
+        for each in suppressions.carried_out(session, job.tenant_id, subject, those)
+        if each.model == job.model_name
+    ]
+    if earlier or any(suppressions.matches(session, job.generation_id, *each) for each in named):
+        return Published(0, Reason.ALREADY_DELETED, {"earlier": earlier[0]} if earlier else {})
+    subjects = [subject for subject, _ in entries if subject is not None]
+    reason, facts = suppressions.why_unknown(session, job.tenant_id, subjects, [job.generation_id])
+    return Published(0, reason, {"cause": Cause.THIS_MODEL} if reason is Reason.NO_MATCH else facts)
+
+
+def partial(session: Session, generation_id: int, named: Mapping[str, frozenset[int]]) -> frozenset[str]:
+    """Return the requests that would forget only part of some holder's samples, even together with the others."""
+    if not _named_by_sample(session, named):
+        return frozenset()
+    gone = forgotten(session, generation_id)
+    torn: set[str] = set()
+    while True:
+        left = {request: positions for request, positions in named.items() if request not in torn}
+        going = frozenset().union(*left.values())
+        holders = target_of(session, generation_id, going).holders
+        staying = _positions_of(session, generation_id, holders) - going - gone
+        split = _positions_of(session, generation_id, target_of(session, generation_id, staying).holders)
+        found = {request for request, positions in left.items() if positions & split}
+        if not found:
+            return frozenset(torn)
+        torn |= found
+
+
+def _has_vectors(session: Session, generation_id: int) -> bool:
+    return bool((session.get_one(Generation, generation_id).manifest or {}).get("vectors"))
+
+
+def _named_by_sample(session: Session, request_ids: Iterable[str]) -> bool:
+    """Return whether a request names samples. A request that names a subject takes every sample of its holders."""
+    return any(
+        session.scalar(
+            select(SuppressionEntry.id)
+            .where(SuppressionEntry.request_id.in_(batch), SuppressionEntry.sample_digest.is_not(None))
+            .limit(1)
+        )
+        for batch in batches(request_ids)
+    )
+
+
+def _positions_of(session: Session, generation_id: int, holders: Iterable[str]) -> frozenset[int]:
+    found: set[int] = set()
+    for batch in batches(holders):
+        query = select(Membership.position).where(
+            Membership.generation_id == generation_id, Membership.holder.in_(batch)
+        )
+        found.update(session.scalars(query))
+    return frozenset(found)

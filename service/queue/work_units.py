@@ -1,0 +1,120 @@
+"""Pieces of a preparation that any worker may take. The database knows the owner of each, and which are done.
+
+A worker that dies loses its own pieces only: a piece whose owner sends no more heartbeats is free again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from sqlalchemy import delete, func, insert, or_, select
+from sqlalchemy.orm import Session
+
+from expunge.service.infra.db import Database, now
+from expunge.service.infra.tables import CalibrationOrder, Generation, Heartbeat, Model, WorkUnit
+from expunge.service.infra.time import SECOND
+from expunge.service.queue.leases import alive_at
+
+Piece: TypeAlias = CalibrationOrder | WorkUnit
+BUILT = ("preparing", "candidate")
+"""generations whose pieces may still be worked on"""
+POLL_SECONDS = 0.2
+
+
+class Taken(RuntimeError):
+    """Another worker owns the piece by now, or its preparation is over: nothing may be written for it."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """All pieces of one kind of one generation, numbered from 0."""
+
+    database: Database
+    owner: str
+    """the process that takes them"""
+    lease_seconds: float
+    record: type[Piece]
+    generation_id: int
+
+    def lay_out(self, session: Session, count: int) -> None:
+        session.execute(
+            insert(self.record), [{"generation_id": self.generation_id, "number": number} for number in range(count)]
+        )
+
+    def clear(self) -> None:
+        with self.database.write() as session:
+            session.execute(delete(self.record).where(self.record.generation_id == self.generation_id))
+
+    def count(self) -> int:
+        return self._count()
+
+    def done(self) -> int:
+        return self._count(self.record.done_at.is_not(None))
+
+    def take(self, session: Session) -> int | None:
+        """Take the first free piece and return its number; None if all are done or taken."""
+        found = self._free(now(session)).order_by(self.record.number).limit(1)
+        row: Any = session.scalars(found.with_for_update(skip_locked=True)).one_or_none()
+        if row is None:
+            return None
+        row.owner = self.owner
+        return int(row.number)
+
+    def any_free(self) -> bool:
+        with self.database.read() as session:
+            return session.scalars(self._free(now(session)).limit(1)).first() is not None
+
+    def ours(self, session: Session, number: int) -> Any:
+        """Return the piece, locked. Raises Taken if this process does not own it, or if it is done."""
+        query = select(self.record).where(self.record.generation_id == self.generation_id, self.record.number == number)
+        row: Any = session.scalars(query.with_for_update()).one_or_none()
+        if row is None or row.owner != self.owner or row.done_at is not None:
+            raise Taken(f"Piece {number} of generation {self.generation_id} belongs to another worker or is done.")
+        return row
+
+    def let_go(self, number: int) -> None:
+        """Give a piece back that was not done."""
+        with self.database.write() as session:
+            row: Any = session.get(self.record, (self.generation_id, number))
+            if row is not None and row.owner == self.owner and row.done_at is None:
+                row.owner = None
+
+    def _count(self, *which: Any) -> int:
+        query = (
+            select(func.count()).select_from(self.record).where(self.record.generation_id == self.generation_id, *which)
+        )
+        with self.database.read() as session:
+            return session.scalar(query) or 0
+
+    def _free(self, at: int) -> Any:
+        """Return the query of free pieces: no owner, this process, or a process without a recent heartbeat."""
+        alive = at - int(self.lease_seconds * SECOND)
+        beating = select(Heartbeat.process).where(Heartbeat.beat_at > alive)
+        owner = self.record.owner
+        return select(self.record).where(
+            self.record.generation_id == self.generation_id,
+            self.record.done_at.is_(None),
+            or_(owner.is_(None), owner == self.owner, owner.not_in(beating)),
+        )
+
+
+def models_with_free_pieces(session: Session, tenants: Collection[str] | None = None) -> list[str]:
+    """Return the ids of models that another worker prepares in pieces and that have a piece without an owner, sorted.
+
+    ``tenants`` are those that the worker serves; None means all.
+    """
+    at = now(session)
+    found: set[str] = set()
+    for record in (WorkUnit, CalibrationOrder):
+        query = (
+            select(Model.id)
+            .join(Generation, Generation.id == Model.generation_id)
+            .join(record, record.generation_id == Generation.id)
+            .where(Model.status == "preparing", alive_at(Model, at))
+            .where(record.done_at.is_(None), record.owner.is_(None))
+        )
+        served = query if tenants is None else query.where(Model.tenant_id.in_(sorted(tenants)))
+        found.update(session.scalars(served.distinct()))
+    return sorted(found)

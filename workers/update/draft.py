@@ -1,0 +1,49 @@
+"""The files of a version, durable before the transaction that publishes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from expunge.service.infra.db import now
+from expunge.service.infra.pseudonyms import new_id
+from expunge.service.queue import Draft, Job, Size, Target
+from expunge.workers.guarantee.certify import Certified
+from expunge.workers.storage import checkpoint_format as codec
+from expunge.workers.storage import private_state as state
+from expunge.workers.storage.storage import Storage
+from unlearning.types import Json
+
+
+def write_draft(
+    storage: Storage,
+    job: Job,
+    certified: Certified,
+    target: Target,
+    size: Size,
+    *,
+    evidence: Mapping[str, Json] | None = None,
+) -> Draft:
+    """Write checkpoint and secret state at the same time, for each waits for its disk; both are durable on return.
+
+    ``evidence`` is sealed with the state, next to the update's own.
+    """
+    sealed = certified.evidence | dict(evidence or {})
+    with storage.database.read() as session:
+        begun = now(session)
+    with ThreadPoolExecutor(1) as second:
+        kept = second.submit(state.keep, storage.private, storage.sealer, certified.state, sealed)
+        checkpoint = storage.store.put([codec.encode(certified.tensors, {"format": "pt"})])
+    return Draft(
+        version_id=new_id(),
+        checkpoint=checkpoint,
+        state=kept.result(),
+        method=certified.claim.method,
+        claim=certified.claim,
+        accuracy=certified.accuracy,
+        budget_cost=certified.budget_cost,
+        target=target,
+        size=size,
+        vectors=state.reseal_vectors(storage.database, storage.keys, job.generation_id, certified.state.vectors),
+        begun=begun,
+    )
