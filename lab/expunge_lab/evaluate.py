@@ -283,7 +283,7 @@ def _stream(text: str | None) -> tuple[int, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="expunge evaluate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="expunge lab evaluate", description=__doc__)
     parser.add_argument("--recipe", required=True, help="a recipe's file or folder")
     parser.add_argument("--tenant", help="leave out everybody whom this tenant's requests name; reads the database")
     parser.add_argument("--forget", default="5%", help="shares of the samples to forget: 5%% or 1%%,5%%")

@@ -129,9 +129,10 @@ def test_the_terminal_changes_and_shows_a_policy(
     client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live_model(service)
-    typed = ["--on-exhausted", "hold", "--fallback", "retrain", "--cadence", "60"]
-    typed += ["--retrain-every", "604800", "--complete-when", "served", "--threshold", "0.6"]
-    done = run(client, monkeypatch, "models", "policy", "digits", *typed, "--utility-tolerance", "none")
+    typed = ["--batch", "60s", "--retrain-every", "7d"]
+    fields = ("on_exhausted=hold", "fallback=retrain", "complete_when=served", "threshold=0.6")
+    typed += [word for each in (*fields, "utility_tolerance=null") for word in ("--set", each)]
+    done = run(client, monkeypatch, "models", "policy", "digits", *typed)
     assert done.exit_code == 0 and changed(service) == [CHANGES]
     assert "604800" in run(client, monkeypatch, "models", "policy", "digits").output
     retired = run(client, monkeypatch, "models", "retire", "digits")
@@ -144,7 +145,7 @@ def test_the_terminal_cancels_a_preparation_and_the_name_is_free(
     body = {"name": "digits", "recipe": "digits", "method": "retrain"}
     assert client.post("/v1/models", json=body).status_code == 202
     assert "expunge models retire digits" in run(client, monkeypatch, "models", "show", "digits").output
-    assert run(client, monkeypatch, "models", "cancel", "digits").exit_code == 0
+    assert run(client, monkeypatch, "models", "retire", "digits").exit_code == 0
     assert client.post("/v1/models", json=body).status_code == 202
     names = [each["name"] for each in client.get("/v1/models").json()["data"]]
     assert names == ["digits", "digits-cancelled-1"]
