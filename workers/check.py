@@ -21,7 +21,7 @@ from expunge.workers.runtime.failures import refusal_of
 from expunge.workers.runtime.model import device_of, opened
 from expunge.workers.soundness.checks import Subject, counts, inspect, read
 from unlearning.accounting.certificate import Guarantee
-from unlearning.accounting.policy import Policy
+from unlearning.accounting.policy import Fallback, Policy
 from unlearning.methods import NAMES
 from unlearning.types import RecipeError, Refused
 
@@ -75,7 +75,7 @@ def possible(subject: Subject) -> list[Possible]:
 
 
 def _possible(subject: Subject, name: str, device: Any) -> Possible:
-    policy = Policy(name)
+    policy = Policy(name, fallback=Fallback.HOLD)
     try:
         bench = opened(subject.loaded, policy, device)
         require_needs(policy, bench.method, bench.recipe)

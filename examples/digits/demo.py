@@ -46,7 +46,7 @@ def demonstrate(client: Client, environment: dict[str, str]) -> dict[str, Any]:
         "digits",
         "--method",
         "recollection",
-        "--min-guarantee",
+        "--guarantee",
         "proved",
         **environment,
     )

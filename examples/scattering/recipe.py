@@ -1,6 +1,6 @@
 """Images by wavelet scattering and a softmax head: a network's accuracy, and a proof.
 
-Guarantee: `proved`. Register with `--method newton --min-guarantee proved`.
+Guarantee: `proved`. Register with `--method newton --guarantee proved`.
 Cost of a deletion: a few Newton steps on the head; measured in docs/what-you-can-have.md.
 You declare nothing: the wavelets follow from the size of the images, and each image is normalised by itself.
 

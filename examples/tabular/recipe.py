@@ -1,6 +1,6 @@
 """A table with categories, missing values and many rows a person: will this customer leave?
 
-Guarantee: `proved`. Register with `--method newton --min-guarantee proved`.
+Guarantee: `proved`. Register with `--method newton --guarantee proved`.
 Cost of a deletion: a few Newton steps on the head; measured in docs/what-you-can-have.md.
 You declare nothing: every column is turned into numbers by constants that you know, never by a mean or a category list
 that was taken from the table. A scaler fitted on everybody would carry the deleted into every row.

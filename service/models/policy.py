@@ -16,22 +16,21 @@ from expunge.service.infra.tables import Model, Task
 from expunge.service.models.retire import SERVED
 from expunge.service.models.retrain_plan import plan_retrain, schedule_retrain
 from expunge.service.requests.legal_holds import queue_again
-from expunge.service.requests.reasons import FALL_BACK, RETRAIN_BY_POLICY, STOP_PREPARATION, WayOut, actions, reason_of
+from expunge.service.requests.reasons import FALL_BACK, STOP_PREPARATION, actions, reason_of
 from expunge.service.requests.states import RequestRefused
-from unlearning.accounting.policy import Policy, PolicyError
+from unlearning.accounting.policy import GONE, Fallback, Policy, PolicyError
 
 CHANGEABLE = (
-    "on_exhausted",
     "fallback",
-    "cadence_seconds",
+    "batch",
     "collect_seconds",
-    "retrain_every_seconds",
+    "retrain_every",
     "complete_when",
     "threshold",
-    "utility_tolerance",
+    "max_accuracy_drop",
 )
 FIXED = {field.name for field in fields(Policy)}.difference(CHANGEABLE)
-_READ = ("on_suppressed", "on_unchecked_feed")
+_READ = ("on_unchecked_feed",)
 _NEW = "Register the recipe under another name to have it otherwise."
 _CLAIMED = f"It is fixed at registration, because the claims of the versions depend on it. {_NEW}"
 _READ_ONCE = f"It is read at registration alone. {_NEW}"
@@ -71,12 +70,20 @@ def change_policy(session: Session, model: Model, changes: Mapping[str, Any]) ->
 def apply_policy(session: Session, model: Model, changed: Mapping[str, Any]) -> None:
     """Write these fields into the policy, and plan the next scheduled retrain by it."""
     model.policy = model.policy | dict(changed)
-    if "retrain_every_seconds" in changed:
+    if "retrain_every" in changed:
         schedule_retrain(session, model)
+
+
+def require_known(names: Iterable[str]) -> None:
+    """Check that none of these is a field that policies had once. Raises RequestRefused (422)."""
+    errors = [{"pointer": f"/{name}", "detail": GONE[name]} for name in sorted(GONE.keys() & set(names))]
+    if errors:
+        raise RequestRefused(422, "invalid_policy", "The policy cannot be used; see errors.", errors)
 
 
 def require_changeable(names: Iterable[str]) -> None:
     """Check that none of these is a field of a policy that stays as registered. Raises RequestRefused (422)."""
+    require_known(names)
     fixed = sorted(FIXED.intersection(names))
     if fixed:
         errors = [{"pointer": f"/{name}", "detail": _READ_ONCE if name in _READ else _CLAIMED} for name in fixed]
@@ -84,10 +91,9 @@ def require_changeable(names: Iterable[str]) -> None:
 
 
 def _go_on(session: Session, model: Model, changed: Mapping[str, Any]) -> bool:
-    """Queue the tasks again for whose reason this change is a way out, and plan the retrain that is now due."""
-    steps = [step for step in (RETRAIN_BY_POLICY, FALL_BACK) if (step.body or {}).items() <= changed.items()]
+    """Queue the tasks again that the new policy helps, and plan the retrain that is now due."""
     blocked = session.scalars(select(Task).where(Task.model_id == model.id, Task.status == "blocked")).all()
-    helped = [task for task in blocked if _is_way_out(task, steps)]
+    helped = [task for task in blocked if _is_helped(task)] if changed.get("fallback") == Fallback.RETRAIN else []
     queue_again(session, helped)
     planned = plan_retrain(session, model)
     if helped or planned is not None:
@@ -95,6 +101,6 @@ def _go_on(session: Session, model: Model, changed: Mapping[str, Any]) -> bool:
     return bool(helped) or planned is not None
 
 
-def _is_way_out(task: Task, steps: list[WayOut]) -> bool:
+def _is_helped(task: Task) -> bool:
     reason = reason_of(task.reason or "")
-    return reason is not None and any(step in reason.steps for step in steps)
+    return reason is not None and FALL_BACK in reason.steps

@@ -270,12 +270,12 @@ def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
 
 
 def _must_wait(session: Session, model: Model, generation: Generation, count: int, at: int) -> bool:
-    """Return whether the cadence, a pause after a failed attempt, or a retrain delays the next update."""
+    """Return whether the batch, a pause after a failed attempt, or a retrain delays the next update."""
     if model.due_at is not None and model.due_at > at:
         return True
     policy = Policy.from_json(model.policy)
     due_at = released_at = None
-    if policy.cadence_seconds:
+    if policy.batch:
         due_at = session.scalar(
             select(func.min(DeletionRequest.due_at))
             .join(Task, Task.request_id == DeletionRequest.id)

@@ -118,16 +118,16 @@ def test_every_field_of_a_policy_can_be_said_on_the_command_line(site: Site, tmp
     """What the API takes and what the command sends are the same set of names; sizes and options as they are typed."""
     options = {
         "recipe": "r", "method": "newton", "fallback": "retrain",
-        "guarantee": "calibrated", "min-guarantee": "estimated",
+        "guarantee": "calibrated",
         "epsilon": "2", "delta": "1e-6", "noise-std": "0.5", "max-distance": "0.01",
-        "granularity": "subject", "reference": "renormalised", "threshold": "0.6", "cadence": "60",
+        "granularity": "subject", "reference": "renormalised", "threshold": "0.6", "batch": "60",
         "collect": "9", "retrain-every": "604800",
-        "on-exhausted": "hold", "utility-tolerance": "none",
-        "complete-when": "served", "on-suppressed": "leave_out", "on-unchecked-feed": "accept",
+        "max-accuracy-drop": "none",
+        "complete-when": "served", "on-unchecked-feed": "accept",
     }  # fmt: skip
     site.answers = [(202, {"name": "m"})]
     flags = [word for name, value in options.items() for word in (f"--{name}", value)]
-    flags += ["--option", "damping=0.1"]
+    flags += ["--option", "damping=0.1", "--leave-out-forgotten"]
     flags += ["--calibration", "alpha=0.2", "--calibration", "orders=4", "--calibration", "sizes=1,4"]
     keys = {"EXPUNGE_URL": site.url, "EXPUNGE_API_KEY": "k"}
     done = here("models", "add", "m", *flags, "--no-wait", home=tmp_path, **keys)
@@ -136,7 +136,7 @@ def test_every_field_of_a_policy_can_be_said_on_the_command_line(site: Site, tmp
     assert set(sent) == set(Registration.model_fields)
     assert sent["calibration"] == {"alpha": 0.2, "orders": 4, "sizes": [1, 4]}
     assert sent["options"] == {"damping": 0.1}
-    assert (sent["utility_tolerance"], sent["cadence_seconds"]) == (None, 60)
+    assert (sent["max_accuracy_drop"], sent["batch"]) == (None, 60)
     assert Registration.model_validate(sent).policy().fallback == "retrain"
 
 

@@ -16,6 +16,8 @@ from expunge.service.infra import migrate as module
 from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import SchemaState, compare, migrate, schema_state
 from expunge.service.infra.tables import DeletionRequest, Generation, Model, Record, Task
+from unlearning.accounting.certificate import Guarantee
+from unlearning.accounting.policy import Fallback, Policy
 
 pytestmark = pytest.mark.both_engines
 
@@ -27,6 +29,7 @@ FROZEN = {
     "v0004_witness.py": "b0d740e24691cd2dd271ba40e920750bc8045b49505cd65784439b4eeb1f5d54",
     "v0005_restore.py": "d2eba627ca99db49f93c3500d8f094cade886d8466cd28c3d66868171c158906",
     "v0006_policies.py": "9f3233744567c690d7f1f318be4ef2a14107585e45577e6247f1acf87f73ed8a",
+    "v0009_policy_fields.py": "44e29e76520035c9073e59a33416f0b837846623e5d4e90361bba4b96d7520e9",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """
@@ -206,3 +209,58 @@ def test_the_codes_of_reasons_are_renamed_but_not_under_a_certificate_that_is_no
         assert [(each.reason, each.facts) for each in tasks] == list(OLD_CODES.values())
         assert [(each.reason, each.facts) for each in requests] == [*OLD_CODES.values(), ("already_deleted", None)]
         assert unsigned.reason == "already_forgotten", "the audit log holds a digest of it"
+
+
+OLD_DEFAULTS: dict[str, object] = {
+    "method": "newton",
+    "fallback": None,
+    "min_guarantee": "none",
+    "guarantee": None,
+    "on_exhausted": "retrain",
+    "on_suppressed": "refuse",
+    "cadence_seconds": 0,
+    "retrain_every_seconds": 0,
+    "utility_tolerance": 0.1,
+}
+POLICIES: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "the defaults of before": ({}, {"guarantee": None, "fallback": Fallback.RETRAIN}),
+    "required": ({"min_guarantee": "proved"}, {"guarantee": Guarantee.PROVED}),
+    "required and exact": ({"min_guarantee": "exact", "method": "retrain"}, {"guarantee": Guarantee.EXACT}),
+    "required, had by a proof": ({"min_guarantee": "estimated"}, {"guarantee": Guarantee.PROVED}),
+    "asked for": ({"min_guarantee": "estimated", "guarantee": "calibrated"}, {"guarantee": Guarantee.CALIBRATED}),
+    "asked for none": ({"guarantee": "none"}, {"guarantee": Guarantee.NONE}),
+    "holds": ({"on_exhausted": "hold"}, {"fallback": Fallback.HOLD}),
+    "mixed": ({"on_exhausted": "hold", "fallback": "retrain"}, {"fallback": Fallback.RETRAIN}),
+    "retrains": ({"fallback": "retrain"}, {"fallback": Fallback.RETRAIN}),
+    "other numbers": (
+        {"cadence_seconds": 60, "retrain_every_seconds": 7, "utility_tolerance": None},
+        {"batch": 60, "retrain_every": 7, "max_accuracy_drop": None},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_of_before_says_the_same_in_the_fields_of_today(first: Database, name: str) -> None:
+    given, expected = POLICIES[name]
+    old = OLD_DEFAULTS | given
+    row = {"id": "o", "tenant_id": "t", "name": "o", "status": "live", "recipe": "r", "created_at": 1}
+    add_rows(first, "models", {**row, "policy": old}, {**row, "id": "p", "name": "p", "policy": {"method": "late"}})
+    generation = {"tenant_id": "t", "model_id": "o", "status": "preparing", "method": "newton", "guarantee": "none"}
+    notes = {"trained": {"state": "a", "policy": old}, "samples": 3}
+    add_rows(first, "generations", {**generation, "created_at": 1, "manifest": notes})
+    migrate(first)
+    with first.read() as session:
+        record = session.get_one(Model, "o")
+        manifest = session.scalars(select(Generation.manifest)).one()
+        assert Policy.from_json(session.get_one(Model, "p").policy) == Policy("late")
+    policy = Policy.from_json(record.policy)
+    assert {field: getattr(policy, field) for field in expected} == expected and not record.leave_out_forgotten
+    assert manifest == {"trained": {"state": "a", "policy": record.policy}, "samples": 3}
+
+
+def test_whether_a_registration_leaves_out_the_forgotten_is_kept(first: Database) -> None:
+    row = {"id": "o", "tenant_id": "t", "name": "o", "status": "preparing", "recipe": "r", "created_at": 1}
+    add_rows(first, "models", {**row, "policy": OLD_DEFAULTS | {"on_suppressed": "leave_out"}})
+    migrate(first)
+    with first.read() as session:
+        assert session.get_one(Model, "o").leave_out_forgotten and not session.get_one(Model, "m").leave_out_forgotten

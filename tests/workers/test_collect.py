@@ -80,7 +80,7 @@ def test_one_retraining_serves_all_who_wait_and_equals_a_cold_one(world: World) 
     assert [version.people for version in world.versions(model_id)] == [0, 1, 3]
     for person in gone:
         world.delete(person)
-    never = world.register("unshared", "late", name="never", on_suppressed="leave_out")
+    never = world.register("unshared", "late", name="never", leave_out_forgotten=True)
     world.work(never)
     assert world.head(never).checkpoint == world.head(model_id).checkpoint
     assert published(world, never).keys() == published(world, model_id).keys()
@@ -177,7 +177,7 @@ def test_workers_die_around_updates_and_the_last_version_is_that_of_a_cold_train
     assert broken(world.database) == []
     for person in gone:
         world.delete(person)
-    never = world.register("unshared", "late", name="never", on_suppressed="leave_out")
+    never = world.register("unshared", "late", name="never", leave_out_forgotten=True)
     world.work(never)
     assert world.head(never).checkpoint == world.head(model_id).checkpoint
 

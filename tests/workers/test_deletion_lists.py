@@ -81,7 +81,7 @@ def answered(folder: Path, name: str) -> dict[str, int]:
 
 def test_from_the_download_to_the_answer(world: World, expunge: Expunge, tmp_path: Path) -> None:
     """p1 is deleted, p2 under a hold, p3 and p4 share an address, nobody knows the stranger."""
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     with world.database.write() as session:
         place(session, world.storage.pepper, TENANT, subject_id="p2", sample_id=None, reason="court")
     named = [entry("one", "p1"), entry("two", "p2"), entry("both", "p3"), entry("none", "stranger")]
@@ -205,7 +205,7 @@ def test_a_file_without_people_or_with_a_column_twice_is_refused(
 
 def test_a_withdrawal_that_is_read_before_its_list_is_honoured(world: World, expunge: Expunge, tmp_path: Path) -> None:
     """The state took the entry back: its person is not deleted, and it is not answered."""
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     gone, kept = entry("gone", "p1"), entry("kept", "p2")
     expunge("import", str(write_list(tmp_path, f"{SOURCE}_Removed.csv", gone)))
     listed = write_list(tmp_path, f"{SOURCE}_Email.csv", gone, kept)
@@ -236,7 +236,7 @@ def test_a_download_that_unpacks_without_end_is_refused(world: World, expunge: E
 def test_a_request_that_another_entry_still_asks_for_is_not_counted_as_withdrawn_too_late(
     world: World, expunge: Expunge, tmp_path: Path
 ) -> None:
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     first, second = entry("first", "p1"), entry("second", "p1")
     people = write_people(tmp_path, "p1")
     expunge("import", str(write_list(tmp_path, f"{SOURCE}_Email.csv", first, second)), "--identities", str(people))
@@ -267,7 +267,7 @@ def test_a_registration_may_accept_that_nobody_was_compared(world: World, expung
 def test_what_the_state_withdraws_is_cancelled_where_it_still_can_be(
     world: World, expunge: Expunge, tmp_path: Path
 ) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     gone, kept = entry("gone", "stranger"), entry("kept", "p1")
     people = write_people(tmp_path, "p1")
     expunge("import", str(write_list(tmp_path, f"{SOURCE}_Email.csv", gone, kept)), "--identities", str(people))
@@ -275,7 +275,7 @@ def test_what_the_state_withdraws_is_cancelled_where_it_still_can_be(
     removed = write_list(tmp_path, f"{SOURCE}_Removed.csv", gone, kept)
     assert expunge("import", str(removed)) == {"items": 0, "withdrawn_too_late": 1}
     assert expunge("status") == {}, "what was withdrawn is not answered"
-    later = world.live("convex", name="later", on_suppressed="leave_out")
+    later = world.live("convex", name="later", leave_out_forgotten=True)
     assert "p1" not in members(world, later), "who was deleted stays out"
 
 
@@ -285,7 +285,7 @@ def test_an_import_that_was_interrupted_is_repeated(world: World, monkeypatch: p
 
     monkeypatch.setattr(items, "ROWS", 2)
     monkeypatch.setattr(items, "PEOPLE", 1)
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     feed = Feed(world.database, world.storage.pepper, TENANT)
     entries = [entry(f"i{number}", f"p{number}") for number in range(5)]
     people = [{"person": f"p{number}", "email": mail_of(f"p{number}")} for number in range(5)]
@@ -361,7 +361,7 @@ def test_an_item_is_answered_by_what_became_of_its_requests(requests: list[Any],
 
 def test_no_identifier_and_no_hash_of_one_is_stored(world: World, expunge: Expunge, tmp_path: Path) -> None:
     """Everything that Expunge has written is searched, byte by byte."""
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     listed = write_list(tmp_path, f"{SOURCE}_Email.csv", entry("one", "p1"), entry("none", "stranger"))
     people = write_people(tmp_path, "p1", "p2")
     expunge("import", str(listed), "--identities", str(people))
@@ -380,7 +380,7 @@ def test_no_identifier_and_no_hash_of_one_is_stored(world: World, expunge: Expun
 @pytest.mark.parametrize("with_log", [True, False])
 def test_a_restore_names_the_lists_that_the_backup_lacks(world: World, snapshot: Snapshot, with_log: bool) -> None:
     """Otherwise whom they name would come back with later data."""
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     store(Feed(world.database, world.storage.pepper, TENANT), "20261001_4821", [entry("early", "p1")])
     export(world)  # what stands under a signed head in the backup is there
     old = snapshot(world)

@@ -14,7 +14,7 @@ from expunge.service.audit.signed_note import NotAuthentic
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.tables import ApiKey, DeletionRequest, Hold, Model, SuppressionEntry, Task, WebhookEndpoint
 from expunge.service.infra.time import rfc_3339
-from expunge.service.models.policy import apply_policy
+from expunge.service.models.policy import CHANGEABLE, apply_policy
 from expunge.service.models.retire import SERVED, end_cancelled, end_retired
 from expunge.service.requests import identity_check as verification
 from expunge.service.requests import legal_holds as holds
@@ -191,8 +191,9 @@ def _policy_changed(session: Session, report: RestoreReport, body: Said) -> bool
     model = session.get(Model, body["model"])
     if model is None or model.status not in SERVED:
         return False
-    apply_policy(session, model, body["changed"])
-    return True
+    known = {name: value for name, value in body["changed"].items() if name in CHANGEABLE}  # a log may be older
+    apply_policy(session, model, known)
+    return bool(known)
 
 
 _OF_REQUESTS = (

@@ -70,7 +70,7 @@ from expunge.workers.storage.storage import Storage
 _NOT_IN_THE_TREE = {"id": None, "log_index": None, "leaf_hash": None}
 _RETIRED = (
     "The backup is older than what is served of this model, and holds neither its people nor its state. "
-    "Register its recipe under another name with --on-suppressed leave_out; everybody who asked stays out of it."
+    "Register its recipe under another name with --leave-out-forgotten; everybody who asked stays out of it."
 )
 
 

@@ -44,7 +44,7 @@ def settled(process: Process, job: Preparation) -> Preparation:
 
 def _provable(settings: Settings, job: Preparation, loaded: recipes.Loaded) -> bool:
     """Return whether newton has the guarantee ``proved`` on the recipe's model."""
-    asked = replace(job.policy, method="newton", guarantee=None, min_guarantee=Guarantee.NONE)
+    asked = replace(job.policy, method="newton", guarantee=None)
     try:
         bench = set_up(settings, job.tenant_id, job.recipe, loaded, asked)
         require_needs(asked, bench.method, bench.recipe)

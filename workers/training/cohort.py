@@ -42,7 +42,7 @@ from expunge.workers.runtime.process import Process
 from expunge.workers.storage import manifest
 from expunge.workers.storage.storage import Storage
 from unlearning.accounting.certificate import Guarantee
-from unlearning.accounting.policy import ForgottenInRecipe, UncheckedFeed
+from unlearning.accounting.policy import UncheckedFeed
 from unlearning.methods.recollection import room
 from unlearning.model.method import Method
 from unlearning.recipe import Recipe, on_both_sides
@@ -148,7 +148,7 @@ def admit(
     """Return the samples to train on, and how many samples each request keeps out.
 
     Imported weights were trained on everyone, so nobody can be left out; the method forgets them instead. Raises
-    Refused where nobody is left, and where the policy refuses a registration that brings people back.
+    Refused where nobody is left, and where the registration does not say what becomes of people whom it brings back.
     """
     with storage.database.read() as session:
         entries = _suppressions(session, job)
@@ -157,7 +157,8 @@ def admit(
             done = suppressions.effective(session, job.tenant_id)
             under_hold &= ~everyone.named(_names([each for each in entries if each.request_id in done]))
         before = _before_registration(session, job)
-    if not job.retrains and job.policy.on_suppressed is ForgottenInRecipe.REFUSE:
+        asks = not job.retrains and not session.get_one(Model, job.model_id).leave_out_forgotten
+    if asks:
         _require_nobody_returns(everyone, [each for each in entries if each.request_id in before], under_hold)
     if bench.recipe.weights is not None:
         return everyone, {}
@@ -207,7 +208,7 @@ def _require_nobody_returns(
         f"The recipe still names {len(out)} samples of people who asked to be forgotten before it was registered "
         f"(requests: {len(requests)}; {', '.join(requests[:SHOWN])}{more}).",
         "Take these samples out of the recipe (imported weights: train them again without), or register with "
-        "--on-suppressed leave_out, or `expunge suppressions lift REQUEST` for people who may come back.",
+        "--leave-out-forgotten, or `expunge suppressions lift REQUEST` for people who may come back.",
     )
 
 

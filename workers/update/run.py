@@ -365,13 +365,13 @@ def _changed(errand: Errand, code: bool) -> CannotUpdate:
 
 def _too_bad(job: Deletions, current: Current, certified: Certified) -> bool:
     """Return whether the holdout accuracy of the published weights fell by more than the policy allows."""
-    tolerance, before = job.policy.utility_tolerance, current.version.holdout_accuracy
+    tolerance, before = job.policy.max_accuracy_drop, current.version.holdout_accuracy
     return tolerance is not None and before is not None and before - certified.accuracy > tolerance
 
 
 def _or_retrain(errand: Errand, why: Blocked) -> Result:
-    """Return ``why``; or, where the policy's fallback is a retrain and that helps, wait for the retrain."""
-    if errand.job.policy.fallback != "retrain" or why.reason not in RETRAIN_HELPS:
+    """Return ``why``; or, where the policy falls back to a retrain and that helps, wait for the retrain."""
+    if not errand.job.policy.falls_back or why.reason not in RETRAIN_HELPS:
         return why
     facts = {name: value for name, value in why.facts.items() if name != "cause"}
     note = {"method": "retrain", "why": why.facts.get("cause", why.reason), **facts}

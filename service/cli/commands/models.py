@@ -32,8 +32,8 @@ POLL_SECONDS = 0.3
 SETTLED = {"live", "refused", "cancelled", "exhausted", "retired"}
 
 Name = Annotated[str, typer.Argument(help="The model's name.")]
-OnExhausted = Annotated[str | None, typer.Option(help="retrain or hold.")]
-Cadence = Annotated[int | None, typer.Option(help="Least seconds between updates.")]
+Fallback = Annotated[str | None, typer.Option(help="Where the method cannot go on: retrain, or hold.")]
+Batch = Annotated[int | None, typer.Option(help="Least seconds between updates.")]
 Collect = Annotated[
     int | None, typer.Option(help="Seconds that deletions repeating the whole training wait for one another.")
 ]
@@ -51,14 +51,9 @@ def add(
         str, typer.Option(help="How people are forgotten: retrain, newton, ...; auto chooses by counts.")
     ] = "auto",
     option: Annotated[list[str] | None, typer.Option(help="A field of the method, NAME=VALUE; repeatable.")] = None,
-    fallback: Annotated[
-        str | None, typer.Option(help="retrain: requests that the method cannot serve wait for a retrain.")
-    ] = None,
+    fallback: Fallback = None,
     guarantee: Annotated[
-        str | None, typer.Option(help="How distance is known: calibrated or estimated are asked for.")
-    ] = None,
-    min_guarantee: Annotated[
-        str | None, typer.Option(help="Weakest guarantee that may be published: exact, proved, ...")
+        str | None, typer.Option(help="The least that may be published: exact, proved, calibrated, estimated, none.")
     ] = None,
     calibration: Annotated[
         list[str] | None,
@@ -75,14 +70,13 @@ def add(
     threshold: Annotated[
         float | None, typer.Option(help="Greatest distance left ratio that counts as working.")
     ] = None,
-    cadence: Cadence = None,
+    batch: Batch = None,
     collect: Collect = None,
     retrain_every: RetrainEvery = None,
-    on_exhausted: OnExhausted = None,
     complete_when: CompleteWhen = None,
-    on_suppressed: Annotated[
-        str | None, typer.Option(help="People who asked before and are still in the recipe: refuse, or leave_out.")
-    ] = None,
+    leave_out_forgotten: Annotated[
+        bool, typer.Option("--leave-out-forgotten", help="Leave out people who asked before and are in the recipe.")
+    ] = False,
     on_unchecked_feed: Annotated[
         str | None, typer.Option(help="Deletion lists that its identities cannot be compared with: refuse, or accept.")
     ] = None,
@@ -90,7 +84,7 @@ def add(
         int | None, typer.Option(help="Recollection by sketch: directions kept, e.g. 64. Left out: exact vectors.")
     ] = None,
     probes: Annotated[int | None, typer.Option(help="Numbers for each person that the sketch's alarm uses.")] = None,
-    utility_tolerance: Annotated[
+    max_accuracy_drop: Annotated[
         str | None, typer.Option(help="Greatest fall of holdout accuracy in a release, 0 to 1; none: no gate.")
     ] = None,
     wait: Annotated[bool, typer.Option(help="Stay until the model is live or refused.")] = True,
@@ -104,7 +98,6 @@ def add(
         "options": _options(option, rank=rank, probes=probes),
         "fallback": fallback,
         "guarantee": guarantee,
-        "min_guarantee": min_guarantee,
         "calibration": _calibration(calibration),
         "epsilon": epsilon,
         "delta": delta,
@@ -113,17 +106,16 @@ def add(
         "granularity": granularity,
         "reference": reference,
         "threshold": threshold,
-        "cadence_seconds": cadence,
+        "batch": batch,
         "collect_seconds": collect,
-        "retrain_every_seconds": retrain_every,
-        "on_exhausted": on_exhausted,
+        "retrain_every": retrain_every,
         "complete_when": complete_when,
-        "on_suppressed": on_suppressed,
+        "leave_out_forgotten": leave_out_forgotten or None,
         "on_unchecked_feed": on_unchecked_feed,
     }
     given: dict[str, Any] = {field: value for field, value in body.items() if value is not None}
-    if utility_tolerance is not None:
-        given["utility_tolerance"] = _tolerance(utility_tolerance)
+    if max_accuracy_drop is not None:
+        given["max_accuracy_drop"] = _tolerance(max_accuracy_drop)
     with connect() as client:
         answer = client.post("/v1/models", given)
         if wait:
@@ -190,32 +182,29 @@ def retrain(
 @commands.command("policy")
 def policy(
     name: ModelArgument,
-    on_exhausted: OnExhausted = None,
-    fallback: Annotated[str | None, typer.Option(help="retrain, or none.")] = None,
-    cadence: Cadence = None,
+    fallback: Fallback = None,
+    batch: Batch = None,
     collect: Collect = None,
     retrain_every: RetrainEvery = None,
     complete_when: CompleteWhen = None,
     threshold: Annotated[float | None, typer.Option(help="Greatest distance left that counts as working.")] = None,
-    utility_tolerance: Annotated[
+    max_accuracy_drop: Annotated[
         str | None, typer.Option(help="Greatest fall of holdout accuracy in an update, 0 to 1; none: no gate.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Change what may change of a model's policy, or show it. Noise, bound and method are fixed at registration."""
     body: dict[str, Any] = {
-        "on_exhausted": on_exhausted,
-        "cadence_seconds": cadence,
+        "fallback": fallback,
+        "batch": batch,
         "collect_seconds": collect,
-        "retrain_every_seconds": retrain_every,
+        "retrain_every": retrain_every,
         "complete_when": complete_when,
         "threshold": threshold,
     }
     changes = {field: value for field, value in body.items() if value is not None}
-    if fallback is not None:
-        changes["fallback"] = None if fallback == "none" else fallback
-    if utility_tolerance is not None:
-        changes["utility_tolerance"] = _tolerance(utility_tolerance)
+    if max_accuracy_drop is not None:
+        changes["max_accuracy_drop"] = _tolerance(max_accuracy_drop)
     with connect() as client:
         path = f"/v1/models/{name}"
         record = client.patch(f"{path}/policy", changes) if changes else client.get(path)

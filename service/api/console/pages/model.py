@@ -56,7 +56,7 @@ _REMOVE = PageAction(
     "consumer that is still there may go on serving people who were deleted.",
 )
 
-_CHOICES = {"on_exhausted": ("retrain", "hold"), "fallback": ("retrain",), "complete_when": ("published", "served")}
+_CHOICES = {"fallback": ("retrain", "hold"), "complete_when": ("published", "served")}
 """the fields of a policy that are chosen from a list"""
 
 
