@@ -10,12 +10,13 @@ COPY requirements.lock requirements-dev.lock ./
 RUN /opt/expunge/bin/pip install --extra-index-url "${TORCH_INDEX}" -r requirements.lock \
         "$(grep '^obstore==' requirements-dev.lock)"
 COPY pyproject.toml README.md LICENSE ./
+COPY client client
 COPY expunge expunge
 COPY unlearning unlearning
 COPY service service
 COPY workers workers
 COPY migrations migrations
-RUN /opt/expunge/bin/pip install --no-deps --no-build-isolation .
+RUN /opt/expunge/bin/pip install --no-deps --no-build-isolation ./client .
 
 FROM python:${PYTHON}-slim-bookworm
 RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/expunge --shell /usr/sbin/nologin expunge \

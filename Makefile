@@ -38,9 +38,9 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	PYTHONPATH=client:lab $(BIN)/lint-imports
+	PYTHONPATH=client:connect:lab $(BIN)/lint-imports
 	$(BIN)/python -m tests.docs.plain_english
-	$(BIN)/bandit -q -c pyproject.toml -r unlearning service workers migrations client/expunge_client lab/expunge_lab
+	$(BIN)/bandit -q -c pyproject.toml -r unlearning service workers migrations client/expunge_client connect/expunge_connect lab/expunge_lab
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks
@@ -61,10 +61,10 @@ $(BIN)/python:
 		{ echo "Expunge needs Python 3.11 to 3.13; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.runtime: requirements.lock pyproject.toml lab/pyproject.toml | $(BIN)/python
+$(VENV)/.runtime: requirements.lock pyproject.toml client/pyproject.toml connect/pyproject.toml lab/pyproject.toml | $(BIN)/python
 	@echo "Installing the locked dependencies into $(VENV) (the first time takes a minute or two)"
 	$(BIN)/python -m pip install -r requirements.lock
-	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e . -e lab
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e . -e client -e connect -e lab
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.runtime

@@ -16,13 +16,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from expunge.service.connect.drop.identifiers import hash_of
-from expunge.service.connect.drop.items import AnswerCode, Feed, answers, mark_checked, match, store
-from expunge.service.connect.drop.lists import identities, lists
+from fastapi.testclient import TestClient
+
+from expunge.service.access.api_keys import Scope, create_key
+from expunge.service.api.app import create_app
 from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import migrate
-from expunge.service.infra.pseudonyms import Pepper
-from expunge.service.infra.tenants import DEFAULT_TENANT
+from expunge.service.infra.settings import Settings
+from expunge_client import Expunge
+from expunge_connect.drop.identifiers import hash_of
+from expunge_connect.drop.items import AnswerCode, Feed, answers, mark_checked, match, refresh, store
+from expunge_connect.drop.lists import identities, lists
 
 ITEMS, PEOPLE, PLANTED = 1_000_000, 10_000_000, 100_000
 SECONDS = 600
@@ -34,24 +38,22 @@ def rows(items: int = ITEMS, people: int = PEOPLE, planted: int = PLANTED) -> It
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         expected = _write(folder, items, people, planted)
-        database = Database(f"sqlite:///{folder / 'expunge.db'}")
-        migrate(database)
-        feed = Feed(database, Pepper.of(b"p" * 32), DEFAULT_TENANT)
+        feed, service = Feed.open(folder / "connect"), _service(folder)
         began = time.process_time()
         for each in lists(folder / NAME):
             store(feed, each.source, each.entries)
         stored = time.process_time()
         with identities(folder / "people.csv") as everyone:
-            matched = match(feed, everyone)
+            matched, requests = match(feed, service, everyone)
         mark_checked(feed, matched)
         compared = time.process_time()
-        with database.read() as session:
-            given = {each.item: each.status for each in answers(session, DEFAULT_TENANT)}
+        refresh(feed, service)
+        given = {each.item: each.status for each in answers(feed)}
         answered = time.process_time()
         wrong = sum(given.get(item) is not status for item, status in expected.items())
-        database.close()
+        feed.database.close()
     sides: dict[str, Any] = {"store": stored - began, "match": compared - stored, "answer": answered - compared}
-    sides |= {"requests": len(matched.requests), "answers": {k.name: n for k, n in Counter(given.values()).items()}}
+    sides |= {"requests": len(requests), "answers": {k.name: n for k, n in Counter(given.values()).items()}}
     cost = answered - began
     what = f"deletion list: {items:,} entries against {people:,} people"
     yield {
@@ -63,6 +65,19 @@ def rows(items: int = ITEMS, people: int = PEOPLE, planted: int = PLANTED) -> It
         "sides": sides,
     }
     yield {"name": f"{what}: wrong answers", "value": wrong, "target": 0, "unit": "", "met": wrong == 0, "sides": sides}
+
+
+def _service(folder: Path) -> Expunge:
+    """Return a client of a service in this process, without a socket between them."""
+    settings = Settings(home=folder, log_level="WARNING")
+    database = Database(settings.database_url)
+    migrate(database)
+    app = create_app(settings)
+    with database.write() as session:
+        scopes = [Scope.DELETIONS_WRITE, Scope.DELETIONS_READ]
+        key = create_key(session, app.state.service.pepper, label="drop", scopes=scopes, expires_at=None)
+    database.close()
+    return Expunge("http://service", key.secret, transport=TestClient(app)._transport)
 
 
 def _write(folder: Path, items: int, people: int, planted: int) -> dict[str, AnswerCode]:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.release import delete, live, worker
-from expunge.service.api.metrics import render
 from expunge.service.api.traffic import Traffic
+from expunge.service.api.views.metrics import render
 from expunge.workers.scheduler.run import open_scheduler
 from tests.harness.history import fill
 

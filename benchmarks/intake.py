@@ -101,7 +101,7 @@ def serving(app: str, path: str, headers: str, environment: dict[str, str], *mor
         [*command, "--log-level", "warning"], env=os.environ | environment, cwd=Path(__file__).parents[1]
     )
     try:
-        await_answer(process, f"http://127.0.0.1:{port}/docs")
+        await_answer(process, f"http://127.0.0.1:{port}/openapi.json")
         yield Side(port, path, headers, process)
     finally:
         process.terminate()

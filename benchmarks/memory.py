@@ -49,8 +49,8 @@ def prepare(people: int) -> dict[str, float]:
     import torch  # noqa: PLC0415  (the process that only starts another one does not need it)
     from torch import nn  # noqa: PLC0415
 
+    from expunge_lab.methods.recollection_sketch import RecollectionSketch  # noqa: PLC0415
     from unlearning import Problem, Recipe, Samples, Training  # noqa: PLC0415
-    from unlearning.methods.recollection.sketch import Sketch  # noqa: PLC0415
     from unlearning.model.training import train  # noqa: PLC0415
 
     torch.set_num_threads(1)
@@ -67,7 +67,7 @@ def prepare(people: int) -> dict[str, float]:
     problem, examples = Problem(recipe), recipe.samples.examples()
     learned = train(problem, examples)
     before, start = resident(), time.process_time()
-    state = Sketch(rank=RANK).prepare(problem, examples, learned, seed=1)
+    state = RecollectionSketch(rank=RANK).sketched(problem, examples, learned, seed=1)
     if len(state.vectors) != people:
         raise RuntimeError(f"{len(state.vectors)} of {people} people have a row")
     spent = time.process_time() - start

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from expunge_lab.methods.recollection_sketch import RecollectionSketch
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.methods.recollection import Recollection
-from unlearning.methods.recollection.sketch import Sketch
 from unlearning.model.curvature import hessian_products
 from unlearning.model.training import replay, train
 from unlearning.types import Examples, ForgetSet, Learned, State, Vectors
@@ -92,7 +92,7 @@ def check_rows() -> Iterator[Row]:
         published = Recollection(threshold=math.inf, carried_by="everyone")
         state = published.prepare(case.problem, case.examples, case.learned)
         exact = torch.stack([state.vectors[person] for person in case.examples.people])
-        full = Sketch(rank=150, oversampling=1.0)
+        full = RecollectionSketch(rank=150, oversampling=1.0)
         kept = full.prepare(case.problem, case.examples, case.learned, SEED)
         moved = torch.stack([correction(case, full, kept, [position]) for position in range(0, 150, 10)])
         for path, fast, twin in (("batched", exact, slow), ("sketch of full rank", moved, slow[::10])):
@@ -130,10 +130,10 @@ def softmax_rows() -> Iterator[Row]:
     case = trained(softmax, 4000, PAPER)
     slow = median_loop(case, range(SUBSET))
     for rank, faster, error in ((64, 50, 0.2), (128, 25, 0.1)):
-        sketch = Sketch(rank=rank)
+        sketch = RecollectionSketch(rank=rank)
         name = f"softmax regression, n = 4,000, r = {rank}"
         yield from sketch_rows(name, case, sketch, slow, faster=faster, smaller=30 if rank == 64 else None)
-        state = sketch.prepare(case.problem, case.examples, case.learned, SEED)
+        state = sketch.sketched(case.problem, case.examples, case.learned, SEED)
         errors = sum_errors(case, sketch, state, slow.vectors)
         yield row(f"{name}: error of sums of {PEOPLE}", statistics.mean(errors), f"<= {error}", "relative", each=errors)
 
@@ -142,9 +142,9 @@ def network_rows(count: int = 4000) -> Iterator[Row]:
     """A network of one hidden layer of 16."""
     case = trained(network, count, PAPER)
     slow = median_loop(case, range(SUBSET))
-    sketch, name = Sketch(rank=64), f"network 784-16-10, n = {count:,}, r = 64"
+    sketch, name = RecollectionSketch(rank=64), f"network 784-16-10, n = {count:,}, r = 64"
     yield from sketch_rows(name, case, sketch, slow, faster=12, smaller=25)
-    state = sketch.prepare(case.problem, case.examples, case.learned, SEED)
+    state = sketch.sketched(case.problem, case.examples, case.learned, SEED)
     errors = sum_errors(case, sketch, state, slow.vectors)
     yield row(f"{name}: error of sums of {PEOPLE}", statistics.mean(errors), "reported", "relative", each=errors)
     for share in SHARES:
@@ -166,7 +166,7 @@ def scaling(sizes: Sequence[int] = SIZES) -> list[tuple[int, float, float]]:
     for size in sizes:
         case = trained(softmax, size, PAPER)
         slow = median_loop(case, range(SUBSET))
-        fast = median_seconds(lambda c=case: Sketch().prepare(c.problem, c.examples, c.learned, SEED))  # type: ignore[misc]
+        fast = median_seconds(lambda c=case: RecollectionSketch().sketched(c.problem, c.examples, c.learned, SEED))  # type: ignore[misc]
         found.append((size, slow.seconds, fast))
     return found
 
@@ -182,10 +182,10 @@ def scaling_rows(found: Sequence[tuple[int, float, float]]) -> Iterator[Row]:
 
 
 def sketch_rows(
-    name: str, case: Trained, sketch: Sketch, slow: Loop, *, faster: int, smaller: int | None
+    name: str, case: Trained, sketch: RecollectionSketch, slow: Loop, *, faster: int, smaller: int | None
 ) -> Iterator[Row]:
     seconds = [
-        cpu_seconds(lambda: sketch.prepare(case.problem, case.examples, case.learned, SEED)) for _ in range(REPEATS)
+        cpu_seconds(lambda: sketch.sketched(case.problem, case.examples, case.learned, SEED)) for _ in range(REPEATS)
     ]
     yield row(
         f"{name}: loop / sketch",
@@ -197,7 +197,7 @@ def sketch_rows(
         loop_samples=SUBSET,
         sketch=seconds,
     )
-    state = sketch.prepare(case.problem, case.examples, case.learned, SEED)
+    state = sketch.sketched(case.problem, case.examples, case.learned, SEED)
     vectors = sum(vector.nbytes for vector in state.vectors.values())
     shared = sum(tensor.nbytes for tensor in state.tensors.values())
     published = 4 * case.count * case.problem.dimension
@@ -212,7 +212,7 @@ def sketch_rows(
     )
 
 
-def sum_errors(case: Trained, sketch: Sketch, state: State, exact: Tensor) -> list[float]:
+def sum_errors(case: Trained, sketch: RecollectionSketch, state: State, exact: Tensor) -> list[float]:
     """||a~ - a|| / ||a|| of sums over requests drawn from those whose exact vectors the loop gave."""
     errors = []
     for chosen in requests(len(exact)):
@@ -221,7 +221,9 @@ def sum_errors(case: Trained, sketch: Sketch, state: State, exact: Tensor) -> li
     return errors
 
 
-def distances(case: Trained, sketch: Sketch, state: State, size: int) -> tuple[list[float], list[float], list[float]]:
+def distances(
+    case: Trained, sketch: RecollectionSketch, state: State, size: int
+) -> tuple[list[float], list[float], list[float]]:
     """Distance to the fixed-denominator retraining: after the sketch, after exact recollection, after nothing."""
     ours, theirs, nothing = [], [], []
     generator = torch.Generator().manual_seed(6)
@@ -252,15 +254,11 @@ def requests(among: int) -> list[list[int]]:
     return [torch.randperm(among, generator=generator)[:PEOPLE].tolist() for _ in range(REQUESTS)]
 
 
-def correction(case: Trained, sketch: Sketch, state: State, positions: Sequence[int]) -> Tensor:
+def correction(case: Trained, sketch: RecollectionSketch, state: State, positions: Sequence[int]) -> Tensor:
     """a~ (d,). The tolerance is lifted: what is measured here must not depend on what would be refused."""
     lifted = replace(sketch, tolerance=math.inf)
-    return (
-        lifted.forget(
-            case.problem, state, replace(case.request(positions), vectors=Vectors(state.vectors))
-        ).state.weights
-        - state.weights
-    )
+    request = replace(case.request(positions), vectors=Vectors(state.vectors))
+    return lifted.forget(case.problem, state, request, None, torch.Generator()).state.weights - state.weights
 
 
 # The published way

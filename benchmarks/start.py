@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from expunge.service.cli.client import Account
+from expunge_client.cli.client import Account
 
 RUNS = 5
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -40,7 +40,7 @@ def of_a_command() -> float:
     """Return what a command costs that reads its settings and finds no service."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as home:
-        command = [sys.executable, "-m", "expunge.service.cli.main", "models", "list"]
+        command = [sys.executable, "-m", "expunge_client.cli.main", "models", "list"]
         done = subprocess.run(command, env=os.environ | {"EXPUNGE_HOME": home}, capture_output=True, check=False)
     if b"No service is configured" not in done.stderr:
         raise RuntimeError(f"expunge models list said: {done.stderr.decode()}")
@@ -53,7 +53,7 @@ def of_the_service() -> float:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
         environment = os.environ | {"EXPUNGE_HOME": str(home), "EXPUNGE_RECIPES": folder}
-        command = [sys.executable, "-m", "expunge.service.cli.main", "up", "--port", "0"]
+        command = [sys.executable, "-m", "expunge_client.cli.main", "up", "--port", "0"]
         up = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             first_202(home)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,8 @@ def _schema(name: str, schema: dict[str, Any]) -> Iterator[str]:
     yield f"\n### {name}\n"
     if schema.get("description"):
         yield schema["description"] + "\n"
+    for example in schema.get("examples", []):
+        yield f"For example: `{json.dumps(example)}`\n"
     fields = schema.get("properties", {})
     if not fields:
         yield f"One of {kind(schema)}.\n"

@@ -299,8 +299,6 @@ class Recipe:
         trajectory: what ``Recorder`` wrote during that training.
         holdout_subjects: whose each holdout sample is, as ``Samples.subjects``; None: not said. Nobody in the holdout
             is trained on, so a deletion of somebody who is only there has nothing to forget, and says so.
-        identities: a CSV file with the column ``person`` and e-mail addresses and the like, by which people are
-            compared with a state's deletion lists (docs/deletion-lists.md). Read when it is needed, never stored.
         public: what the model brings along and nobody who may be deleted is in, by the name of a tensor (or of the
             part that holds it), each with its sha256 digest. A refusal prints the line to paste.
         vectors_for: the people for whom ``recollection`` keeps a vector; None: everybody. Who is not among them is
@@ -322,7 +320,6 @@ class Recipe:
     trajectory: Trajectory | None = field(default=None, repr=False)
     holdout_subjects: Sequence[str | Sequence[str]] | None = field(default=None, repr=False)
     public: Mapping[str, str] = field(default_factory=dict)
-    identities: str | PathLike[str] | None = None
     vectors_for: Iterable[str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

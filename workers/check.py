@@ -1,13 +1,19 @@
-"""Whether a recipe is sound, and which guarantee each method can have: ``python -m expunge.workers.check``."""
+"""Whether a recipe is sound, and which guarantee each method can have: ``python -m expunge.workers.check``.
+
+With --measure the package expunge-lab measures what each method costs: it trains, prepares and forgets.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +21,22 @@ from rich.console import Console
 from rich.table import Table
 
 from expunge.service.cli.checks import Finding
+from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings
+from expunge.service.infra.tenants import DEFAULT_TENANT
 from expunge.workers.guarantee.choose import guarantee_of, require_needs
 from expunge.workers.runtime.failures import refusal_of
-from expunge.workers.runtime.model import device_of, opened
+from expunge.workers.runtime.model import device_of, opened, set_up
 from expunge.workers.soundness.checks import Subject, counts, inspect, read
+from expunge.workers.storage.manifest import entries
+from expunge.workers.training.trial import tried
 from unlearning.accounting.certificate import Guarantee
-from unlearning.accounting.policy import Fallback, Policy
+from unlearning.accounting.policy import Fallback, Granularity, Policy
 from unlearning.methods import NAMES
+from unlearning.model.parts import trains_by_own_code
 from unlearning.types import RecipeError, Refused
 
+LABORATORY = "expunge_lab"
 STRONGEST = (Guarantee.EXACT, Guarantee.PROVED, Guarantee.CALIBRATED, Guarantee.ESTIMATED, Guarantee.NONE)
 
 
@@ -38,17 +50,33 @@ class Possible:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0; 1 where a check failed, or the recipe does not run."""
-    given = _parser().parse_args(arguments)
+    """Exit status: 0; 1 where a check failed, or the recipe does not run; 2: nothing was measured."""
+    parser = _parser()
+    given, more = parser.parse_known_args(arguments)
+    if more and not given.measure:
+        parser.error(f"unrecognized arguments: {' '.join(more)}. Options of what is measured need --measure.")
+    if given.measure and find_spec(LABORATORY) is None:
+        parser.error("--measure is part of expunge-lab, which is not installed. Run: pip install expunge-lab")
     place = Path(given.recipe).resolve()
     folder, name = place.parent, place.stem if place.suffix == ".py" else place.name
     with redirect_stdout(sys.stderr):  # a recipe may print
         found = _checked(folder, name)
+    well = all(each["well"] for each in found["findings"])
+    if not given.json:
+        _show(found, name, measuring=given.measure)
+    if given.measure and well:
+        try:
+            with redirect_stdout(sys.stderr):
+                costs = import_module(f"{LABORATORY}.costs").measured(place, more)
+        except Refused as error:
+            Console(stderr=True, markup=False, emoji=False, highlight=False).print(str(error), style="red")
+            return 2
+        found["measured"] = costs.to_json()
+        if not given.json:
+            costs.show()
     if given.json:
         sys.stdout.write(json.dumps(found, indent=2, allow_nan=False) + "\n")
-    else:
-        _show(found, name)
-    return 0 if all(each["well"] for each in found["findings"]) else 1
+    return 0 if well else 1
 
 
 def _checked(folder: Path, name: str) -> dict[str, Any]:
@@ -62,13 +90,28 @@ def _checked(folder: Path, name: str) -> dict[str, Any]:
     found["findings"].append(asdict(Finding("the recipe runs", True, f"In {subject.seconds:.1f} s.")))
     found["counts"] = counts(subject.recipe)
     found["findings"] += [asdict(each) for each in inspect(subject)]
+    if all(each["well"] for each in found["findings"]) and trains_by_own_code(subject.recipe):
+        found["findings"].append(asdict(_trial(subject)))
     if all(each["well"] for each in found["findings"]):
         found["methods"] = [asdict(each) for each in possible(subject)]
     return found
 
 
+def _trial(subject: Subject) -> Finding:
+    """Try the recipe's own training as a registration does, on a few samples."""
+    settings = Settings().model_copy(update={"recipes": subject.folder})
+    pepper = Pepper.of(secrets.token_bytes(32))
+    try:
+        bench = set_up(settings, DEFAULT_TENANT, subject.name, subject.loaded, Policy("retrain"))
+        kept = entries(pepper, DEFAULT_TENANT, subject.recipe.samples, Granularity.SUBJECT)
+        trial = tried(settings, bench, kept)
+    except Refused as error:
+        return Finding("the training, tried", False, error.what, error.hint)
+    return Finding("the training, tried", True, " ".join(trial.sentences))
+
+
 def possible(subject: Subject) -> list[Possible]:
-    """Return what each method can have on the recipe, the strongest guarantee first. Nothing is trained."""
+    """Return what each method can have on the recipe, the strongest guarantee first."""
     device = device_of(Settings().device)
     found = [_possible(subject, name, device) for name in NAMES]
     return sorted(found, key=lambda each: len(STRONGEST) if each.guarantee is None else STRONGEST.index(each.guarantee))
@@ -92,11 +135,12 @@ def _possible(subject: Subject, name: str, device: Any) -> Possible:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="expunge check", description=__doc__)
     parser.add_argument("recipe", help="a recipe's file or folder")
+    parser.add_argument("--measure", action="store_true", help="measure what each method costs (expunge-lab), minutes")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     return parser
 
 
-def _show(found: Mapping[str, Any], name: str) -> None:
+def _show(found: Mapping[str, Any], name: str, *, measuring: bool) -> None:
     console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 160)
     for each in found["findings"]:
         console.print("ok  " if each["well"] else "FAIL", style="green" if each["well"] else "bold red", end=" ")
@@ -114,7 +158,8 @@ def _show(found: Mapping[str, Any], name: str) -> None:
     for each in found["methods"]:
         table.add_row(each["method"], each["guarantee"] or "-", each["refused"] or "")
     console.print(table)
-    console.print(f"Register it: expunge models add NAME --recipe {name}. What each method costs: expunge advise.")
+    costs = "" if measuring else " What each method costs: --measure."
+    console.print(f"Register it: expunge models add NAME --recipe {name}.{costs}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 It needs ``httpx`` and ``cryptography`` and nothing of the service.
 """
 
-from expunge_client.answers import DeletionRequest, Estimate, Findings, ModelPart, Remedy, Version
+from expunge_client.answers import DeletionRequest, Estimate, Findings, ModelPart, Outcome, Remedy, Version
 from expunge_client.certificates import Verified, verify_certificate
 from expunge_client.client import AsyncExpunge, Expunge
 from expunge_client.errors import ExpungeError, NotAuthentic, NotCompleted, Refused, Unreachable
@@ -21,6 +21,7 @@ __all__ = [
     "ModelPart",
     "NotAuthentic",
     "NotCompleted",
+    "Outcome",
     "Refused",
     "Remedy",
     "Served",

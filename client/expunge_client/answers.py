@@ -70,6 +70,15 @@ class DeletionRequest(TypedDict):
     opening: NotRequired[str]
 
 
+class Outcome(TypedDict):
+    """What became of one order of many: the request, or the problem (RFC 9457) that kept it out."""
+
+    index: int
+    status: int
+    request: DeletionRequest | None
+    problem: dict[str, Any] | None
+
+
 class Cost(TypedDict):
     """One model's part in the cost. ``budget_cost`` is in units of 1e-12 mu^2."""
 

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypedDict, TypeVar
+from urllib.parse import urlencode
 
 import httpx
 
@@ -89,6 +90,21 @@ def delete(order: Order, idempotency_key: str | None) -> Call[Any]:
     """Ask for a deletion, under one Idempotency-Key over all attempts."""
     headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
     return (yield from answer_of(Ask("POST", _REQUESTS, order, headers)))
+
+
+def delete_many(orders: Sequence[Order], idempotency_key: str | None) -> Call[Any]:
+    """Ask for up to 1,000 deletions in one transaction, under one Idempotency-Key over all attempts."""
+    headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+    ask = Ask("POST", f"{_REQUESTS}/batch", {"requests": list(orders)}, headers)
+    return (yield from answer_of(ask))["outcomes"]
+
+
+def page(path: str, query: Mapping[str, str]) -> Call[Any]:
+    return (yield from answer_of(Ask("GET", f"{path}?{urlencode(query)}")))
+
+
+def cancel(request_id: str) -> Call[Any]:
+    return (yield from answer_of(Ask("DELETE", f"{_REQUESTS}/{request_id}")))
 
 
 def show(request_id: str) -> Call[Any]:

@@ -34,7 +34,7 @@ _MALFORMED = (KeyError, TypeError, IndexError, ValueError, AttributeError, Recur
 
 
 @dataclass(frozen=True)
-class _Key:
+class LogKey:
     """A public key of a log: ``name+hash+base64``."""
 
     name: str
@@ -42,7 +42,7 @@ class _Key:
     public: bytes
 
     @classmethod
-    def parse(cls, text: str) -> _Key:
+    def parse(cls, text: str) -> LogKey:
         name, _, rest = text.strip().partition("+")
         key_hash, _, encoded = rest.partition("+")
         raw = _decoded(encoded)
@@ -120,7 +120,9 @@ class Verified:
         """Return in words whether the claim was compared with the log."""
         if self.log_entries is None:
             return "claim not compared with the log"
-        return f"claim compared with the log of {self.log_entries} entries"
+        compared = f"claim compared with the log of {self.log_entries} entries"
+        old = self.statement["predicateType"] == _OLD
+        return f"{compared}; certificates of this old format have no entry there" if old else compared
 
 
 def verify_certificate(
@@ -150,7 +152,7 @@ def verify_certificate(
     names = [each for each in (subject_id, subject_ids, sample_ids) if each is not None]
     if len(names) != (opening is not None):
         raise ValueError("An opening opens one name: give it with subject_id, subject_ids or sample_ids.")
-    parsed = [_Key.parse(key) for key in keys]
+    parsed = [LogKey.parse(key) for key in keys]
     try:
         envelope = certificate if isinstance(certificate, Mapping) else json.loads(certificate)
         if log is None:
@@ -170,7 +172,7 @@ def verify_certificate(
     return Verified(statement, entries)
 
 
-def _statement(envelope: Mapping[str, Any], keys: Sequence[_Key]) -> dict[str, Any]:
+def _statement(envelope: Mapping[str, Any], keys: Sequence[LogKey]) -> dict[str, Any]:
     payload = _decoded(envelope["payload"])
     signed = envelope["signatures"][0]
     if envelope["payloadType"] != _PAYLOAD_TYPE:
@@ -195,7 +197,7 @@ def _statement(envelope: Mapping[str, Any], keys: Sequence[_Key]) -> dict[str, A
     return statement
 
 
-def _check_audit(audit: Mapping[str, Any], request_id: str, key: _Key) -> None:
+def _check_audit(audit: Mapping[str, Any], request_id: str, key: LogKey) -> None:
     """Check that each entry lies under the signed head, and that acceptance and completion are among them."""
     size, root = key.head(audit["checkpoint"])
     told = set()
@@ -215,7 +217,7 @@ def _check_audit(audit: Mapping[str, Any], request_id: str, key: _Key) -> None:
 
 
 def _statement_in_log(
-    envelope: Mapping[str, Any], keys: Sequence[_Key], log: str | bytes
+    envelope: Mapping[str, Any], keys: Sequence[LogKey], log: str | bytes
 ) -> tuple[dict[str, Any], int]:
     """Verify certificate and exported log together; return the statement, and how many entries the log has."""
     text = log if isinstance(log, str) else log.decode()
@@ -238,7 +240,7 @@ def _statement_in_log(
     return statement, len(leaves)
 
 
-def _trusted(key: _Key, entries: Iterable[_Entry]) -> list[tuple[_Key, int | None]]:
+def _trusted(key: LogKey, entries: Iterable[_Entry]) -> list[tuple[LogKey, int | None]]:
     """Return the key in use and then those before it, each with the largest head that it may have signed.
 
     A rotation leads on where the retired key signed for the new one, and back where the new one signed for the retired.
@@ -248,11 +250,11 @@ def _trusted(key: _Key, entries: Iterable[_Entry]) -> list[tuple[_Key, int | Non
         if each.text is None or _ROTATED not in each.text or not _is_rotation(each.text):
             continue
         said = json.loads(each.text)
-        old, new = _Key.parse(said["retired"]), _Key.parse(said["key"])
+        old, new = LogKey.parse(said["retired"]), LogKey.parse(said["key"])
         on = old.signed(said["endorsement"], f"expunge: this key's successor\n{new}\n")
         back = new.signed(said.get("acknowledgement"), f"expunge: this key's predecessor\n{old}\n")
         rotations.append((each.index + 1, old, new, on, back))
-    found: list[tuple[_Key, int | None]] = [(key, None)]
+    found: list[tuple[LogKey, int | None]] = [(key, None)]
     for size, old, new, on, _ in rotations:
         if on and old == found[0][0]:
             found[0] = (old, size)
@@ -273,7 +275,7 @@ def _is_rotation(text: str) -> bool:
     return isinstance(said, dict) and said.get("kind") == _ROTATED
 
 
-def _head_in_time(trusted: Iterable[tuple[_Key, int | None]], note: str) -> tuple[int, bytes]:
+def _head_in_time(trusted: Iterable[tuple[LogKey, int | None]], note: str) -> tuple[int, bytes]:
     """Return a head that one of the keys signed while it was in use."""
     for key, most in trusted:
         try:

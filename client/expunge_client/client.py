@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack, cast
@@ -12,7 +13,7 @@ from typing import Any, Self, Unpack, cast
 import httpx
 
 from expunge_client import calls
-from expunge_client.answers import DeletionRequest, Estimate, Findings, Version
+from expunge_client.answers import DeletionRequest, Estimate, Findings, Outcome, Version
 from expunge_client.calls import Ask, Call, Order, Result
 from expunge_client.errors import NotAuthentic, Unreachable
 
@@ -49,6 +50,25 @@ class Expunge:
         ``opening`` of the answer; it shows later whom the certificate is about.
         """
         return cast(DeletionRequest, self._run(calls.delete(order, idempotency_key)))
+
+    def delete_many(self, orders: Sequence[Order], *, idempotency_key: str | None = None) -> list[Outcome]:
+        """Ask for up to 1,000 deletions in one call; return what became of each, in the same order.
+
+        Under one key it takes effect at most once, as ``delete`` does.
+        """
+        return cast(list[Outcome], self._run(calls.delete_many(orders, idempotency_key)))
+
+    def cancel(self, request_id: str) -> DeletionRequest:
+        """Cancel a request. Raises Refused (409) once its cancel window is over."""
+        return cast(DeletionRequest, self._run(calls.cancel(request_id)))
+
+    def requests(self, *, case_id: str) -> Iterator[DeletionRequest]:
+        """Yield the requests of a case, newest first."""
+        yield from self._pages("/v1/deletion-requests", {"case_id": case_id})
+
+    def models(self) -> Iterator[dict[str, Any]]:
+        """Yield the models."""
+        yield from self._pages("/v1/models", {})
 
     def request(self, request_id: str) -> DeletionRequest:
         """Return the request as it is now."""
@@ -111,6 +131,13 @@ class Expunge:
     def report(self, model: str, consumer: str, number: int) -> str:
         """Report which version a consumer serves; return its standing: current or behind."""
         return str(self._run(calls.report(model, consumer, number))["status"])
+
+    def _pages(self, path: str, query: Mapping[str, str]) -> Iterator[Any]:
+        turn: Mapping[str, str] | None = {**query, "limit": "200"}
+        while turn is not None:
+            page = self._run(calls.page(path, turn))
+            yield from page["data"]
+            turn = {**turn, "cursor": page["next_cursor"]} if page["has_more"] else None
 
     def _run(self, call: Call[Result]) -> Result:
         try:

@@ -18,10 +18,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from expunge.service.cli.client import Account, Client
+from expunge_client.cli.client import Account, Client
 
 MODEL, PERSON = "digits", "person-007"
-EXPUNGE = [sys.executable, "-m", "expunge.service.cli.main"]
+EXPUNGE = [sys.executable, "-m", "expunge_client.cli.main"]
 START_SECONDS = 120
 
 

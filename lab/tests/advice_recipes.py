@@ -1,4 +1,4 @@
-"""Six small recipes on which the estimates of ``expunge advise`` are compared with what then happens."""
+"""Six small recipes on which the estimates of ``expunge check --measure`` are compared with what then happens."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from expunge.service.cli.commands import evaluate as command
-from expunge.service.cli.main import app
 from expunge.workers.guarantee import certify, noise
+from expunge_client.cli.main import app
 from expunge_lab.audit_epsilon import EXCEEDED, NOTHING, main
 from expunge_lab.experiment.lower_bound import Noise, detectable_by_guesses, detectable_by_noise, from_noise, least_mu
 from expunge_lab.experiment.two_worlds import attack, side_by_side

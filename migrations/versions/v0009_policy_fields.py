@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0009"
-down_revision = "0006"
+down_revision = "0008"
 branch_labels = None
 depends_on = None
 
@@ -45,15 +45,18 @@ def upgrade() -> None:
 
 
 def mapped(policy: dict[str, Any]) -> dict[str, Any]:
-    """Return the policy in today's fields. A field that it left out stays left out, unless its default was another."""
+    """Return the policy in today's fields. One that it left out stays left out: the defaults say the same."""
     kept = {RENAMED.get(name, name): value for name, value in policy.items() if name not in GONE}
-    holds = policy.get("on_exhausted") == "hold" and policy.get("fallback") is None
-    return kept | {"guarantee": guarantee(policy), "fallback": "hold" if holds else "retrain"}
+    if "min_guarantee" in policy:
+        kept["guarantee"] = guarantee(policy.get("guarantee"), policy["min_guarantee"])
+    if "on_exhausted" in policy or "fallback" in policy:
+        holds = policy.get("on_exhausted") == "hold" and policy.get("fallback") is None
+        kept["fallback"] = "hold" if holds else "retrain"
+    return kept
 
 
-def guarantee(policy: dict[str, Any]) -> str | None:
+def guarantee(asked: str | None, required: str | None) -> str | None:
     """Return what was asked for, else what was required. Required alone, a measured one was had by a proof."""
-    asked, required = policy.get("guarantee"), policy.get("min_guarantee")
     if asked is not None or required in (None, "none"):
         return asked
     return "exact" if required == "exact" else "proved"

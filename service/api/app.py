@@ -11,17 +11,16 @@ from fastapi import Depends, FastAPI
 from expunge.service.access.api_keys import check_pepper
 from expunge.service.access.installation import check_places
 from expunge.service.access.proxy import NamedPeople
-from expunge.service.api import health, problems
-from expunge.service.api.console import pages, reference
+from expunge.service.api import health, news, problems
+from expunge.service.api.console import pages, runbooks
 from expunge.service.api.dependencies import Service, look_for_unread
 from expunge.service.api.http.bodies import Bodies
 from expunge.service.api.http.limits import Limiter, Quotas
 from expunge.service.api.openapi import document, operation_id
-from expunge.service.api.routes import actors, audit, events, keys, opendsr, webhooks
+from expunge.service.api.routes import actors, audit, events, keys, webhooks
 from expunge.service.api.routes.models import consumers, lifecycle, models, retrains, versions
 from expunge.service.api.routes.requests import batches, certificates, deletion_requests, holds, search, suppressions
 from expunge.service.api.traffic import Measured
-from expunge.service.connect.opendsr.processor import Processor
 from expunge.service.infra.actors import Called
 from expunge.service.infra.db import Busy, Database
 from expunge.service.infra.files import folder_at
@@ -65,6 +64,7 @@ def create_app(settings: Settings | None = None, limits: Limits = LIMITS) -> Fas
         title="Expunge",
         version=software_version(),
         lifespan=lifespan,
+        webhooks=news.SCHEMAS,
         redoc_url=None,
         docs_url=None,
         generate_unique_id_function=operation_id,
@@ -91,14 +91,11 @@ def create_app(settings: Settings | None = None, limits: Limits = LIMITS) -> Fas
         events,
         webhooks,
         health,
-        reference,
+        runbooks,
     ):
         app.include_router(room.router, dependencies=[Depends(look_for_unread)])
     for router in pages.ROUTERS:
         app.include_router(router)
-    processor = Processor.of(settings)
-    if processor is not None:
-        app.mount("/opendsr", opendsr.mount(service, processor))
     app.add_middleware(Bodies, max_bytes=limits.body_bytes)
     app.add_middleware(Quotas)
     app.add_middleware(problems.Unexpected)

@@ -6,18 +6,15 @@ from typing import Literal
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
 
 from expunge.service.access.installation import check_places
 from expunge.service.api.dependencies import Running, Service, problems
-from expunge.service.api.metrics import render
 from expunge.service.api.problems import ApiProblem
-from expunge.service.infra.db import Busy, now
+from expunge.service.api.views.metrics import render
+from expunge.service.api.views.processes import processes
+from expunge.service.infra.db import Busy
 from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.settings import SettingsError
-from expunge.service.infra.tables import Heartbeat
-from expunge.service.infra.time import SECOND
 from expunge.service.models.restore_guard import unconfirmed
 
 router = APIRouter(tags=["health"])
@@ -50,7 +47,8 @@ def readyz(service: Running) -> ReadyView:
             raise _not_ready("A restored backup waits for `expunge restore --confirm`; until then only reading works.")
     _require_store(service)
     with service.database.read() as session:
-        workers = live_workers(session, service.limits.lease_seconds)
+        beats = processes(session, service.limits.lease_seconds)
+    workers = sum(each.alive and each.row.kind == "worker" for each in beats)
     if workers == 0:
         raise _not_ready("No worker is alive: start one with `expunge worker`.")
     return ReadyView(workers=workers)
@@ -60,13 +58,6 @@ def readyz(service: Running) -> ReadyView:
 def metrics(service: Running) -> Response:
     differs = service.watch.verdict().difference is not None
     return Response(render(service.database, service.settings, service.traffic, differs=differs), media_type=_METRICS)
-
-
-def live_workers(session: Session, lease_seconds: float) -> int:
-    """Count the workers whose heartbeat is younger than a lease, by the database's clock."""
-    at, young = now(session), int(lease_seconds * SECOND)  # a clock that had jumped ahead left beats of the future
-    count = select(func.count()).where(Heartbeat.kind == "worker", Heartbeat.beat_at.between(at - young, at + young))
-    return session.scalar(count) or 0
 
 
 def _require_store(service: Service) -> None:

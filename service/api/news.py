@@ -7,7 +7,7 @@ from typing import Literal
 from fastapi import APIRouter
 from pydantic import AwareDatetime, BaseModel
 
-from expunge.service.api.request_views import ActionView, RemedyView
+from expunge.service.api.views.requests import ActionView, RemedyView
 from expunge.service.requests.webhooks import News
 
 SCHEMAS = APIRouter()

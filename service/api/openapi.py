@@ -10,9 +10,6 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from expunge.service.api.examples import exemplify
-from expunge.service.api.news import SCHEMAS
-
 Node = dict[str, Any]
 _TEXT = {"type": "string"}
 HEADERS: dict[str, tuple[str, Node]] = {
@@ -120,7 +117,7 @@ def document(app: FastAPI, kept_seconds: float) -> Node:
                 summary="Deletion requests for trained models.",
                 description="Forget a person, publish a new version, prove what was done.",
                 tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
-                webhooks=SCHEMAS.routes,
+                webhooks=app.webhooks.routes,
             ),
             f"one new random value for each new request; its answer is replayed for {kept_seconds:g} seconds",
         )
@@ -181,7 +178,6 @@ def _complete(made: Node, of_key: str) -> Node:
             _complete_operation(method, path, operation, of_key)
     for each in made["webhooks"].values():
         each["post"]["responses"] = {"204": {"description": "Any 2xx: it was received. 410: send nothing more."}}
-    exemplify(made)
     for schema in _integers(made):
         schema.setdefault("format", "int64")  # generated clients would take 32 bits
     return made

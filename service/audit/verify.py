@@ -60,11 +60,6 @@ def verify(entries: Iterable[dict[str, Any]], head: str, verifier: Verifier, ear
     return newest
 
 
-def keys_in(entries: Iterable[dict[str, Any]], verifier: Verifier) -> list[TrustedKey]:
-    """Return the key in use, and those that signed before it, by exported entries. Raises NotAuthentic."""
-    return _keys([ExportedEntry.parse(line) for line in entries], verifier)
-
-
 def open_head(keys: Iterable[TrustedKey], note: str) -> LogHead:
     """Return the head that one of these keys signed. Raises NotAuthentic, also where the key was retired before it."""
     why = NotAuthentic("The note is not signed by a key of this log.")

@@ -28,7 +28,7 @@ from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import SECRETS, Settings, SettingsError, read_secret
-from expunge.service.infra.tables import Certificate, FeedItem, Heartbeat, Model, Task
+from expunge.service.infra.tables import Certificate, Heartbeat, Model, Task
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND
 from expunge.service.models.recipe_files import is_other_module
 from expunge.service.models.restore_guard import Guard, PutBack
@@ -37,8 +37,6 @@ from expunge.service.requests.reasons import Reason, explain
 
 SKEW_SECONDS = 5
 """leases and deadlines go by the database's clock alone; receipts, log lines and webhooks by each machine's own"""
-LISTS_DAYS, DAY_SECONDS = 40, 86_400
-"""five days are left then to import California's lists in time (Cal. Civ. Code 1798.99.86)"""
 _NAMED = 5
 """certificates that are named one by one"""
 KEEPS_OLD_BLOCKS = {"bcachefs", "btrfs", "f2fs", "nilfs2", "zfs"}
@@ -238,7 +236,6 @@ def _database(settings: Settings, clock: Callable[[], float], lease_seconds: flo
             yield from _witness(database, settings)
             yield from _exhausted(database)
             yield from _certificates(database)
-            yield from _lists(database)
     finally:
         database.close()
 
@@ -313,18 +310,6 @@ def _certificates(database: Database) -> Iterator[Finding]:
             what = f"The certificate of request {row.request_id} is not signed. {row.refused}"
             hint = "The database was edited: run `expunge audit verify`, and restore what was published."
             yield Finding("certificate", False, what, hint)
-
-
-def _lists(database: Database) -> Iterator[Finding]:
-    """Check when the tenant that is latest imported deletion lists; yield nothing where none ever were."""
-    with database.read() as session:
-        imports = session.scalars(select(func.max(FeedItem.imported_at)).group_by(FeedItem.tenant_id)).all()
-        days = (now(session) - min(imports)) / SECOND / DAY_SECONDS if imports else None
-    if days is None:
-        return
-    what = f"Deletion lists were last imported {days:.0f} days ago; the Delete Act asks for one every 45 days."
-    hint = "Download the lists from DROP, and run `expunge drop import FILE --identities PEOPLE`."
-    yield Finding("deletion_lists", days < LISTS_DAYS, what, "" if days < LISTS_DAYS else hint)
 
 
 def _schema(state: SchemaState) -> Finding:

@@ -11,16 +11,18 @@ from typing import Any
 from expunge.service.audit.import_export import read_export
 from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
 from expunge.service.audit.verify import verify
-from expunge.service.cli.client import connect, signed_log
-from expunge.service.cli.output import CommandError
+from expunge.service.cli.errors import told
 from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.models.publications import compare_shown, unlogged
+from expunge_client.cli.client import connect, signed_log
+from expunge_client.cli.output import CommandError
 
 PATIENCE_SECONDS = 10
 """how long to wait for the entries of versions that were published a moment ago"""
 _KEEP = "Keep a copy of what you see; see SECURITY.md."
 
 
+@told()
 def check(file: Path | None, key: Path | None) -> dict[str, Any]:
     """Return what was found. Raises CommandError where the log or the database is not what was signed.
 

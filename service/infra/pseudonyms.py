@@ -32,7 +32,6 @@ Kind = Literal[
     "form",
     "link",
     "page",
-    "feed",
     "proxy",
 ]
 

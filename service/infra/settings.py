@@ -119,11 +119,7 @@ class Settings(BaseSettings):
     sample_bytes: int = Field(default=2 * 2**30, gt=0)
     rate: float = Field(default=100, gt=0)
     recipe_variables: str = ""
-    opendsr_url: str | None = Field(default=None, pattern=r"^https?://[^\s?#@]+$")
-    opendsr_key_file: Path
-    opendsr_certificate_file: Path
-    opendsr_identities: str = "controller_customer_id"
-    opendsr_callback_hosts: str = ""
+    admission: str = ""
 
     @classmethod
     def settings_customise_sources(
@@ -153,8 +149,6 @@ class Settings(BaseSettings):
             "key_store_url": f"sqlite:///{home / 'keys.db'}",
             "key_folder": home / "keys",
             "secrets": home / "secrets",
-            "opendsr_key_file": home / "secrets" / "opendsr.key",
-            "opendsr_certificate_file": home / "secrets" / "opendsr.pem",
         }
         answered = home / REGULATION_FILE
         if answered.exists():

@@ -39,7 +39,8 @@ def expected(session: Session, parts: Iterable[tuple[Task, Model]]) -> dict[str,
         seconds = updates[model.id]
         moment = retrains.get(model.id) if task.reason == Reason.AWAITING_RETRAIN else None
         if task.reason != Reason.AWAITING_RETRAIN and seconds is not None:
-            moment = task.not_before + int(seconds * SECOND)
+            opens = model.due_at or 0 if task.reason == Reason.AWAITING_BATCH else 0
+            moment = max(task.not_before, opens) + int(seconds * SECOND)
         if moment is not None and moment > at:
             found[task.id] = moment
     return found

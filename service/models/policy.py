@@ -16,24 +16,21 @@ from expunge.service.infra.tables import Model, Task
 from expunge.service.models.retire import SERVED
 from expunge.service.models.retrain_plan import plan_retrain, schedule_retrain
 from expunge.service.requests.legal_holds import queue_again
-from expunge.service.requests.reasons import FALL_BACK, STOP_PREPARATION, actions, reason_of
+from expunge.service.requests.reasons import FALL_BACK, STOP_PREPARATION, Reason, actions, reason_of
 from expunge.service.requests.states import RequestRefused
 from unlearning.accounting.policy import GONE, Fallback, Policy, PolicyError
 
 CHANGEABLE = (
     "fallback",
     "batch",
-    "collect_seconds",
     "retrain_every",
     "complete_when",
     "threshold",
     "max_accuracy_drop",
 )
 FIXED = {field.name for field in fields(Policy)}.difference(CHANGEABLE)
-_READ = ("on_unchecked_feed",)
 _NEW = "Register the recipe under another name to have it otherwise."
 _CLAIMED = f"It is fixed at registration, because the claims of the versions depend on it. {_NEW}"
-_READ_ONCE = f"It is read at registration alone. {_NEW}"
 
 
 def change_policy(session: Session, model: Model, changes: Mapping[str, Any]) -> bool:
@@ -74,31 +71,38 @@ def apply_policy(session: Session, model: Model, changed: Mapping[str, Any]) -> 
         schedule_retrain(session, model)
 
 
-def require_known(names: Iterable[str]) -> None:
-    """Check that none of these is a field that policies had once. Raises RequestRefused (422)."""
-    errors = [{"pointer": f"/{name}", "detail": GONE[name]} for name in sorted(GONE.keys() & set(names))]
-    if errors:
-        raise RequestRefused(422, "invalid_policy", "The policy cannot be used; see errors.", errors)
-
-
 def require_changeable(names: Iterable[str]) -> None:
-    """Check that none of these is a field of a policy that stays as registered. Raises RequestRefused (422)."""
+    """Check that none of these is a field of a policy that stays as registered, or is gone. Raises RequestRefused."""
     require_known(names)
     fixed = sorted(FIXED.intersection(names))
     if fixed:
-        errors = [{"pointer": f"/{name}", "detail": _READ_ONCE if name in _READ else _CLAIMED} for name in fixed]
+        errors = [{"pointer": f"/{name}", "detail": _CLAIMED} for name in fixed]
         raise RequestRefused(422, "fixed_at_registration", "These fields cannot change; see errors.", errors)
 
 
+def require_known(names: Iterable[str]) -> None:
+    """Check that none of these is a field of former releases. Raises RequestRefused (422), with the new way."""
+    errors = [{"pointer": f"/{name}", "detail": GONE[name]} for name in sorted(GONE.keys() & {*names})]
+    if errors:
+        raise RequestRefused(422, "invalid_policy", "The policy has fields that are gone; see errors.", errors)
+
+
 def _go_on(session: Session, model: Model, changed: Mapping[str, Any]) -> bool:
-    """Queue the tasks again that the new policy helps, and plan the retrain that is now due."""
-    blocked = session.scalars(select(Task).where(Task.model_id == model.id, Task.status == "blocked")).all()
-    helped = [task for task in blocked if _is_helped(task)] if changed.get("fallback") == Fallback.RETRAIN else []
+    """Queue the tasks again that the new policy helps, and plan the retrain that is now due.
+
+    Where tasks wait for a batch, a worker reckons again when that is.
+    """
+    waiting = (Task.status == "blocked") | (Task.reason == Reason.AWAITING_BATCH)
+    open_tasks = session.scalars(select(Task).where(Task.model_id == model.id, waiting)).all()
+    retrains = changed.get("fallback") == Fallback.RETRAIN
+    helped = [task for task in open_tasks if task.status == "blocked" and retrains and _is_helped(task)]
     queue_again(session, helped)
     planned = plan_retrain(session, model)
-    if helped or planned is not None:
+    batched = "batch" in changed and any(task.reason == Reason.AWAITING_BATCH for task in open_tasks)
+    going = bool(helped) or batched or planned is not None
+    if going:
         model.due_at = now(session)
-    return bool(helped) or planned is not None
+    return going
 
 
 def _is_helped(task: Task) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from expunge.service.audit.log import NAMED_IN_ONE_ENTRY, record, recorded_at
@@ -38,8 +38,8 @@ from expunge.service.queue.leases import (
 )
 from expunge.service.queue.results import refuse
 from expunge.service.queue.work_units import models_with_free_pieces
-from expunge.service.requests.reasons import NOT_FOR_AN_UPDATE, Cause, Reason, stored
-from expunge.service.requests.status import change_tasks, settle
+from expunge.service.requests.reasons import AT_ONCE, NOT_FOR_AN_UPDATE, Cause, Reason, stored
+from expunge.service.requests.status import SETTLED_AT_ONCE, change_tasks, settle
 from unlearning.accounting.policy import Clock, Policy, Queue, next_action
 
 HALVE_AFTER = 2
@@ -237,7 +237,7 @@ def _retraining(session: Session, model: Model, owner: str, at: int, lease_secon
 def _deletions(session: Session, model: Model, owner: str, at: int, lease_seconds: float) -> Deletions | None:
     generation = session.get_one(Generation, model.generation_id)
     waiting = _waiting(session, model, at)
-    if not waiting or _must_wait(session, model, generation, len(waiting), at):
+    if not waiting or _must_wait(session, model, generation, waiting, at):
         return None
     choice = choose(waiting, LARGEST_BATCH)
     lease = take(model, owner, at, lease_seconds)
@@ -253,43 +253,54 @@ def _deletions(session: Session, model: Model, owner: str, at: int, lease_second
 
 
 def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
-    """Return queued tasks whose time has come, and running ones: the lease has run out, so their worker is lost.
-
-    Tasks that wait for one another come together, with the first of them.
-    """
-    mine = (Task.model_id == model.id, Task.status.in_(("queued", "running")))
-    collected, due = Task.reason == Reason.AWAITING_OTHERS, Task.not_before <= at
-    together = session.scalar(select(Task.id).where(*mine, collected, due).limit(1)) is not None
+    """Return queued tasks whose time has come, and running ones: the lease has run out, so their worker is lost."""
     rows = session.execute(
         select(Task.id, Task.request_id, Task.attempts, func.coalesce(Task.lease_token, 0))
-        .where(*mine, (due | collected) if together else due)
+        .where(Task.model_id == model.id, Task.status.in_(("queued", "running")), Task.not_before <= at)
         .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
         .order_by(Task.created_at, Task.id)
     )
     return [Waiting(*row) for row in rows]
 
 
-def _must_wait(session: Session, model: Model, generation: Generation, count: int, at: int) -> bool:
-    """Return whether the batch, a pause after a failed attempt, or a retrain delays the next update."""
-    if model.due_at is not None and model.due_at > at:
-        return True
+def _must_wait(session: Session, model: Model, generation: Generation, waiting: Sequence[Waiting], at: int) -> bool:
+    """Return whether the batch, a pause after a failed attempt, or a retrain delays the next update.
+
+    Somebody whose deadline is nearer moves the update forward that others wait for already.
+    """
     policy = Policy.from_json(model.policy)
+    later = model.due_at is not None and model.due_at > at
+    if later and (not policy.batch or any(task.attempts for task in waiting)):
+        return True
     due_at = released_at = None
     if policy.batch:
         due_at = session.scalar(
-            select(func.min(DeletionRequest.due_at))
+            select(func.min(case((Task.not_before == AT_ONCE, AT_ONCE), else_=DeletionRequest.due_at)))
             .join(Task, Task.request_id == DeletionRequest.id)
             .where(Task.model_id == model.id, Task.status.in_(("queued", "running")))
             .where(func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS)
         )
         released_at = session.scalar(select(Version.published_at).where(Version.id == model.current_id))
     retraining = model.status == "exhausted" and candidate_of(session, model.id) is not None
-    queue = Queue(waiting=count, due_at=due_at, released_at=released_at, retraining=retraining)
+    queue = Queue(waiting=len(waiting), due_at=due_at, released_at=released_at, retraining=retraining)
     clock = Clock(at, int((measured_seconds(generation) or 0.0) * SECOND))
     action = next_action(policy, budget_of(generation), queue, clock)
     if action.kind == "wait":
         model.due_at = action.until
+        _put_to_batch(session, model, at)
     return action.kind in ("wait", "nothing", "retrain")
+
+
+def _put_to_batch(session: Session, model: Model, at: int) -> None:
+    """Say of each task that has come since the last claim that it waits for the next update, with the others."""
+    rows = session.execute(
+        select(Task.id, Task.request_id).where(
+            Task.model_id == model.id, Task.status == "queued", Task.not_before <= at, Task.reason.is_(None)
+        )
+    ).all()
+    change_tasks(session, [row.id for row in rows], reason=Reason.AWAITING_BATCH)
+    for batch in batches((row.request_id for row in rows), SETTLED_AT_ONCE):
+        settle(session, batch)
 
 
 def _hold_lost(session: Session, model: Model, generation: Generation, lost: Iterable[Waiting]) -> None:

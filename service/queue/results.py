@@ -63,12 +63,11 @@ class Postponed:
     """The task waits again: for the retrain (``awaiting_retrain``), or for the next update (None).
 
     It waits until the retrain is published, or until the model's ``due_at``. ``note`` is sealed and says why the
-    policy's fallback was taken. ``until``: it waits for others (``awaiting_others``), until this moment at the latest.
+    policy's fallback was taken.
     """
 
     reason: Reason | None = None
     note: str | None = None
-    until: int | None = None
 
 
 Result: TypeAlias = Published | Blocked | Postponed
@@ -171,8 +170,6 @@ def _columns(result: Result, behind: bool) -> dict[str, Any]:
         columns["facts"] = stored(result.reason, result.facts)
     if isinstance(result, Postponed):
         columns["status"] = "queued"
-        if result.until is not None:
-            columns |= {"not_before": result.until, "attempts": 0}
     elif isinstance(result, Published):
         columns |= {"status": "completed", "samples": result.samples}
         if behind and (result.samples or result.reason == Reason.ALREADY_DELETED):
@@ -183,8 +180,7 @@ def _columns(result: Result, behind: bool) -> dict[str, Any]:
 def _record(session: Session, job: Job, results: Mapping[Claimed, Result]) -> None:
     blocked = {task.request_id: each for task, each in results.items() if isinstance(each, Blocked)}
     reasons = sorted({each.reason for each in results.values() if each.reason})
-    postponed = not {Reason.AWAITING_RETRAIN, Reason.AWAITING_OTHERS}.isdisjoint(reasons)
-    kind = "update.blocked" if blocked else "update.postponed" if postponed else "update.empty"
+    kind = "update.blocked" if blocked else "update.postponed" if Reason.AWAITING_RETRAIN in reasons else "update.empty"
     facts: dict[str, Any] = {}
     for each in blocked.values():
         facts |= each.facts
@@ -316,7 +312,5 @@ def _next_due(session: Session, model: Model) -> int | None:
             Task.model_id == model.id,
             Task.status.in_(("queued", "running")),
             func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE),
-            # what waits for others delays nobody: the scheduler finds it when its time has come
-            (func.coalesce(Task.reason, "") != Reason.AWAITING_OTHERS) | (Task.not_before <= now(session)),
         )
     )

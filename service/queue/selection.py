@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Select, func, select, union
+from sqlalchemy import ColumnElement, Select, select, union
 from sqlalchemy.orm import Session
 
 from expunge.service.infra.db import batches, now
@@ -112,7 +112,6 @@ def undecided(model_id: str, at: int) -> ColumnElement[bool]:
     ``at``: now, in microseconds.
     """
     inside = (Task.status == "queued") & (Task.not_before > at)
-    inside &= func.coalesce(Task.reason, "") != Reason.AWAITING_OTHERS
     large = (Task.status == "blocked") & (Task.reason == Reason.LARGE)
     return (Task.model_id == model_id) & (inside | large)
 

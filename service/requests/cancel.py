@@ -31,9 +31,7 @@ def cancel(session: Session, request: DeletionRequest) -> None:
     if request.status == "cancelled":
         return
     waiting = ("queued", "blocked") if request.reason == Reason.LARGE else ("queued",)
-    if not tasks or any(
-        task.status not in waiting or task.not_before <= at or task.reason == Reason.AWAITING_OTHERS for task in tasks
-    ):
+    if not tasks or any(task.status not in waiting or task.not_before <= at for task in tasks):
         raise RequestRefused(409, "not_cancellable", _TOO_LATE)
     for task in tasks:
         task.status, task.completed_at = "cancelled", at

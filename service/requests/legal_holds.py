@@ -19,7 +19,7 @@ from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import Pepper, new_id, sample_digest, subject_digest
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, Hold, Membership, Model, Removal, Task, Version
 from expunge.service.requests import suppression
-from expunge.service.requests.reasons import Reason, explain, reason_of
+from expunge.service.requests.reasons import AT_ONCE, Reason, explain, reason_of
 from expunge.service.requests.states import RequestRefused
 from expunge.service.requests.status import locked_tasks, settle
 
@@ -63,19 +63,20 @@ def retry(session: Session, request: DeletionRequest) -> list[str]:
     """Queue a blocked request's tasks again, with no attempts counted; return the ids of the models that have work.
 
     A task stays blocked where a retry cannot help: by a legal hold, its size, or an exhausted budget. Tasks that wait
-    for others wait no longer. Raises RequestRefused, with the steps that do help, where a retry helps none of them.
+    for a batch wait no longer. Raises RequestRefused, with the steps that do help, where a retry helps none of them.
     """
     tasks = locked_tasks(session, Task.request_id == request.id)
     stopped = [task for task in tasks if task.status == "blocked"]
     blocked = [task for task in stopped if _may_retry(task)]
-    collected = [task for task in tasks if task.status == "queued" and task.reason == Reason.AWAITING_OTHERS]
-    for task in collected:
-        task.not_before = now(session)
-    if stopped and not (blocked or collected):
+    batched = [task for task in tasks if task.status == "queued" and task.reason == Reason.AWAITING_BATCH]
+    if stopped and not (blocked or batched):
         raise _no_retry(session, request, stopped)
-    if blocked or collected:
+    if blocked or batched:
         record(session, request.tenant_id, "request.retried", request_id=request.id)
-    return sorted({*queue_again(session, blocked), *(task.model_id for task in collected)})
+    models = queue_again(session, [*blocked, *batched])
+    for task in batched:
+        task.not_before = AT_ONCE
+    return models
 
 
 def _may_retry(task: Task) -> bool:

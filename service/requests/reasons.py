@@ -304,8 +304,8 @@ class Reason(StrEnum):
         "The model is being trained again without this person[, ready about {time}].",
         _operator("No action needed.", WATCH),
     )
-    AWAITING_OTHERS = (
-        "awaiting_others",
+    AWAITING_BATCH = (
+        "awaiting_batch",
         "Waits for the model's next update[ on {time}], together with others.",
         _operator("No action needed. Retry to have it done at once.", RETRY),
     )
@@ -525,5 +525,7 @@ def actions(steps: Iterable[WayOut], **ids: Sequence[str]) -> list[dict[str, Any
     return [asdict(each) for step in steps for each in step.filled(ids)]
 
 
+AT_ONCE = 0
+"""the ``not_before`` of a task that somebody hurried: it waits for no batch"""
 NOT_FOR_AN_UPDATE = (Reason.AWAITING_RETRAIN, Reason.AWAITING_CONSUMERS)
 """of tasks that no update can serve"""

@@ -40,13 +40,6 @@ class DeliveryOutcome(StrEnum):
     NO_ANSWER = "no_answer"  # no such name, no connection, or it broke
 
 
-class Protocol(StrEnum):
-    """Whose headers a delivery carries, and whose signature."""
-
-    STANDARD = "standard"
-    OPENDSR = "opendsr"
-
-
 class News(StrEnum):
     """The kinds of news. service/api/routes/webhooks.py describes what each one carries."""
 
@@ -97,21 +90,12 @@ def send_test(session: Session, endpoint: WebhookEndpoint) -> WebhookDelivery:
     return delivery
 
 
-def enqueue(session: Session, endpoint_id: str, kind: str, payload: str) -> None:
-    """Put a payload as it is into the outbox of one endpoint."""
-    session.execute(insert(WebhookDelivery), _row(endpoint_id, kind, payload, recorded_at(session)))
-
-
 def _delivery(endpoint_id: str, news: News, data: dict[str, Any], at: int) -> dict[str, Any]:
-    return _row(endpoint_id, news, canonical({"type": news, "timestamp": rfc_3339(at), "data": data}), at)
-
-
-def _row(endpoint_id: str, kind: str, payload: str, at: int) -> dict[str, Any]:
     return {
         "id": f"msg_{new_id()}",
         "endpoint_id": endpoint_id,
-        "kind": kind,
-        "payload": payload,
+        "kind": news,
+        "payload": canonical({"type": news, "timestamp": rfc_3339(at), "data": data}),
         "next_at": at,
         "created_at": at,
     }
@@ -139,7 +123,6 @@ def add_endpoint(
         tenant_id=tenant_id,
         url=url,
         kinds=sorted(kinds),
-        protocol=Protocol.STANDARD.value,
         created_at=recorded_at(session),
     )
     session.add(endpoint)

@@ -1,4 +1,4 @@
-"""A new method is one new file: no other file of the source is changed."""
+"""A new method is one new file, or an entry point of another package: no other file of the source is changed."""
 
 from __future__ import annotations
 
@@ -64,6 +64,33 @@ with running(home, recipes, GRACE="0.5") as stack:
 """
 
 
+ENTRY = "[expunge.methods]\nstranger = stranger:Stranger\nretrain = stranger:Stranger\n"
+ASKED = """
+import json, sys
+from pathlib import Path
+from tests.harness.stack import running
+from unlearning.methods import load
+
+home, recipes = (Path(each) for each in sys.argv[1:])
+with running(home, recipes, GRACE="0.5") as stack:
+    plain = stack.head(stack.live("tiny", "stranger"))
+    named = stack.head(stack.live("tiny", "stranger", guarantee="proved"))
+    print(json.dumps({"plain": plain, "named": named, "retrain": load("retrain").__name__}))
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with another package in it, as an installer leaves it."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "stranger.py").write_text(TOY.replace("Toy", "Stranger").replace('"toy"', '"stranger"'))
+    facts = folder / "stranger-1.5.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.5\n")
+    (facts / "entry_points.txt").write_text(ENTRY)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source with one more file in it."""
@@ -75,9 +102,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def python(copy: Path, *arguments: str) -> str:
+def python(copy: Path, *arguments: str, beside: str = "lab") -> str:
     """Run Python in the copy; return what it printed."""
-    environment = {**os.environ, "PYTHONPATH": f"{copy}:{copy / 'lab'}", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{copy}:{copy / beside}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True, check=False
     )
@@ -101,10 +128,10 @@ def test_a_method_in_one_file_passes_the_contract_suite(copy: Path) -> None:
 
 
 @pytest.mark.drill
-def test_a_method_in_one_file_is_measured_by_advise(copy: Path) -> None:
+def test_a_method_in_one_file_is_measured_by_check(copy: Path) -> None:
     recipe = ROOT / "tests" / "workers" / "recipes" / "convex.py"
-    arguments = ("--recipe", str(recipe), "--methods", "toy", "--seconds", "60", "--device", "cpu", "--json")
-    (row,) = json.loads(python(copy, "-m", "expunge_lab.advise", *arguments))["methods"]
+    arguments = (str(recipe), "--measure", "--methods", "toy", "--seconds", "60", "--device", "cpu", "--json")
+    (row,) = json.loads(python(copy, "-m", "expunge.workers.check", *arguments))["measured"]["methods"]
     assert (row["method"], row["guarantee"], row["refused"]) == ("toy", "proved", None)
     assert row["update"] > 0.0 and row["state_bytes"] > 0
 
@@ -120,3 +147,17 @@ def test_a_method_in_one_file_is_registered_over_http_and_publishes_an_update(co
     assert head["samples"] == request["models"][0]["samples"] > 0
     assert (head["claim"]["method"], head["claim"]["guarantee"]) == ("toy", "proved")
     assert "The method's own state depends on the deleted people." in head["claim"]["secret_state"]
+
+
+def test_a_method_of_another_package_is_served_and_claims_nothing_that_was_not_named(
+    installed: Path, tmp_path: Path
+) -> None:
+    """Its package stands in the certificate. It takes no name of ours."""
+    recipes = ROOT / "tests" / "system" / "recipes"
+    arguments = ("-c", ASKED, str(tmp_path), str(recipes))
+    found = json.loads(python(ROOT, *arguments, beside=str(installed)).splitlines()[-1])
+    said = "What this claim says of it is the word of its package, stranger 1.5."
+    assert found["plain"]["claim"]["guarantee"] == "none" and found["named"]["claim"]["guarantee"] == "proved"
+    for head in (found["plain"], found["named"]):
+        assert any(said in line for line in head["claim"]["assumptions"])
+    assert found["retrain"] == "Retrain"

@@ -22,7 +22,8 @@ def loaded_by(statement: str) -> set[str]:
 
 ROOMS = ("unlearning", "expunge/service", "expunge/workers", "expunge/migrations")
 COMMANDS = (
-    "from expunge.service.cli.main import COMMANDS, Commands; [Commands().get_command(None, each) for each in COMMANDS]"
+    "from expunge_client.cli.main import Commands; "
+    "[Commands().get_command(None, each) for each in Commands().list_commands(None)]"
 )
 
 
@@ -32,7 +33,7 @@ def test_torch_is_not_loaded(statement: str) -> None:
 
 
 def test_a_command_that_asks_the_service_loads_no_database() -> None:
-    modules = loaded_by("from expunge.service.cli.main import Commands; Commands().get_command(None, 'models')")
+    modules = loaded_by("from expunge_client.cli.main import Commands; Commands().get_command(None, 'models')")
     assert "httpx" in modules
     assert not modules & {"sqlalchemy", "redis", "alembic", "fastapi"}
 

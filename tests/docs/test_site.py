@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import typer
 
-from expunge.service.cli.main import app
+from expunge_client.cli.main import app
 from tests.docs.commands import BLOCKS, PAGES, ROOT, Block
 from tests.docs.screenshots import FRAMES, PLACE, SCHEMES
 from tests.harness.browser import chromium
@@ -31,8 +31,12 @@ NAMED_ELSEWHERE = {
 PHONE = 390
 """CSS pixels"""
 COMMAND: Any = typer.main.get_command(app)
-FORWARDED = {"evaluate": "evaluate", "advise": "advise", "epsilon": "audit_epsilon"}
-"""commands whose options are those of a module of the laboratory"""
+FORWARDED = {
+    "evaluate": ("expunge_lab.evaluate",),
+    "epsilon": ("expunge_lab.audit_epsilon",),
+    "check": ("expunge.workers.check", "expunge_lab.costs"),
+}
+"""commands whose options are those of modules that need torch"""
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +129,8 @@ def require(words: list[str]) -> None:
         assert found is not None, f"expunge has no command {words[0]!r}"
         command, words = found, words[1:]
     if command.name in FORWARDED:
-        module = importlib.import_module(f"expunge_lab.{FORWARDED[command.name]}")
-        known = set(module._parser()._option_string_actions)
+        parsers = [importlib.import_module(module)._parser() for module in FORWARDED[command.name]]
+        known = {option for parser in parsers for option in parser._option_string_actions}
     else:
         known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
     asked = {word.partition("=")[0] for word in words if word.startswith("--")}

@@ -52,7 +52,7 @@ PEOPLE = 600
 COMMITS = 10_000
 WATCHED_SECONDS = 12.0
 SAID = "The database lacks"
-EXPUNGE = "from expunge.service.cli.main import app; app()"
+EXPUNGE = "from expunge_client.cli.main import app; app()"
 Told = tuple[list[Broken], str]
 
 

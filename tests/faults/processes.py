@@ -14,11 +14,11 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from expunge.service.cli.output import CommandError
 from expunge.service.infra.db import SILENT_SECONDS, Database
 from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.tables import Certificate, DeletionRequest, Model, Version
 from expunge.service.infra.time import SECOND
+from expunge_client.cli.output import CommandError
 from tests.faults.invariants import Broken
 from tests.faults.judge import at_rest, eventually, harm, judge, sentences
 from tests.faults.result import Result
@@ -229,7 +229,7 @@ def migrations(kind: str, rounds: int) -> Told:
             with server.database() as url:
                 chosen = url if kind == "postgres" else f"sqlite:///{folder}/{number}.db"
                 variables = {"EXPUNGE_HOME": f"{folder}/{number}", "EXPUNGE_DATABASE_URL": chosen}
-                command = [sys.executable, "-m", "expunge.service.cli.main", "migrate"]
+                command = [sys.executable, "-m", "expunge_client.cli.main", "migrate"]
                 racers = [
                     subprocess.Popen(command, env=os.environ | variables, stderr=subprocess.PIPE, text=True)
                     for _ in range(RACERS)

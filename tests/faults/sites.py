@@ -13,8 +13,8 @@ from pathlib import Path
 
 import httpx
 
-from expunge.service.cli.output import CommandError
 from expunge.service.infra.limits import Limits
+from expunge_client.cli.output import CommandError
 from tests.harness import stack as stacks
 from tests.harness.servers import Postgres, Redis, postgres, redis_server
 

@@ -1,8 +1,9 @@
-"""Three verifiers on certificates, logs and exports that somebody altered, with the signing key where that helps.
+"""The verifiers on certificates, logs and exports that somebody altered, with the signing key where that helps.
 
-``expunge certificate verify``, the light client and ``examples/verify.py``. An altered paper that one of them accepts
-counts as an undetected corruption, and so does a paper of which two say different things. The named papers are those
-of ``tests/service/test_verifiers.py``; the others are drawn.
+The client, which is ``expunge certificate verify``, and ``examples/verify.py``; of papers without a log the check of
+the service as well. An altered paper that one of them accepts counts as an undetected corruption, and so does a paper
+of which two say different things. The named papers are those of ``tests/service/test_verifiers.py``; the others are
+drawn.
 """
 
 from __future__ import annotations

@@ -59,7 +59,6 @@ def furnish(stack: Stack, recipe: str = "tiny", people: str = "tiny-person-{}") 
         "keys": "/console/keys",
         "dossier": "/console/dossier",
         "error": "/console/requests/none",
-        "reference": "/docs",
     }
 
 

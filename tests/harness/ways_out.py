@@ -11,10 +11,9 @@ from click.testing import Result
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from expunge.service.cli.client import Account, Client
-from expunge.service.cli.commands import deletions, holds, models
-from expunge.service.cli.commands.connect import consumers
-from expunge.service.cli.main import app
+from expunge_client.cli.client import Account, Client
+from expunge_client.cli.commands import consumers, deletions, holds, models
+from expunge_client.cli.main import app
 
 Follow = Callable[..., None]
 """takes an action, and the caller's own values for its words in capitals"""

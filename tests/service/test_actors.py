@@ -43,7 +43,7 @@ WRITTEN_OUT = {
     "request.approved",
     *("request.verified", "request.{}", "restore.applied", "restore.confirmed", "retrain.dry_run_ended"),
     *("retrain.planned", "retrain.refused", "suppression.lifted", "update.claimed", "update.blocked"),
-    *("feed.imported", "feed.reported", "feed.shared", "feed.unchecked", "feed.withdrawn", "model.cancelled"),
+    *("admission.left_out", "admission.unchecked", "model.cancelled"),
     *("model.policy_changed", "version.purged", "webhook.added", "webhook.disabled", "webhook.replayed", "{}.claimed"),
 }
 """every kind that a call in the source names; {} is filled in there"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,16 @@ from sqlalchemy import select
 
 from expunge.service.api.dependencies import Service
 from expunge.service.audit.log import canonical
-from expunge.service.cli.output import CommandError
-from expunge.service.cli.people import read_people
+from expunge.service.infra import time
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, SuppressionEntry, WebhookDelivery
+from expunge.service.requests import states
 from expunge.service.requests.intake import Order, commitment, opening
 from expunge.service.requests.reasons import Reason
+from expunge_client.cli import people
+from expunge_client.cli.output import CommandError
+from expunge_client.cli.people import read_people
 from tests.service.worlds import live_model
+from unlearning.accounting import ids
 
 PATH = "/v1/deletion-requests"
 CASE = "DSR-2026/113"
@@ -160,3 +165,13 @@ def test_a_file_that_is_no_table_of_people_is_refused_and_not_repeated(tmp_path:
     with pytest.raises(CommandError, match=said) as error:
         read_people(path)
     assert not re.search(r"\bada\b", error.value.what)
+
+
+def test_a_file_of_people_is_checked_by_the_rules_of_the_service() -> None:
+    """The client has rules of its own, since it imports nothing of the service: they are the same."""
+    assert (people.CASE_ID, people.RFC_3339.pattern) == (states.CASE_ID, time.RFC_3339.pattern)
+    for code in range(sys.maxunicode + 1):
+        refused = ids._REFUSED.search(chr(code)) is not None
+        assert (re.search(f"[{people.HIDDEN}]", chr(code)) is not None) == refused, hex(code)
+        if ids._AT_AN_END.search(chr(code)):
+            assert not chr(code).strip(), "the client takes white space off both ends"

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from expunge.service.api.console import charts, plots
 from expunge.service.api.console.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Frame, spread, whole_steps
-from expunge.service.api.console.views import percentiles
+from expunge.service.api.views.overview import percentiles
 from expunge.service.infra.time import moment
 
 AT = moment(datetime(2026, 11, 21, 12, tzinfo=UTC))
 
 
-def version(number: int, accuracy: float | None, days: int) -> Any:
-    return SimpleNamespace(number=number, holdout_accuracy=accuracy, published_at=AT - days * charts.DAY)
+def version(number: int, accuracy: float | None, days: int) -> tuple[int, int, float | None]:
+    return number, AT - days * charts.DAY, accuracy
 
 
 def test_a_frame_places_the_corners_and_keeps_values_inside() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,11 +21,11 @@ from unittest.mock import patch
 import pytest
 
 from expunge.service.api.routes.models.models import Registration
-from expunge.service.cli import output
-from expunge.service.cli.client import Account, Client
 from expunge.service.cli.commands import evaluate
-from expunge.service.cli.main import main
-from expunge.service.cli.output import CommandError
+from expunge_client.cli import output
+from expunge_client.cli.client import Account, Client
+from expunge_client.cli.main import main
+from expunge_client.cli.output import CommandError
 from tests.harness.servers import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +79,7 @@ def site() -> Iterator[Site]:
 def expunge(*arguments: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
     variables = kept | {"EXPUNGE_HOME": str(home)} | environment
-    command = [sys.executable, "-m", "expunge.service.cli.main", *arguments]
+    command = [sys.executable, "-m", "expunge_client.cli.main", *arguments]
     return subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
@@ -121,9 +122,9 @@ def test_every_field_of_a_policy_can_be_said_on_the_command_line(site: Site, tmp
         "guarantee": "calibrated",
         "epsilon": "2", "delta": "1e-6", "noise-std": "0.5", "max-distance": "0.01",
         "granularity": "subject", "reference": "renormalised", "threshold": "0.6", "batch": "60",
-        "collect": "9", "retrain-every": "604800",
+        "retrain-every": "604800",
         "max-accuracy-drop": "none",
-        "complete-when": "served", "on-unchecked-feed": "accept",
+        "complete-when": "served",
     }  # fmt: skip
     site.answers = [(202, {"name": "m"})]
     flags = [word for name, value in options.items() for word in (f"--{name}", value)]
@@ -297,7 +298,7 @@ def test_no_console_reads_markup(text: str, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_command_of_a_package_that_is_missing_says_which_to_install(tmp_path: Path) -> None:
-    for command in (("advise",), ("evaluate",), ("audit", "epsilon")):
+    for command in (("evaluate",), ("audit", "epsilon")):
         with patch.object(evaluate, "find_spec", return_value=None):
             done = here(*command, "--recipe", "digits.py", home=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
@@ -305,3 +306,14 @@ def test_a_command_of_a_package_that_is_missing_says_which_to_install(tmp_path: 
             "error: This command is part of expunge-lab, which is not installed.",
             " hint: pip install expunge-lab",
         ]
+
+
+def test_a_command_without_entry_point_names_its_package(tmp_path: Path) -> None:
+    ours = [each for each in entry_points(group="expunge.commands") if each.name != "Connect.drop"]
+    with patch("expunge_client.cli.main.entry_points", return_value=ours):
+        done = here("drop", "status", home=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        "error: `expunge drop` is part of expunge-connect, which is not installed.",
+        " hint: pip install expunge-connect",
+    ]

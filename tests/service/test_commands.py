@@ -19,13 +19,13 @@ from expunge.service.audit.import_export import read_export
 from expunge.service.audit.log import integrate
 from expunge.service.audit.signed_note import Signer
 from expunge.service.audit.verify import verify
-from expunge.service.cli.client import Account, Client
-from expunge.service.cli.commands import audit, deletions, holds, models
-from expunge.service.cli.commands import suppression as suppressions
-from expunge.service.cli.commands.connect import consumers, webhooks
-from expunge.service.cli.main import app
-from expunge.service.cli.output import CommandError
+from expunge.service.cli.commands import audit
 from expunge.service.infra.tables import DeletionRequest
+from expunge_client.cli.client import Account, Client
+from expunge_client.cli.commands import consumers, deletions, holds, models, webhooks
+from expunge_client.cli.commands import suppression as suppressions
+from expunge_client.cli.main import app
+from expunge_client.cli.output import CommandError
 from tests.service.worlds import live_model
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -213,11 +213,10 @@ def test_an_unverified_request_is_verified_or_rejected(run: Run, service: Servic
     assert {each["status"] for each in run("requests", "list", "--json")} == {"queued", "rejected"}
 
 
-def test_a_model_is_registered_with_a_sketch(run: Run) -> None:
+def test_a_model_is_registered_with_its_methods_options(run: Run) -> None:
     named = ("--recipe", "digits", "--method", "recollection", "--no-wait", "--json")
-    sketched = ("models", "add", "m", *named, "--rank", "64", "--probes", "16")
-    made = run(*sketched, "--option", "tolerance=0.3")
-    assert made["policy"]["options"] == {"rank": 64, "probes": 16, "tolerance": 0.3}
+    made = run("models", "add", "m", *named, "--option", "repair_epochs=2")
+    assert made["policy"]["options"] == {"repair_epochs": 2}
     plain = run("models", "add", "n", *named)
     assert plain["policy"]["options"] == {}
     assert run("models", "show", "m", "--json")["preparation"]["work_units"] is None

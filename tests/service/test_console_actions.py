@@ -19,7 +19,7 @@ from expunge.service.api.console.pages.request import ACTIONS
 from expunge.service.api.console.visit import MADE
 from expunge.service.api.console.ways import ways
 from expunge.service.api.dependencies import Service, allows
-from expunge.service.api.request_views import ActionView
+from expunge.service.api.views.requests import ActionView
 from expunge.service.audit.log import integrate
 from expunge.service.audit.signed_note import Signer
 from expunge.service.infra.tables import (

@@ -11,8 +11,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
-from expunge.service.api.console.selection import DUE, ListFilter, count, page_of
 from expunge.service.api.dependencies import Service
+from expunge.service.api.views.selection import DUE, ListFilter, count, page_of
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import DeletionRequest, Task
 from expunge.service.infra.time import DAY_SECONDS, SECOND

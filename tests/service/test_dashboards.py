@@ -20,7 +20,7 @@ from expunge.service.audit.self_check import check_log
 from expunge.service.audit.signed_note import Signer
 from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.tables import DeletionRequest, FeedItem, Heartbeat, Model, PhaseSeconds, Task, Version
+from expunge.service.infra.tables import DeletionRequest, Heartbeat, Model, PhaseSeconds, Task, Version
 from expunge.service.infra.time import SECOND
 from expunge.service.models.consumers import report
 from expunge.service.requests import reasons
@@ -52,8 +52,6 @@ def busy(client: TestClient, service: Service) -> TestClient:
         session.get_one(Version, version.id).holdout_accuracy = 0.9
         facts = {"model_id": model.id, "version_id": version.id, "method": "recollection", "created_at": 1}
         session.add(PhaseSeconds(phase="unlearn", seconds=0.03, **facts))
-        listed = {"item": "A7kP2xQ9Lm4R", "list_name": "Email", "source": "20261101_4821", "digest": "0" * 64}
-        session.add(FeedItem(tenant_id="default", imported_at=now(session), shared=False, **listed))
         ends = now(session) + 60 * SECOND
         create_key(session, service.pepper, label="soon over", scopes=["audit:read"], expires_at=ends)
     endpoint = client.post("/v1/webhooks", json={"url": "https://hooks.example.com/"})
@@ -207,7 +205,7 @@ def test_the_commands_in_an_alert_are_commands(rule: dict[str, Any]) -> None:
 
 @SQLITE
 def test_what_waits_and_what_ends_are_metrics(busy: TestClient, service: Service) -> None:
-    """Budget, accuracy, certificates, webhooks, keys, deletion lists and the release, each against the tables."""
+    """Budget, accuracy, certificates, webhooks, keys and the release, each against the tables."""
     found = exported(busy)
     ours = (("model", "digits"), ("tenant", "default"))
     with service.database.read() as session:
@@ -221,7 +219,6 @@ def test_what_waits_and_what_ends_are_metrics(busy: TestClient, service: Service
     assert 0 <= found["expunge_webhook_oldest_pending_seconds"][receiver] < 60
     (expiry,) = found["expunge_api_key_next_expiry_timestamp_seconds"].items()
     assert expiry[0] == (("tenant", "default"),) and 0 < expiry[1] - at < 60
-    assert abs(found["expunge_deletion_lists_last_import_timestamp_seconds"][(("tenant", "default"),)] - at) < 60
     assert found["expunge_deletion_oldest_queued_seconds"][ours] == 0, "what is blocked waits for people"
     ((labels, value),) = found["expunge_build_info"].items()
     assert value == 1 and {name for name, _ in labels} == {"version", "python"}

@@ -20,7 +20,6 @@ from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import (
     Certificate,
     DeletionRequest,
-    FeedItem,
     Heartbeat,
     PhaseSeconds,
     Task,
@@ -230,9 +229,7 @@ def test_a_refused_certificate_does_not_hide_that_another_is_late(client: TestCl
     assert found["expunge_certificates_oldest_pending_seconds", ()] == pytest.approx(3600, abs=60)
 
 
-def test_one_dead_endpoint_hides_no_other_and_one_tenants_import_no_other_tenants(
-    client: TestClient, service: Service
-) -> None:
+def test_one_dead_endpoint_hides_no_other(client: TestClient, service: Service) -> None:
     with service.database.write() as session:
         at = now(session)
         for name, age in (("dead", 60), ("late", 2)):
@@ -241,10 +238,6 @@ def test_one_dead_endpoint_hides_no_other_and_one_tenants_import_no_other_tenant
             session.flush()
             sent = {"endpoint_id": name.ljust(32, "0"), "kind": "webhook.test", "payload": "{}", "next_at": at}
             session.add(WebhookDelivery(id=new_id(), created_at=at - age * 3_600_000_000, **sent))
-        for tenant, days in (("default", 1), ("other", 44)):
-            listed = {"item": tenant, "list_name": "Email", "source": "20261101_4821", "digest": "0" * 64}
-            begun = at - days * 86_400_000_000
-            session.add(FeedItem(tenant_id=tenant, imported_at=begun, shared=False, **listed))
     found = scrape(client)
     hours = {
         dict(labels)["endpoint"][:4]: round(value / 3600)
@@ -252,9 +245,6 @@ def test_one_dead_endpoint_hides_no_other_and_one_tenants_import_no_other_tenant
         if name == "expunge_webhook_oldest_pending_seconds"
     }
     assert hours == {"dead": 60, "late": 2}
-    imported = "expunge_deletion_lists_last_import_timestamp_seconds"
-    apart = found[imported, (("tenant", "default"),)] - found[imported, (("tenant", "other"),)]
-    assert apart == pytest.approx(43 * 86_400)
 
 
 def test_every_metric_of_the_surface_is_there(client: TestClient, service: Service) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
 from sqlalchemy import MetaData, Table, select, text
 
 from expunge.service.infra import migrate as module
@@ -29,7 +32,9 @@ FROZEN = {
     "v0004_witness.py": "b0d740e24691cd2dd271ba40e920750bc8045b49505cd65784439b4eeb1f5d54",
     "v0005_restore.py": "d2eba627ca99db49f93c3500d8f094cade886d8466cd28c3d66868171c158906",
     "v0006_policies.py": "9f3233744567c690d7f1f318be4ef2a14107585e45577e6247f1acf87f73ed8a",
-    "v0009_policy_fields.py": "44e29e76520035c9073e59a33416f0b837846623e5d4e90361bba4b96d7520e9",
+    "v0007_connectors.py": "2dfcb86759b045dcc94cb8b8b8b6165db596c9d20eb9587e474e487257f08ff3",
+    "v0008_batch.py": "cf25b7572a60af08179867c7448514d34634c4193b9c4198f6aadb1c10595a36",
+    "v0009_policy_fields.py": "f78f9cd518e88dabed447e92e5392149df27f9e82e3257a7e55eee55977fc8cc",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """
@@ -92,6 +97,30 @@ def recipes(database: Database) -> list[str]:
         return [
             *session.execute(text("SELECT recipe FROM models JOIN generations g ON g.model_id = models.id")).scalars()
         ]
+
+
+def test_whoever_waited_for_others_of_a_kind_is_due_and_no_policy_says_so_any_more(furnished: Database) -> None:
+    old = {"method": "late", "collect_seconds": 604_800, "cadence_seconds": 60}
+    with furnished.write() as session:
+        session.get_one(Model, "m").policy = old
+        session.get_one(Generation, 1).manifest = {"trained": {"state": "s", "policy": old}}
+        session.add(
+            DeletionRequest(
+                id="r", tenant_id="t", status="queued", reason="awaiting_others", created_at=5, received_at=5, salt=b""
+            )
+        )
+        session.flush()
+        names = {"id": "k", "tenant_id": "t", "request_id": "r", "model_id": "m", "status": "queued"}
+        session.add(Task(**names, reason="awaiting_others", not_before=10**15, created_at=5))
+    with furnished.engine.begin() as connection, Operations.context(MigrationContext.configure(connection)):
+        import_module("expunge.migrations.versions.v0008_batch").upgrade()
+    new = {"method": "late", "cadence_seconds": 60}
+    with furnished.read() as session:
+        assert session.get_one(Model, "m").policy == new
+        assert session.get_one(Generation, 1).manifest == {"trained": {"state": "s", "policy": new}}
+        task = session.get_one(Task, "k")
+        assert (task.reason, task.not_before) == ("awaiting_batch", 5)
+        assert session.get_one(DeletionRequest, "r").reason == "awaiting_batch"
 
 
 def test_migrations_that_databases_have_run_are_frozen() -> None:
@@ -209,6 +238,31 @@ def test_the_codes_of_reasons_are_renamed_but_not_under_a_certificate_that_is_no
         assert [(each.reason, each.facts) for each in tasks] == list(OLD_CODES.values())
         assert [(each.reason, each.facts) for each in requests] == [*OLD_CODES.values(), ("already_deleted", None)]
         assert unsigned.reason == "already_forgotten", "the audit log holds a digest of it"
+
+
+def test_entries_of_deletion_lists_are_not_dropped_without_a_word(first: Database) -> None:
+    """Whom they name would come back with later data. An endpoint of OpenDSR's callbacks gets nothing any more."""
+    entry = {"tenant_id": "t", "item": "i", "list_name": "Email", "source": "20261101_4821", "digest": "0" * 64}
+    add_rows(first, "feed_items", entry | {"imported_at": 1, "shared": False})
+    endpoint = {"tenant_id": "t", "url": "https://a.example/", "kinds": [], "created_at": 1}
+    add_rows(
+        first, "webhook_endpoints", *({**endpoint, "id": each, "protocol": each} for each in ("opendsr", "standard"))
+    )
+    with first.write() as session:
+        session.execute(
+            text("UPDATE models SET policy = :policy"), {"policy": '{"on_unchecked_feed": "accept", "delta": 1}'}
+        )
+    with pytest.raises(RuntimeError, match=r"feed_items 1\).*expunge drop import.*DELETE FROM feed_items;") as refused:
+        migrate(first)
+    with first.write() as session:
+        assert session.execute(text("SELECT count(*) FROM feed_items")).scalar_one() == 1
+        for statement in str(refused.value).partition("again: ")[2].split(";")[:-1]:
+            session.execute(text(statement))
+    migrate(first)
+    with first.read() as session:
+        assert session.scalars(select(Model.policy)).one() == {"delta": 1}
+        ended = dict(session.execute(text("SELECT id, disabled_at FROM webhook_endpoints")).all())
+    assert ended["opendsr"] is not None and ended["standard"] is None
 
 
 OLD_DEFAULTS: dict[str, object] = {

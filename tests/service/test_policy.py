@@ -22,7 +22,6 @@ PATH = "/v1/models/digits/policy"
 CHANGES: dict[str, Any] = {
     "fallback": "hold",
     "batch": 60,
-    "collect_seconds": 9,
     "retrain_every": 604_800,
     "complete_when": "served",
     "threshold": 0.6,
@@ -46,6 +45,18 @@ def test_every_field_that_may_change_changes_and_is_logged_once(client: TestClie
     assert (again.json(), changed(service)) == (answer.json(), [CHANGES])
     with service.database.read() as session:
         assert session.scalars(select(Model.retrain_at)).one() is not None
+
+
+@pytest.mark.parametrize(("method", "path"), [("PATCH", PATH), ("POST", "/v1/models")], ids=["change", "registration"])
+def test_a_field_of_former_releases_is_refused_with_the_new_way(
+    client: TestClient, service: Service, method: str, path: str
+) -> None:
+    live_model(service)
+    named = {} if method == "PATCH" else {"name": "other", "recipe": "digits"}
+    refused = client.request(method, path, json=named | {"collect_seconds": 60})
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_policy")
+    (fault,) = refused.json()["errors"]
+    assert fault["pointer"] == "/collect_seconds" and "batch" in fault["detail"]
 
 
 @pytest.mark.parametrize("name", sorted(FIXED))
@@ -125,7 +136,7 @@ def test_the_terminal_changes_and_shows_a_policy(
     client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live_model(service)
-    typed = ["--fallback", "hold", "--batch", "60", "--collect", "9"]
+    typed = ["--fallback", "hold", "--batch", "60"]
     typed += ["--retrain-every", "604800", "--complete-when", "served", "--threshold", "0.6"]
     done = run(client, monkeypatch, "models", "policy", "digits", *typed, "--max-accuracy-drop", "none")
     assert done.exit_code == 0 and changed(service) == [CHANGES]

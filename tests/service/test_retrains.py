@@ -10,11 +10,11 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from expunge.service.api.dependencies import Service
-from expunge.service.cli.client import Account, Client
-from expunge.service.cli.commands import models
-from expunge.service.cli.main import app
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import Generation, Model
+from expunge_client.cli.client import Account, Client
+from expunge_client.cli.commands import models
+from expunge_client.cli.main import app
 from tests.service.worlds import live_model
 
 CHANGES = {

@@ -18,14 +18,13 @@ from expunge.service.audit import merkle as tree
 from expunge.service.audit.key_rotation import FOLDER, handovers, keep_handovers, keys_of, rotate
 from expunge.service.audit.log import canonical, integrate, record
 from expunge.service.audit.signed_note import Handover, NotAuthentic, Signer, Verifier
-from expunge.service.audit.succession import ROTATED, Succession, signatures, trusted_keys
-from expunge.service.audit.verify import keys_in, verify
-from expunge.service.certificates.envelope import verify as verify_certificate
-from expunge.service.certificates.envelope import verify_with_log
-from expunge.service.cli.main import app
+from expunge.service.audit.succession import ROTATED, Succession, signatures, successions, trusted_keys
+from expunge.service.audit.verify import verify
 from expunge.service.infra.files import folder_at
 from expunge.service.infra.settings import SettingsError
 from expunge.service.infra.tables import AuditEntry
+from expunge_client import verify_certificate
+from expunge_client.cli.main import app
 from tests.service.test_audit import download, grow
 from tests.service.test_certificates import PATH, carry_out, tick
 from tests.service.worlds import live_model
@@ -60,7 +59,8 @@ def test_the_log_is_one_log_across_a_rotation(
     assert Signer.of(service.settings).verifier == third
     for trusted in (first, second, third):  # forward from an old key, backward from the new one
         assert verify(entries, late, trusted, [early, handover]).size == len(entries)
-        assert [each.key for each in keys_in(entries, trusted)] == [third, second, first]
+        rotations = successions((each["index"], each["body"]) for each in entries)
+        assert [each.key for each in trusted_keys(trusted, rotations)] == [third, second, first]
     with pytest.raises(NotAuthentic):
         first.checkpoint(late)
     old = first.checkpoint(early)
@@ -86,10 +86,11 @@ def test_certificates_of_before_and_after_verify(
     second = rotate_signing(service, monkeypatch)
     after = certified("bob", first=2)
     grow(service, 1)
-    entries, newest = download(client), head(client)
-    for trusted in (first, second):
-        assert verify_with_log(before, newest, entries, trusted) == verify_certificate(before, first)
-        assert verify_with_log(after, newest, entries, trusted) == verify_certificate(after, second)
+    export = "\n".join(json.dumps(line) for line in [*download(client), {"checkpoint": head(client)}])
+    for trusted in map(str, (first, second)):
+        for certificate, its_key in ((before, first), (after, second)):
+            alone = verify_certificate(certificate, str(its_key))
+            assert verify_certificate(certificate, trusted, log=export).statement == alone.statement
     assert before["signatures"][0]["keyid"] == first.key_id.hex()
 
 

@@ -52,10 +52,11 @@ def test_a_duration_is_counted_as_its_buckets_edge() -> None:
     traffic = Traffic()
     for seconds in (0.0123, 0.0199, 99.0):
         traffic.count("POST", "/v1/deletion-requests/search", 200, seconds)
-    _, histogram = traffic.metrics()
+    _, histogram = traffic.registry.collect()
     values = {(each.name.rpartition("_")[2], each.labels.get("le")): each.value for each in histogram.samples}
-    assert values["sum", None] == 0.025 + 0.025 + BOUNDS[-1]
-    assert values["count", None] == 3 and values["bucket", "0.01"] == 0 and values["bucket", "0.025"] == 2
+    assert values["sum", None] == pytest.approx(0.025 + 0.025 + BOUNDS[-1])
+    assert values["count", None] == values["bucket", "+Inf"] == 3 and values["bucket", "10.0"] == 2
+    assert values["bucket", "0.01"] == 0 and values["bucket", "0.025"] == 2
 
 
 def test_a_stream_is_counted_when_it_begins() -> None:
@@ -64,7 +65,7 @@ def test_a_stream_is_counted_when_it_begins() -> None:
 
     async def stream(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        seen.append(sum(1 for family in traffic.metrics() for _ in family.samples))
+        seen.append(sum(1 for family in traffic.registry.collect() for _ in family.samples))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def ignore(message: Any) -> None: ...

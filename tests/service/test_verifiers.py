@@ -1,8 +1,9 @@
-"""Three verifiers of certificates, logs and exports, one verdict each.
+"""Two verifiers of certificates, logs and exports, and a third of certificates alone, one verdict each.
 
-``expunge certificate verify``, ``expunge_client.verify_certificate`` and ``examples/verify.py`` share no code. Each
-vector here says what all three must answer. Where nothing less would do, the changes are those of somebody who holds
-the signing key. What is then left to contradict the certificate is the log.
+``expunge certificate verify``, which is ``expunge_client.verify_certificate``; ``examples/verify.py``; and where no log
+is given the check with which the service signs. They share no code. Each vector here says what all must answer. Where
+nothing less would do, the changes are those of somebody who holds the signing key. What is then left to contradict the
+certificate is the log.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from fastapi.testclient import TestClient
 from expunge.service.api.dependencies import Service
 from expunge.service.audit import merkle as tree
 from expunge.service.audit.log import canonical
-from expunge.service.audit.signed_note import Signer
+from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
 from expunge.service.audit.succession import ROTATED, signatures
+from expunge.service.certificates import envelope
 from expunge.service.certificates.envelope import FORMATS, payload_digest, sign
-from expunge.service.cli.certificate_check import check
-from expunge.service.cli.output import CommandError
-from expunge_client import NotAuthentic, verify_certificate
+from expunge_client.cli.commands.certificate import verify
+from expunge_client.cli.output import CommandError
 from tests.service.test_audit import download
 from tests.service.test_certificates import PATH, carry_out, tick
 from tests.service.test_light_client import changed
@@ -67,21 +68,22 @@ class Papers:
 
 
 def by_command(certificate: Path, key: Path, log: Path | None) -> bool:
+    said = io.StringIO()
     try:
-        facts = check(certificate, key, log=log, checkpoints=[], opening=None, subjects=[], samples=[], case=None)
+        with contextlib.redirect_stdout(said):
+            verify(certificate, key, log, as_json=True)
     except CommandError:
         return False
-    assert facts["log"].startswith("claim not compared" if log is None else "claim compared with the log of ")
+    compared = json.loads(said.getvalue())["log"]
+    assert compared.startswith("claim not compared" if log is None else "claim compared with the log of ")
     return True
 
 
-def by_client(certificate: Path, key: Path, log: Path | None) -> bool:
-    text = None if log is None else log.read_text()
+def by_service(certificate: Path, key: Path) -> bool:
     try:
-        found = verify_certificate(certificate.read_text(), key.read_text(), log=text)
+        envelope.verify(json.loads(certificate.read_text()), Verifier.load(key))
     except (NotAuthentic, ValueError):
         return False
-    assert found.compared.startswith("claim not compared" if log is None else "claim compared with the log of ")
     return True
 
 
@@ -102,12 +104,10 @@ def by_example(certificate: Path, key: Path, log: Path | None) -> bool:
     return True
 
 
-VERIFIERS = {"command": by_command, "client": by_client, "example": by_example}
-
-
 def verdicts(papers: Papers, folder: Path) -> dict[str, bool]:
-    files = papers.write(folder)
-    return {name: verifier(*files) for name, verifier in VERIFIERS.items()}
+    certificate, key, log = papers.write(folder)
+    said = {"command": by_command(certificate, key, log), "example": by_example(certificate, key, log)}
+    return said if log else said | {"service": by_service(certificate, key)}
 
 
 # --- an installation that rotated its key between two certificates ---------------------------------------------------
@@ -279,12 +279,13 @@ def rewritten_kind(world: World) -> Papers:
 
 
 @ON_SQLITE
-def test_all_three_accept_what_is_right(world: World, tmp_path: Path) -> None:
+def test_all_accept_what_is_right(world: World, tmp_path: Path) -> None:
     said = {name: verdicts(papers, tmp_path) for name, papers in accepted(world).items()}
-    assert said == dict.fromkeys(said, dict.fromkeys(VERIFIERS, True))
+    assert {name: each for name, each in said.items() if not all(each.values())} == {}
+    assert {len(each) for each in said.values()} == {2, 3}
 
 
-# --- what all three refuse -------------------------------------------------------------------------------------------
+# --- what all refuse -------------------------------------------------------------------------------------------
 
 
 def _audit(statement: Json) -> Json:
@@ -641,7 +642,7 @@ def altered(world: World) -> dict[str, Papers]:
 
 
 @ON_SQLITE
-def test_all_three_refuse_what_is_altered(world: World, tmp_path: Path) -> None:
+def test_all_refuse_what_is_altered(world: World, tmp_path: Path) -> None:
     wrong = {
         name: said for name, papers in altered(world).items() if any((said := verdicts(papers, tmp_path)).values())
     }
@@ -656,7 +657,7 @@ def test_what_only_the_log_contradicts_is_accepted_without_it(world: World, tmp_
         if name in {"a claim less", "a claim that is a list"}:
             continue
         papers = replace(rewritten(world, change), log=None)
-        assert verdicts(papers, tmp_path) == dict.fromkeys(VERIFIERS, True), name
+        assert all(verdicts(papers, tmp_path).values()), name
 
 
 # --- at random -------------------------------------------------------------------------------------------------------
@@ -713,7 +714,7 @@ def _judged_alike(world: World, folder: Path, count: int, seed: int) -> None:
 
 
 @ON_SQLITE
-def test_all_three_say_the_same_of_papers_changed_at_random(world: World, tmp_path: Path) -> None:
+def test_all_say_the_same_of_papers_changed_at_random(world: World, tmp_path: Path) -> None:
     _judged_alike(world, tmp_path, 300, 7)
 
 
@@ -722,11 +723,10 @@ def test_an_unknown_format_is_named(world: World, tmp_path: Path, monkeypatch: p
     later = "urn:expunge:predicate:erasure:v3"
     statement = statement_of(world.after) | {"predicateType": later}
     certificate, key, _ = world.papers(signed(world.new, statement), log=False).write(tmp_path)
-    nothing: Any = {"log": None, "checkpoints": [], "opening": None, "subjects": [], "samples": [], "case": None}
     with pytest.raises(CommandError, match=later):
-        check(certificate, key, **nothing)
+        verify(certificate, key)
     with pytest.raises(NotAuthentic, match=later):
-        verify_certificate(certificate.read_text(), key.read_text())
+        envelope.verify(json.loads(certificate.read_text()), Verifier.load(key))
     monkeypatch.setattr(sys, "argv", ["verify.py", str(certificate), str(key)])
     with pytest.raises(SystemExit, match=later):
         exec(EXAMPLE, {"__name__": "__main__"})

@@ -15,7 +15,7 @@ from expunge.service.audit import merkle as tree
 from expunge.service.audit.log import canonical
 from expunge.service.audit.signed_note import NotAuthentic, Signer
 from expunge.service.audit.verify import verify
-from expunge.service.cli.main import app
+from expunge_client.cli.main import app
 from tests.service import rfc6962
 
 SIGNER = Signer("log.example/one", b"s" * 32)

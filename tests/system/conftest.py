@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.harness import stack as stacks
-from tests.harness.certificates import self_signed
 from tests.harness.servers import Postgres, Redis
 
 ROOT = Path(__file__).parents[2]
@@ -25,19 +24,8 @@ def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     They end with the last test of this package: three processes that poll for the rest of the run slow down the others.
     """
     home, recipes = tmp_path_factory.mktemp("home"), recipes_in(tmp_path_factory.mktemp("recipes"))
-    with stacks.running(home, recipes, servers_of(request), **SETTINGS, **opendsr(home)) as running:
+    with stacks.running(home, recipes, servers_of(request), **SETTINGS) as running:
         yield running
-
-
-def opendsr(home: Path) -> dict[str, str]:
-    """Settings that turn OpenDSR on, with a key of this service's."""
-    key, certificate = self_signed(home, "dsr.example.com")
-    return {
-        "OPENDSR_URL": "https://dsr.example.com/opendsr",
-        "OPENDSR_KEY_FILE": str(key),
-        "OPENDSR_CERTIFICATE_FILE": str(certificate),
-        "OPENDSR_CALLBACK_HOSTS": "127.0.0.1",
-    }
 
 
 def servers_of(request: pytest.FixtureRequest) -> tuple[Postgres, Redis] | None:

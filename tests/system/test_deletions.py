@@ -13,7 +13,7 @@ from safetensors.torch import load
 
 from expunge.service.audit.signed_note import Verifier
 from expunge.service.audit.verify import verify
-from expunge.service.cli.client import Client
+from expunge_client.cli.client import Client
 from tests.harness.stack import Stack
 
 PROVED = {"guarantee": "proved", "noise_std": 0.01, "max_distance": 1e-5, "epsilon": 1.0, "delta": 1e-5}
@@ -197,7 +197,7 @@ def expunge(stack: Stack, *arguments: str) -> Any:
 
 def run(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = stack.environment | {"EXPUNGE_URL": stack.account.url, "EXPUNGE_API_KEY": stack.account.api_key}
-    command = [sys.executable, "-m", "expunge.service.cli.main", *arguments]
+    command = [sys.executable, "-m", "expunge_client.cli.main", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 

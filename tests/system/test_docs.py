@@ -28,7 +28,7 @@ def clone(stack: Stack, tmp_path: Path) -> Path:
     """A folder like a clone after ``make up``: ``.venv/bin`` holds this Python, ``recipes`` the stack's."""
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
-    for name, words in (("python", ""), ("expunge", "-m expunge.service.cli.main ")):
+    for name, words in (("python", ""), ("expunge", "-m expunge_client.cli.main ")):
         (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n')
         (programs / name).chmod(0o755)
     (tmp_path / "recipes").symlink_to(stack.settings.recipes)

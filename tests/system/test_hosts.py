@@ -17,12 +17,12 @@ import pytest
 from expunge.service.audit.signed_note import Verifier
 from expunge.service.certificates.envelope import verify
 from expunge.service.certificates.statement import REPLACED
-from expunge.service.cli.client import Client
-from expunge.service.cli.output import CommandError
 from expunge.service.infra.db import Database
 from expunge.service.infra.files import Store
 from expunge.service.infra.migrate import migrate
 from expunge.workers.storage.key_store import KeyStore
+from expunge_client.cli.client import Client
+from expunge_client.cli.output import CommandError
 from tests.faults.invariants import broken, left_behind, uncertified, unfinished, unreadable
 from tests.harness.hosts import ROLES, Hosts, hosts
 from tests.harness.residue import found, head_weights, load_recipe, personal, secret_of, windows

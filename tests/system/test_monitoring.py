@@ -55,7 +55,7 @@ def scraping(stack: Stack, urls: Sequence[str], folder: Path) -> Iterator[httpx.
         process.wait(20)
 
 
-SELDOM = {"Since deletion lists were imported", "Until the next API key expires"}
+SELDOM = {"Until the next API key expires"}
 """panels that are empty while there is nothing of the kind"""
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.access.api_keys import Scope
 from tests.harness.browser import Browser, chromium
 from tests.harness.furnished import PRESSED, furnish, show
 from tests.harness.stack import Stack
@@ -77,21 +76,3 @@ def test_a_person_is_found_and_a_request_verified_without_scripts(
     browser.shows("cannot be undone")
     browser.click("#sure")
     assert "Verified." in browser.shows("completed", "main")
-
-
-@pytest.mark.drill
-def test_a_call_is_tried_from_the_reference(browser: Browser, stack: Stack) -> None:
-    """With the key that somebody types there, and without one; whoever is logged in lends the page nothing."""
-    log_in(browser, stack)
-    browser.go(f"{stack.account.url}/docs")
-    call = "#deletion_requests_create"
-    browser.click(f"{call} summary")
-    browser.click(f"{call} button")
-    browser.shows("401", f"{call} output")
-    browser.click("#trial-key")
-    browser.type(stack.key(Scope.DELETIONS_WRITE))
-    browser.script(f"document.querySelector('{call} [name=body]').value = '{{\"subject_id\": \"nobody-at-all\"}}'")
-    browser.click(f"{call} button")
-    answer = browser.shows("202", f"{call} output")
-    assert '"opening"' in answer, "the whole answer is shown"
-    assert not [line for line in browser.complaints() if "401" not in line]

@@ -26,7 +26,7 @@ def test_the_commands_of_the_readme_work_in_their_order(stack: Stack) -> None:
     environment = stack.environment | {"EXPUNGE_URL": stack.account.url, "EXPUNGE_API_KEY": stack.account.api_key}
     assert len(COMMANDS) >= 5
     for line in COMMANDS:
-        command = [sys.executable, "-m", "expunge.service.cli.main", *shlex.split(line)[1:]]
+        command = [sys.executable, "-m", "expunge_client.cli.main", *shlex.split(line)[1:]]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         assert done.stdout.strip()

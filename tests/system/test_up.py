@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from expunge.service.cli.client import Account
+from expunge_client.cli.client import Account
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 90
@@ -33,7 +33,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def up(environment: dict[str, str], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     with (tmp_path / "said").open("wb") as said:
-        command = [sys.executable, "-m", "expunge.service.cli.main", "up", "--port", "0"]
+        command = [sys.executable, "-m", "expunge_client.cli.main", "up", "--port", "0"]
         process = subprocess.Popen(
             command, env=environment, cwd=ROOT, stdout=said, stderr=said, preexec_fn=listen_to_ctrl_c
         )
@@ -102,7 +102,7 @@ def test_up_runs_everything_restarts_what_dies_and_stops_with_ctrl_c(
     os.kill(children_of(up.pid)["scheduler"], signal.SIGKILL)
     until(lambda: "scheduler ended (SIGKILL)" in said.read_text())
     until(lambda: set(children_of(up.pid)) == {"api", "worker", "scheduler"})
-    doctor = [sys.executable, "-m", "expunge.service.cli.main", "doctor"]
+    doctor = [sys.executable, "-m", "expunge_client.cli.main", "doctor"]
     assert until(lambda: subprocess.run(doctor, env=environment, cwd=ROOT, check=False).returncode == 0)
 
     pids = children_of(up.pid).values()
@@ -114,7 +114,7 @@ def test_up_runs_everything_restarts_what_dies_and_stops_with_ctrl_c(
 
 
 def begin(environment: dict[str, str], stdin: int, said: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "expunge.service.cli.main", "up", "--port", "0"]
+    command = [sys.executable, "-m", "expunge_client.cli.main", "up", "--port", "0"]
     with said.open("wb") as file:
         streams: dict[str, Any] = {"stdin": stdin, "stdout": file, "stderr": file}
         return subprocess.Popen(command, env=environment, cwd=ROOT, preexec_fn=listen_to_ctrl_c, **streams)
@@ -175,7 +175,7 @@ def test_up_says_that_its_port_is_taken(environment: dict[str, str]) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        command = [sys.executable, "-m", "expunge.service.cli.main", "up", "--port", str(other.getsockname()[1])]
+        command = [sys.executable, "-m", "expunge_client.cli.main", "up", "--port", str(other.getsockname()[1])]
         done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert re.search(r"error: Port \d+ .*\n hint: .*--port", done.stderr)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from expunge.service.cli.client import signed_log
+from expunge_client.cli.client import signed_log
 from tests.harness.stack import Stack
 
 ROOT = Path(__file__).parents[2]

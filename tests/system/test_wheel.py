@@ -1,4 +1,7 @@
-"""The wheel, installed apart from this repository, works in any folder: also in one whose packages have our names."""
+"""The wheels of service and client, installed apart from this repository, work in any folder.
+
+Also in one whose packages have our names.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,17 @@ from tests.system.test_up import listen_to_ctrl_c
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 90
-SOURCE = ("expunge", "unlearning", "service", "workers", "migrations", "pyproject.toml", "README.md", "LICENSE")
+SOURCE = (
+    "expunge",
+    "unlearning",
+    "service",
+    "workers",
+    "migrations",
+    "client",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+)
 FOLDERS: dict[str, tuple[str, ...]] = {
     "hostile": ("service/__init__.py", "workers/__init__.py", "migrations/__init__.py", "celery.py", "types.py"),
     "celery": ("celery.py",),
@@ -41,15 +54,14 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, source)
-    run("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source)
+    run("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source, source / "client")
     venv.create(environment, with_pip=False, symlinks=True)
     (site,) = environment.glob("lib/python*/site-packages")
     (site / "libraries.pth").write_text("\n".join(each for each in sys.path if each.endswith("site-packages")))
-    (wheel,) = folder.glob("expunge-*.whl")
-    run("-m", "pip", "install", "-q", "--no-deps", "--target", site, wheel)
+    run("-m", "pip", "install", "-q", "--no-deps", "--target", site, *folder.glob("expunge*.whl"))
     program = environment / "bin" / "expunge"  # as pip writes it where it installs into its own environment
     program.write_text(
-        f"#!{environment}/bin/python\nimport sys\nfrom expunge.service.cli.main import main\nsys.exit(main())\n"
+        f"#!{environment}/bin/python\nimport sys\nfrom expunge_client.cli.main import main\nsys.exit(main())\n"
     )
     program.chmod(0o755)
     return environment / "bin"

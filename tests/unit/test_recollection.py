@@ -311,7 +311,6 @@ def test_nobody_left_is_refused(written: Recipe) -> None:
         {"reference": "renormalized"},
         {"curvature": "fisher"},
         {"carried_by": "nobody"},
-        {"carried_by": "others", "rank": 4},
         {"calibration_count": 0},
         {"calibration_share": 0.0},
     ],

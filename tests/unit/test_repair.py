@@ -133,8 +133,6 @@ def test_repair_reads_the_retained_and_everyones_vectors_and_says_what_it_did() 
 def test_what_repair_cannot_serve_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Refused, match="end in a minimiser without repair"):
         prepared(softmax(), REPAIRING)
-    with pytest.raises(ValueError, match="no repair_epochs"):
-        Recollection(rank=3, repair_epochs=1)
     with pytest.raises(ValueError, match="repair_epochs must be 0 or more"):
         Recollection(repair_epochs=-1)
     problem, examples, _, state = of_network(REPAIRING)

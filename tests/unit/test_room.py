@@ -7,51 +7,27 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.unit.test_sketch import SEED, Setting, network, problem_of, setting_of, softmax
-from tests.unit.test_sketch import digits as some_digits
+from tests.contract.cases import network
 from unlearning.methods.recollection import Recollection, room
-from unlearning.methods.recollection.sketch import Sketch
-from unlearning.model.training import steps_per_epoch
-from unlearning.settings import Training
+from unlearning.model.problem import Problem
+from unlearning.model.training import train
 from unlearning.types import Refused
 
 CPU = torch.device("cpu")
-HERE = Training(epochs=3, learning_rate=0.1, batch_size=10)
-
-
-@pytest.fixture(scope="module")
-def hidden() -> Setting:
-    return setting_of(*problem_of(network(4), *some_digits(20), HERE))
 
 
 def free(monkeypatch: pytest.MonkeyPatch, size: int | None) -> None:
     monkeypatch.setattr(room, "available_bytes", lambda _device: size)
 
 
-def test_a_sketch_whose_steps_do_not_fit_is_refused_before_it_begins(
-    hidden: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps = 3 * steps_per_epoch(hidden.problem, len(hidden.examples))
-    size = steps * hidden.problem.dimension * 8
-    free(monkeypatch, size)
-    assert hidden.prepare(Sketch(rank=4)).tensors["step_weights"].nbytes == size
-    free(monkeypatch, size - 1)
-    with pytest.raises(Refused, match=f"{size:,} bytes, and {size - 1:,} are free on cpu") as refused:
-        hidden.prepare(Sketch(rank=4))
-    assert "rewind" in refused.value.hint
-
-
-def test_a_linear_head_keeps_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    linear = setting_of(*problem_of(softmax, *some_digits(20), HERE))
-    free(monkeypatch, 0)
-    assert "step_weights" not in linear.prepare(Sketch(rank=4)).tensors
-
-
-def test_exact_vectors_that_do_not_fit_are_refused(hidden: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = len(hidden.people) * hidden.problem.dimension * 8
+def test_exact_vectors_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = network()
+    problem, examples = Problem(recipe).double(), recipe.samples.examples()
+    learned = train(problem, examples)
+    size = len(examples.people.distinct()) * problem.dimension * 8
     free(monkeypatch, size - 1)
     with pytest.raises(Refused, match=f"{size:,} bytes"):
-        Recollection(probe_seed=SEED).prepare(hidden.problem, hidden.examples, hidden.learned)
+        Recollection().prepare(problem, examples, learned)
 
 
 def test_the_machine_and_its_container_say_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

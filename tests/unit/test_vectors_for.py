@@ -48,11 +48,6 @@ def test_fewer_than_two_chosen_people_are_refused() -> None:
             prepared(replace(softmax(), vectors_for=chosen))
 
 
-def test_a_sketch_refuses_a_choice() -> None:
-    with pytest.raises(Refused, match="keeps none"):
-        prepared(replace(network(), vectors_for=CHOSEN), Recollection(threshold=10.0, rank=2))
-
-
 def test_a_repair_carries_the_vectors_of_the_chosen() -> None:
     repairing = Recollection(threshold=10.0, repair_epochs=1)
     problem, examples, _, state = prepared(replace(network(), vectors_for=CHOSEN), repairing)

@@ -10,7 +10,7 @@ from tests.workers import meanwhile
 from tests.workers.test_retrain import entries, exhausted, generations
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
-from unlearning.methods import NAMES
+from unlearning.methods import OWN
 
 PROVED = ("recollection", "newton")
 METHODS = ("recollection", "newton", "retrain")
@@ -134,7 +134,7 @@ OUTCOMES: dict[str, tuple[str, str]] = {
     "safe": ("completed", "needs_retrain"),
 }
 """for a method without a proof: what becomes of the last sample of a class, and of everyone"""
-assert set(OUTCOMES) == set(NAMES)
+assert set(OUTCOMES) == set(OWN)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -277,3 +277,52 @@ def test_a_shortened_folder_lacks_every_tenth_row_and_changes_nothing_else(tmp_p
     assert np.load(copy / "rows.npy").tolist() == left
     for name in ("quoted.csv", "weights.bin", "recipe.py"):
         assert (copy / name).read_bytes() == (folder / name).read_bytes()
+
+
+OWN = """def fit(run):
+    x, y = READ
+    optimizer = torch.optim.SGD(run.model.parameters(), lr=0.5)
+    for _ in range(3):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(run.model(x), y).backward()
+        optimizer.step()
+
+
+""" + SPLIT.replace('"cross_entropy", training', '"cross_entropy", train=fit').replace(
+    "    training = ul.Training(epochs=3, learning_rate=0.5, weight_decay=0.1, converge=1e-8)\n", ""
+)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_the_recipes_own_training_is_tried(write: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(OWN.replace("READ", "run.inputs, run.targets"))
+    assert check.main([str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (tried,) = [each for each in found["findings"] if each["name"] == "the training, tried"]
+    assert "The training ran in a fresh process on a few people's samples." in tried["what"]
+    rows = {each["method"]: each for each in found["methods"]}
+    assert rows["retrain"]["guarantee"] == "exact"
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_training_that_reads_what_it_is_not_handed_is_told(
+    write: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(OWN.replace("READ", "parts(table())[:2]"))
+    assert check.main([str(file), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    (tried,) = [each for each in found["findings"] if each["name"] == "the training, tried"]
+    assert not tried["well"] and tried["hint"] and found["methods"] == []
+
+
+def test_measuring_needs_the_laboratory_and_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(check, "find_spec", lambda _: None)
+    with pytest.raises(SystemExit) as ended:
+        check.main(["recipe.py", "--measure"])
+    assert ended.value.code == 2
+    assert "expunge-lab, which is not installed. Run: pip install expunge-lab" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        check.main(["recipe.py", "--seconds", "3"])
+    assert "unrecognized arguments: --seconds 3" in capsys.readouterr().err

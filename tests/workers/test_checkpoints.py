@@ -16,7 +16,7 @@ from expunge.workers.scheduler.run import open_scheduler
 from expunge.workers.storage import private_state
 from expunge.workers.storage.checkpoint_format import encode_state
 from tests.harness.files import root_of
-from tests.workers.test_collect import core_and_late
+from tests.workers.test_batch import core_and_late
 from tests.workers.test_own_training import METHODS
 from tests.workers.worlds import TENANT, World, end_schedulers_lease
 from unlearning.accounting.policy import Policy

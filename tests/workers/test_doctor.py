@@ -18,7 +18,7 @@ from expunge.service.cli.checks import Finding
 from expunge.service.infra import files as storage
 from expunge.service.infra.db import now
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import FeedItem, Generation, Heartbeat, Model, Version
+from expunge.service.infra.tables import Generation, Heartbeat, Model, Version
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND
 from expunge.service.models.generations import open_generation
 from expunge.workers import doctor as sickbay
@@ -141,13 +141,6 @@ def exhausted_and_asked(world: World) -> None:
     world.delete("person-1")
 
 
-def old_list(world: World) -> None:
-    with world.database.write() as session:
-        at = now(session) - 41 * 86_400 * SECOND
-        row = {"item": "A7kP2xQ9Lm4R", "list_name": "Email", "source": "20260812_4821", "digest": "0" * 64}
-        session.add(FeedItem(tenant_id="default", imported_at=at, shared=False, **row))
-
-
 def lose_state(world: World) -> None:
     (world.settings.private_store / world.rows_of(Version)[0].state).unlink()
 
@@ -202,7 +195,6 @@ FAULTS: dict[str, tuple[Break, str, str]] = {
     ),
     "trajectory of another torch": (after(trajectory_of_another_torch), "generation of m", "torch 1.13.1"),
     "requests that an exhausted budget blocks": (after(exhausted_and_asked), "budget of m", "1 requests wait"),
-    "deletion lists fetched too long ago": (after(old_list), "deletion_lists", "41 days ago"),
     "state of a generation gone": (after(lose_state), "generation of m", "The stored state "),
 }
 
@@ -255,7 +247,7 @@ def test_the_command_asks_a_worker_process_and_its_exit_code_tells(sound: World)
             "EXPUNGE_DATABASE_URL": sound.settings.database_url,
             "EXPUNGE_RECIPES": str(sound.settings.recipes),
         }
-        words = [sys.executable, "-m", "expunge.service.cli.main", "doctor", *arguments]
+        words = [sys.executable, "-m", "expunge_client.cli.main", "doctor", *arguments]
         return subprocess.run(words, env=os.environ | ours | environment, capture_output=True, text=True, check=False)
 
     (sound.settings.recipes / "bad.py").write_text("print('noise')\nraise OSError('person-3')\ndef recipe(): ...\n")

@@ -11,9 +11,8 @@ from expunge.service.infra.tables import Generation
 from expunge.service.models.figures import DATA_FREE, DELETED, FOLDER
 from expunge.service.queue import Preparation
 from expunge.workers.training.run import prepare
-from tests.workers.test_sketch import database_text
 from tests.workers.test_switch import before
-from tests.workers.worlds import World
+from tests.workers.worlds import World, database_text
 
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 

@@ -17,7 +17,7 @@ from tests.workers import meanwhile
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.bounds.newton import constrained_of, residual_of
-from unlearning.methods import NAMES
+from unlearning.methods import OWN
 from unlearning.methods.newton import Newton
 from unlearning.model.convex import rounding_floor
 from unlearning.model.problem import Problem
@@ -77,7 +77,7 @@ def test_every_method_is_registered_and_carries_out_a_deletion_with_its_honest_g
     )
 
 
-assert {method for _, method, _, _ in SERVED.values()} == set(NAMES)
+assert {method for _, method, _, _ in SERVED.values()} == set(OWN)
 
 REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
     "mini of imported weights": ("elsewhere", "mini", {}, ("trajectory", "newton", "rewind", "safe", "retrain")),

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select, true
 
-from expunge.service.api.metrics import render
 from expunge.service.api.traffic import Traffic
+from expunge.service.api.views.metrics import render
 from expunge.service.infra.tables import PhaseSeconds, Removal, Version
 from expunge.service.models import consumers
 from expunge.service.models.tallies import (

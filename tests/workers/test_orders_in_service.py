@@ -9,7 +9,7 @@ from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.requests import intake
 from expunge.service.requests.estimate import estimate
 from expunge.workers.runtime.model import build
-from tests.workers.test_collect import core_and_late
+from tests.workers.test_batch import core_and_late
 from tests.workers.test_own_training import published
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.policy import Policy

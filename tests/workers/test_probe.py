@@ -65,7 +65,7 @@ def test_relu_is_refused_before_the_whole_preparation(world: World, monkeypatch:
     reason = world.model(model_id).reason or ""
     assert world.model(model_id).status == "refused"
     assert "After the update of a few people (3, a probe)" in reason and "retrainings, was not made" in reason
-    assert "`expunge advise --recipe PATH` measures which other methods work on this model." in reason
+    assert "`expunge check PATH --measure` measures which other methods work on this model." in reason
     assert set(asked) == {3} and world.count(StoredVector) == 0
 
 

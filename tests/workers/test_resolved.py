@@ -32,8 +32,8 @@ from tests.harness.files import path_in, root_of
 from tests.harness.ways_out import by_call, by_command
 from tests.workers import meanwhile
 from tests.workers.test_bad_input import ONE_CLASS
+from tests.workers.test_batch import in_batches
 from tests.workers.test_calibrate import ASKED
-from tests.workers.test_collect import collecting, core_and_late
 from tests.workers.test_retrain import exhausted
 from tests.workers.test_served import serves
 from tests.workers.worlds import World
@@ -107,10 +107,10 @@ def awaiting_retrain(scene: Scene) -> Story:
     yield request
 
 
-def awaiting_others(scene: Scene) -> Story:
-    """the person is in the core of a model that collects for a week"""
-    model_id = collecting(scene.world)
-    request = scene.ask(subject_id=core_and_late(scene.world, model_id)[0][0])
+def awaiting_batch(scene: Scene) -> Story:
+    """the model is updated once a week"""
+    model_id = in_batches(scene.world)
+    request = scene.ask(subject_id="p3")
     scene.world.work(model_id)
     yield request
 
@@ -311,7 +311,7 @@ WAYS: tuple[tuple[Reason, Callable[[Scene], Story], str, str], ...] = (
     (Reason.PARTIAL_SUBJECT, partial_subject, "delete, retry", "completed"),
     (Reason.PARTIAL_SUBJECT, partial_subject, "policy", "completed"),
     (Reason.AWAITING_RETRAIN, awaiting_retrain, "watch", "completed"),
-    (Reason.AWAITING_OTHERS, awaiting_others, "retry", "completed"),
+    (Reason.AWAITING_BATCH, awaiting_batch, "retry", "completed"),
     (Reason.AWAITING_CONSUMERS, awaiting_consumers, "consumers, remove", "completed"),
     (Reason.BUDGET_EXHAUSTED, budget_exhausted, "retrain", "completed"),
     (Reason.BUDGET_EXHAUSTED, budget_exhausted, "policy", "completed"),
@@ -340,7 +340,7 @@ TITLES: dict[Callable[[Scene], Story], str] = {
     legal_hold: "A legal hold protects this person's data.",
     partial_subject: "The request names single samples; this model can only delete whole people.",
     awaiting_retrain: "The model is being trained again without this person.*",
-    awaiting_others: r"Waits for the model's next update on \d+ \w+ 20\d\d at \d\d:\d\d UTC, together with others\.",
+    awaiting_batch: r"Waits for the model's next update on \d+ \w+ 20\d\d at \d\d:\d\d UTC, together with others\.",
     awaiting_consumers: "Version 2 is out. web still serves version 1.",
     budget_exhausted: "The model's privacy budget is used up.",
     beyond_calibration: r"More people have left than the calibration covers \(2\)\.",

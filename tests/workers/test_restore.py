@@ -24,12 +24,9 @@ from expunge.service.audit.succession import predecessors, signatures
 from expunge.service.audit.verify import verify
 from expunge.service.audit.witness import EPOCHS, Witness, WitnessedHead, epoch_of
 from expunge.service.certificates.envelope import verify as verified
-from expunge.service.certificates.envelope import verify_with_log
 from expunge.service.certificates.issue import issue_due
 from expunge.service.cli.checks import examine as doctor
 from expunge.service.cli.commands.backups import restore as command
-from expunge.service.cli.main import app
-from expunge.service.cli.output import CommandError
 from expunge.service.infra.db import now
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.tables import (
@@ -58,6 +55,9 @@ from expunge.service.requests import suppression
 from expunge.service.requests.cancel import cancel
 from expunge.workers.scheduler import run as scheduler
 from expunge.workers.scheduler.restore import restore
+from expunge_client import verify_certificate
+from expunge_client.cli.main import app
+from expunge_client.cli.output import CommandError
 from tests.faults.invariants import broken_after_restore
 from tests.harness.files import root_of
 from tests.workers.test_crashes import die_at
@@ -241,10 +241,11 @@ def test_a_restore_across_a_rotation_raises_no_alarm_and_old_certificates_verify
     check_log(old.database, newest)
     assert [row.fault for row in old.rows_of(LogCheck)] == [None]
     head, lines = export(old)
+    log = "\n".join(json.dumps(line) for line in [*lines, {"checkpoint": head}])
     assert len(after) >= 2 and sum("log.key_rotated" in line["body"] for line in lines) == rotations
     for trusted in (first, newest):
         for certificate in (before, *after):
-            verify_with_log(certificate, head, lines, trusted)
+            verify_certificate(certificate, str(trusted), log=log)
 
 
 def test_a_restore_believes_no_handover_that_the_key_in_use_did_not_acknowledge(

@@ -8,22 +8,20 @@ import pytest
 import torch
 from prometheus_client.parser import text_string_to_metric_families
 
-from expunge.service.api.metrics import render
 from expunge.service.api.traffic import Traffic
+from expunge.service.api.views.metrics import render
 from expunge.service.infra.tables import Model, StoredVector, WorkUnit
 from expunge.service.models.retrain_plan import work_units_of
 from expunge.workers.scheduler.run import open_scheduler
 from expunge.workers.storage import private_state as state
 from expunge.workers.training import parallel as work_units
 from expunge.workers.training import run as prepare
-from expunge.workers.training import start
 from tests.harness.files import names_in, path_in
 from tests.workers import meanwhile
 from tests.workers.test_calibrate import release_connections
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World, open_world
 from unlearning.methods.recollection import Recollection as Method
-from unlearning.methods.recollection import room
 from unlearning.model.training import train
 
 pytestmark = pytest.mark.both_engines
@@ -171,24 +169,7 @@ def test_vectors_that_take_too_much_room_are_refused_with_advice(world: World) -
     model_id = small.register("shared_out")
     small.work(model_id)
     reason = small.model(model_id).reason or ""
-    assert small.model(model_id).status == "refused" and "10,560 bytes" in reason and "--rank 64" in reason
-    small.storage.close()
-
-
-@ON_SQLITE
-@pytest.mark.parametrize("policy", [{"vector_bytes": 1000}, {"options": {"rank": 4}}])
-def test_a_sketch_that_does_not_fit_is_refused_before_the_training_and_never_advised(
-    world: World, monkeypatch: pytest.MonkeyPatch, policy: dict[str, Any]
-) -> None:
-    monkeypatch.setattr(room, "available_bytes", lambda _device: 500)
-    monkeypatch.setattr(start, "require_fits", lambda *_: {})  # the samples alone take more
-    monkeypatch.setattr(start, "learn", never)
-    small = world.limited(vector_bytes=policy.pop("vector_bytes", 2**30))
-    model_id = small.register("network", **policy)
-    small.work(model_id)
-    model = small.model(model_id)
-    assert model.status == "refused" and "500 are free on cpu" in (model.reason or ""), model.reason
-    assert "rewind or retrain" in (model.reason or "") and "--rank 64" not in (model.reason or "")
+    assert small.model(model_id).status == "refused" and "10,560 bytes" in reason and "recollection_sketch" in reason
     small.storage.close()
 
 

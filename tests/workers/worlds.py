@@ -26,6 +26,7 @@ from expunge.service.infra.tables import (
     Hold,
     Lease,
     Model,
+    Record,
     Removal,
     StoredVector,
     Task,
@@ -275,3 +276,10 @@ def open_world(settings: Settings, **stores: Any) -> World:
 
 def seconds(count: float) -> int:
     return int(count * SECOND)
+
+
+def database_text(world: World) -> str:
+    """Every value of every table, as text."""
+    with world.database.read() as session:
+        tables = Record.metadata.sorted_tables
+        return "\n".join(str(tuple(row)) for table in tables for row in session.execute(select(table)))

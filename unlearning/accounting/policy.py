@@ -18,22 +18,18 @@ from unlearning.accounting.gaussian import LEAST_DELTA
 
 SECOND = 1_000_000
 """moments and durations of the planner are whole microseconds"""
+REPAIR = 86_400 * SECOND
+"""before a deadline, in which somebody can repair what fails"""
 LARGEST_ORDERS = 10_000
 """deletion orders of a calibration"""
 AUTO = "auto"
 """in the place of a method that was not named: preparation chooses one by ``method_by_rule``"""
 RETRAIN = "retrain"
 """the method that trains again without the deleted"""
-GONE: Mapping[str, str] = {
-    "cadence_seconds": "Set batch, in seconds.",
-    "min_guarantee": "Set guarantee: it is the least that may be published.",
-    "on_exhausted": "Set fallback, to retrain or hold: it holds for an exhausted budget too.",
-    "on_suppressed": "Set leave_out_forgotten in the registration, to true or false.",
-    "requests_per_month": "Leave it out: a method that is not named is chosen by the counts of samples and features.",
-    "retrain_every_seconds": "Set retrain_every, in seconds.",
-    "utility_tolerance": "Set max_accuracy_drop.",
-}
-"""fields that a policy had: what to do in place of each"""
+RULE = (
+    "One rule then chooses it: retrain where samples x features are at most 600,000, else newton where its guarantee "
+    "is proved, else retrain. `expunge check RECIPE --measure` says what each method costs."
+)
 SMALL = 600_000
 """numbers (samples times features): training again on so few takes less time than an update"""
 
@@ -57,13 +53,6 @@ class CompleteWhen(StrEnum):
 
     PUBLISHED = "published"
     SERVED = "served"
-
-
-class UncheckedFeed(StrEnum):
-    """What a registration does where its recipe's ``identities`` leave a state's deletion list uncompared."""
-
-    REFUSE = "refuse"
-    ACCEPT = "accept"
 
 
 class PolicyError(ValueError):
@@ -113,7 +102,7 @@ class Policy:
     costs mu^2 = 1e-6, which leaves about 70,000 updates.
 
     Args:
-        method: one of ``unlearning.methods.NAMES``; or ``auto``: preparation chooses by ``method_by_rule``.
+        method: one of ``unlearning.methods.NAMES``; or ``auto``, where none was named: ``method_by_rule`` chooses.
         fallback: what happens at each dead end of the method. With ``retrain`` a request that it cannot serve waits for
             a cold retrain while the current version is served; so does everyone once the budget is used up; and the
             generation is a retrain where the method does not help on the model. With ``hold`` requests are blocked
@@ -126,8 +115,7 @@ class Policy:
         reference: the retraining that the method approximates; None: the method's own.
         threshold: the greatest ``||retrained - unlearned|| / ||retrained - untouched||`` that counts as working.
         complete_when: with ``served`` a request waits until every known consumer reports a version without the person.
-        batch: the least time between updates, in seconds.
-        collect_seconds: how long deletions that repeat the whole training may wait for one another; 0: not at all.
+        batch: the least time between updates, in seconds; a legal deadline comes first.
         retrain_every: seconds after which the model is trained again on the recipe's present data; 0: on request alone.
         max_accuracy_drop: the greatest fall of holdout accuracy (a fraction) in one update; None: no gate.
         options: the method's own fields.
@@ -148,9 +136,7 @@ class Policy:
     reference: Reference | None = None
     threshold: float = 0.7
     complete_when: CompleteWhen = CompleteWhen.PUBLISHED
-    on_unchecked_feed: UncheckedFeed = UncheckedFeed.REFUSE
     batch: int = 0
-    collect_seconds: int = 0
     retrain_every: int = 0
     max_accuracy_drop: float | None = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -166,7 +152,6 @@ class Policy:
         _seconds("batch", self.batch)
         if self.method == AUTO and self.options:
             raise PolicyError("options", "options are given without their method.", "Name the method that has them.")
-        _seconds("collect_seconds", self.collect_seconds)
         _seconds("retrain_every", self.retrain_every)
         if self.budget_cost > self.limit:
             raise PolicyError("noise_std", *self._nothing_fits())
@@ -226,8 +211,8 @@ class Policy:
         _known(record, cls, "A policy")
         nullable = {"max_accuracy_drop"}
         given = {name: value for name, value in record.items() if value is not None or name in nullable}
-        given.setdefault("method", AUTO)
-        return cls(**{name: _read(name, value, methods) for name, value in given.items()})
+        read = {name: _read(name, value, methods) for name, value in given.items()}
+        return cls(**{"method": AUTO, **read})
 
 
 def method_by_rule(samples: int, features: int, provable: bool) -> tuple[str, str]:
@@ -242,12 +227,26 @@ def method_by_rule(samples: int, features: int, provable: bool) -> tuple[str, st
     return "retrain", "On this model newton has no proof, so it is trained again."
 
 
+GONE: Mapping[str, str] = {
+    "cadence_seconds": "Set batch, in seconds.",
+    "collect_seconds": "Set batch: all deletions of a model share its next update.",
+    "min_guarantee": "Set guarantee: it is the least that may be published.",
+    "on_exhausted": "Set fallback, to retrain or hold: it holds for an exhausted budget too.",
+    "on_suppressed": "Set leave_out_forgotten in the registration, to true or false.",
+    "on_unchecked_feed": "Leave it out: the admission check drop of expunge-connect refuses what it cannot compare.",
+    "requests_per_month": "Leave it out: a method that is not named is chosen by the counts of samples and features.",
+    "retrain_every_seconds": "Set retrain_every, in seconds.",
+    "utility_tolerance": "Set max_accuracy_drop.",
+}
+"""fields of former releases, and what takes their place"""
+
+
 def _known(record: Mapping[Any, Any], kind: type[Policy | Calibration], what: str) -> None:
     names = [each.name for each in fields(kind)]
     unknown = sorted(str(name) for name in record if name not in names)
-    for name in unknown:
-        if name in GONE:
-            raise PolicyError(name, f"{name} is no field of a policy any more.", GONE[name])
+    gone = next((name for name in unknown if name in GONE), None)
+    if gone is not None:
+        raise PolicyError(gone, f"{gone} is no field of a policy any more.", GONE[gone])
     if unknown:
         raise PolicyError(unknown[0], f"{what} has no field {unknown[0]!r}.", f"Its fields: {', '.join(names)}.")
 
@@ -257,7 +256,10 @@ def _read(name: str, value: object, methods: Collection[str] | None) -> Any:
         choice = _CHOICES[name]
         return choice(_one_of(name, value, [member.value for member in choice]))
     if name == "method":
-        return value if methods is None else _one_of(name, value, (*methods, AUTO))
+        if value == AUTO and methods is not None:
+            hint = f"Leave the method out. {RULE}"
+            raise PolicyError(name, "method is 'auto', which is no method.", hint)
+        return value if methods is None else _one_of(name, value, methods)
     if name == "options":
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise PolicyError(name, f"{name} is {_shown(value)}.", "It must be a JSON object of the method's fields.")
@@ -286,7 +288,6 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "reference": Reference,
     "fallback": Fallback,
     "complete_when": CompleteWhen,
-    "on_unchecked_feed": UncheckedFeed,
 }
 
 
@@ -393,11 +394,11 @@ def _at_exhaustion(policy: Policy, queue: Queue) -> Action:
 
 
 def _opens_at(policy: Policy, queue: Queue, clock: Clock) -> int:
-    """Return when the batch allows the next update; a deadline opens it earlier, two retrains ahead of itself.
+    """Return when the batch allows the next update; a deadline opens it earlier, a day and two retrains ahead.
 
-    Two retrains: time enough to retrain, and to retrain once more, should the update be refused.
+    That is time enough to retrain, to retrain once more should the update be refused, and to repair what failed.
     """
     if queue.released_at is None:
         return clock.now
     opens = queue.released_at + policy.batch * SECOND
-    return opens if queue.due_at is None else min(opens, queue.due_at - 2 * clock.retrain_takes)
+    return opens if queue.due_at is None else min(opens, queue.due_at - REPAIR - 2 * clock.retrain_takes)

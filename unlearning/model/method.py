@@ -175,14 +175,19 @@ def require_followed(method: Method, recipe: Recipe) -> None:
 
 
 @runtime_checkable
-class Divisible(Protocol):
-    """A method whose vectors can be computed for some people at a time, on machines that share nothing."""
+class KeepsVectors(Protocol):
+    """A method that keeps a vector for each person, and forgets nobody without it."""
 
     def length(self, problem: Problem) -> int:
         """Return how many numbers each person's vector has at least."""
 
     def holders(self, problem: Problem, examples: Examples) -> list[str]:
         """Return whom a vector is kept for, in sorted order."""
+
+
+@runtime_checkable
+class Divisible(KeepsVectors, Protocol):
+    """A method whose vectors can be computed for some people at a time, on machines that share nothing."""
 
     def divides(self, problem: Problem, learned: Learned) -> bool:
         """Tell whether this training can be prepared in parts. Raises Refused where it cannot be prepared at all."""

@@ -15,6 +15,11 @@ from unlearning.model.training import retrained
 from unlearning.quality.simulate import forget_set, left_by
 from unlearning.types import Examples, ForgetSet, Ineffective, RecipeError, Refused, State, Vectors
 
+THRESHOLD = 0.7
+"""the least distance left at which a method does not help"""
+CALIBRATION_COUNT, CALIBRATION_SHARE = 3, 0.05
+"""sets of people that are really retrained without, and the share of all people in each"""
+
 
 def calibration_sets(examples: Examples, share: float, count: int, seed: int) -> tuple[ForgetSet, ...]:
     """Draw ``count`` independent sets of ``share`` of the people (at least one, never all).

@@ -18,6 +18,7 @@ from expunge.workers.runtime.model import Bench
 from expunge.workers.storage.checkpoint_format import admit
 from unlearning.accounting.certificate import Claim, Constant, Guarantee, Reference
 from unlearning.bounds.calibration import Design
+from unlearning.methods import package_of
 from unlearning.model.method import Bound, Method
 from unlearning.types import Examples, Forgotten, Json, State
 
@@ -167,6 +168,7 @@ def _claim(bench: Bench, terms: Terms, budget_cost: int, size: Size) -> Claim:
         assumptions=(
             *statements.assumptions(terms.guarantee, bench.method, bound, terms.design),
             *statements.chosen(terms.guarantee, terms.chosen),
+            *statements.foreign(package_of(terms.method)),
         ),
         checked=statements.checked(terms.guarantee, bench.method, bound),
         tried=terms.tried,

@@ -13,15 +13,14 @@ from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Granularity, Policy
 from unlearning.bounds.calibration import Design
 from unlearning.bounds.minimiser import Minimiser
-from unlearning.methods import NAMES, load
-from unlearning.methods.recollection.sketch import require_steps_fit
+from unlearning.methods import NAMES, load, package_of
 from unlearning.model import closed_form
-from unlearning.model.method import Bound, Divisible, Method, require_followed
+from unlearning.model.method import Bound, KeepsVectors, Method, require_followed
 from unlearning.model.problem import Problem
-from unlearning.model.training import steps_per_epoch
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, Need, Refused
 
+SMALLER = "Use rewind or retrain, or recollection_sketch (the package expunge-lab), which keeps a few numbers for each."
 NUMBER_BYTES = 4
 """of a number in a stored vector"""
 MEASURED = (Guarantee.CALIBRATED, Guarantee.ESTIMATED)
@@ -41,15 +40,16 @@ def bound_of(method: Method, guarantee: Guarantee, denominator: int | None = Non
 
 
 def guarantee_of(policy: Policy, problem: Problem, method: Method) -> Guarantee:
-    """Return the guarantee asked for, or else the strongest without measuring.
+    """Return the guarantee asked for, or else the strongest without measuring; of a foreign method ``none``.
 
     Raises:
         Refused: it cannot be had.
     """
-    if method.exact:
+    package = package_of(policy.method)
+    if method.exact and (package is None or policy.guarantee is Guarantee.EXACT):
         return Guarantee.EXACT
     why = _impossible(bound_of(method, Guarantee.PROVED), problem)
-    asked = policy.guarantee or (Guarantee.PROVED if why is None else Guarantee.NONE)
+    asked = policy.guarantee or (Guarantee.PROVED if why is None and package is None else Guarantee.NONE)
     _require_possible(asked, policy, problem, method, why)
     return asked
 
@@ -83,7 +83,7 @@ def require_needs(policy: Policy, method: Method, recipe: Recipe) -> None:
             "The model was trained elsewhere, so it cannot be trained again here: another training would replace it.",
             "Choose newton or safe with the fallback hold; or leave out weights and let the recipe train.",
         )
-    if recipe.vectors_for is not None and isinstance(method, Divisible) and not policy.falls_back:
+    if recipe.vectors_for is not None and isinstance(method, KeepsVectors) and not policy.falls_back:
         raise Refused(
             f"{policy.method} keeps a vector for a part of the people alone (vectors_for), and nothing would forget "
             "the others.",
@@ -99,10 +99,10 @@ def require_needs(policy: Policy, method: Method, recipe: Recipe) -> None:
 
 
 def require_vectors_fit(bench: Bench, examples: Examples, most: int) -> None:
-    """Require that the holders' vectors take at most ``most`` bytes, and room for a sketch's steps. Raises Refused."""
+    """Require that the holders' vectors take at most ``most`` bytes, and what else it keeps fits. Raises Refused."""
     method = bench.method
     method.require_size(bench.problem, len(examples))
-    if not isinstance(method, Divisible):
+    if not isinstance(method, KeepsVectors):
         return
     holders = len(method.holders(bench.problem, examples))
     size = NUMBER_BYTES * holders * method.length(bench.problem)
@@ -110,23 +110,8 @@ def require_vectors_fit(bench: Bench, examples: Examples, most: int) -> None:
         raise Refused(
             f"The vectors of {holders} holders of {bench.problem.dimension} weights take {size:,} bytes; at most "
             f"{most:,} are kept.",
-            _smaller(bench, examples),
+            SMALLER if bench.problem.training.converge is None else "Use newton or retrain.",
         )
-
-
-def _smaller(bench: Bench, examples: Examples) -> str:
-    """Return what to use in place of exact vectors: a sketch only where it fits."""
-    if bench.problem.training.converge is not None:
-        return "Use newton or retrain."
-    try:
-        require_steps_fit(bench.problem, _steps(bench, examples))
-    except Refused as error:
-        return f"Use rewind or retrain. A sketch (--rank) would not fit either: {error.what}"
-    return "Register with --rank 64, which keeps a few numbers for each, or use rewind or retrain."
-
-
-def _steps(bench: Bench, examples: Examples) -> int:
-    return steps_per_epoch(bench.problem, len(examples)) * bench.problem.training.epochs
 
 
 def may_claim_without_her(policy: Policy, guarantee: Guarantee, recipe: Recipe) -> bool:
@@ -175,7 +160,7 @@ def _require_drawable(policy: Policy, problem: Problem, method: Method) -> None:
             "on at each of them.",
             "Leave repair_epochs out, or ask for the guarantee none.",
         )
-    if problem.recipe.vectors_for is not None and isinstance(method, Divisible):
+    if problem.recipe.vectors_for is not None and isinstance(method, KeepsVectors):
         raise Refused(
             "calibrated draws orders over all people, and vectors_for keeps vectors for a part of them.",
             "Leave vectors_for out, or ask for the guarantee none.",

@@ -56,6 +56,13 @@ def chosen(guarantee: Guarantee, by_rule: bool) -> tuple[str, ...]:
     return (CHOSEN,) if by_rule and guarantee is not Guarantee.NONE else ()
 
 
+def foreign(package: str | None) -> tuple[str, ...]:
+    """List what a method of another package (its name and version) adds to the assumptions."""
+    if package is None:
+        return ()
+    return (f"The method is no part of Expunge. What this claim says of it is the word of its package, {package}.",)
+
+
 def checked(guarantee: Guarantee, method: Method, bound: Bound | None) -> tuple[str, ...]:
     """List what the service has verified of this claim; from the guarantee, the method and the bound alone."""
     if guarantee is Guarantee.EXACT:

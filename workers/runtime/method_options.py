@@ -12,6 +12,11 @@ from unlearning.methods import NAMES, load
 from unlearning.model.method import Method
 from unlearning.types import Refused
 
+SKETCH = "It is one of the method recollection_sketch, which the package expunge-lab brings."
+GONE = {
+    f"recollection {each}": SKETCH for each in ("rank", "probes", "tolerance", "updates", "oversampling", "stability")
+}
+"""what to do in place of an option that a method had"""
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", NoneType: "null"}
 
 
@@ -33,10 +38,11 @@ def method_named(name: str, options: Mapping[str, Any], required: Mapping[str, A
 def with_options(kind: Any, name: str, options: Mapping[str, Any], required: Mapping[str, Any]) -> Method:
     """Return an instance of a method's class with those of ``options`` that it has. Raises Refused as above."""
     types = get_type_hints(kind)
-    names = [field.name for field in fields(kind) if not field.metadata.get("secret")]  # a policy is not secret
+    names = [field.name for field in fields(kind) if not field.metadata.get("internal")]
     unknown = sorted(required.keys() - set(names))
     if unknown:
-        raise Refused(f"{name} has no option {unknown[0]!r}.", f"Its options are: {', '.join(sorted(names))}.")
+        hint = GONE.get(f"{name} {unknown[0]}", f"Its options are: {', '.join(sorted(names))}.")
+        raise Refused(f"{name} has no option {unknown[0]!r}.", hint)
     given = {each: _fitting(name, each, options[each], types[each]) for each in names if each in options}
     try:
         return cast(Method, kind(**given))

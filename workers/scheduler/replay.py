@@ -57,10 +57,6 @@ class RestoreReport:
     """added after the backup: neither their address nor their secret is left"""
     webhooks_to_check: list[str] = field(default_factory=list)
     """live now; whether they were disabled since ``unknown_from`` is not known"""
-    lists_lost: list[str] = field(default_factory=list)
-    """deletion lists that were imported after the backup: whom they name may come back with later data"""
-    lists_to_check: list[str] = field(default_factory=list)
-    """the newest deletion list that is known; which were imported since ``unknown_from`` is not"""
     reapplied: list[str] = field(default_factory=list)
     """what the log says and was repeated: cancellations, verifications, rejections, lifted suppression entries,
     holds placed and released, keys rotated and revoked, webhooks disabled, models retired and cancelled, policies"""
@@ -170,11 +166,6 @@ def _disable(session: Session, report: RestoreReport, body: Said) -> bool:
     return True
 
 
-def _list_imported(session: Session, report: RestoreReport, body: Said) -> bool:  # noqa: ARG001
-    report.lists_lost = sorted({*report.lists_lost, body["source"]})
-    return False
-
-
 def _model_ended(session: Session, report: RestoreReport, body: Said) -> bool:  # noqa: ARG001
     """End the model again. What it was made of is destroyed, although the backup shows it."""
     model = session.get(Model, body["model"])
@@ -210,7 +201,6 @@ _OF_THE_REST: dict[str, Callable[[Session, RestoreReport, Said], bool]] = {
     "key.revoked": _revoke,
     "webhook.added": _webhook_added,
     "webhook.disabled": _disable,
-    "feed.imported": _list_imported,
     "model.retired": _model_ended,
     "model.cancelled": _model_ended,
     "model.policy_changed": _policy_changed,
@@ -261,7 +251,6 @@ def to_do(report: RestoreReport) -> list[str]:
             "Add the webhooks under webhooks_lost again with `expunge webhooks add URL`, and give each receiver its "
             "new secret.",
         ),
-        (report.lists_lost, "Import the deletion lists under lists_lost again with `expunge drop import FILE`."),
     )
     return [*lost, *(words for ids, words in kinds if ids), *_in_doubt(since, rfc_3339(report.unknown_until))]
 
@@ -277,8 +266,6 @@ def _in_doubt(since: str, until: str) -> list[str]:
         "`expunge keys revoke ID`. Keys that were made since do not work: make others.",
         f"Webhooks: one under webhooks_to_check that was disabled since {since} is live again. End it with `expunge "
         "webhooks disable ID` before the scheduler is started, and add again those that were added since.",
-        f"Deletion lists: import again with `expunge drop import FILE` every list that was downloaded since {since}, "
-        "and from the day under lists_to_check on. The people in it may come back otherwise.",
     ]
 
 

@@ -26,7 +26,6 @@ from expunge.service.infra.tables import (
     AuditEntry,
     Certificate,
     DeletionRequest,
-    FeedItem,
     Generation,
     Heartbeat,
     Hold,
@@ -110,7 +109,7 @@ def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Seq
 
 
 def _note_what_may_have_changed(session: Session, report: RestoreReport) -> None:
-    """List the holds, keys and webhooks in force, and the newest deletion list.
+    """List the holds, keys and webhooks in force.
 
     Each may have been ended after the last entry of the log, and others made.
     """
@@ -121,8 +120,6 @@ def _note_what_may_have_changed(session: Session, report: RestoreReport) -> None
     report.holds_to_check = list(session.scalars(kept))
     report.keys_to_check = list(session.scalars(keys))
     report.webhooks_to_check = list(session.scalars(hooks))
-    newest = session.scalar(select(func.max(FeedItem.source)))
-    report.lists_to_check = [] if newest is None else [newest]
 
 
 def _note_missing_files(session: Session, storage: Storage, report: RestoreReport) -> None:

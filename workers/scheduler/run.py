@@ -25,8 +25,6 @@ from expunge.service.audit.self_check import keep_checking
 from expunge.service.audit.signed_note import NotAuthentic, Signer
 from expunge.service.audit.witness import EPOCHS, HEADS, UPDATES, Witness
 from expunge.service.certificates.issue import issue_due
-from expunge.service.connect.opendsr.processor import Processor
-from expunge.service.connect.opendsr.requests import announce_statuses
 from expunge.service.infra.actors import SCHEDULER
 from expunge.service.infra.broker.notify import notify_one, publisher
 from expunge.service.infra.db import Busy, Database, now
@@ -126,7 +124,6 @@ class Scheduler:
             lambda: complete_served(self.database),
             lambda: retry_large(self.database),
             lambda: warn(self.database),
-            lambda: announce_statuses(self.database),
             lambda: expire_idempotency(self.database),
             lambda: forget_processes(self.database),
             lambda: drop_messages(self.database),
@@ -209,7 +206,10 @@ def sweep(database: Database, notifier: Celery) -> int:
         scheduled = Model.status.in_(("live", "exhausted")) & (Model.retrain_at <= at)
         exhausted = (Model.status == "exhausted") & (task | Model.due_at.is_not(None))
         work = (Model.status == "preparing") | ((Model.status == "live") & task) | (~retraining & exhausted)
-        due = ~alive_at(Model, at) & (Model.due_at.is_(None) | (Model.due_at <= at))
+        mine = select(Task.id).where(Task.model_id == Model.id, Task.status == "queued", Task.not_before <= at)
+        # whom no claim has seen yet: the deadline may be nearer than the update that others wait for
+        urgent = mine.where(Task.reason == Reason.AWAITING_BATCH).exists() & mine.where(Task.reason.is_(None)).exists()
+        due = ~alive_at(Model, at) & (Model.due_at.is_(None) | (Model.due_at <= at) | urgent)
         patience = NOTIFY_PATIENCE_SECONDS * SECOND  # a clock that had jumped ahead notified in the future
         forgotten = ~Model.notified_at.between(at - patience + 1, at + patience)
         rung = (
@@ -393,7 +393,6 @@ def open_scheduler(settings: Settings, limits: Limits = LIMITS) -> Scheduler:
 
 def run(settings: Settings, limits: Limits = LIMITS) -> None:
     """Repeat the duties until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
-    processor = Processor.of(settings)
     scheduler = retry(lambda: open_scheduler(settings, limits), tries=None)
     pulse = Pulse(scheduler.database, scheduler.owner, "scheduler", limits.lease_seconds, None)
     pulse.start()
@@ -401,7 +400,7 @@ def run(settings: Settings, limits: Limits = LIMITS) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     outbound = Outbound(loopback=settings.loopback)
-    webhook_sender = WebhookSender(scheduler.database, scheduler.session_key, outbound, limits.sweep_seconds, processor)
+    webhook_sender = WebhookSender(scheduler.database, scheduler.session_key, outbound, limits.sweep_seconds)
     webhook_sender.start()
     checks = (scheduler.database, scheduler.signer, stop)
     threading.Thread(target=keep_checking, args=checks, name="audit-check", daemon=True).start()

@@ -17,7 +17,6 @@ import httpx
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from expunge.service.connect.opendsr.processor import Processor
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import WebhookDelivery, WebhookEndpoint
@@ -26,7 +25,6 @@ from expunge.service.requests.webhooks import (
     BACKOFF_SECONDS,
     MAX_ATTEMPTS,
     DeliveryOutcome,
-    Protocol,
     disable,
     signature,
 )
@@ -60,10 +58,8 @@ class WebhookSender:
         session_key: bytes,
         outbound: Outbound,
         every_seconds: float,
-        processor: Processor | None = None,
     ) -> None:
         self._database, self._session_key, self._outbound = database, session_key, outbound
-        self._processor = processor
         self._every = every_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="webhook_sender", daemon=True)
@@ -79,7 +75,7 @@ class WebhookSender:
 
     def round(self) -> int:
         """Attempt everything that is due at the same time; return how many attempts were made. Raises Busy."""
-        letters = claim(self._database, self._session_key, self._processor)
+        letters = claim(self._database, self._session_key)
         if not letters:
             return 0
         answers = asyncio.run(self._send_all(letters))
@@ -113,14 +109,10 @@ class WebhookSender:
                 self._stop.wait(self._every)
 
 
-def claim(database: Database, session_key: bytes, processor: Processor | None = None) -> list[Letter]:
-    """Claim what is due: count the attempt and plan the next one before this one is made.
-
-    Callbacks by OpenDSR wait while there is no ``processor`` whose key could sign them. Raises Busy.
-    """
-    signed = list(Protocol) if processor else [Protocol.STANDARD]
+def claim(database: Database, session_key: bytes) -> list[Letter]:
+    """Claim what is due: count the attempt and plan the next one before this one is made. Raises Busy."""
     with database.read() as session:
-        due = _due(session, signed)
+        due = _due(session)
     if not due:
         return []
     with database.write() as session:
@@ -131,34 +123,29 @@ def claim(database: Database, session_key: bytes, processor: Processor | None = 
             .where(WebhookDelivery.id.in_(due), WebhookDelivery.delivered_at.is_(None), WebhookDelivery.next_at <= at)
             .with_for_update(of=WebhookDelivery, skip_locked=True)
         ).all()
-        return [_letter(session_key, processor, delivery, endpoint, at) for delivery, endpoint in rows]
+        return [_letter(session_key, delivery, endpoint, at) for delivery, endpoint in rows]
 
 
-def _due(session: Session, protocols: Sequence[Protocol]) -> Sequence[str]:
+def _due(session: Session) -> Sequence[str]:
     turn = func.row_number().over(partition_by=WebhookDelivery.endpoint_id, order_by=WebhookDelivery.next_at)
     waiting = (
         select(WebhookDelivery.id, WebhookDelivery.next_at, turn.label("turn"))
         .join(WebhookEndpoint, WebhookEndpoint.id == WebhookDelivery.endpoint_id)
         .where(WebhookDelivery.delivered_at.is_(None), WebhookDelivery.next_at <= now(session))
         .where(WebhookDelivery.attempts - WebhookDelivery.attempts_before < MAX_ATTEMPTS)
-        .where(WebhookEndpoint.disabled_at.is_(None), WebhookEndpoint.protocol.in_(protocols))
+        .where(WebhookEndpoint.disabled_at.is_(None))
         .subquery()
     )
     fair = select(waiting.c.id).where(waiting.c.turn <= ROUND_PER_ENDPOINT)
     return session.scalars(fair.order_by(waiting.c.turn, waiting.c.next_at).limit(ROUND)).all()
 
 
-def _letter(
-    session_key: bytes, processor: Processor | None, delivery: WebhookDelivery, endpoint: WebhookEndpoint, at: int
-) -> Letter:
+def _letter(session_key: bytes, delivery: WebhookDelivery, endpoint: WebhookEndpoint, at: int) -> Letter:
     wait = BACKOFF_SECONDS[min(delivery.attempts - delivery.attempts_before, len(BACKOFF_SECONDS) - 1)]
     delivery.attempts += 1
     delivery.last_outcome = delivery.last_status = None
     delivery.next_at = at + wait * SECOND
-    if endpoint.protocol == Protocol.OPENDSR and processor is not None:
-        signed = processor.headers(delivery.payload.encode())
-    else:
-        signed = _standard(session_key, endpoint, delivery, at // SECOND)
+    signed = _standard(session_key, endpoint, delivery, at // SECOND)
     headers = {"Content-Type": "application/json", "User-Agent": "Expunge"} | signed
     return Letter(delivery.id, endpoint.id, endpoint.url, delivery.payload.encode(), headers)
 

@@ -33,7 +33,7 @@ LONG = 32
 """bytes of a digest"""
 TEXT = np.dtype("S64")
 """a digest in hex"""
-LIBRARIES = ("torch", "numpy", "scipy", "safetensors", "expunge")
+LIBRARIES = ("torch", "numpy", "safetensors", "expunge")
 
 
 class Hex(Sequence[str]):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,11 +15,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from torch import Tensor
 
-from expunge.service.audit.log import record
-from expunge.service.connect.drop.items import Feed, count_open, match
-from expunge.service.connect.drop.lists import identities
-from expunge.service.infra.broker.notify import notify
 from expunge.service.infra.db import Database, now
+from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.tables import (
     DeletionRequest,
     Generation,
@@ -40,9 +36,8 @@ from expunge.workers.runtime import recipes
 from expunge.workers.runtime.model import Bench
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage import manifest
-from expunge.workers.storage.storage import Storage
+from expunge.workers.training.admission import left_out
 from unlearning.accounting.certificate import Guarantee
-from unlearning.accounting.policy import UncheckedFeed
 from unlearning.methods.recollection import room
 from unlearning.model.method import Method
 from unlearning.recipe import Recipe, on_both_sides
@@ -107,49 +102,19 @@ def _seconds(recipe: Recipe) -> float:
     return (time.perf_counter() - start) * len(samples) / len(first)
 
 
-def require_compared(process: Process, job: Preparation, recipe: Recipe) -> None:
-    """Compare everybody in the recipe's identities with the state's deletion lists, and ask for whom they name.
-
-    All lines are compared, also of people whom the recipe does not train on: an identifier that one of them shares
-    with a person of the recipe deletes nobody. Who is named is left out by ``admit``, like everybody who asks while a
-    model is prepared. Entries of a list for which no line gives a hash were not compared. A retrain is built all the
-    same, and the audit log says how many entries were not compared.
-
-    Raises:
-        Refused: some entries were not compared, and the policy does not accept that; or the file cannot be read.
-    """
-    storage = process.storage
-    with storage.database.read() as session:
-        waiting = count_open(session, job.tenant_id)
-    if not waiting:
-        return
-    if recipe.identities is not None:
-        try:
-            with identities(Path(recipe.identities)) as rows:
-                found = match(Feed(storage.database, storage.pepper, job.tenant_id), rows)
-        except (OSError, ValueError) as error:
-            what = f"The recipe's identities cannot be read. {error}"
-            raise Refused(what, "Correct the file, and register again.") from None
-        notify(storage.database, process.notifier, found.to_notify)
-        waiting = found.uncompared
-    if not waiting:
-        return
-    if not job.retrains and job.policy.on_unchecked_feed is UncheckedFeed.REFUSE:
-        what = f"{waiting} entries of a state's deletion lists cannot be compared with the recipe's people."
-        fix = "Give the recipe identities=FILE.csv with the columns of every list (docs/deletion-lists.md), or register"
-        raise Refused(what, f"{fix} with --on-unchecked-feed accept: then somebody whom they name may be trained on.")
-    with storage.database.write() as session:
-        record(session, job.tenant_id, "feed.unchecked", model_id=job.model_id, items=waiting)
-
-
 def admit(
-    storage: Storage, job: Preparation, bench: Bench, everyone: manifest.Digests
+    process: Process, job: Preparation, bench: Bench, everyone: manifest.Digests
 ) -> tuple[manifest.Digests, dict[str, int]]:
     """Return the samples to train on, and how many samples each request keeps out.
 
     Imported weights were trained on everyone, so nobody can be left out; the method forgets them instead. Raises
-    Refused where nobody is left, and where the registration does not say what becomes of people whom it brings back.
+    Refused where nobody is left, where the registration does not say what becomes of people whom it brings back, and
+    where an admission check does.
     """
+    storage, people = process.storage, {name for names in bench.recipe.samples.people.distinct() for name in names}
+    not_admitted = frozenset(
+        subject_digest(storage.pepper, job.tenant_id, name) for name in left_out(storage, process.settings, job, people)
+    )
     with storage.database.read() as session:
         entries = _suppressions(session, job)
         under_hold = _kept_by_hold(session, job, everyone)
@@ -161,11 +126,12 @@ def admit(
     if asks:
         _require_nobody_returns(everyone, [each for each in entries if each.request_id in before], under_hold)
     if bench.recipe.weights is not None:
+        _require_nobody_left_out(everyone, not_admitted - _names(entries), under_hold)
         return everyone, {}
-    out = everyone.named(_names(entries)) & ~under_hold
+    out = everyone.named(_names(entries) | not_admitted) & ~under_hold
     kept = everyone.take(~out) if bool(out.any()) else everyone
     if not len(kept):
-        shown = ", ".join(sorted({each.request_id for each in entries})[:3])
+        shown = ", ".join(sorted({each.request_id for each in entries})[:3]) or "none: an admission check names them"
         what = f"Everyone in the recipe asked to be forgotten (request {shown}, ...)."
         raise Refused(what, "Register the model with other data.")
     return kept, _samples_of(entries, everyone.take(out))
@@ -210,6 +176,17 @@ def _require_nobody_returns(
         "Take these samples out of the recipe (imported weights: train them again without), or register with "
         "--leave-out-forgotten, or `expunge suppressions lift REQUEST` for people who may come back.",
     )
+
+
+def _require_nobody_left_out(everyone: manifest.Digests, names: frozenset[str], under_hold: Tensor) -> None:
+    """Require that the checks leave out nobody whom no request names: imported weights know them. Raises Refused."""
+    known = int((everyone.named(names) & ~under_hold).sum())
+    if known:
+        raise Refused(
+            f"The weights were trained on {known} samples of people whom an admission check leaves out.",
+            "Ask for their deletion (drop: `expunge drop match`), or train the weights again without them; then "
+            "register again.",
+        )
 
 
 def _names(entries: Sequence[SuppressionEntry]) -> frozenset[str]:

@@ -64,7 +64,7 @@ from expunge.workers.training.start import Begun, again, begin, shown
 from expunge.workers.update.draft import write_draft
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import RETRAIN
-from unlearning.model.method import Divisible
+from unlearning.model.method import KeepsVectors
 from unlearning.quality.probe import probe
 from unlearning.types import (
     Examples,
@@ -79,7 +79,7 @@ from unlearning.types import (
     Unsuited,
 )
 
-MEASURES = "`expunge advise --recipe PATH` measures which other methods work on this model."
+MEASURES = "`expunge check PATH --measure` measures which other methods work on this model."
 log = logging.getLogger(__name__)
 
 
@@ -287,7 +287,7 @@ def bring_into_service(process: Process, job: Preparation, ready: Ready, watch: 
         with storage.database.read() as session:
             leaving = departure(session, job)
             holders = leaving.target.holders if ready.bench.recipe.vectors_for is not None else ()
-            if isinstance(ready.bench.method, Divisible) and without_vector(session, job.generation_id, holders):
+            if isinstance(ready.bench.method, KeepsVectors) and without_vector(session, job.generation_id, holders):
                 raise TrainAgain("somebody without a vector asked while the model was prepared")
         draft = _draft(storage, job, ready, watch, leaving)
         if _accuracy_fell(job, draft, leaving):

@@ -28,13 +28,14 @@ from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage import manifest
 from expunge.workers.storage.storage import Storage
 from expunge.workers.training.changes import count_changes
-from expunge.workers.training.cohort import admit, require_compared, require_fits, require_readable, require_room
+from expunge.workers.training.cohort import admit, require_fits, require_readable, require_room
 from expunge.workers.training.parallel import VectorUnits, divisible, wanted
 from expunge.workers.training.public_parts import require_nobody_in_public
 from expunge.workers.training.trial import Trial, tried
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.calibration import Design
+from unlearning.methods import package_of
 from unlearning.model.method import Divisible
 from unlearning.model.parts import require_declared, trains_by_own_code
 from unlearning.model.problem import Problem
@@ -80,8 +81,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun:
         storage.figures.keep(job.generation_id, {"expected": expected})
         everyone = manifest.entries(storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
         require_room(storage.database, everyone)
-        require_compared(process, job, bench.recipe)
-        kept, left_out = admit(storage, job, bench, everyone)
+        kept, left_out = admit(process, job, bench, everyone)
         if job.retrains:
             count_changes(storage, job, everyone, kept)
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device, most)
@@ -217,6 +217,9 @@ def _freeze(
         "libraries": manifest.surroundings(bench.problem.device),
         "parts": [asdict(part) for part in bench.parts],
     }
+    package = package_of(job.policy.method)
+    if package is not None:
+        summary["package"] = package
     with storage.database.write() as session:
         fence(session, job.lease)
         generation = session.get_one(Generation, job.generation_id)

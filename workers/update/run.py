@@ -51,7 +51,6 @@ from expunge.workers.storage import private_state as state
 from expunge.workers.storage.checkpoint_format import Malformed
 from expunge.workers.storage.crypto_erase import destroy_keys, drop_superseded_state
 from expunge.workers.storage.private_state import seal_note
-from expunge.workers.update.collect import collect
 from expunge.workers.update.draft import write_draft
 from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
@@ -123,11 +122,6 @@ def _update(errand: Errand) -> Mapping[Claimed, Result]:
     results: dict[Claimed, Result] = dict(selection.empty)
     results |= {task: _or_retrain(errand, why) for task, why in selection.blocked.items()}
     try:
-        if job.policy.collect_seconds and selection.forget:
-            bench = _bench(errand, current)
-            with storage.database.read() as session:
-                selection, waiting = collect(session, job, bench, selection)
-            results |= waiting
         if selection.forget:
             return _forget(errand, current, selection, results)
     except (CannotUpdate, Overspent) as stopped:

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 from expunge.service.api.console.plots import Frame, Plot, Tick, spread, steps, whole_steps
 from expunge.service.api.console.words import span
-from expunge.service.infra.tables import Version
 from expunge.service.infra.time import DAY_SECONDS, SECOND, instant
 
 DAY = DAY_SECONDS * SECOND
@@ -15,21 +14,21 @@ WEEK_DAYS = 7
 AHEAD_DAYS = 45
 
 
-def accuracy(newest_first: Sequence[Version]) -> Plot | None:
-    """Draw the holdout accuracy of each version shown. None: fewer than two were measured."""
-    measured = [each for each in reversed(newest_first) if each.holdout_accuracy is not None]
-    points = [(float(each.number), float(each.holdout_accuracy or 0)) for each in measured]
+def accuracy(newest_first: Sequence[tuple[int, int, float | None]]) -> Plot | None:
+    """Draw the holdout accuracy of each version shown: number, moment, share. None: fewer than two were measured."""
+    measured = [(number, at, share) for number, at, share in reversed(newest_first) if share is not None]
+    points = [(float(number), share) for number, _, share in measured]
     if len(points) < 2:
         return None
     values = [value for _, value in points]
     margin = max(0.005, (max(values) - min(values)) * 0.1)
     low, high = max(0.0, min(values) - margin), min(1.0, max(values) + margin)
     frame = Frame(points[0][0], points[-1][0], low, high)
-    dates = {float(each.number): f"v{each.number}, {_short(each.published_at)}" for each in measured}
+    dates = {float(number): f"v{number}, {_short(at)}" for number, at, _ in measured}
+    (first, begin, _), (last, end, _) = measured[0], measured[-1]
     return Plot(
-        says=f"Accuracy on held-out data: {values[0]:.2%} in version {measured[0].number} of "
-        f"{_date(measured[0].published_at)}, {values[-1]:.2%} in version {measured[-1].number} of "
-        f"{_date(measured[-1].published_at)}; between {min(values):.2%} and {max(values):.2%}.",
+        says=f"Accuracy on held-out data: {values[0]:.2%} in version {first} of {_date(begin)}, {values[-1]:.2%} in "
+        f"version {last} of {_date(end)}; between {min(values):.2%} and {max(values):.2%}.",
         across=tuple(Tick(frame.x(number), dates[number]) for number in spread([x for x, _ in points], 4)),
         up=tuple(Tick(frame.y(value), f"{value:.1%}") for value in (low, (low + high) / 2, high)),
         lines=(frame.line(points),),

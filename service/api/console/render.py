@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from starlette.routing import Match
 
-from expunge.service.api.console import words
+from expunge.service.api.console import plots, words
 from expunge.service.api.console.forms import Fields, field, sent, typed
 from expunge.service.api.problems import ApiProblem
 from expunge.service.infra.db import Busy
@@ -61,6 +61,7 @@ def _templates() -> Environment:
         "number": words.number,
         "happening": words.happening,
         "as_pair": words.as_pair,
+        "arc": plots.arc,
     }
     return environment
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from expunge.service.access.api_keys import Caller
-from expunge.service.api.request_views import ActionView
+from expunge.service.api.views.requests import ActionView
 
 _ID, _NAME = "([0-9a-f]{32})", "([a-z0-9][a-z0-9_-]{0,62})"
 _REQUEST, _MODEL, _HOLD = f"/v1/deletion-requests/{_ID}", f"/v1/models/{_NAME}", f"/v1/holds/{_ID}"

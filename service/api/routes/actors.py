@@ -11,8 +11,8 @@ from expunge.service.access.api_keys import Caller, Scope, find_actor, list_acto
 from expunge.service.api.dependencies import Running, holding, problems
 from expunge.service.api.http.pagination import Listed
 from expunge.service.api.problems import not_found
-from expunge.service.api.types import Moment, RequestId
-from expunge.service.infra.tables import ActorName
+from expunge.service.api.types import RequestId
+from expunge.service.api.views.keys import ActorView, actor_view
 
 router = APIRouter(tags=["actors"])
 Admin = Annotated[Caller, Depends(holding(Scope.KEYS_ADMIN))]
@@ -20,21 +20,15 @@ ActorsName = Annotated[str, StringConstraints(min_length=1, max_length=120, patt
 
 
 class ActorOrder(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"name": "privacy desk"}]})
 
     name: ActorsName | None = Field(description="null: erase the name, and the labels of the actor's keys")
-
-
-class ActorView(BaseModel):
-    id: str = Field(description="opaque: what the audit log names")
-    name: str | None = Field(description="null: it was erased, or never given")
-    created_at: Moment
 
 
 @router.get("/v1/actors", response_model=Listed[ActorView], responses=problems(), summary="List who holds keys")
 def index(service: Running, caller: Admin) -> Listed[ActorView]:
     with service.database.read() as session:
-        return Listed(data=[_view(actor) for actor in list_actors(session, caller.tenant_id)])
+        return Listed(data=[actor_view(actor) for actor in list_actors(session, caller.tenant_id)])
 
 
 @router.put(
@@ -46,8 +40,4 @@ def rename(actor_id: RequestId, body: ActorOrder, service: Running, caller: Admi
         if actor is None:
             raise not_found("actor")
         name_actor(session, actor, body.name)
-        return _view(actor)
-
-
-def _view(actor: ActorName) -> ActorView:
-    return ActorView(id=actor.id, name=actor.name, created_at=actor.created_at)
+        return actor_view(actor)

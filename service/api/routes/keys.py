@@ -18,15 +18,15 @@ from expunge.service.access.api_keys import (
     rotate_key,
     successor_ends,
 )
-from expunge.service.access.roles import SCOPES, KeyRole, role_of
+from expunge.service.access.roles import SCOPES, KeyRole
 from expunge.service.api.dependencies import Running, holding, problems, reading
 from expunge.service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from expunge.service.api.http.pagination import Listed
 from expunge.service.api.openapi import answer
-from expunge.service.api.problems import ApiProblem, not_found
-from expunge.service.api.types import Moment, RequestId, When
+from expunge.service.api.problems import ApiProblem
+from expunge.service.api.types import RequestId, When
+from expunge.service.api.views.keys import KeyView, find_key, key_view
 from expunge.service.infra.db import now
-from expunge.service.infra.tables import ApiKey
 from expunge.service.infra.time import SECOND, moment, rfc_3339
 
 router = APIRouter(tags=["keys"])
@@ -38,7 +38,9 @@ _PATH = "/v1/keys"
 class KeyOrder(BaseModel):
     """A key grants no more than the key that makes it holds, and ends no later."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"label": "privacy desk", "role": "privacy"}]}
+    )
 
     label: Label = ""
     scopes: list[Scope] = Field(
@@ -56,19 +58,6 @@ class KeyOrder(BaseModel):
     def granted(self) -> frozenset[Scope]:
         """Return all scopes that the key is to have."""
         return frozenset(self.scopes) | (SCOPES[self.role] if self.role is not None else frozenset())
-
-
-class KeyView(BaseModel):
-    id: str
-    prefix: str
-    label: str
-    actor: str = Field(description="who holds it: the id that the audit log names")
-    scopes: list[str]
-    role: KeyRole | None = Field(description="the role that has exactly these scopes; null: none has")
-    created_at: Moment
-    expires_at: Moment | None
-    revoked_at: Moment | None
-    key: str | None = Field(default=None, description="the key itself, shown once when it is made")
 
 
 @router.post(
@@ -104,7 +93,7 @@ def create(body: KeyOrder, service: Running, caller: Admin, response: Response) 
             actor_id=body.actor,
             origin=caller.origin,
         )
-        view = _view(session.get_one(ApiKey, made.id)).model_copy(update={"key": made.secret})
+        view = key_view(find_key(session, caller.tenant_id, made.id)).model_copy(update={"key": made.secret})
     response.headers["Location"] = f"{_PATH}/{view.id}"
     response.headers["Cache-Control"] = "no-store"
     return view
@@ -113,7 +102,7 @@ def create(body: KeyOrder, service: Running, caller: Admin, response: Response) 
 @router.get(_PATH, response_model=Listed[KeyView], responses=problems(), summary="List keys, revoked ones included")
 def index(service: Running, caller: Admin) -> Listed[KeyView]:
     with service.database.read() as session:
-        return Listed(data=[_view(key) for key in list_keys(session, caller.tenant_id)])
+        return Listed(data=[key_view(key) for key in list_keys(session, caller.tenant_id)])
 
 
 @router.get(_PATH + "/{key_id}", response_model=KeyView, responses=reading(404), summary="Show a key")
@@ -121,7 +110,7 @@ def show(
     key_id: RequestId, service: Running, caller: Admin, response: Response, if_none_match: IfNoneMatch = None
 ) -> KeyView:
     with service.database.read() as session:
-        return shown(_view(_find(session, caller.tenant_id, key_id)), response, if_none_match)
+        return shown(key_view(find_key(session, caller.tenant_id, key_id)), response, if_none_match)
 
 
 @router.delete(
@@ -132,10 +121,10 @@ def show(
 )
 def revoke(key_id: RequestId, service: Running, caller: Admin, response: Response, if_match: IfMatch = None) -> KeyView:
     with service.database.write() as session:
-        key = _find(session, caller.tenant_id, key_id, lock=True)
-        require(_view(key), if_match)
+        key = find_key(session, caller.tenant_id, key_id, lock=True)
+        require(key_view(key), if_match)
         revoke_key(session, key_id, caller.tenant_id)
-        return changed(_view(key), response)
+        return changed(key_view(key), response)
 
 
 @router.post(
@@ -155,8 +144,8 @@ def rotate(
     if_match: IfMatch = None,
 ) -> KeyView:
     with service.database.write() as session:
-        key = _find(session, caller.tenant_id, key_id, lock=True)
-        require(_view(key), if_match)
+        key = find_key(session, caller.tenant_id, key_id, lock=True)
+        require(key_view(key), if_match)
         if not caller.scopes.issuperset(key.scopes):
             raise ApiProblem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
         _require_within(session, caller, successor_ends(key, now(session)))
@@ -165,7 +154,7 @@ def rotate(
         )
         if made is None:
             raise ApiProblem(409, "key_ended", "The key is revoked or expired; make a new one instead.")
-        view = _view(session.get_one(ApiKey, made.id)).model_copy(update={"key": made.secret})
+        view = key_view(find_key(session, caller.tenant_id, made.id)).model_copy(update={"key": made.secret})
     response.headers["Location"] = f"{_PATH}/{view.id}"
     response.headers["Cache-Control"] = "no-store"
     return view
@@ -173,28 +162,7 @@ def rotate(
 
 def _require_within(session: Session, caller: Caller, ends: int | None) -> None:
     """Check that the new key ends no later than the caller's own. Raises ApiProblem (403)."""
-    own = session.get_one(ApiKey, caller.key_id).expires_at
+    own = find_key(session, caller.tenant_id, caller.key_id).expires_at
     if own is not None and (ends is None or ends > own):
         detail = f"Your key ends at {rfc_3339(own)}. A key that it makes or rotates must end no later."
         raise ApiProblem(403, "outlives_its_maker", detail, [{"pointer": "/expires_at", "detail": "must not be later"}])
-
-
-def _find(session: Session, tenant_id: str, key_id: str, *, lock: bool = False) -> ApiKey:
-    key = session.get(ApiKey, key_id, with_for_update=lock)
-    if key is None or key.tenant_id != tenant_id:
-        raise not_found("key")
-    return key
-
-
-def _view(key: ApiKey) -> KeyView:
-    return KeyView(
-        id=key.id,
-        prefix=key.prefix,
-        label=key.label,
-        actor=key.actor_id,
-        scopes=key.scopes,
-        role=role_of(key.scopes),
-        created_at=key.created_at,
-        expires_at=key.expires_at,
-        revoked_at=key.revoked_at,
-    )

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from expunge.service.cli.client import LOG, LOG_PAGE, connect, signed_log
-from expunge.service.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
+from expunge_client.cli.client import LOG, LOG_PAGE, connect, signed_log
+from expunge_client.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
 
 commands = typer.Typer(
     no_args_is_help=True, help="The audit log: list, verify, export. And `epsilon`: attack the claims of a recipe."

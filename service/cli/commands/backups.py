@@ -14,15 +14,17 @@ import typer
 from sqlalchemy import make_url
 
 from expunge.service.audit.witness import Contradicted, Witness
-from expunge.service.cli.output import AsJson, CommandError, errors, show_facts, show_json
+from expunge.service.cli.errors import told
 from expunge.service.infra.db import Database
 from expunge.service.infra.files import folder_at
 from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import DEFAULT_TENANT
 from expunge.service.models.restore_guard import confirm
+from expunge_client.cli.output import AsJson, CommandError, errors, show_facts, show_json
 
 
+@told()
 def backup(file: Annotated[Path, typer.Argument(help="Where to write the copy; it must not exist.")]) -> None:
     """Copy the database while it runs. The key store and the secrets are never part of it."""
     if file.exists():
@@ -35,6 +37,7 @@ def backup(file: Annotated[Path, typer.Argument(help="Where to write the copy; i
     errors.print(f"written: {file}", markup=False)
 
 
+@told()
 def restore(
     log: Annotated[list[Path] | None, typer.Option(help="An exported audit log; one for each tenant.")] = None,
     confirm_it: Annotated[bool, typer.Option("--confirm", help="The report is read: let the service write.")] = False,

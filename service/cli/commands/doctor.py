@@ -8,10 +8,12 @@ from itertools import chain
 import typer
 
 from expunge.service.cli.checks import Finding, ask_worker, examine
-from expunge.service.cli.output import FAILED, AsJson, output, show_json
+from expunge.service.cli.errors import told
 from expunge.service.infra.settings import Settings
+from expunge_client.cli.output import FAILED, AsJson, output, show_json
 
 
+@told()
 def doctor(as_json: AsJson = False) -> None:
     """Look at secrets, stores, disk, broker, database, clocks, processes, recipes and generations. Exit 1 on a
     fault.

@@ -1,4 +1,4 @@
-"""``expunge check``, ``advise`` and ``evaluate``: a recipe, looked at by a separate process (torch)."""
+"""``expunge check`` and ``evaluate``: a recipe, looked at by a separate process (torch)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from importlib.util import find_spec
 
 import typer
 
-from expunge.service.cli.client import connect
-from expunge.service.cli.output import USAGE, CommandError
+from expunge.service.cli.errors import told
 from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import recipes_of
+from expunge_client.cli.client import connect
+from expunge_client.cli.output import USAGE, CommandError
+
+FORWARDED = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""every option, --help too, is that of the module that is run"""
+evaluate, check = (typer.Typer(add_completion=False, rich_markup_mode=None) for _ in range(2))
 
 
-def evaluate(context: typer.Context) -> None:
+@evaluate.command(add_help_option=False, context_settings=FORWARDED)
+@told()
+def evaluate_model(context: typer.Context) -> None:
     """Measure all methods on a model (NAME) or a recipe (--recipe PATH), next to retraining and doing nothing."""
     arguments = list(context.args)
     if arguments and not arguments[0].startswith("-"):
@@ -23,13 +30,9 @@ def evaluate(context: typer.Context) -> None:
     run_module("expunge_lab.evaluate", arguments)
 
 
-def advise(context: typer.Context) -> None:
-    """Measure what each method guarantees and costs on a recipe (--recipe PATH), next to retraining; recommend one."""
-    run_module("expunge_lab.advise", context.args)
-
-
-def check(context: typer.Context) -> None:
-    """Check a recipe (PATH) in seconds: that it runs, repeats and may grow, and what each method can have."""
+@check.command(add_help_option=False, context_settings=FORWARDED)
+def check_recipe(context: typer.Context) -> None:
+    """Check a recipe (PATH): that it runs, repeats and may grow, and which guarantee each method can have."""
     run_module("expunge.workers.check", context.args)
 
 

@@ -25,7 +25,7 @@ from expunge.service.access.roles import SCOPES, KeyRole, remark, role_of
 from expunge.service.audit.key_rotation import keep_handovers, rotate
 from expunge.service.audit.log import newest_key
 from expunge.service.audit.signed_note import Signer
-from expunge.service.cli.output import AsCsv, AsJson, CommandError, errors, show_hint, show_json, show_list
+from expunge.service.cli.errors import told
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.files import folder_at
 from expunge.service.infra.migrate import SchemaState, schema_state
@@ -34,6 +34,7 @@ from expunge.service.infra.settings import Settings, adopt_secret, next_secret
 from expunge.service.infra.tables import ActorName
 from expunge.service.infra.tenants import DEFAULT_TENANT
 from expunge.service.infra.time import DAY_SECONDS, HOUR_SECONDS, SECOND
+from expunge_client.cli.output import AsCsv, AsJson, CommandError, errors, show_hint, show_json, show_list
 
 commands = typer.Typer(
     no_args_is_help=True,
@@ -44,6 +45,7 @@ Tenant = Annotated[str, typer.Option(help="Whose keys.")]
 
 
 @commands.command("create")
+@told()
 def create(
     label: Annotated[str, typer.Option(help="What the key is for, or who holds it.")] = "",
     actor: Annotated[
@@ -86,6 +88,7 @@ def create(
 
 
 @commands.command("list")
+@told()
 def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """List all keys, revoked ones included. The keys themselves are not shown."""
     with _database(Settings()) as database, database.read() as session:
@@ -109,6 +112,7 @@ def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False, as_csv: A
 
 
 @commands.command("rotate")
+@told()
 def rotate_one(
     key: Annotated[str, typer.Argument(help="Id or prefix of the key.")],
     overlap_hours: Annotated[int, typer.Option(help="How long the old key still works.", min=0)] = 24,
@@ -126,6 +130,7 @@ def rotate_one(
 
 
 @commands.command("revoke")
+@told()
 def revoke(
     key: Annotated[str, typer.Argument(help="Id or prefix of the key.")], tenant: Tenant = DEFAULT_TENANT
 ) -> None:
@@ -138,6 +143,7 @@ def revoke(
 
 
 @commands.command("actors")
+@told()
 def actors(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """List all actors, who hold the keys: the ids that the audit log names, and their names."""
     with _database(Settings()) as database, database.read() as session:
@@ -147,6 +153,7 @@ def actors(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False, as_csv: AsC
 
 
 @commands.command("rename")
+@told()
 def rename(
     actor: Annotated[str, typer.Argument(help="Id of the actor.")],
     name: Annotated[str, typer.Argument(help="The new name.")],
@@ -159,6 +166,7 @@ def rename(
 
 
 @commands.command("erase")
+@told()
 def erase(actor: Annotated[str, typer.Argument(help="Id of the actor.")], tenant: Tenant = DEFAULT_TENANT) -> None:
     """Erase an actor's name and the labels of their keys. The audit log keeps the id alone."""
     with _database(Settings()) as database, database.write() as session:
@@ -167,6 +175,7 @@ def erase(actor: Annotated[str, typer.Argument(help="Id of the actor.")], tenant
 
 
 @commands.command("rotate-signing")
+@told()
 def rotate_signing() -> None:
     """Sign the log and certificates with a new key from now on; the old one is retired in the log.
 

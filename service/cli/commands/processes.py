@@ -15,8 +15,7 @@ import typer
 
 from expunge.service.access.api_keys import Scope, authenticate, create_key
 from expunge.service.audit.signed_note import Signer
-from expunge.service.cli.client import Account
-from expunge.service.cli.output import CommandError, errors, output
+from expunge.service.cli.errors import told
 from expunge.service.cli.supervisor import Child, Supervisor, children
 from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import compare
@@ -24,10 +23,13 @@ from expunge.service.infra.migrate import migrate as migrate_schema
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import REGULATION_FILE, RegulationName, Settings, ensure_secrets, session_key
+from expunge_client.cli.client import Account
+from expunge_client.cli.output import CommandError, errors, output
 
 READY_SECONDS = 90.0
 
 
+@told()
 def migrate() -> None:
     """Bring the database to the schema of this release; in development also create missing secrets."""
     try:
@@ -39,6 +41,7 @@ def migrate() -> None:
     errors.print("The database has the current schema.")
 
 
+@told()
 def api() -> None:
     """Run the API process alone, in the foreground."""
     host, port = Settings().address
@@ -60,6 +63,7 @@ def scheduler() -> None:
     _become(["-m", "expunge.workers.main", "scheduler"])
 
 
+@told()
 def up(
     port: Annotated[int | None, typer.Option(help="Port of the API; 0 takes a free one.")] = None,
 ) -> None:
@@ -195,7 +199,7 @@ def _greet(account: Account, page: str) -> None:
     lines = [
         f"The page: {page}",
         *(["  (this link logs you in once, within five minutes, on this machine)"] if page != account.url else []),
-        f"Expunge runs at {account.url} (docs: {account.url}/docs)",
+        f"Expunge runs at {account.url} (its calls: {account.url}/openapi.json)",
         f"API key: {account.api_key}",
         "",
         f"curl -s {account.url}/v1/models {header} {json_header} -d '{model}'",

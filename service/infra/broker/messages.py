@@ -24,7 +24,7 @@ LARGEST_BYTES = 16_384
 FAILED_NOTIFICATIONS = Counter(
     "expunge_notifications_failed",
     "Notifications that could not be sent; the scheduler's sweep repairs them",
-    registry=None,  # expunge.service.api.metrics registers it: it is shown before celery is loaded
+    registry=None,  # expunge.service.api.views.metrics registers it: it is shown before celery is loaded
 )
 _TAG = re.compile(r"[0-9a-zA-Z-]{1,64}")
 

@@ -1,6 +1,5 @@
 """The tables. One schema for SQLite and PostgreSQL."""
 
-from expunge.service.infra.tables.feeds import FeedItem, FeedMatch
 from expunge.service.infra.tables.installation import (
     ActorName,
     ApiKey,
@@ -32,7 +31,6 @@ from expunge.service.infra.tables.models import (
     Version,
     WorkUnit,
 )
-from expunge.service.infra.tables.opendsr import OpendsrRequest
 from expunge.service.infra.tables.record import Record, Serial
 from expunge.service.infra.tables.requests import (
     LONGEST_REASON,
@@ -60,8 +58,6 @@ __all__ = [
     "DeletionRequest",
     "EndedSession",
     "Erasure",
-    "FeedItem",
-    "FeedMatch",
     "Generation",
     "Heartbeat",
     "Hold",
@@ -71,7 +67,6 @@ __all__ = [
     "LogCheck",
     "Membership",
     "Model",
-    "OpendsrRequest",
     "PhaseSeconds",
     "Record",
     "Removal",

@@ -159,8 +159,6 @@ class WebhookEndpoint(Record):
     tenant_id: Mapped[str] = mapped_column(Name, index=True)
     url: Mapped[str] = mapped_column(String(2048))
     kinds: Mapped[list[str]]
-    protocol: Mapped[str] = mapped_column(String(8), default="standard", server_default=text("'standard'"))
-    """whose headers deliveries carry: ``standard`` (Standard Webhooks) or ``opendsr`` (its status callbacks)"""
     created_at: Mapped[int] = mapped_column(Moment)
     disabled_at: Mapped[int | None] = mapped_column(Moment)
 

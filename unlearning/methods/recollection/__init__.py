@@ -1,6 +1,6 @@
 """Hessian-free recollection (HF, arXiv 2404.01712): one vector per person; forgetting is one addition.
 
-Three forms; ``Training.converge`` and ``rank`` decide which applies.
+Two forms; ``Training.converge`` decides which applies.
 
 **Trajectory** (eq. 8-10 of the paper). With g_t the full batch gradient, decay included, phi(g) = min(1, C/||g||) g the
 clipped one and D_t its derivative at g_t (``curvature.clipped_map``; the identity where the step is not clipped):
@@ -21,24 +21,18 @@ samples sum to the published vector of the person); all people advance together 
 S = sum a_u over everyone forgotten so far. S adds nothing to what the remaining vectors tell: all vectors of the
 renormalised form sum to H^{-1} grad F(w_0) = 0.
 
-**Chosen people** (``Recipe.vectors_for``): a vector is kept for these alone, in the first two forms. Everyone's samples
-carry it, so that it is the same vector. ``forget`` refuses everyone else as ``VectorsMissing``.
-
-**Sketch** (``sketch.py``), chosen by ``rank``: a few numbers for each person in place of a trajectory's
-vectors, for models where one vector each costs too much. An update then needs the forgotten samples, and it is refused
-as ``OutOfTolerance`` where the probes say that it is too far from the exact vectors.
+**Chosen people** (``Recipe.vectors_for``): a vector is kept for these alone, in both forms. Everyone's samples carry
+it, so that it is the same vector. ``forget`` refuses everyone else as ``VectorsMissing``.
 
 **Repair** (``repair_epochs``, the paper's OUR strategy; ``repair.py``): after the addition the training runs
 on for some passes over who is left, and every remaining vector follows it; with ``repair_tolerance`` only where the
-accuracy has fallen. Trajectory form with exact vectors alone: a converged update ends in a minimiser already, and a
-sketch's numbers cannot follow a step.
+accuracy has fallen. Trajectory form alone: a converged update ends in a minimiser already.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
 import torch
@@ -46,7 +40,6 @@ from torch import Tensor
 
 from unlearning.methods.recollection import room
 from unlearning.methods.recollection.repair import accuracy_of, due, repaired, require_open_end, require_room
-from unlearning.methods.recollection.sketch import Sketch, require_steps_fit
 from unlearning.methods.recollection.vectors import (
     CARRIED_BY,
     CURVATURES,
@@ -54,7 +47,6 @@ from unlearning.methods.recollection.vectors import (
     Converged,
     Followed,
     Form,
-    Sketched,
     added_along,
     added_at_minimiser,
     counts,
@@ -64,7 +56,6 @@ from unlearning.methods.recollection.vectors import (
 from unlearning.model.descent.plan import REFERENCES
 from unlearning.model.method import Method, require_followed
 from unlearning.model.problem import Problem
-from unlearning.model.training import steps_per_epoch
 from unlearning.quality.distance_left import calibration_sets, distance_left
 from unlearning.quality.simulate import left_by
 from unlearning.types import (
@@ -75,7 +66,6 @@ from unlearning.types import (
     Json,
     Learned,
     Need,
-    OutOfTolerance,
     Progress,
     RecipeError,
     Refused,
@@ -104,10 +94,6 @@ class Recollection(Method):
             carried. 0: none; more needs the retained samples and rewrites all vectors at each repair.
         repair_tolerance: an update is repaired where the holdout accuracy is more than this, a fraction, below that of
             the preparation (the paper repairs where it "significantly drops"). None: every update is.
-        rank: None for exact vectors; otherwise the sketch's directions, with ``probes``, ``tolerance``, ``updates``,
-            ``oversampling`` and ``stability`` as ``unlearning.methods.recollection.sketch.Sketch`` has them.
-        probe_seed: of the sketch's probes, which must be secret. None: drawn from the operating system. To be given
-            only where a preparation is to repeat bit for bit; a policy cannot name it.
     """
 
     name: ClassVar[str] = "recollection"
@@ -124,19 +110,10 @@ class Recollection(Method):
     calibration_share: float = 0.05
     repair_epochs: int = 0
     repair_tolerance: float | None = None
-    rank: int | None = None
-    probes: int = 32
-    tolerance: float = 0.25
-    updates: int = 100
-    oversampling: float = 1.25
-    stability: float = 10.0
-    probe_seed: int | None = field(default=None, metadata={"secret": True})  # nosec B105
 
     @property
     def needs(self) -> frozenset[Need]:
-        """Name what an update reads: a sketch the forgotten samples, a repair everyone's vectors, otherwise nothing."""
-        if self.rank is not None:
-            return frozenset({Need.FORGOTTEN})
+        """Name what an update reads: a repair those who stay and everyone's vectors, otherwise nothing."""
         return frozenset({Need.RETAINED, Need.VECTORS}) if self.repair_epochs else frozenset()
 
     def __post_init__(self) -> None:
@@ -146,17 +123,12 @@ class Recollection(Method):
             raise ValueError(f"curvature is {self.curvature!r}; it must be one of {tuple(CURVATURES)}.")
         if self.carried_by not in (None, *CARRIED_BY):
             raise ValueError(f"carried_by is {self.carried_by!r}; it must be None or one of {CARRIED_BY}.")
-        if self.rank is not None and self.carried_by == "others":
-            raise ValueError("carried_by others needs exact vectors: leave rank out, or carry by everyone.")
         if self.calibration_count < 1 or not 0.0 < self.calibration_share < 1.0:
             raise ValueError("calibration_count must be at least 1 and calibration_share in (0, 1).")
-        if self.rank is not None and (self.curvature != "hessian" or self.repair_epochs):
-            raise ValueError("rank needs curvature hessian and no repair_epochs.")
         if self.repair_epochs < 0:
             raise ValueError("repair_epochs must be 0 or more.")
         if self.repair_tolerance is not None and not (self.repair_epochs and 0.0 <= self.repair_tolerance < 1.0):
             raise ValueError("repair_tolerance needs repair_epochs, and must be at least 0 and below 1.")
-        self._sketch(self.rank or 1)  # refuses values outside their range
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """Compute every person's vector and measure whether adding them helps.
@@ -167,8 +139,7 @@ class Recollection(Method):
 
         Raises:
             Refused: no trajectory, a reference that the form does not approximate, clipped samples, one person
-                only, no memory for what it keeps, or a distance left of ``threshold`` or more; for the sketch also a
-                converged or an unstable training, or a calibration set beyond the tolerance.
+                only, no memory for what it keeps, or a distance left of ``threshold`` or more.
         """
         require_followed(self, problem.recipe)
         form = self._form(problem, learned)
@@ -176,39 +147,31 @@ class Recollection(Method):
         if self.repair_epochs:
             require_open_end(problem)
             require_room(problem, examples)
-        if self.rank is None:
-            people = len(self.holders(problem, examples))
-            size = people * problem.dimension * problem.dtype.itemsize
-            what = f"The exact vectors of {people} people, {problem.dimension} numbers each,"
-            room.require_room(what, size, problem.device, "Use rewind or retrain.")
+        people = len(self.holders(problem, examples))
+        size = people * problem.dimension * problem.dtype.itemsize
+        what = f"The exact vectors of {people} people, {problem.dimension} numbers each,"
+        room.require_room(what, size, problem.device, "Use rewind or retrain.")
         state = form.state(examples, lambda share: progress(0.7 * share))
         if learned.trajectory is not None and self.repair_epochs:
             more = {"steps": len(learned.trajectory), "accuracy": accuracy_of(problem, state.weights)}
             state = replace(state, facts={**state.facts, **more})
         return self._measured(form, problem, state, examples, vectors=Vectors(state.vectors), progress=progress)
 
-    def require_size(self, problem: Problem, samples: int) -> None:
-        """Raise Refused where a sketch's weights before each step do not fit into the free memory."""
-        if self.rank is not None and problem.recipe.weights is None:
-            require_steps_fit(problem, steps_per_epoch(problem, samples) * problem.training.epochs)
-
     def growth(self, problem: Problem) -> int:
         """Return 2 where each person's vector is carried through everyone's samples, and 1 where all share the work."""
-        shared = problem.dimension <= DENSE_LIMIT if problem.training.converge is not None else self.rank is not None
-        return 1 if shared else 2
+        return 1 if problem.training.converge is not None and problem.dimension <= DENSE_LIMIT else 2
 
     def length(self, problem: Problem) -> int:
-        """Return d; for the sketch the numbers that every row has."""
-        return problem.dimension if self.rank is None else self.rank + self.probes
+        return problem.dimension
 
     def holders(self, problem: Problem, examples: Examples) -> list[str]:
         """Return whom a vector is kept for, in sorted order: everyone, or whom the recipe's ``vectors_for`` names."""
         return holders(problem, examples)
 
     def divides(self, problem: Problem, learned: Learned) -> bool:
-        """Tell whether people's vectors are computed apart: exact ones along a trajectory are. A sketch's come from
-        the same products, a converged model's from one factorisation, and a repair holds everyone's together."""
-        return type(self._form(problem, learned)) is Followed and not self.repair_epochs
+        """Tell whether people's vectors are computed apart: those along a trajectory are. A converged model's come
+        from one factorisation, and a repair holds everyone's together."""
+        return isinstance(self._form(problem, learned), Followed) and not self.repair_epochs
 
     def part(
         self,
@@ -264,14 +227,11 @@ class Recollection(Method):
         ``retain`` is read by a repair alone.
 
         Raises:
-            OutOfTolerance: the sketch's receipt exceeds its tolerance, or its updates are used up.
-            Refused: a person has no vector, or no sample would be left; for the sketch, the samples are missing; a
-                repair lacks the retained samples or diverges.
+            Refused: a person has no vector, or no sample would be left; a repair lacks the retained samples or
+                diverges.
         """
         if not forget:
             return Forgotten(state)
-        if self.rank is not None:
-            return self._sketch(self.rank).forget(problem, state, forget)
         total = sum_of(forget.vectors, forget.people, state.weights)
         samples, before = counts(state)
         gone = before + len(forget.positions)
@@ -296,9 +256,6 @@ class Recollection(Method):
             evidence["distance_repaired"] = float((fresh.weights - state.weights).norm())
         return Forgotten(fresh, evidence)
 
-    def _sketch(self, rank: int) -> Sketch:
-        return Sketch(rank, self.probes, self.tolerance, self.updates, self.oversampling, self.stability)
-
     def _form(self, problem: Problem, learned: Learned) -> Form:
         if problem.training.converge is not None:
             return self._converged(problem, learned)
@@ -314,15 +271,9 @@ class Recollection(Method):
             )
         if problem.training.sample_clip is not None:
             raise Refused("sample_clip is set: recollections follow batch clipping only.", "Use rewind or retrain.")
-        if self.rank is None:
-            return Followed(problem, learned.weights, learned.trajectory, self.curvature, self.carried_by or "others")
-        seed = secrets.randbits(62) if self.probe_seed is None else self.probe_seed
-        sketch = self._sketch(self.rank)
-        return Sketched(problem, learned.weights, learned.trajectory, self.curvature, "everyone", sketch, seed)
+        return Followed(problem, learned.weights, learned.trajectory, self.curvature, self.carried_by or "others")
 
     def _converged(self, problem: Problem, learned: Learned) -> Converged:
-        if self.rank is not None:
-            raise Refused("The training converges, and a sketch follows a trajectory.", "Leave rank out.")
         if self.repair_epochs:
             raise Refused(
                 "The training converges, and its updates end in a minimiser without repair.",
@@ -340,13 +291,7 @@ class Recollection(Method):
             self._chosen(problem, examples), self.calibration_share, self.calibration_count, problem.training.seed
         )
         sets = [(replace(state, vectors=dict(vectors.read(chosen.people))), chosen) for chosen in drawn]
-        try:
-            measured = [self._measure(form, problem, theirs, examples, chosen) for theirs, chosen in sets]
-        except OutOfTolerance:
-            raise Ineffective(
-                f"With rank {self.rank} a calibration set is beyond the tolerance of {self.tolerance:g}.",
-                "Raise rank or tolerance, or leave rank out for exact vectors.",
-            ) from None
+        measured = [self._measure(form, problem, theirs, examples, chosen) for theirs, chosen in sets]
         found: dict[str, Json] = {
             "distance_left": sum(measured) / len(measured),
             "distance_left_sets": cast("list[Json]", measured),
@@ -367,14 +312,12 @@ class Recollection(Method):
     def _require_chosen(self, problem: Problem, examples: Examples) -> None:
         if problem.recipe.vectors_for is None:
             return
-        if self.rank is not None:
-            raise Refused("vectors_for chooses among exact vectors, and a sketch keeps none.", "Leave rank out.")
         if len(self.holders(problem, examples)) < 2:
             raise Refused("vectors_for names fewer than two people of the samples.", "Name more, or use retrain.")
 
     def _followed(self, problem: Problem, learned: Learned) -> Followed:
         form = self._form(problem, learned)
-        if type(form) is not Followed:
+        if not isinstance(form, Followed):
             raise Refused("This preparation is not shared out.", "Prepare it in one piece.")
         return form
 

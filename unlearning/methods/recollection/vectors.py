@@ -1,4 +1,4 @@
-"""Where recollections come from: along a trajectory, exactly or by a sketch, or at a minimiser.
+"""Where recollections come from: along a trajectory, or at a minimiser.
 
 The equations are in ``unlearning/methods/recollection/__init__.py``.
 """
@@ -13,7 +13,6 @@ from typing import TypeAlias, cast
 import torch
 from torch import Tensor
 
-from unlearning.methods.recollection.sketch import Sketch
 from unlearning.model.convex import converge, require_strongly_convex
 from unlearning.model.curvature import (
     Products,
@@ -32,7 +31,6 @@ from unlearning.model.training import Batch, replay, retrace, step_gradient
 from unlearning.types import (
     Examples,
     Json,
-    Learned,
     Progress,
     Refused,
     State,
@@ -161,16 +159,6 @@ class Followed:
 
     def _product(self, data: Products, v: Tensor) -> Tensor:
         return data(v.unsqueeze(0))[0] + self.problem.decay * v
-
-
-@dataclass(frozen=True)
-class Sketched(Followed):
-    sketch: Sketch
-    seed: int
-
-    def state(self, examples: Examples, progress: Progress) -> State:
-        learned = Learned(self.weights, self.trajectory)
-        return self.sketch.prepare(self.problem, examples, learned, self.seed, progress)
 
 
 @dataclass(frozen=True)

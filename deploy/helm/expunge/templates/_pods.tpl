@@ -28,18 +28,6 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - {name: EXPUNGE_KEY_FOLDER, value: {{ .Values.storage.keyFolder.url | default "/var/lib/expunge/keys" | quote }}}
 {{- end -}}
 
-{{- define "expunge.opendsr" -}}
-{{- with .Values.opendsr }}
-{{- if .url }}
-- {name: EXPUNGE_OPENDSR_URL, value: {{ .url | quote }}}
-- {name: EXPUNGE_OPENDSR_KEY_FILE, value: /run/secrets/expunge/opendsr.key}
-- {name: EXPUNGE_OPENDSR_CERTIFICATE_FILE, value: /run/secrets/expunge/opendsr.pem}
-- {name: EXPUNGE_OPENDSR_IDENTITIES, value: {{ .identities | quote }}}
-- {name: EXPUNGE_OPENDSR_CALLBACK_HOSTS, value: {{ .callbackHosts | quote }}}
-{{- end }}
-{{- end }}
-{{- end -}}
-
 {{- define "expunge.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}

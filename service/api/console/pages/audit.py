@@ -9,23 +9,17 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
-from sqlalchemy import or_, select
-from sqlalchemy.orm import Session
 
 from expunge.service.access.api_keys import Scope
-from expunge.service.api.console import views
-from expunge.service.api.console.actors import actors_of
 from expunge.service.api.console.render import HEADERS, PageRoute
 from expunge.service.api.console.visit import Visit, Visitor
 from expunge.service.api.http.pagination import NumberCursor
-from expunge.service.api.problems import not_found
 from expunge.service.api.routes import audit
 from expunge.service.api.types import LARGEST_NUMBER
-from expunge.service.audit import merkle as tree
+from expunge.service.api.views.log import InclusionView, actors_of, inclusion, log_state, own_entries, own_entry
+from expunge.service.audit import merkle
 from expunge.service.audit.signed_note import NotAuthentic, Signer
-from expunge.service.audit.succession import ROTATED
 from expunge.service.infra.settings import SettingsError
-from expunge.service.infra.tables import AuditEntry
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _ROWS = 50
@@ -45,18 +39,18 @@ def index(
 ) -> Response:
     """Show the tenant's own entries, newest first. ``before``: the index that the page begins below."""
     visit.need(Scope.AUDIT_READ)
-    mine = or_(AuditEntry.tenant_id == visit.caller.tenant_id, AuditEntry.kind == ROTATED)
-    rows = select(AuditEntry).where(mine, AuditEntry.log_index.is_not(None))
-    if before is not None:
-        rows = rows.where(AuditEntry.log_index < int(before))
-    if kind:
-        rows = rows.where(AuditEntry.kind.startswith(f"{kind}.", autoescape=True))
-    if request:
-        rows = rows.where(AuditEntry.request_id == request)
+    tenant = visit.caller.tenant_id
     with visit.service.database.read() as session:
-        found = session.scalars(rows.order_by(AuditEntry.log_index.desc()).limit(_ROWS + 1)).all()
-        state = views.log_state(session)
-        actors = actors_of(session, visit.caller.tenant_id, found)
+        found = own_entries(
+            session,
+            tenant,
+            before=None if before is None else int(before),
+            kind=kind,
+            request=request,
+            limit=_ROWS + 1,
+        )
+        state = log_state(session)
+        actors = actors_of(session, tenant, found)
     more = found[_ROWS - 1].log_index if len(found) > _ROWS else None
     chosen = {"kind": kind, "request": request}
     return visit.page(
@@ -77,26 +71,23 @@ def show(index: Annotated[int, Path(ge=0, le=LARGEST_NUMBER)], visit: Visitor) -
     """Show an entry, and check its proof against the signed head."""
     visit.need(Scope.AUDIT_READ)
     with visit.service.database.read() as session:
-        entry = session.scalar(select(AuditEntry).where(AuditEntry.log_index == index))
-        if entry is None or (entry.tenant_id != visit.caller.tenant_id and entry.kind != ROTATED):
-            raise not_found("audit_entry")
-        proof, fault = _checked(session, visit, index)
+        entry = own_entry(session, visit.caller.tenant_id, index)
+        proof = inclusion(session, str(index))
+    fault = _fault_of(visit, proof, entry.body)
     text = json.dumps(json.loads(entry.body), indent=2)
     return visit.page("audit_entry.html", entry=entry, text=text, proof=proof, fault=fault)
 
 
-def _checked(session: Session, visit: Visit, index: int) -> tuple[audit.InclusionView, str]:
-    """Return the entry's proof, and why it does not lead from the entry's text to the signed head; empty: it does."""
-    proof = audit.inclusion(session, str(index))
-    body = session.scalars(select(AuditEntry.body).where(AuditEntry.log_index == index)).one()
+def _fault_of(visit: Visit, proof: InclusionView, body: str) -> str:
+    """Return why the proof does not lead from the entry's text to the signed head; empty: it does."""
     try:
         head = Signer.of(visit.service.settings).verifier.checkpoint(proof.checkpoint)
     except (NotAuthentic, SettingsError) as error:
-        return proof, str(error)
+        return str(error)
     hashes = [b64decode(each) for each in proof.hashes]
-    if tree.verify_inclusion(tree.leaf_hash(body.encode()), index, head.size, hashes, head.root):
-        return proof, ""
-    return proof, "The entry's text and its proof do not lead to the signed head: the entry was edited or moved."
+    if merkle.verify_inclusion(merkle.leaf_hash(body.encode()), proof.index, head.size, hashes, head.root):
+        return ""
+    return "The entry's text and its proof do not lead to the signed head: the entry was edited or moved."
 
 
 def _lines(visit: Visit, head: str) -> Iterator[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from expunge.service.access.api_keys import Scope
-from expunge.service.api.console import views
 from expunge.service.api.console.render import PageRoute
 from expunge.service.api.console.visit import Visitor
+from expunge.service.api.views.consumers import consumer_rows, worst_first
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -16,5 +16,5 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 def index(visit: Visitor) -> Response:
     visit.need(Scope.MODELS_READ)
     with visit.service.database.read() as session:
-        rows = views.consumer_rows(session, visit.caller.tenant_id)
+        rows = worst_first(consumer_rows(session, visit.caller.tenant_id))
     return visit.page("consumers.html", consumers=rows)

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 from pydantic import ValidationError
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from expunge.service.access.api_keys import Scope
-from expunge.service.api.console import charts, views
+from expunge.service.api.console import charts
 from expunge.service.api.console.forms import Form, field
 from expunge.service.api.console.render import HEADERS, PageRoute
 from expunge.service.api.console.visit import PageAction, Visitor
 from expunge.service.api.console.ways import ways
 from expunge.service.api.console.words import span
 from expunge.service.api.problems import ApiProblem, not_found
-from expunge.service.api.routes.models import consumers, lifecycle, models, retrains, versions
+from expunge.service.api.routes.models import consumers, lifecycle, retrains, versions
 from expunge.service.api.types import ModelName
-from expunge.service.infra.tables import Generation, Model
+from expunge.service.api.views.consumers import consumer_rows, worst_first
+from expunge.service.api.views.models import (
+    ModelRow,
+    budget_changes,
+    charges_lately,
+    find_model,
+    model_row,
+    model_view,
+    retrains_of,
+)
+from expunge.service.api.views.versions import VersionView, versions_of
+from expunge.service.infra.db import now
 from expunge.service.models.policy import CHANGEABLE
 from expunge.service.models.retire import SERVED
 from expunge.service.models.retrain_plan import measured_seconds, plan_of
+from unlearning.accounting.budget import updates_left
 from unlearning.accounting.policy import Policy
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -64,20 +75,23 @@ _CHOICES = {"fallback": ("retrain", "hold"), "complete_when": ("published", "ser
 def show(name: ModelName, visit: Visitor) -> Response:
     visit.need(Scope.MODELS_READ)
     with visit.service.database.read() as session:
-        found = models.find(session, visit.caller.tenant_id, name)
-        row = views.model_row(session, found)
-        shown = views.versions(session, found)
-        words = views.forecast(session, row.generation) if row.generation else ""
+        found = find_model(session, visit.caller.tenant_id, name)
+        row = model_row(session, found)
+        shown, at = versions_of(session, found), now(session)
+        words = _forecast(session, row, at)
+        reports = [each.report or {} for each in retrains_of(session, found)]
         facts = {
             "row": row,
             "versions": shown,
-            "consumers": views.consumer_rows(session, visit.caller.tenant_id, found),
+            "consumers": worst_first(consumer_rows(session, models=[found.id])),
             "forecast": words,
-            "budget": views.budget_plot(session, row.generation, words) if row.generation else None,
-            "accuracy": charts.accuracy(shown),
+            "budget": charts.updates_left(budget_changes(session, row.generation), at, words)
+            if row.generation
+            else None,
+            "accuracy": charts.accuracy([(each.number, each.published_at, each.holdout_accuracy) for each in shown]),
             "plan": plan_of(session, found),
-            "counted": _last_count(session, found),
-            "ways": ways(models.view_of(session, found).actions, visit.caller),
+            "counted": next((each for report in reports if (each := report.get("changes"))), None),
+            "ways": ways(model_view(session, found).actions, visit.caller),
             "policy": {each: Policy.from_json(found.policy).to_json()[each] for each in CHANGEABLE},
             "busy": found.status == "preparing" or row.waiting > 0,
         }
@@ -100,7 +114,7 @@ def download(name: ModelName, visit: Visitor) -> Response:
 @router.get("/console/models/{name}/versions/{number}.json")
 def version_file(name: ModelName, number: versions.Number, visit: Visitor) -> Response:
     """Send what a version claims and which requests it carried out, as the API shows it."""
-    view: versions.VersionView = visit.call(versions.show, name=name, number=number)
+    view: VersionView = visit.call(versions.show, name=name, number=number)
     headers = HEADERS | {"Content-Disposition": f'attachment; filename="{name}-version-{view.number}.json"'}
     return Response(view.model_dump_json(indent=2), headers=headers, media_type="application/json")
 
@@ -129,7 +143,7 @@ def act(name: ModelName, action: str, visit: Visitor, fields: Form) -> Response:
     chosen = ACTIONS[action]
     if action == "retrain":
         with visit.service.database.read() as session:
-            warning = _cost(session, models.find(session, visit.caller.tenant_id, name))
+            warning = _cost(model_row(session, find_model(session, visit.caller.tenant_id, name)))
         chosen = PageAction(chosen.label, chosen.route, chosen.done, warning)
     trains = chosen.route is retrains.retrain
     body = {"body": retrains.RetrainOrder(dry_run=action == "dry-run")} if trains else {}
@@ -154,22 +168,20 @@ def _value(name: str, text: str) -> str | int | float | None:
         raise ApiProblem(422, "form_incomplete", f"{name} is a number. Nothing was changed.") from None
 
 
-def _cost(session: Session, model: Model) -> str:
+def _forecast(session: Session, row: ModelRow, at: int) -> str:
+    if row.generation is None:
+        return ""
+    left = updates_left(row.generation.spent, row.generation.budget, row.generation.budget_cost)
+    return charts.forecast(left, *charges_lately(session, row.generation, at), at)
+
+
+def _cost(row: ModelRow) -> str:
     """Write what a retrain takes and what it serves."""
-    generation = session.get(Generation, model.generation_id) if model.generation_id else None
-    seconds = measured_seconds(generation) if generation else None
+    seconds = measured_seconds(row.generation) if row.generation else None
     took = "nobody has timed a training of this model" if seconds is None else f"the last training took {span(seconds)}"
-    waiting = views.model_row(session, model).waiting
     serves = {0: "No request waits for it.", 1: "It serves the request that waits, too."}
     return (
         f"The model is trained again on what its recipe gives now, without anyone who asked to be forgotten: {took}. "
-        f"{serves.get(waiting, f'It serves the {waiting:,} requests that wait, too.')} The current version is served "
-        "until the new one is ready. The new generation begins a new budget."
+        f"{serves.get(row.waiting, f'It serves the {row.waiting:,} requests that wait, too.')} The current version is "
+        "served until the new one is ready. The new generation begins a new budget."
     )
-
-
-def _last_count(session: Session, model: Model) -> dict[str, int] | None:
-    """Return what the newest retrain or dry run counted in the recipe's data; None: nothing was counted."""
-    newest = select(Generation).where(Generation.model_id == model.id).order_by(Generation.id.desc()).limit(5)
-    reports = [each.report or {} for each in session.scalars(newest)]
-    return next((each["changes"] for each in reports if each.get("changes")), None)

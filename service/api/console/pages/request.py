@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
-from sqlalchemy.orm import Session
 
 from expunge.service.access.api_keys import Scope
 from expunge.service.access.four_eyes import Act, consented
-from expunge.service.api.console import views
 from expunge.service.api.console.forms import Fields, Form, field, filled
 from expunge.service.api.console.render import PageRoute
 from expunge.service.api.console.visit import PageAction, Visitor
 from expunge.service.api.console.ways import ways
 from expunge.service.api.problems import not_found
-from expunge.service.api.request_views import Justification
-from expunge.service.api.request_views import views as request_views
 from expunge.service.api.routes.requests import deletion_requests
 from expunge.service.api.types import RequestId
+from expunge.service.api.views.history import certificate_of, phases, timeline, window_ends
+from expunge.service.api.views.requests import DeletionRequestView, Justification, find_request, request_view
 from expunge.service.infra.db import now
-from expunge.service.infra.tables import DeletionRequest
 from expunge.service.requests.states import RequestRefused, Status, awaits_decision, require_extendable
 from expunge.service.requests.suppression import never_verified, related
 
@@ -65,17 +62,18 @@ ACTIONS = {
 def show(request_id: RequestId, visit: Visitor) -> Response:
     visit.need(Scope.DELETIONS_READ)
     with visit.service.database.read() as session:
-        row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
-        view = request_views(session, [row], visit.caller.scopes)[0]
-        issued = views.has_certificate(session, row)
+        row = find_request(session, visit.caller.tenant_id, request_id)
+        view = request_view(session, row, visit.caller.scopes)
+        certificate = certificate_of(session, row)
+        issued = certificate is not None and certificate.envelope is not None
         expected = view.status == Status.COMPLETED and any(part.version for part in view.models)
-        ends = views.window_ends(session, row)
-        extendable = _may_extend(session, row) and visit.allows(ACTIONS["extend"].route)
+        ends = window_ends(session, row)
+        extendable = _may_extend(view, now(session)) and visit.allows(ACTIONS["extend"].route)
         steps = [*view.actions, *(step for part in view.models for step in part.actions)]
         facts = {
             "request": view,
-            "timeline": views.timeline(session, row),
-            "phases": views.phases(session, row),
+            "timeline": timeline(session, row),
+            "phases": phases(session, row),
             "certificate": issued,
             "awaited": expected and not issued,
             "window_ends": ends,
@@ -105,9 +103,9 @@ def _why(fields: Fields) -> Justification:
     return why
 
 
-def _may_extend(session: Session, row: DeletionRequest) -> bool:
+def _may_extend(view: DeletionRequestView, at: int) -> bool:
     try:
-        require_extendable(Status(row.status), row.regulation, row.due_at, row.extended_at, now(session))
+        require_extendable(view.status, view.regulation, view.due_at, view.extended_at, at)
     except RequestRefused:
         return False
     return True

@@ -10,19 +10,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
-from sqlalchemy import select
 
 from expunge.service.access.api_keys import Scope
-from expunge.service.api.console.actors import taken_in_by
 from expunge.service.api.console.forms import Form, field
 from expunge.service.api.console.pages.request import ACTIONS
 from expunge.service.api.console.render import HEADERS, PageRoute
-from expunge.service.api.console.selection import DUE, ROWS, SORTS, STATUSES, ListFilter, all_of, count, page_of
 from expunge.service.api.console.visit import Visit, Visitor
 from expunge.service.api.problems import ApiProblem, not_found
-from expunge.service.api.request_views import DeletionRequestView, views
+from expunge.service.api.views.log import taken_in_by
+from expunge.service.api.views.models import model_names
+from expunge.service.api.views.requests import DeletionRequestView, request_views
+from expunge.service.api.views.selection import DUE, ROWS, SORTS, STATUSES, ListFilter, all_of, count, page_of
 from expunge.service.infra.db import now
-from expunge.service.infra.tables import Model
 from expunge.service.infra.time import rfc_3339
 from expunge.service.requests.reasons import Reason
 from expunge.service.requests.states import Regulation, RequestRefused
@@ -42,9 +41,9 @@ def index(visit: Visitor, chosen: Chosen, id: Annotated[str, Query(max_length=20
     tenant = visit.caller.tenant_id
     with visit.service.database.read() as session:
         at = now(session)
-        rows = views(session, page_of(session, chosen, tenant, at), visit.caller.scopes)
+        rows = request_views(session, page_of(session, chosen, tenant, at), visit.caller.scopes)
         total = count(session, chosen, tenant, at)
-        models = session.scalars(select(Model.name).where(Model.tenant_id == tenant).order_by(Model.name)).all()
+        models = model_names(session, tenant)
         actors = taken_in_by(session, tenant, [row.id for row in rows])
     choices = {"status": STATUSES, "reason": list(Reason), "model": models, "regulation": list(Regulation)}
     bulk = [name for name in _IN_BULK if visit.allows(ACTIONS[name].route)]
@@ -100,7 +99,7 @@ def _lines(visit: Visit, chosen: ListFilter) -> Iterator[str]:
     yield _line(_COLUMNS)
     with visit.service.database.read() as session:
         for some in all_of(session, chosen, visit.caller.tenant_id, now(session)):
-            for each in views(session, some):
+            for each in request_views(session, some):
                 yield _line(_cells(each))
 
 

@@ -20,7 +20,6 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _STATIC = {
     "console.css": "text/css",
     "console.js": "text/javascript",
-    "reference.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
 _FOLDER = Path(__file__).parents[1] / "static"

@@ -6,16 +6,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import select
 
 from expunge.service.access.api_keys import Caller, Scope
 from expunge.service.api.dependencies import Running, holding, problems
 from expunge.service.api.http.pagination import Listed
-from expunge.service.api.problems import ApiProblem, not_found
-from expunge.service.api.routes.models.models import find as find_model
+from expunge.service.api.problems import ApiProblem
 from expunge.service.api.types import LARGEST_NUMBER, WHOLE, ModelName
-from expunge.service.infra.tables import Consumer, Version
-from expunge.service.models.consumers import leave, report, standing
+from expunge.service.api.views.consumers import ConsumerRow, consumer_rows, find_consumer
+from expunge.service.api.views.models import find_model
+from expunge.service.api.views.versions import find_version
+from expunge.service.models.consumers import leave, report
 
 router = APIRouter(tags=["consumers"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
@@ -25,7 +25,7 @@ _PATH = "/v1/models/{name}/consumers"
 
 
 class ConsumerReport(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"version": 2}]})
 
     version: Annotated[
         int, Field(strict=True, ge=1, le=LARGEST_NUMBER, description="the version that is served now"), WHOLE
@@ -49,16 +49,15 @@ def put(
 ) -> ConsumerView:
     with service.database.write() as session:
         model = find_model(session, caller.tenant_id, name)
-        served = select(Version).where(Version.model_id == model.id, Version.number == body.version)
-        version = session.scalar(served)
-        head = session.get(Version, model.current_id) if model.current_id else None
-        if version is None or head is None:
+        try:
+            version = find_version(session, model, str(body.version))
+        except ApiProblem:
             errors = [{"pointer": "/version", "detail": "The model has no such version."}]
-            raise ApiProblem(422, "unknown_version", "The model has no such version.", errors)
+            raise ApiProblem(422, "unknown_version", "The model has no such version.", errors) from None
         report(session, model, consumer_id, version, caller.actor_id)
         session.flush()
-        found = next(each for each in standing(session, model, head) if each["name"] == consumer_id)
-    return ConsumerView(**found)
+        (found,) = (each for each in consumer_rows(session, models=[model.id]) if each.name == consumer_id)
+    return _view(found)
 
 
 @router.delete(
@@ -67,16 +66,15 @@ def put(
 def remove(name: ModelName, consumer_id: ModelName, service: Running, caller: Admin) -> None:
     with service.database.write() as session:
         model = find_model(session, caller.tenant_id, name)
-        row = session.get(Consumer, (model.id, consumer_id))
-        if row is None:
-            raise not_found("consumer")
-        leave(session, model, row)
+        leave(session, model, find_consumer(session, model, consumer_id))
 
 
 @router.get(_PATH, response_model=Listed[ConsumerView], responses=problems(404), summary="Who serves which version")
 def index(name: ModelName, service: Running, caller: Reader) -> Listed[ConsumerView]:
     with service.database.read() as session:
-        model = find_model(session, caller.tenant_id, name)
-        head = session.get(Version, model.current_id) if model.current_id else None
-        found = standing(session, model, head) if head else []
-    return Listed(data=[ConsumerView(**each) for each in found])
+        found = consumer_rows(session, models=[find_model(session, caller.tenant_id, name).id])
+    return Listed(data=[_view(each) for each in found])
+
+
+def _view(row: ConsumerRow) -> ConsumerView:
+    return ConsumerView(name=row.name, version=row.version, status=row.status)

@@ -12,8 +12,8 @@ from expunge.service.access.four_eyes import Act
 from expunge.service.api.dependencies import Running, agreed, awaits_another, holding, problems
 from expunge.service.api.http.etag import IfMatch, changed, require
 from expunge.service.api.openapi import answer
-from expunge.service.api.routes.models.models import ModelView, locked, view_of
 from expunge.service.api.types import WHOLE, ModelName
+from expunge.service.api.views.models import ModelView, locked_model, model_view
 from expunge.service.models.policy import change_policy, require_changeable
 from expunge.service.models.retire import SERVED, cancel_preparation, retire
 
@@ -30,7 +30,7 @@ class PolicyChange(BaseModel):
     What the claims of the versions depend on cannot change: method, guarantee, noise, bound and budget.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"complete_when": "served"}]})
 
     fallback: Literal["retrain", "hold"] | None = None
     batch: _Seconds | None = None
@@ -65,10 +65,10 @@ def policy(
 ) -> ModelView:
     """Change the policy. Requests that were blocked go on where the new policy lets them."""
     with service.database.write(crash="policy-inside-commit") as session:
-        model = locked(session, caller.tenant_id, name)
-        require(view_of(session, model), if_match)
+        model = locked_model(session, caller.tenant_id, name)
+        require(model_view(session, model), if_match)
         waits = change_policy(session, model, body.model_dump(exclude_unset=True))
-        view, model_id = view_of(session, model), model.id
+        view, model_id = model_view(session, model), model.id
     if waits:
         service.notify([model_id])
     return changed(view, response)
@@ -83,10 +83,10 @@ def policy(
 def cancel(name: ModelName, service: Running, caller: Admin, response: Response, if_match: IfMatch = None) -> ModelView:
     """Cancel the preparation: its name is free, what was built is destroyed, requests go on without it."""
     with service.database.write(crash="cancel-inside-commit") as session:
-        model = locked(session, caller.tenant_id, name)
-        require(view_of(session, model), if_match)
+        model = locked_model(session, caller.tenant_id, name)
+        require(model_view(session, model), if_match)
         cancel_preparation(session, model)
-        return changed(view_of(session, model), response)
+        return changed(model_view(session, model), response)
 
 
 @router.post(
@@ -104,10 +104,10 @@ def retire_model(
     Copies of its versions that somebody downloaded are not known here, and nothing is claimed about them.
     """
     with service.database.write(crash="retire-inside-commit") as session:
-        model = locked(session, caller.tenant_id, name)
-        require(view_of(session, model), if_match)
+        model = locked_model(session, caller.tenant_id, name)
+        require(model_view(session, model), if_match)
         may = model.status not in SERVED or agreed(service, session, caller, Act.RETIRE, model.id)
         if may:
             retire(session, model)
-            return changed(view_of(session, model), response)
+            return changed(model_view(session, model), response)
     raise awaits_another(Act.RETIRE)

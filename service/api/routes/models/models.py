@@ -7,27 +7,32 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StringConstraints, model_validator
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
 
 from expunge.service.access.api_keys import Caller, Scope
 from expunge.service.api.dependencies import Running, holding, problems, reading
 from expunge.service.api.http.etag import IfNoneMatch, shown
-from expunge.service.api.http.pagination import Limit, NameCursor, Page, link
+from expunge.service.api.http.pagination import Limit, NameCursor, Page, after_page
 from expunge.service.api.openapi import answer
-from expunge.service.api.problems import ApiProblem, asking_store, not_found
-from expunge.service.api.request_views import ActionView
-from expunge.service.api.types import LARGEST_NUMBER, WHOLE, ModelName, Moment, RecipeName
-from expunge.service.infra.tables import BudgetEntry, Generation, Model, Version
+from expunge.service.api.problems import ApiProblem, asking_store
+from expunge.service.api.types import LARGEST_NUMBER, WHOLE, ModelName, RecipeName
+from expunge.service.api.views.models import (
+    BudgetView,
+    ModelView,
+    PlanView,
+    PreparationView,
+    WorkUnitsView,
+    budget_view,
+    find_model,
+    generation_of,
+    model_page,
+    model_view,
+)
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.models.figures import Figures
 from expunge.service.models.policy import require_known
 from expunge.service.models.recipe_files import require_recipe
 from expunge.service.models.register import register
-from expunge.service.models.retire import steps_of
 from expunge.service.models.retrain_plan import plan_of, work_units_of
-from expunge.service.requests.reasons import actions
-from unlearning.accounting.budget import epsilon_of, updates_left
 from unlearning.accounting.policy import LARGEST_ORDERS, Policy, PolicyError
 from unlearning.methods import NAMES
 
@@ -63,7 +68,12 @@ class CalibrationSettings(BaseModel):
 class Registration(BaseModel):
     """A model to look after: its recipe, and how it forgets. What is left out takes the policy's default."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"name": "digits", "recipe": "digits", "method": "recollection", "epsilon": 8}]
+        },
+    )
 
     name: ModelName
     recipe: RecipeName
@@ -89,15 +99,8 @@ class Registration(BaseModel):
         default=False,
         description="leave out people who asked to be forgotten before this registration; false: it is refused",
     )
-    on_unchecked_feed: Literal["refuse", "accept"] | None = Field(
-        default=None,
-        description="entries of a state's deletion lists that the recipe's identities cannot be compared with",
-    )
     batch: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
-        default=None, description="the least time between updates, in seconds"
-    )
-    collect_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
-        default=None, description="how long deletions that repeat the whole training may wait for one another"
+        default=None, description="the least time between updates, in seconds; a legal deadline comes first"
     )
     retrain_every: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
         default=None, description="how often to train again on the recipe's present data; 0: when somebody asks"
@@ -130,78 +133,6 @@ class Registration(BaseModel):
             raise ApiProblem(422, "invalid_policy", "The policy cannot be used; see errors.", errors) from None
 
 
-class ModelView(BaseModel):
-    name: str
-    tenant: str
-    status: str
-    reason: str | None
-    recipe: str
-    policy: dict[str, Any]
-    method: str | None = Field(
-        description="of the current version's generation: the policy's, or its fallback where that does not help"
-    )
-    guarantee: str | None = Field(description="of the current version's generation; decided in preparation")
-    current: int | None = Field(description="number of the version that is served")
-    generation: int | None
-    created_at: Moment
-    actions: list[ActionView] = Field(description="the steps out, where the model is blocked; and how to stop")
-
-
-class PlanView(BaseModel):
-    """A retrain that is planned, or runs while the current generation is served. All who wait for one share it."""
-
-    reason: str = Field(description="new_data, budget_exhausted, or fallback: no update can serve a request")
-    dry_run: bool = Field(description="it only counts what changed in the recipe's data")
-    generation: int = Field(description="the generation that it builds")
-    waiting: int = Field(description="requests that it will serve, as far as they have come")
-    attempt: int
-    phase: str | None
-    progress: float = Field(description="0 to 1")
-    planned_at: Moment
-    eta: Moment | None = Field(description="by the time that the last training took; null: it was never timed")
-
-
-class WorkUnitsView(BaseModel):
-    """Parts of a preparation that workers share; a killed worker loses its own."""
-
-    done: int
-    count: int
-
-
-class PreparationView(BaseModel):
-    model: str
-    status: str = Field(description="of the model")
-    phase: str | None
-    progress: float = Field(description="0 to 1")
-    work_units: WorkUnitsView | None = Field(description="null: in one piece, or not yet laid out")
-    reason: str | None
-    report: dict[str, Any] | None = Field(
-        description="what follows from settings and counts; and, until the first deletion, what preparation measured"
-    )
-    plan: PlanView | None = Field(description="the retrain that is planned or runs; null: none")
-
-
-class BudgetView(BaseModel):
-    """Privacy budget of the current version's generation, in whole units of 1e-12 mu^2. It follows from caps and
-    counts alone.
-    """
-
-    model: str
-    generation: int
-    guarantee: str
-    noise_std: float | None
-    max_distance: float | None
-    budget_cost: int = Field(description="units that one update costs")
-    spent: int
-    limit: int | None = Field(description="null: this guarantee has no budget")
-    remaining: int | None
-    updates: int = Field(description="charges so far, blocked draws included")
-    updates_left: int | None = Field(description="null: nothing limits them")
-    epsilon_spent: float | None
-    epsilon_limit: float | None
-    delta: float | None
-
-
 @router.post(
     _PATH,
     status_code=202,
@@ -221,7 +152,7 @@ def create(body: Registration, service: Running, caller: Admin, response: Respon
             policy,
             leave_out_forgotten=body.leave_out_forgotten,
         )
-        view = _view(model, None, None, None)
+        view = model_view(session, model)
     service.notify([model.id])
     response.headers["Location"] = f"{_PATH}/{model.name}"
     response.headers["Retry-After"] = "2"
@@ -238,15 +169,9 @@ def index(
     cursor: NameCursor = None,
     limit: Limit = 50,
 ) -> Page[ModelView]:
-    rows = _rows().where(Model.tenant_id == caller.tenant_id)
-    if cursor is not None:
-        rows = rows.where(Model.name > cursor)
     with service.database.read() as session:
-        found = session.execute(rows.order_by(Model.name).limit(limit + 1)).all()
-    next_cursor = found[limit - 1][0].name if len(found) > limit else None
-    link(request, response, next_cursor)
-    data = [_view(*row) for row in found[:limit]]
-    return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
+        found = model_page(session, caller.tenant_id, cursor, limit)
+    return Page(data=found[:limit], **after_page(request, response, found, limit, lambda each: each.name))
 
 
 @router.get(_PATH + "/{name}", response_model=ModelView, responses=reading(404), summary="Show a model")
@@ -254,10 +179,8 @@ def show(
     name: ModelName, service: Running, caller: Reader, response: Response, if_none_match: IfNoneMatch = None
 ) -> ModelView:
     with service.database.read() as session:
-        row = session.execute(_rows().where(Model.tenant_id == caller.tenant_id, Model.name == name)).one_or_none()
-    if row is None:
-        raise not_found("model")
-    return shown(_view(*row), response, if_none_match)
+        view = model_view(session, find_model(session, caller.tenant_id, name))
+    return shown(view, response, if_none_match)
 
 
 @router.get(
@@ -268,8 +191,8 @@ def show(
 )
 def preparation(name: ModelName, service: Running, caller: Reader, response: Response) -> PreparationView:
     with service.database.read() as session:
-        model = find(session, caller.tenant_id, name)
-        generation = session.get_one(Generation, model.generation_id)
+        model = find_model(session, caller.tenant_id, name)
+        generation = generation_of(session, model)
         plan = plan_of(session, model)
         done, count = work_units_of(session, generation.id if plan is None else plan.generation)
     if model.status == "preparing" or plan is not None:
@@ -291,77 +214,4 @@ def preparation(name: ModelName, service: Running, caller: Reader, response: Res
 @router.get(_PATH + "/{name}/budget", response_model=BudgetView, responses=problems(404), summary="Privacy budget")
 def budget(name: ModelName, service: Running, caller: Reader) -> BudgetView:
     with service.database.read() as session:
-        model = find(session, caller.tenant_id, name)
-        generation = session.get_one(Generation, model.generation_id)
-        charges = select(func.count()).where(BudgetEntry.generation_id == generation.id, BudgetEntry.budget_cost > 0)
-        updates = session.scalar(charges) or 0
-    limited = generation.budget is not None
-    return BudgetView(
-        model=model.name,
-        generation=generation.id,
-        guarantee=generation.guarantee,
-        noise_std=generation.noise_std,
-        max_distance=generation.max_distance if limited else None,
-        budget_cost=generation.budget_cost,
-        spent=generation.spent,
-        limit=generation.budget,
-        remaining=None if generation.budget is None else generation.budget - generation.spent,
-        updates=updates,
-        updates_left=updates_left(generation.spent, generation.budget, generation.budget_cost),
-        epsilon_spent=epsilon_of(generation.spent, generation.delta)
-        if limited and generation.delta is not None
-        else None,
-        epsilon_limit=generation.epsilon if limited else None,
-        delta=generation.delta if limited else None,
-    )
-
-
-def find(session: Session, tenant_id: str, name: str) -> Model:
-    """Return the tenant's model. Raises ApiProblem (404)."""
-    model = session.scalar(select(Model).where(Model.tenant_id == tenant_id, Model.name == name))
-    if model is None:
-        raise not_found("model")
-    return model
-
-
-def _rows() -> Any:
-    """Return the query for models with the number of their current version, and its generation's method and
-    guarantee.
-    """
-    return (
-        select(Model, Version.number, Generation.method, Generation.guarantee)
-        .outerjoin(Version, (Version.id == Model.current_id) & (Version.status == "current"))
-        .outerjoin(Generation, Generation.id == Version.generation_id)
-    )
-
-
-def view_of(session: Session, model: Model) -> ModelView:
-    """Return the model as clients see it."""
-    session.flush()
-    return _view(*session.execute(_rows().where(Model.id == model.id)).one())
-
-
-def locked(session: Session, tenant_id: str, name: str) -> Model:
-    """Return the tenant's model, its row locked until the transaction ends. Raises ApiProblem (404)."""
-    mine = select(Model).where(Model.tenant_id == tenant_id, Model.name == name).with_for_update()
-    model = session.scalars(mine.execution_options(populate_existing=True)).one_or_none()
-    if model is None:
-        raise not_found("model")
-    return model
-
-
-def _view(model: Model, head: int | None, method: str | None, guarantee: str | None) -> ModelView:
-    return ModelView(
-        name=model.name,
-        tenant=model.tenant_id,
-        status=model.status,
-        reason=model.reason,
-        recipe=model.recipe,
-        policy=model.policy,
-        method=method,
-        guarantee=guarantee,
-        current=head,
-        generation=model.generation_id,
-        created_at=model.created_at,
-        actions=[ActionView(**each) for each in actions(steps_of(model), model=[model.name])],
-    )
+        return budget_view(session, find_model(session, caller.tenant_id, name))

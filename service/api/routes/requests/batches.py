@@ -7,13 +7,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from expunge.service.access.api_keys import Caller, Scope, searched
 from expunge.service.api.dependencies import Running, Service, count_search, holding, problems
 from expunge.service.api.problems import problem_of
-from expunge.service.api.request_views import AcceptedView, ReceiptView, accepted_view, answer_for
 from expunge.service.api.routes.requests.deletion_requests import (
     DeletionOrder,
     KeyHeader,
@@ -21,7 +19,7 @@ from expunge.service.api.routes.requests.deletion_requests import (
     check_length,
     key_use,
 )
-from expunge.service.infra.tables import DeletionRequest
+from expunge.service.api.views.requests import AcceptedView, ReceiptView, accepted_view, answer_for, salts
 from expunge.service.requests import idempotency
 from expunge.service.requests.estimate import estimate
 from expunge.service.requests.intake import opening
@@ -34,7 +32,10 @@ _BATCH = "/v1/deletion-requests/batch"
 
 
 class BatchOrder(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"requests": [{"subject_id": "person-7"}, {"subject_id": "person-8"}]}]},
+    )
 
     requests: list[DeletionOrder] = Field(min_length=1, max_length=1000)
 
@@ -131,14 +132,14 @@ def _outcome(
 def _opened(session: Session, service: Service, caller: Caller, outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add the openings to the outcomes. They are computed at every replay and never stored."""
     ids = [outcome["request"]["id"] for outcome in outcomes if outcome["request"]]
-    rows = {row.id: row for row in session.scalars(select(DeletionRequest).where(DeletionRequest.id.in_(ids)))}
+    found = salts(session, ids)
     return [
         outcome
         if outcome["request"] is None
         else outcome
         | {
             "request": answer_for(caller, outcome["request"])
-            | {"opening": opening(service.pepper, rows[outcome["request"]["id"]].salt).hex()}
+            | {"opening": opening(service.pepper, found[outcome["request"]["id"]]).hex()}
         }
         for outcome in outcomes
     ]

@@ -6,14 +6,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel
-from sqlalchemy import select
 
 from expunge.service.access.api_keys import Caller, Scope
 from expunge.service.api.dependencies import Running, holding, problems
 from expunge.service.api.problems import ApiProblem
-from expunge.service.api.routes.requests.deletion_requests import find
 from expunge.service.api.types import RequestId
-from expunge.service.infra.tables import Certificate
+from expunge.service.api.views.history import certificate_of
+from expunge.service.api.views.requests import find_request
 from expunge.service.requests.states import Status
 
 router = APIRouter(tags=["certificates"])
@@ -41,12 +40,8 @@ class EnvelopeView(BaseModel):
 )
 def show(request_id: RequestId, service: Running, caller: Reader) -> Any:
     with service.database.read() as session:
-        request = find(session, caller.tenant_id, request_id)
-        issued = session.scalar(
-            select(Certificate).where(
-                Certificate.request_id == request.id, Certificate.completed_at == request.completed_at
-            )
-        )
+        request = find_request(session, caller.tenant_id, request_id)
+        issued = certificate_of(session, request)
     if request.status != Status.COMPLETED:
         raise ApiProblem(409, "not_completed", "A certificate is issued when the request is completed.")
     if issued is None:

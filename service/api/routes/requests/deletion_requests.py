@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, model_validator
-from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from expunge.service.access.api_keys import Caller, Scope, searched
@@ -24,23 +23,26 @@ from expunge.service.api.dependencies import (
     require_search,
 )
 from expunge.service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
-from expunge.service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, link
+from expunge.service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, after_page, place_of
 from expunge.service.api.openapi import answer
-from expunge.service.api.problems import ApiProblem, not_found
-from expunge.service.api.request_views import (
+from expunge.service.api.problems import ApiProblem
+from expunge.service.api.types import CaseId, ModelName, PersonalId, RequestId, When, one_of
+from expunge.service.api.views.requests import (
     AcceptedView,
     DeletionRequestView,
     Justification,
     ReceiptView,
     accepted_view,
     answer_for,
-    views,
+    find_request,
+    request_view,
+    request_views,
+    salts,
 )
-from expunge.service.api.types import CaseId, ModelName, PersonalId, RequestId, When, one_of
+from expunge.service.api.views.selection import newest
 from expunge.service.audit.log import canonical
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import digest
-from expunge.service.infra.tables import DeletionRequest, Model, Task
 from expunge.service.requests import idempotency, identity_check
 from expunge.service.requests.cancel import cancel
 from expunge.service.requests.deadlines import extend
@@ -70,7 +72,9 @@ class DeletionOrder(BaseModel):
     """Whom to forget: a data subject by one id or by several, or single samples."""
 
     model_config = ConfigDict(
-        extra="forbid", json_schema_extra=one_of(subject_id="string", subject_ids="array", sample_ids="array")
+        extra="forbid",
+        json_schema_extra=one_of(subject_id="string", subject_ids="array", sample_ids="array")
+        | {"examples": [{"subject_id": "person-7", "regulation": "gdpr", "case_id": "C-101"}]},
     )
 
     subject_id: PersonalId | None = None
@@ -147,7 +151,7 @@ def create(
             stored, to_notify, salt = _answer(accepted), accepted.to_notify, accepted.request.salt
             idempotency.finish(session, use, stored, service.limits.idempotency_seconds)
         else:
-            salt = session.get_one(DeletionRequest, stored.answer["id"]).salt
+            salt = salts(session, [stored.answer["id"]])[stored.answer["id"]]
     crash_point("api-after-commit")
     service.notify(to_notify)
     # the opening is never stored, not even in the stored answer: it is derived again on a replay
@@ -176,28 +180,19 @@ def index(
     cursor: MomentCursor = None,
     limit: Limit = 50,
 ) -> Page[DeletionRequestView]:
-    rows = select(DeletionRequest).where(DeletionRequest.tenant_id == caller.tenant_id)
-    if status is not None:
-        rows = rows.where(DeletionRequest.status == status)
-    if case_id is not None:
-        rows = rows.where(DeletionRequest.case_id == case_id)
-    if model is not None:
-        with_model = select(Task.request_id).join(Model, Model.id == Task.model_id)
-        rows = rows.where(
-            DeletionRequest.id.in_(with_model.where(Model.tenant_id == caller.tenant_id, Model.name == model))
-        )
-    if id_prefix is not None:
-        rows = rows.where(DeletionRequest.id.startswith(id_prefix))
-    if cursor is not None:
-        place = tuple_(DeletionRequest.created_at, DeletionRequest.id)
-        rows = rows.where(place < after(cursor))
-    rows = rows.order_by(DeletionRequest.created_at.desc(), DeletionRequest.id.desc()).limit(limit + 1)
     with service.database.read() as session:
-        found = session.scalars(rows).all()
-        data = views(session, found[:limit], caller.scopes)
-    next_cursor = f"{found[limit - 1].created_at}.{found[limit - 1].id}" if len(found) > limit else None
-    link(request, response, next_cursor)
-    return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
+        found = newest(
+            session,
+            caller.tenant_id,
+            status=status,
+            model=model,
+            id_prefix=id_prefix,
+            case_id=case_id,
+            after=None if cursor is None else after(cursor),
+            limit=limit + 1,
+        )
+        data = request_views(session, found[:limit], caller.scopes)
+    return Page(data=data, **after_page(request, response, found, limit, place_of))
 
 
 @router.get(ITEM, response_model=DeletionRequestView, responses=reading(404), summary="Show a request")
@@ -205,7 +200,7 @@ def show(
     request_id: RequestId, service: Running, caller: Reader, response: Response, if_none_match: IfNoneMatch = None
 ) -> DeletionRequestView:
     with service.database.read() as session:
-        view = views(session, [find(session, caller.tenant_id, request_id)], caller.scopes)[0]
+        view = request_view(session, find_request(session, caller.tenant_id, request_id), caller.scopes)
     if view.status in (Status.QUEUED, Status.RUNNING):
         response.headers["Retry-After"] = str(_POLL_SECONDS)
     return shown(view, response, if_none_match)
@@ -221,10 +216,10 @@ def withdraw(
     request_id: RequestId, service: Running, caller: Sender, response: Response, if_match: IfMatch = None
 ) -> DeletionRequestView:
     with service.database.write() as session:
-        row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row], caller.scopes)[0], if_match)
+        row = find_request(session, caller.tenant_id, request_id)
+        require(request_view(session, row, caller.scopes), if_match)
         cancel(session, row)
-        return changed(views(session, [row], caller.scopes)[0], response)
+        return changed(request_view(session, row, caller.scopes), response)
 
 
 @router.get(
@@ -236,13 +231,13 @@ def withdraw(
 def others(request_id: RequestId, service: Running, caller: Reader) -> Listed[str]:
     """List them. Of a request that was never verified this is a search for its person, with `people:search`."""
     with service.database.read() as session:
-        request = find(session, caller.tenant_id, request_id)
+        request = find_request(session, caller.tenant_id, request_id)
         if not never_verified(session, request):
             return Listed(data=related(session, request))
     require_search(service, caller)
     with service.database.write() as session:
         searched(session, caller)
-        return Listed(data=related(session, find(session, caller.tenant_id, request_id)))
+        return Listed(data=related(session, find_request(session, caller.tenant_id, request_id)))
 
 
 @router.post(
@@ -255,18 +250,10 @@ def prolong(
     request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
 ) -> DeletionRequestView:
     with service.database.write() as session:
-        row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row], caller.scopes)[0], if_match)
+        row = find_request(session, caller.tenant_id, request_id)
+        require(request_view(session, row, caller.scopes), if_match)
         extend(session, row)
-        return changed(views(session, [row], caller.scopes)[0], response)
-
-
-def find(session: Session, tenant_id: str, request_id: str) -> DeletionRequest:
-    """Return the tenant's request. Raises ApiProblem (404)."""
-    row = session.get(DeletionRequest, request_id)
-    if row is None or row.tenant_id != tenant_id:
-        raise not_found("deletion_request")
-    return row
+        return changed(request_view(session, row, caller.scopes), response)
 
 
 def key_use(service: Service, caller: Caller, header: list[str] | None, path: str, body: BaseModel) -> idempotency.Use:
@@ -309,12 +296,12 @@ def verify(
     request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
 ) -> DeletionRequestView:
     with service.database.write() as session:
-        row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row], caller.scopes)[0], if_match)
+        row = find_request(session, caller.tenant_id, request_id)
+        require(request_view(session, row, caller.scopes), if_match)
         undecided = awaits_decision(Status(row.status), row.reason)
         may = not undecided or agreed(service, session, caller, Act.VERIFY, row.id)
         to_notify = identity_check.verify(session, row, windows_of(service)) if may else ()
-        view = views(session, [row], caller.scopes)[0]
+        view = request_view(session, row, caller.scopes)
     if not may:
         raise awaits_another(Act.VERIFY)
     service.notify(to_notify)
@@ -337,10 +324,10 @@ def reject(
     if_match: IfMatch = None,
 ) -> DeletionRequestView:
     with service.database.write() as session:
-        row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row], caller.scopes)[0], if_match)
+        row = find_request(session, caller.tenant_id, request_id)
+        require(request_view(session, row, caller.scopes), if_match)
         identity_check.reject(session, row, body.reason)
-        return changed(views(session, [row], caller.scopes)[0], response)
+        return changed(request_view(session, row, caller.scopes), response)
 
 
 @router.post(
@@ -353,12 +340,12 @@ def approve_large(
     request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
 ) -> DeletionRequestView:
     with service.database.write() as session:
-        row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row], caller.scopes)[0], if_match)
+        row = find_request(session, caller.tenant_id, request_id)
+        require(request_view(session, row, caller.scopes), if_match)
         to_notify = approve(session, row)
         if not to_notify:
             raise ApiProblem(409, "not_large", "The request does not wait for an approval.")
-        view = views(session, [row], caller.scopes)[0]
+        view = request_view(session, row, caller.scopes)
     service.notify(to_notify)
     return changed(view, response)
 
@@ -373,13 +360,13 @@ def retry_request(
     request_id: RequestId, service: Running, caller: Mender, response: Response, if_match: IfMatch = None
 ) -> DeletionRequestView:
     with service.database.write() as session:
-        row = find(session, caller.tenant_id, request_id)
-        require(views(session, [row], caller.scopes)[0], if_match)
+        row = find_request(session, caller.tenant_id, request_id)
+        require(request_view(session, row, caller.scopes), if_match)
         if awaits_decision(Status(row.status), row.reason):
             raise ApiProblem(409, "unverified", "Nobody has verified this request. Verify it, or reject it.")
         to_notify = retry(session, row)
         if not to_notify:
             raise ApiProblem(409, "not_blocked", "Only a request that is blocked or awaits_others can be retried.")
-        view = views(session, [row], caller.scopes)[0]
+        view = request_view(session, row, caller.scopes)
     service.notify(to_notify)
     return changed(view, response)

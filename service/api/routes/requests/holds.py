@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from sqlalchemy import select, tuple_
-from sqlalchemy.orm import Session
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from expunge.service.access.api_keys import Caller, Scope, searched
 from expunge.service.access.four_eyes import Act
 from expunge.service.api.dependencies import Running, agreed, awaits_another, count_search, holding, problems, reading
 from expunge.service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
-from expunge.service.api.http.pagination import Limit, MomentCursor, Page, after, link
+from expunge.service.api.http.pagination import Limit, MomentCursor, Page, after, after_page, place_of
 from expunge.service.api.openapi import answer
-from expunge.service.api.problems import ApiProblem, not_found
-from expunge.service.api.types import FreeText, Moment, PersonalId, RequestId, one_of
-from expunge.service.infra.tables import Hold
+from expunge.service.api.problems import ApiProblem
+from expunge.service.api.types import FreeText, PersonalId, RequestId, one_of
+from expunge.service.api.views.holds import HoldView, find_hold, hold_view, holds_before
 from expunge.service.requests.legal_holds import forgotten_already, lift, place, protects_nothing
 
 router = APIRouter(tags=["holds"])
@@ -29,7 +27,11 @@ ONLY_HELD_OUT = "This hold protects nothing now: the person is only in a holdout
 class HoldOrder(BaseModel):
     """What must be kept: a subject's data, or one sample. The reason must not name anybody."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra=one_of(subject_id="string", sample_id="string"))
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra=one_of(subject_id="string", sample_id="string")
+        | {"examples": [{"subject_id": "person-7", "reason": "case 2026-114, until the court decides"}]},
+    )
 
     subject_id: PersonalId | None = None
     sample_id: PersonalId | None = None
@@ -40,18 +42,6 @@ class HoldOrder(BaseModel):
         if (self.subject_id is None) == (self.sample_id is None):
             raise ValueError("give either subject_id or sample_id")
         return self
-
-
-class HoldView(BaseModel):
-    id: str
-    subject_digest: str | None
-    sample_digest: str | None
-    reason: str
-    created_at: Moment
-    lifted_at: Moment | None
-    note: str | None = Field(
-        default=None, description="shown once, when it is placed, and only to a key with the scope people:search"
-    )
 
 
 @router.post(
@@ -77,7 +67,7 @@ def create(body: HoldOrder, service: Running, caller: Decider, response: Respons
             idle = may_see and protects_nothing(session, hold)
             if idle:
                 searched(session, caller)
-            view = _view(hold)
+            view = hold_view(hold)
     if updates:
         where = ", ".join(f"version {number} of {name}" for name, number in updates)
         raise ApiProblem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.")
@@ -95,15 +85,10 @@ def index(
     cursor: MomentCursor = None,
     limit: Limit = 50,
 ) -> Page[HoldView]:
-    rows = select(Hold).where(Hold.tenant_id == caller.tenant_id)
-    if cursor is not None:
-        rows = rows.where(tuple_(Hold.created_at, Hold.id) < after(cursor))
     with service.database.read() as session:
-        found = session.scalars(rows.order_by(Hold.created_at.desc(), Hold.id.desc()).limit(limit + 1)).all()
-    next_cursor = f"{found[limit - 1].created_at}.{found[limit - 1].id}" if len(found) > limit else None
-    link(request, response, next_cursor)
-    data = [_view(hold) for hold in found[:limit]]
-    return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
+        found = holds_before(session, caller.tenant_id, None if cursor is None else after(cursor), limit + 1)
+    data = [hold_view(hold) for hold in found[:limit]]
+    return Page(data=data, **after_page(request, response, found, limit, place_of))
 
 
 @router.get(_PATH + "/{hold_id}", response_model=HoldView, responses=reading(404), summary="Show a hold")
@@ -111,7 +96,7 @@ def show(
     hold_id: RequestId, service: Running, caller: Decider, response: Response, if_none_match: IfNoneMatch = None
 ) -> HoldView:
     with service.database.read() as session:
-        return shown(_view(_find(session, caller.tenant_id, hold_id)), response, if_none_match)
+        return shown(hold_view(find_hold(session, caller.tenant_id, hold_id)), response, if_none_match)
 
 
 @router.delete(
@@ -124,30 +109,12 @@ def lift_hold(
     hold_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
 ) -> HoldView:
     with service.database.write() as session:
-        hold = _find(session, caller.tenant_id, hold_id, lock=True)
-        require(_view(hold), if_match)
+        hold = find_hold(session, caller.tenant_id, hold_id, lock=True)
+        require(hold_view(hold), if_match)
         may = hold.lifted_at is not None or agreed(service, session, caller, Act.LIFT, hold.id)
         to_notify = lift(session, hold) if may else []
-        view = _view(hold)
+        view = hold_view(hold)
     if not may:
         raise awaits_another(Act.LIFT)
     service.notify(to_notify)
     return changed(view, response)
-
-
-def _find(session: Session, tenant_id: str, hold_id: str, *, lock: bool = False) -> Hold:
-    hold = session.get(Hold, hold_id, with_for_update=lock)
-    if hold is None or hold.tenant_id != tenant_id:
-        raise not_found("hold")
-    return hold
-
-
-def _view(hold: Hold) -> HoldView:
-    return HoldView(
-        id=hold.id,
-        subject_digest=hold.subject_digest,
-        sample_digest=hold.sample_digest,
-        reason=hold.reason,
-        created_at=hold.created_at,
-        lifted_at=hold.lifted_at,
-    )

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from expunge.service.access.api_keys import Caller, Scope, searched
 from expunge.service.api.dependencies import Running, count_search, holding, problems
-from expunge.service.api.request_views import DeletionRequestView, views
 from expunge.service.api.types import Moment, PersonalId
+from expunge.service.api.views.requests import DeletionRequestView, request_views
 from expunge.service.requests.search import find_person
 
 router = APIRouter(tags=["deletion requests"])
@@ -20,7 +20,7 @@ Seeker = Annotated[Caller, Depends(holding(Scope.PEOPLE_SEARCH))]
 class SearchOrder(BaseModel):
     """Whom to find. The id is in the body, because addresses end up in logs."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"subject_id": "person-7"}]})
 
     subject_id: PersonalId
 
@@ -60,7 +60,7 @@ def search(order: SearchOrder, service: Running, caller: Seeker) -> SearchView:
         found = find_person(session, service.pepper, caller.tenant_id, order.subject_id)
         return SearchView(
             search=searched(session, caller),
-            requests=views(session, found.requests, caller.scopes),
+            requests=request_views(session, found.requests, caller.scopes),
             has_more=found.has_more,
             models=[KnownInView(**vars(each)) for each in found.models],
         )

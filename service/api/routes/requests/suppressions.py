@@ -11,9 +11,8 @@ from expunge.service.access.api_keys import Caller, Scope
 from expunge.service.access.four_eyes import Act
 from expunge.service.api.dependencies import Running, agreed, awaits_another, holding, problems
 from expunge.service.api.http.etag import IfMatch, require
-from expunge.service.api.request_views import Justification, views
-from expunge.service.api.routes.requests.deletion_requests import find
 from expunge.service.api.types import RequestId
+from expunge.service.api.views.requests import Justification, find_request, request_view
 from expunge.service.requests.suppression import lift, stands
 
 router = APIRouter(tags=["suppressions"])
@@ -36,8 +35,8 @@ def create(
     request_id: RequestId, body: Justification, service: Running, caller: Decider, if_match: IfMatch = None
 ) -> LiftedView:
     with service.database.write() as session:
-        request = find(session, caller.tenant_id, request_id)
-        require(views(session, [request], caller.scopes)[0], if_match)
+        request = find_request(session, caller.tenant_id, request_id)
+        require(request_view(session, request, caller.scopes), if_match)
         may = not stands(session, request) or agreed(service, session, caller, Act.LIFT, request.id)
         if may:
             lifted, others = lift(session, request, body.reason)

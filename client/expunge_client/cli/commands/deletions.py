@@ -1,0 +1,339 @@
+"""``expunge delete`` and ``requests``: ask for a deletion, follow it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import uuid
+from base64 import b64decode
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from expunge_client.cli.client import REQUESTS, Client, connect
+from expunge_client.cli.completion import Request, model_names
+from expunge_client.cli.output import (
+    BLOCKED,
+    FAILED,
+    AsCsv,
+    AsJson,
+    CommandError,
+    commands_of,
+    due_in,
+    errors,
+    json_list,
+    meter,
+    show_facts,
+    show_hint,
+    show_json,
+    show_list,
+    show_rows,
+)
+from expunge_client.cli.people import read_people
+
+commands = typer.Typer(
+    no_args_is_help=True,
+    help="Deletion requests: list, find, show, cancel, verify, reject, approve, retry, extend, certificate.",
+)
+POLL_SECONDS = 0.3
+BATCH = 500
+"""requests in one call: with ids of 512 characters they fill half of the largest body"""
+_COLUMNS = ("id", "case_id", "status", "reason", "received_at", "due_at", "completed_at")
+ENDED = {"completed", "cancelled", "rejected", "blocked"}
+
+
+def delete(
+    subject: Annotated[
+        list[str] | None,
+        typer.Option(help="The person's id; - reads it from standard input. Repeated: further ids of the same person."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="A CSV file of people: columns subject_id and, if you like, case_id and received_at."),
+    ] = None,
+    sample: Annotated[
+        list[str] | None, typer.Option(help="A sample's id instead of a person; may be repeated.")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this model forgets; may be repeated. Left out: every model.", autocompletion=model_names
+        ),
+    ] = None,
+    suppress: Annotated[
+        str | None,
+        typer.Option(
+            help="With --model: everywhere (default) keeps the person out of all later registrations, named_models "
+            "out of the named models alone."
+        ),
+    ] = None,
+    regulation: Annotated[
+        str | None,
+        typer.Option(help="gdpr, uk-gdpr, ccpa, ...: sets the deadline. Left out: the installation's default."),
+    ] = None,
+    due_at: Annotated[str | None, typer.Option(help="Your own deadline instead, ISO 8601.")] = None,
+    received_at: Annotated[str | None, typer.Option(help="When the person asked, ISO 8601.")] = None,
+    case: Annotated[str | None, typer.Option(help="Your own id of the case; it must not name the person.")] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Repeat a request safely. Left out: random; with --file, made from its rows.")
+    ] = None,
+    verified: Annotated[
+        bool, typer.Option(help="--no-verified: it is blocked, and changes nothing, until `requests verify`.")
+    ] = True,
+    wait: Annotated[bool, typer.Option("--wait", help="Stay until it is completed, or blocked.")] = False,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Only say what it would cost; change nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a person in every model, or in those that --model names."""
+    if bool(subject) + bool(sample) + (file is not None) != 1:
+        raise typer.BadParameter("name one of --subject, --sample and --file")
+    body: dict[str, Any] = {
+        "models": model or None,
+        "suppress": suppress,
+        "regulation": regulation,
+        "due_at": due_at,
+        "received_at": received_at,
+        "case_id": case,
+        "verified": None if verified else False,
+    }
+    order = {field: value for field, value in body.items() if value is not None}
+    if file is not None:
+        if wait or estimate:
+            raise typer.BadParameter("--file cannot be combined with --wait or --estimate")
+        _delete_all(read_people(file, due_at), order, idempotency_key, as_json)
+        return
+    order |= _named(subject or [], sample or [])
+    with connect() as client:
+        if estimate:
+            _show(client.post("/v1/deletion-requests/estimate", order), as_json)
+            return
+        request = client.post("/v1/deletion-requests", order, idempotency_key or str(uuid.uuid4()))
+        if wait:
+            # only the first answer has the opening
+            request |= await_ended(client, request["id"])
+    _show(request, as_json)
+    _show_rest(request)
+    if wait and request["status"] != "completed":
+        code = BLOCKED if request["status"] == "blocked" else FAILED
+        raise CommandError(f"The request is {request['status']}. {_reasons(request)}", _remedies(request), code)
+
+
+def _named(subjects: list[str], samples: list[str]) -> dict[str, Any]:
+    """Return the part of an order that says whom it is about."""
+    if samples:
+        return {"sample_ids": samples}
+    ids = [_typed(each) for each in subjects]
+    return {"subject_id": ids[0]} if len(ids) == 1 else {"subject_ids": ids}
+
+
+def _delete_all(people: list[dict[str, str]], order: dict[str, Any], key: str | None, as_json: bool) -> None:
+    """Send one request for each person, ``BATCH`` in a call, and print what became of them as it comes.
+
+    Without a ``key`` that of each call follows from its rows. Raises CommandError where a row or a call was refused.
+    """
+    refused: list[dict[str, Any]] = []
+    listed = json_list() if as_json else nullcontext(None)
+    with connect() as client, meter("deletion requests") as progress, listed as show:
+        for start in range(0, len(people), BATCH):
+            body = {"requests": [order | person for person in people[start : start + BATCH]]}
+            try:
+                answer = client.post(f"{REQUESTS}/batch", body, f"{key}-{start}" if key else client.key_for(body))
+            except CommandError as error:
+                again = "Then run the same command again within a day: what was accepted is not accepted twice."
+                what = f"{start} of {len(people)} rows were sent; then: {error.what}"
+                raise CommandError(what, f"{error.hint} {again}", error.code) from None
+            outcomes = [each | {"index": start + each["index"]} for each in answer["outcomes"]]
+            refused += [each for each in outcomes if each["problem"]]
+            if show is None:
+                _show_outcomes(outcomes, people)
+            else:
+                for each in outcomes:
+                    show(each)
+            progress.show((start + len(outcomes)) / len(people), f"{start + len(outcomes)} of {len(people)} sent")
+    if refused:
+        first = refused[0]
+        what = f"{len(refused)} of {len(people)} were refused; row {first['index'] + 1}: {first['problem']['detail']}"
+        raise CommandError(what, "Correct these rows and send them alone, in another file.")
+
+
+def _show_outcomes(outcomes: list[dict[str, Any]], people: list[dict[str, str]]) -> None:
+    rows = [
+        {"row": each["index"] + 1, "case_id": people[each["index"]].get("case_id")} | (each["request"] or {})
+        for each in outcomes
+    ]
+    show_rows(rows, ("row", "case_id", "id", "status", "due_at", "opening"))
+
+
+@commands.command("list")
+def list_requests(
+    status: Annotated[
+        str | None, typer.Option(help="queued, running, completed, cancelled, rejected or blocked.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Only requests that touch this model.", autocompletion=model_names)
+    ] = None,
+    case: Annotated[str | None, typer.Option(help="Only requests of this case.")] = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+) -> None:
+    """List all deletion requests, newest first."""
+    with connect() as client:
+        rows = list(client.pages(REQUESTS, status=status, model=model, case_id=case))
+    shown = [row | {"due in": due_in(row)} for row in rows]
+    columns = ("id", "status", "reason", "due in", "received_at", "due_at", "completed_at")
+    show_list(rows if as_json else shown, columns, as_json, as_csv)
+
+
+@commands.command("find")
+def find(
+    subject: Annotated[str, typer.Option(help="The person's id; - reads it from standard input, which no log sees.")],
+    as_json: AsJson = False,
+) -> None:
+    """Find a person: every request that concerns them, and every model that holds them or forgot them."""
+    with connect() as client:
+        found = client.post("/v1/deletion-requests/search", {"subject_id": _typed(subject)})
+    if as_json:
+        show_json(found)
+        return
+    if found["models"]:
+        show_rows(found["models"], ("model", "state", "samples", "in_holdout", "version", "forgotten_at"))
+    if found["requests"]:
+        show_rows(found["requests"], _COLUMNS)
+    if not found["models"] and not found["requests"]:
+        errors.print("No model and no request knows this person.", markup=False)
+
+
+@commands.command("show")
+def show(request: Request, as_json: AsJson = False) -> None:
+    """Show one request and what each model did."""
+    with connect() as client:
+        record = client.get(_at(client, request))
+    _show(record, as_json)
+
+
+@commands.command("cancel")
+def cancel(request: Request, as_json: AsJson = False) -> None:
+    """Cancel a request inside its cancel window."""
+    with connect() as client:
+        path = _at(client, request)
+        record = client.delete(path) or client.get(path)
+    _show(record, as_json)
+
+
+@commands.command("verify")
+def verify(request: Request, as_json: AsJson = False) -> None:
+    """Continue an unverified request: it does come from the person it names."""
+    with connect() as client:
+        record = client.post(_at(client, request) + "/verify", {})
+    _show(record, as_json)
+
+
+@commands.command("reject")
+def reject(
+    request: Request,
+    reason: Annotated[str, typer.Option(help="Why, in the words for the person; it must not name anybody.")],
+    as_json: AsJson = False,
+) -> None:
+    """Turn an unverified request down. Tell the person why, within a month."""
+    with connect() as client:
+        record = client.post(_at(client, request) + "/reject", {"reason": reason})
+    _show(record, as_json)
+
+
+@commands.command("approve")
+def approve(request: Request, as_json: AsJson = False) -> None:
+    """Let a request go on that is blocked because it removes unusually many samples."""
+    with connect() as client:
+        record = client.post(_at(client, request) + "/approve", {})
+    _show(record, as_json)
+
+
+@commands.command("retry")
+def retry(request: Request, as_json: AsJson = False) -> None:
+    """Retry a blocked request, after what held it was put right."""
+    with connect() as client:
+        record = client.post(_at(client, request) + "/retry", {})
+    _show(record, as_json)
+
+
+@commands.command("extend")
+def extend(request: Request, as_json: AsJson = False) -> None:
+    """Extend the deadline by what the regulation allows, once: the GDPR two months. Tell the person first."""
+    with connect() as client:
+        record = client.post(_at(client, request) + "/extend", {})
+    _show(record, as_json)
+
+
+@commands.command("certificate")
+def certificate(
+    request: Request,
+    statement: Annotated[bool, typer.Option("--statement", help="Only what it states, decoded.")] = False,
+) -> None:
+    """Print the certificate of a completed request as JSON: a DSSE envelope over an in-toto statement."""
+    with connect() as client:
+        envelope = client.get(_at(client, request) + "/certificate")
+    show_json(json.loads(b64decode(envelope["payload"])) if statement else envelope)
+
+
+def _at(client: Client, request: str) -> str:
+    """Return the address of the request whose id begins so."""
+    return f"{REQUESTS}/{client.whole_id(REQUESTS, request)}"
+
+
+def _typed(subject: str) -> str:
+    """Return the person's id, read from standard input where - was given."""
+    return sys.stdin.read().strip() if subject == "-" else subject
+
+
+def await_ended(client: Client, request_id: str) -> dict[str, Any]:
+    """Show the request's status until it ends or is blocked; returns it."""
+    with meter("deletion request") as progress:
+        while True:
+            request: dict[str, Any] = client.get(f"/v1/deletion-requests/{request_id}")
+            parts = [f"{part['model']} {part['status']}" for part in request["models"]]
+            done = sum(part["status"] in ENDED for part in request["models"])
+            progress.show(done / max(1, len(parts)), ", ".join(parts) or str(request["status"]))
+            if request["status"] in ENDED:
+                return request
+            time.sleep(POLL_SECONDS)
+
+
+def _show(request: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        show_json(request)
+        return
+    show_facts({name: value for name, value in request.items() if name not in ("models", "remedy", "actions")})
+    if request.get("models"):
+        show_rows(request["models"], ("model", "status", "samples", "version", "method", "reason", "expected_at"))
+    if request.get("status") in ENDED and request.get("actions"):
+        show_hint(_remedies(request))
+
+
+def _show_rest(request: dict[str, Any]) -> None:
+    """Print on standard error where a request that names models leaves the person."""
+    left = request.get("remains_in")
+    if left:
+        what = f"note: other models hold this person, or may: {', '.join(left)}. Leave --model out to delete there too."
+        errors.print(what, markup=False, soft_wrap=True)
+
+
+def _explained(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the parts of the request, or the request itself where it has none, that carry a reason."""
+    parts = [part for part in request.get("models", ()) if part.get("reason")]
+    return parts or [request] * bool(request.get("reason"))
+
+
+def _reasons(request: dict[str, Any]) -> str:
+    titles = dict.fromkeys(each["title"] for each in _explained(request))
+    return " ".join(titles) or "No reason is recorded."
+
+
+def _remedies(request: dict[str, Any]) -> str:
+    """Return what to do: the remedy of each reason and who can do it, then the commands of its steps, one a line."""
+    explained = _explained(request)
+    remedies = [each["remedy"] for each in explained if each["remedy"] is not None]
+    said = dict.fromkeys(f"{each['action']} ({each['by']})" for each in remedies)
+    return " ".join(said) + commands_of(step for each in explained for step in each["actions"])

@@ -1,0 +1,353 @@
+"""Models, their generations, retrains and budgets, for the API and the page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, Field
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import Session
+
+from expunge.service.api.problems import not_found
+from expunge.service.api.types import Moment
+from expunge.service.api.views.consumers import consumer_rows
+from expunge.service.api.views.requests import ActionView
+from expunge.service.api.views.selection import OPEN, ROWS
+from expunge.service.infra.tables import BudgetEntry, Generation, Model, Task, Version
+from expunge.service.infra.time import DAY_SECONDS, SECOND
+from expunge.service.models.retire import steps_of
+from expunge.service.models.retrain_plan import is_dry_run
+from expunge.service.requests.reasons import actions
+from unlearning.accounting.budget import epsilon_of, updates_left
+
+_LOW = 0.8
+
+
+class ModelView(BaseModel):
+    name: str
+    tenant: str
+    status: str
+    reason: str | None
+    recipe: str
+    policy: dict[str, Any]
+    method: str | None = Field(
+        description="of the current version's generation: the policy's, or its fallback where that does not help"
+    )
+    guarantee: str | None = Field(description="of the current version's generation; decided in preparation")
+    current: int | None = Field(description="number of the version that is served")
+    generation: int | None
+    created_at: Moment
+    actions: list[ActionView] = Field(description="the steps out, where the model is blocked; and how to stop")
+
+
+class PlanView(BaseModel):
+    """A retrain that is planned, or runs while the current generation is served. All who wait for one share it."""
+
+    reason: str = Field(description="new_data, budget_exhausted, or fallback: no update can serve a request")
+    dry_run: bool = Field(description="it only counts what changed in the recipe's data")
+    generation: int = Field(description="the generation that it builds")
+    waiting: int = Field(description="requests that it will serve, as far as they have come")
+    attempt: int
+    phase: str | None
+    progress: float = Field(description="0 to 1")
+    planned_at: Moment
+    eta: Moment | None = Field(description="by the time that the last training took; null: it was never timed")
+
+
+class WorkUnitsView(BaseModel):
+    """Parts of a preparation that workers share; a killed worker loses its own."""
+
+    done: int
+    count: int
+
+
+class PreparationView(BaseModel):
+    model: str
+    status: str = Field(description="of the model")
+    phase: str | None
+    progress: float = Field(description="0 to 1")
+    work_units: WorkUnitsView | None = Field(description="null: in one piece, or not yet laid out")
+    reason: str | None
+    report: dict[str, Any] | None = Field(
+        description="what follows from settings and counts; and, until the first deletion, what preparation measured"
+    )
+    plan: PlanView | None = Field(description="the retrain that is planned or runs; null: none")
+
+
+class BudgetView(BaseModel):
+    """Privacy budget of the current version's generation, in whole units of 1e-12 mu^2. It follows from caps and
+    counts alone.
+    """
+
+    model: str
+    generation: int
+    guarantee: str
+    noise_std: float | None
+    max_distance: float | None
+    budget_cost: int = Field(description="units that one update costs")
+    spent: int
+    limit: int | None = Field(description="null: this guarantee has no budget")
+    remaining: int | None
+    updates: int = Field(description="charges so far, blocked draws included")
+    updates_left: int | None = Field(description="null: nothing limits them")
+    epsilon_spent: float | None
+    epsilon_limit: float | None
+    delta: float | None
+
+
+class ChangesView(BaseModel):
+    """The recipe's data now, against those that the served generation is trained on, in counts."""
+
+    served: int = Field(description="samples that the served generation still has")
+    samples: int = Field(description="samples that the retrain trains on")
+    gone: int = Field(description="of served: the recipe does not give them any more")
+    changed: int = Field(description="of served: the recipe gives them with another content")
+    new: int = Field(description="of samples: the served generation never had them")
+    people_new: int
+    left_out: int = Field(description="samples of the recipe whose people asked to be forgotten")
+    people_left_out: int
+
+
+class RefusalView(BaseModel):
+    what: str
+    hint: str
+
+
+class RetrainView(BaseModel):
+    model: str
+    generation: int = Field(description="the generation that it builds")
+    status: str = Field(description="candidate, while it waits or is built; then live, refused or ended")
+    reason: str = Field(description="new_data, budget_exhausted, or fallback: no update can serve a request")
+    dry_run: bool = Field(description="it ends once the changes are counted")
+    phase: str | None
+    progress: float = Field(description="0 to 1")
+    expected_seconds: float | None = Field(description="what the last training took; null: it was never timed")
+    changes: ChangesView | None = Field(description="null: not yet counted")
+    refused: RefusalView | None
+    planned_at: Moment
+    ended_at: Moment | None
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """A generation's budget. ``share`` of it is spent, 0 to 1, in mu squared; ``level`` is ok, low or out."""
+
+    share: float
+    level: str
+    left: int | None
+    epsilon_spent: float | None
+    epsilon_limit: float | None
+    delta: float | None
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    model: Model
+    generation: Generation | None
+    head: Version | None
+    gauge: Gauge | None
+    waiting: int
+    consumers: Counter[str]
+    """current, behind, unknown: how many"""
+
+
+def find_model(session: Session, tenant_id: str, name: str) -> Model:
+    """Return the tenant's model. Raises ApiProblem (404)."""
+    model = session.scalar(select(Model).where(Model.tenant_id == tenant_id, Model.name == name))
+    if model is None:
+        raise not_found("model")
+    return model
+
+
+def locked_model(session: Session, tenant_id: str, name: str) -> Model:
+    """Return the tenant's model, its row locked until the transaction ends. Raises ApiProblem (404)."""
+    mine = select(Model).where(Model.tenant_id == tenant_id, Model.name == name).with_for_update()
+    model = session.scalars(mine.execution_options(populate_existing=True)).one_or_none()
+    if model is None:
+        raise not_found("model")
+    return model
+
+
+def generation_of(session: Session, model: Model) -> Generation:
+    return session.get_one(Generation, model.generation_id)
+
+
+def _rows() -> Any:
+    """Return the query for models with the number of their current version, and its generation's method and
+    guarantee.
+    """
+    return (
+        select(Model, Version.number, Generation.method, Generation.guarantee)
+        .outerjoin(Version, (Version.id == Model.current_id) & (Version.status == "current"))
+        .outerjoin(Generation, Generation.id == Version.generation_id)
+    )
+
+
+def model_view(session: Session, model: Model) -> ModelView:
+    """Return the model as clients see it."""
+    session.flush()
+    return _view(*session.execute(_rows().where(Model.id == model.id)).one())
+
+
+def _view(model: Model, head: int | None, method: str | None, guarantee: str | None) -> ModelView:
+    return ModelView(
+        name=model.name,
+        tenant=model.tenant_id,
+        status=model.status,
+        reason=model.reason,
+        recipe=model.recipe,
+        policy=model.policy,
+        method=method,
+        guarantee=guarantee,
+        current=head,
+        generation=model.generation_id,
+        created_at=model.created_at,
+        actions=[ActionView(**each) for each in actions(steps_of(model), model=[model.name])],
+    )
+
+
+def find_retrain(session: Session, model: Model, generation_id: int) -> Generation:
+    """Return a generation of the model that a retrain built or builds. Raises ApiProblem (404)."""
+    mine = (Generation.id == generation_id, Generation.model_id == model.id)
+    found = session.scalar(select(Generation).where(*mine))
+    if found is None or "reason" not in (found.report or {}):
+        raise not_found("retrain")
+    return found
+
+
+def retrain_view(model: Model, generation: Generation) -> RetrainView:
+    report: dict[str, Any] = generation.report or {}
+    return RetrainView(
+        model=model.name,
+        generation=generation.id,
+        status=generation.status,
+        reason=report["reason"],
+        dry_run=is_dry_run(generation),
+        phase=generation.phase if generation.status == "candidate" else None,
+        progress=generation.progress,
+        expected_seconds=report.get("eta_seconds"),
+        changes=report.get("changes"),
+        refused=report.get("refused"),
+        planned_at=generation.created_at,
+        ended_at=generation.ended_at,
+    )
+
+
+def model_rows(session: Session, tenant_id: str, after: str = "") -> list[ModelRow]:
+    """Return the tenant's models by name, after the name ``after``, and one more than a page shows if there is one."""
+    mine = (Model.tenant_id == tenant_id, Model.name > after)
+    return _model_rows(session, select(Model.id).where(*mine).order_by(Model.name).limit(ROWS + 1))
+
+
+def model_row(session: Session, model: Model) -> ModelRow:
+    return _model_rows(session, select(Model.id).where(Model.id == model.id))[0]
+
+
+def _model_rows(session: Session, wanted: Select[str]) -> list[ModelRow]:
+    models = session.scalars(wanted).all()
+    rows = (
+        select(Model, Generation, Version)
+        .outerjoin(Generation, Generation.id == Model.generation_id)
+        .outerjoin(Version, Version.id == Model.current_id)
+        .where(Model.id.in_(models))
+        .order_by(Model.name)
+    )
+    counts = select(Task.model_id, func.count()).where(Task.model_id.in_(models), Task.status.in_(OPEN))
+    waiting: Counter[str] = Counter(dict(session.execute(counts.group_by(Task.model_id)).all()))
+    consumers: dict[str, Counter[str]] = {}
+    for each in consumer_rows(session, models=models):
+        consumers.setdefault(each.model, Counter())[each.status] += 1
+    return [
+        ModelRow(
+            model,
+            generation,
+            head,
+            gauge(generation) if generation and head and generation.budget_cost else None,
+            waiting[model.id],
+            consumers.get(model.name, Counter()),
+        )
+        for model, generation, head in session.execute(rows)
+    ]
+
+
+def gauge(generation: Generation) -> Gauge | None:
+    """Return the budget's figures. None: the guarantee has no budget."""
+    if generation.budget is None:
+        return None
+    share = generation.spent / generation.budget if generation.budget else 1.0
+    left = updates_left(generation.spent, generation.budget, generation.budget_cost or 0)
+    level = "out" if left == 0 else "low" if share > _LOW else "ok"
+    spent = None if generation.delta is None else epsilon_of(generation.spent, generation.delta)
+    return Gauge(share, level, left, spent, generation.epsilon, generation.delta)
+
+
+def budget_view(session: Session, model: Model) -> BudgetView:
+    generation = generation_of(session, model)
+    charges = select(func.count()).where(BudgetEntry.generation_id == generation.id, BudgetEntry.budget_cost > 0)
+    budget = gauge(generation)
+    return BudgetView(
+        model=model.name,
+        generation=generation.id,
+        guarantee=generation.guarantee,
+        noise_std=generation.noise_std,
+        max_distance=generation.max_distance if budget else None,
+        budget_cost=generation.budget_cost,
+        spent=generation.spent,
+        limit=generation.budget,
+        remaining=None if generation.budget is None else generation.budget - generation.spent,
+        updates=session.scalar(charges) or 0,
+        updates_left=budget.left if budget else None,
+        epsilon_spent=budget.epsilon_spent if budget else None,
+        epsilon_limit=budget.epsilon_limit if budget else None,
+        delta=budget.delta if budget else None,
+    )
+
+
+def budget_changes(session: Session, generation: Generation) -> list[tuple[int, int]]:
+    """Return (moment, updates left) at the generation's begin and after each of the newest thousand charges.
+
+    The list is empty where nothing limits the updates.
+    """
+    if not generation.budget or not generation.budget_cost:
+        return []
+    newest = (
+        select(BudgetEntry.created_at, BudgetEntry.budget_cost)
+        .where(BudgetEntry.generation_id == generation.id)
+        .order_by(BudgetEntry.id.desc())
+        .limit(1000)
+    )
+    rows = list(reversed(session.execute(newest).all()))
+    spent = generation.spent - sum(cost for _, cost in rows)
+    changes = [(generation.created_at, updates_left(spent, generation.budget, generation.budget_cost) or 0)]
+    for at, cost in rows:
+        spent += cost
+        changes.append((at, updates_left(spent, generation.budget, generation.budget_cost) or 0))
+    return changes
+
+
+def charges_lately(session: Session, generation: Generation, at: int) -> tuple[int, float]:
+    """Return how many updates were charged in the last four weeks or its life, and that time in seconds."""
+    since = max(generation.created_at, at - 4 * 7 * DAY_SECONDS * SECOND)
+    charges = select(func.count()).where(
+        BudgetEntry.generation_id == generation.id, BudgetEntry.budget_cost > 0, BudgetEntry.created_at >= since
+    )
+    return session.scalar(charges) or 0, (at - since) / SECOND
+
+
+def model_names(session: Session, tenant_id: str) -> Sequence[str]:
+    return session.scalars(select(Model.name).where(Model.tenant_id == tenant_id).order_by(Model.name)).all()
+
+
+def model_page(session: Session, tenant_id: str, after: str | None, limit: int) -> list[ModelView]:
+    """Return ``limit`` models by name, after the name ``after``, and one more if there is one."""
+    rows = _rows().where(Model.tenant_id == tenant_id, Model.name > (after or ""))
+    return [_view(*row) for row in session.execute(rows.order_by(Model.name).limit(limit + 1))]
+
+
+def retrains_of(session: Session, model: Model) -> list[Generation]:
+    """Return the model's newest generations that a retrain or a dry run planned, at most ten, newest first."""
+    newest = select(Generation).where(Generation.model_id == model.id).order_by(Generation.id.desc()).limit(10)
+    return [each for each in session.scalars(newest) if "reason" in (each.report or {})]

@@ -1,0 +1,34 @@
+"""The processes of the service and their heartbeats, for readiness, the page and the metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import Heartbeat
+from expunge.service.infra.time import SECOND
+
+
+@dataclass(frozen=True)
+class Process:
+    """A worker, updater or scheduler."""
+
+    row: Heartbeat
+    silent_seconds: float
+    alive: bool
+
+
+def processes(session: Session, lease_seconds: float) -> list[Process]:
+    """Return all processes that another has not replaced, those heard last first. A living one beats within a lease.
+
+    Beats of the future do not count: a clock that had jumped ahead left them.
+    """
+    at = now(session)
+    rows = session.scalars(select(Heartbeat).order_by(Heartbeat.beat_at.desc(), Heartbeat.process))
+    return [
+        Process(row, max(0.0, (at - row.beat_at) / SECOND), abs(at - row.beat_at) <= int(lease_seconds * SECOND))
+        for row in rows
+    ]

@@ -1,0 +1,282 @@
+"""Deletion requests as clients see them, for the API and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.api.problems import not_found
+from expunge.service.api.types import FreeText, Moment
+from expunge.service.infra.tables import DeletionRequest, Model, Task, Version
+from expunge.service.infra.time import day_and_time
+from expunge.service.models.consumers import standing
+from expunge.service.models.expected import expected
+from expunge.service.requests.intake import Accepted
+from expunge.service.requests.reasons import Reason, Role, explain, reason_of
+from expunge.service.requests.states import Status, Suppress, awaits_decision
+from expunge.service.requests.suppression import held_elsewhere, holds_on, positions, suppressed
+
+_READER = frozenset({Scope.DELETIONS_READ})
+"""the rights that every reader of a stored answer has; ``answer_for`` takes away what the others lack"""
+_OPENING = Field(description="opens the commitment in the audit log and the certificate; it is not stored here")
+
+
+class RemedyView(BaseModel):
+    """What to do about a reason."""
+
+    action: str
+    by: Role = Field(description="who can do it")
+
+
+class ActionView(BaseModel):
+    """A step out: one call, and the command that makes it. Replace words in capitals by your own values."""
+
+    verb: str
+    method: Literal["GET", "POST", "PATCH", "DELETE"]
+    path: str
+    command: str
+    scopes: list[list[Scope]] = Field(description="what the key must hold: at least one of each group")
+    body: dict[str, Any] | None = Field(description="the call's JSON; null: it has none")
+
+
+class _Explained(BaseModel):
+    """The explanation of a reason code."""
+
+    reason: str | None = Field(description="a code of docs/reasons.md")
+    title: str | None = Field(description="the reason in one sentence")
+    remedy: RemedyView | None = Field(description="null: nothing is left to do")
+    actions: list[ActionView] = Field(description="the steps of the remedy; any of them may end the wait")
+
+
+class ModelPart(_Explained):
+    """One model's part in a request."""
+
+    model: str
+    status: str
+    samples: int | None
+    version: int | None
+    method: str | None
+    scheduled_at: Moment | None = Field(
+        description="when the update comes that a part waits for, together with others; null: it does not wait for one"
+    )
+    expected_at: Moment | None = Field(
+        description="about when an open part is carried out, by the time that the model's last updates or its training "
+        "took; null: not known, or later than that already"
+    )
+
+
+class DeletionRequestView(_Explained):
+    id: str
+    status: Status
+    subject_digest: str | None = Field(
+        description="null: the request names samples, or several ids of one person; or it is unverified, rejected or "
+        "cancelled, and must not tell whether the person is known"
+    )
+    case_id: str | None = Field(description="your own id of the case")
+    samples: int | None = Field(description="forgotten over all models; null while that is not known")
+    suppress: Suppress = Field(description="where later registrations leave the person out")
+    regulation: str | None
+    received_at: Moment
+    due_at: Moment | None
+    completed_at: Moment | None
+    extended_at: Moment | None = Field(description="when the deadline was extended; null: it was not")
+    first_due_at: Moment | None = Field(description="the deadline before that")
+    rejection: str | None = Field(description="why it was rejected; null: it was not")
+    limited_to: list[str] | None = Field(None, description="the models that the request names; null: every model")
+    models: list[ModelPart]
+
+
+class AcceptedView(DeletionRequestView):
+    remains_in: list[str] | None = Field(description="other models that hold the person, or may; null: not shown")
+    opening: str = _OPENING
+
+
+class ReceiptView(BaseModel):
+    """What a key without ``deletions:read`` sees. It does not depend on who is in the data."""
+
+    id: str
+    status: Literal["queued", "blocked"] = Field(description="blocked if the request was sent unverified, else queued")
+    received_at: Moment
+    due_at: Moment | None
+    opening: str = _OPENING
+
+
+class Justification(BaseModel):
+    """Why you decide so. It is stored, and must not name anybody."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"reason": "the person asked to come back"}]}
+    )
+
+    reason: FreeText
+
+
+def answer_for(caller: Caller, answer: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a stored answer this caller may see.
+
+    What became of the request takes ``deletions:read``. Where else the person is known takes ``people:search``. A key
+    with neither gets a receipt, which does not depend on who is in the data.
+    """
+    if Scope.DELETIONS_READ not in caller.scopes:
+        status = "blocked" if answer["reason"] == Reason.UNVERIFIED else "queued"
+        return {"status": status} | {name: answer[name] for name in ("id", "received_at", "due_at")}
+    return answer if Scope.PEOPLE_SEARCH in caller.scopes else answer | {"remains_in": None}
+
+
+def find_request(session: Session, tenant_id: str, request_id: str) -> DeletionRequest:
+    """Return the tenant's request. Raises ApiProblem (404)."""
+    row = session.get(DeletionRequest, request_id)
+    if row is None or row.tenant_id != tenant_id:
+        raise not_found("deletion_request")
+    return row
+
+
+def salts(session: Session, requests: Collection[str]) -> dict[str, bytes]:
+    """Return, by request, what its opening is derived from."""
+    rows = select(DeletionRequest.id, DeletionRequest.salt).where(DeletionRequest.id.in_(requests))
+    return {request_id: salt for request_id, salt in session.execute(rows)}
+
+
+def request_view(session: Session, request: DeletionRequest, scopes: Collection[str]) -> DeletionRequestView:
+    return request_views(session, [request], scopes)[0]
+
+
+def request_views(
+    session: Session, requests: Sequence[DeletionRequest], scopes: Collection[str] = ()
+) -> list[DeletionRequestView]:
+    """Return the requests with every model's part. ``scopes``: what their reasons may name of a person or a model."""
+    parts: dict[str, list[ModelPart]] = {request.id: [] for request in requests}
+    rows = (
+        select(Task, Model, Version.number)
+        .join(Model, Model.id == Task.model_id)
+        .outerjoin(Version, Version.id == Task.version_id)
+        .where(Task.request_id.in_(parts))
+        .order_by(Model.name)
+    )
+    found = session.execute(rows).all()
+    holds = holds_on(
+        session, [(task.request_id, model) for task, model, _ in found if task.reason == Reason.LEGAL_HOLD]
+    )
+    moments = expected(session, [(task, model) for task, model, _ in found])
+    for task, model, number in found:
+        part = ModelPart(
+            model=model.name,
+            status=task.status,
+            samples=task.samples,
+            version=number,
+            method=task.method,
+            scheduled_at=model.due_at if _waits_for_batch(task) else None,
+            expected_at=moments.get(task.id),
+            **explain(
+                task.reason,
+                task.request_id,
+                [model.name],
+                holds.get((task.request_id, model.id), ()),
+                facts=_now(session, task, model, moments.get(task.id)),
+                scopes=scopes,
+            ),
+        )
+        parts[task.request_id].append(part)
+    return [_view(request, parts[request.id], _elsewhere(session, request, scopes), scopes) for request in requests]
+
+
+def _now(session: Session, task: Task, model: Model, expected_at: int | None) -> dict[str, dict[str, Any]]:
+    """Return the stored facts of the task's reason, and what changes while it waits."""
+    reason, facts = reason_of(task.reason or ""), dict(task.facts or {})
+    known: dict[str, Any] = {}
+    match reason:
+        case Reason.LARGE:
+            named = positions(session, task.tenant_id, model.name, model.generation_id or 0, [task.request_id])
+            known = {"samples": len(named.get(task.request_id, ())), "time": day_and_time(task.not_before)}
+        case Reason.AWAITING_BATCH if model.due_at is not None:
+            known = {"time": day_and_time(model.due_at)}
+        case Reason.AWAITING_RETRAIN if expected_at is not None:
+            known = {"time": day_and_time(expected_at)}
+        case Reason.AWAITING_CONSUMERS:
+            version = session.get(Version, task.version_id)
+            late = (
+                [] if version is None else [each for each in standing(session, model, version) if _lags(each, version)]
+            )
+            if late and version is not None:
+                known = {"version": version.number, "consumer": late[0]["name"], "served": late[0]["version"]}
+    return facts if reason is None else facts | {reason: facts.get(reason, {}) | known}
+
+
+def _lags(consumer: dict[str, Any], version: Version) -> bool:
+    return bool(consumer["version"] < version.number)
+
+
+def _elsewhere(session: Session, request: DeletionRequest, scopes: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return the stored facts of the request's reason, and what models hold that it does not name."""
+    facts = dict(request.facts or {})
+    if request.reason == Reason.NOT_IN_NAMED_MODELS and Scope.PEOPLE_SEARCH in scopes:
+        counts = held_elsewhere(session, request).items()
+        held = [f"{name} still holds {count} {'sample' if count == 1 else 'samples'}" for name, count in counts]
+        facts[Reason.NOT_IN_NAMED_MODELS] = {"elsewhere": ", ".join(held)} if held else {}
+    return facts
+
+
+def accepted_view(accepted: Accepted) -> dict[str, Any]:
+    """Return the view of a request whose tasks were written a moment ago, as JSON and without its opening."""
+    request = accepted.request
+    parts = []
+    for name in accepted.models:
+        large = name in accepted.large
+        status, reason = ("blocked", Reason.LARGE) if large else ("queued", None)
+        why = explain(reason, request.id, [name])
+        empty = dict.fromkeys(("samples", "version", "method", "scheduled_at", "expected_at"))
+        parts.append(ModelPart(model=name, status=status, **empty, **why))
+    view = _view(request, parts, request.facts, _READER).model_dump(mode="json")
+    return view | {"remains_in": accepted.remains_in}
+
+
+def _view(
+    request: DeletionRequest,
+    parts: list[ModelPart],
+    facts: dict[str, dict[str, Any]] | None,
+    scopes: Collection[str],
+) -> DeletionRequestView:
+    """Return the request as clients see it. Where models have its reason, it is explained as the first of them is."""
+    status = Status(request.status)
+    why = explain(request.reason, request.id, facts=facts, scopes=scopes)
+    theirs = [part for part in parts if part.reason == why["reason"]]
+    steps = {repr(step): step for part in theirs for step in part.actions}
+    return DeletionRequestView(
+        id=request.id,
+        status=status,
+        subject_digest=None if _may_be_a_strangers(status, request.reason) else request.subject_digest,
+        case_id=request.case_id,
+        samples=None if awaits_decision(status, request.reason) else _total(part.samples for part in parts),
+        suppress=suppressed(request.models, request.suppress_after),
+        regulation=request.regulation,
+        received_at=request.received_at,
+        due_at=request.due_at,
+        completed_at=request.completed_at,
+        extended_at=request.extended_at,
+        first_due_at=request.first_due_at,
+        rejection=request.rejection,
+        limited_to=request.models,
+        models=parts,
+        **why
+        | ({"title": theirs[0].title, "remedy": theirs[0].remedy, "actions": [*steps.values()]} if theirs else {}),
+    )
+
+
+def _may_be_a_strangers(status: Status, reason: str | None) -> bool:
+    """Return whether the request may have ended, or wait, without anybody's word that its person sent it."""
+    return status in (Status.REJECTED, Status.CANCELLED) or awaits_decision(status, reason)
+
+
+def _waits_for_batch(task: Task) -> bool:
+    return task.status == "queued" and task.reason == Reason.AWAITING_BATCH
+
+
+def _total(samples: Iterable[int | None]) -> int | None:
+    counts = list(samples)
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

@@ -1,0 +1,101 @@
+"""Versions of a model, for the API and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, Field
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from expunge.service.api.problems import not_found
+from expunge.service.api.types import Moment
+from expunge.service.api.views.selection import ROWS
+from expunge.service.infra.tables import Model, Task, Version
+
+_NAMED = 5
+"""requests that a refusal names"""
+
+
+class VersionView(BaseModel):
+    model: str
+    number: int
+    status: str = Field(description="current, retired or purged")
+    parent: int | None
+    generation: int
+    method: str
+    claim: dict[str, Any]
+    samples: int = Field(description="forgotten in this release")
+    people: int = Field(description="forgotten in this release")
+    checkpoint_sha256: str
+    checkpoint_bytes: int
+    holdout_accuracy: float | None
+    requests: list[str] = Field(description="ids of the deletion requests that this release carried out")
+    published_at: Moment
+    retired_at: Moment | None
+    purged_at: Moment | None
+
+
+def find_version(session: Session, model: Model, number: str) -> Version:
+    """Return the version with this number, or the ``current`` one. Raises ApiProblem (404)."""
+    mine = Version.id == model.current_id if number == "current" else Version.number == int(number)
+    found = session.scalar(select(Version).where(Version.model_id == model.id, mine))
+    if found is None:
+        raise not_found("version")
+    return found
+
+
+def versions_of(session: Session, model: Model, below: int | None = None, limit: int = ROWS) -> list[Version]:
+    """Return the model's versions, newest first, from those before the number ``below``."""
+    rows = select(Version).where(Version.model_id == model.id)
+    if below is not None:
+        rows = rows.where(Version.number < below)
+    return list(session.scalars(rows.order_by(Version.number.desc()).limit(limit)))
+
+
+def why_never_again(session: Session, version: Version) -> str:
+    """Return why an earlier version is never served again: which requests it has not forgotten."""
+    later = (
+        select(Task.request_id, Version.number)
+        .join(Version, Version.id == Task.version_id)
+        .where(Version.model_id == version.model_id, Version.number > version.number, Task.samples > 0)
+    )
+    count = session.scalar(select(func.count()).select_from(later.subquery())) or 0
+    if not count:
+        return f"Version {version.number} was replaced by a later one, and the current version only moves forward."
+    shown = session.execute(later.order_by(Version.number, Task.request_id).limit(_NAMED)).all()
+    told = ", ".join(f"request {request} (forgotten in version {number})" for request, number in shown)
+    more = f" and {count - len(shown)} more" if count > len(shown) else ""
+    return f"Version {version.number} still holds whom these requests had forgotten: {told}{more}."
+
+
+def version_views(session: Session, model: Model, versions: Sequence[Version]) -> list[VersionView]:
+    requests: dict[str, list[str]] = {each.id: [] for each in versions}
+    done = select(Task.version_id, Task.request_id).where(Task.version_id.in_(requests)).order_by(Task.request_id)
+    for version_id, request_id in session.execute(done):
+        requests[str(version_id)].append(request_id)
+    earlier = select(Version.id, Version.number).where(Version.id.in_({each.parent_id for each in versions}))
+    numbers = dict(session.execute(earlier).all())
+    return [_view(model, each, numbers.get(each.parent_id or ""), requests[each.id]) for each in versions]
+
+
+def _view(model: Model, version: Version, parent: int | None, requests: list[str]) -> VersionView:
+    return VersionView(
+        model=model.name,
+        number=version.number,
+        status=version.status,
+        parent=parent,
+        generation=version.generation_id,
+        method=version.method,
+        claim=version.claim,
+        samples=version.samples,
+        people=version.people,
+        checkpoint_sha256=version.checkpoint,
+        checkpoint_bytes=version.size,
+        holdout_accuracy=version.holdout_accuracy,
+        requests=requests,
+        published_at=version.published_at,
+        retired_at=version.retired_at,
+        purged_at=version.purged_at,
+    )

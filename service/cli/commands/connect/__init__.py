@@ -1,1 +1,0 @@
-"""Commands that speak with other systems."""
