@@ -101,7 +101,7 @@ def against(process: Process, busy: Worker, model_id: str, going: Sequence[int],
         policy = Policy.from_json(model.policy).in_force("newton")
         lease = TakenLease(model_id, 0)
         job = Deletions(lease, TENANT, model.name, model.recipe, policy, model.generation_id, model.current_id, ())
-        current = run._current(session, job)
+        current = run.current_of(session, job)
     bench = busy._benches.of(job.generation_id, TENANT, job.recipe, policy)
     state, found = busy._benches.state_of(current.version.state), busy._benches.samples_of(job.current_id)
     assert state is not None and found is not None

@@ -80,12 +80,14 @@ class Work:
 
 WORKS = {
     "a training that never yields": Work(
-        NEVER_YIELDS.format(seconds=600.0), {"method": "retrain"}, lambda state: str(state["phase"]).startswith("train")
+        NEVER_YIELDS.format(seconds=600.0),
+        {"method": "retrain"},
+        lambda state: str(state["preparation"]["phase"]).startswith("train"),
     ),
     "a built-in preparation": Work(
         IN_PIECES.format(people=1500),
         {"method": "recollection", "threshold": 1e9, "max_accuracy_drop": None},
-        lambda state: bool(state["work_units"]),
+        lambda state: bool(state["preparation"]["work_units"]),
     ),
 }
 
@@ -109,7 +111,7 @@ def measured(name: str, work: Work) -> Iterator[dict[str, Any]]:
         database = service.database()
         idle = _waits(service, database, first=0, version=2)
         busy = service.register("busy", **work.policy)
-        path = f"/v1/models/{busy}/preparation"
+        path = f"/v1/models/{busy}"
         service.eventually(lambda: service.client.get(path), work.begun)
         beside = _waits(service, database, first=len(idle), version=2 + len(idle))
         if service.client.get(path)["status"] != "preparing":

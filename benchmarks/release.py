@@ -201,7 +201,7 @@ def timed_update(process: Process, benches: Benches, model_id: str) -> float:
 
     unlearn.note_commit = noted  # type: ignore[assignment]
     try:
-        unlearn.update(unlearn.Errand(process, benches, job, watch))
+        unlearn.update(job, process.storage, benches, process.settings, watch)
     finally:
         unlearn.note_commit = original
     return committed[0] - start

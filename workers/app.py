@@ -26,7 +26,6 @@ from expunge.service.queue import (
     HOLD_AFTER,
     PATIENCE_SECONDS,
     Deletions,
-    Interrupted,
     Preparation,
     Stale,
     Work,
@@ -34,7 +33,7 @@ from expunge.service.queue import (
     claim,
     claim_deletions,
     give_up,
-    put_off,
+    postpone,
     waiting_deletions,
 )
 from expunge.workers.runtime.db_retry import retry
@@ -46,7 +45,8 @@ from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.training.calibrate import Orders
 from expunge.workers.training.parallel import VectorUnits, assist
 from expunge.workers.training.run import prepare
-from expunge.workers.update.run import Errand, update
+from expunge.workers.training.start import Ended
+from expunge.workers.update.run import update
 
 PAUSE_SECONDS = 2.0
 MACHINE_PAUSE_SECONDS = 5.0
@@ -147,14 +147,12 @@ class Worker:
         watch = Stopwatch(self._pulse)
         watch.seconds["claim"] = claiming
         self._pulse.hold(job.lease, job.generation_id)
+        ended = None
         try:
-            self._do(job, watch)
+            ended = self._do(job, watch)
         except (Stale, PutBack):
             self._benches.drop()
             raise
-        except Interrupted:
-            self._put_off(job)
-            return
         except Exception as error:  # a recipe or a disk may raise anything: the tasks wait again, the process continues
             why = _where(error)
             log.error("attempt on model %s failed: %s", model_id, _shown(why))
@@ -162,13 +160,11 @@ class Worker:
             retry(lambda: give_up(self._database, job, why, pause, most))
         finally:
             self._pulse.release()
-        self._notify_again(model_id)
-
-    def _put_off(self, job: Work) -> None:
-        """Postpone a preparation for waiting deletions. It is taken up again after the messages that wait."""
-        if isinstance(job, Preparation):
-            put_off(self._database, job)
-        notify(self._database, self._process.notifier, [job.lease.model_id])
+        if isinstance(job, Preparation) and ended is Ended.PUT_OFF:  # taken up again after the messages that wait
+            postpone(self._database, job)
+            notify(self._database, self._process.notifier, [model_id])
+        else:
+            self._notify_again(model_id)
 
     def _help(self, model_id: str) -> bool:
         """Compute a piece of a preparation or calibration by another worker; return False if none is free."""
@@ -178,17 +174,17 @@ class Worker:
             log.error("helping to prepare model %s failed: %s", model_id, _shown(_where(error)))
             return False
 
-    def _do(self, job: Work, watch: Stopwatch) -> None:
+    def _do(self, job: Work, watch: Stopwatch) -> Ended | None:
         if isinstance(job, Preparation):
             self._benches.drop()
-            prepare(self._process, job, watch)
-        else:
-            log.info("deletions claimed", extra={"model": job.model_name, "count": len(job.tasks)})
-            _log_traces(job, "claimed")
-            traces = [(task.request_id, task.traceparent) for task in job.tasks if task.traceparent is not None]
-            with updating(job.model_name, traces):
-                update(Errand(self._process, self._benches, job, watch))
-            _log_traces(job, "attempted")
+            return prepare(self._process, job, watch)
+        log.info("deletions claimed", extra={"model": job.model_name, "count": len(job.tasks)})
+        _log_traces(job, "claimed")
+        traces = [(task.request_id, task.traceparent) for task in job.tasks if task.traceparent is not None]
+        with updating(job.model_name, traces):
+            update(job, self._process.storage, self._benches, self._process.settings, watch)
+        _log_traces(job, "attempted")
+        return None
 
     def _notify_again(self, model_id: str) -> None:
         """Notify again for requests that came meanwhile, after the messages of other models."""

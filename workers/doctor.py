@@ -129,10 +129,9 @@ def _samples_fault(settings: Settings, served: Served, method: Method) -> tuple[
     pepper = Pepper.load(settings.pepper_file)
     samples = recipes.load(recipes_of(settings.recipes, served.tenant_id), served.recipe).recipe.samples
     now = manifest.given(pepper, served.tenant_id, samples)
-    try:
-        manifest.found_again(samples, now, served.places, served.gone, torch.device("cpu"))
-    except manifest.Changed as error:
-        return Reason.SAMPLES_CHANGED, {"lacking": error.missing + error.changed}
+    found = manifest.found_again(samples, now, served.places, served.gone, torch.device("cpu"))
+    if isinstance(found, manifest.Changed):
+        return Reason.SAMPLES_CHANGED, {"lacking": found.missing + found.changed}
     return None
 
 

@@ -66,6 +66,7 @@ class DeletionRequest(TypedDict):
     title: str | None
     remedy: Remedy | None
     actions: list[Action]
+    related: list[str] | None
     remains_in: NotRequired[list[str] | None]
     opening: NotRequired[str]
 

@@ -436,6 +436,13 @@ def test_a_folder_that_is_named_and_not_there_refuses_and_one_without_lists_does
     assert admission.check(TENANT, ["p1"]) == admission.Admission()
     monkeypatch.setenv("EXPUNGE_CONNECT_HOME", str(folder / "elsewhere"))
     assert "is no folder here" in (admission.check(TENANT, ["p1"]).refusal or "")
+    monkeypatch.delenv("EXPUNGE_CONNECT_HOME")
+    monkeypatch.setenv("EXPUNGE_HOME", str(folder / "home"))
+    assert admission.check(TENANT, ["p1"]) == admission.Admission()
+    monkeypatch.setenv("EXPUNGE_ADMISSION", "other, drop")
+    assert "holds no deletion lists here" in (admission.check(TENANT, ["p1"]).refusal or ""), "it must be asked"
+    Feed.open(folder / "home" / "connect" / TENANT).database.close()
+    assert admission.check(TENANT, ["p1"]) == admission.Admission()
 
 
 def test_a_retrain_leaves_out_whom_a_list_names_and_goes_on_where_it_cannot_tell(

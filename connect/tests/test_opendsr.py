@@ -5,7 +5,14 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
+import time
+import urllib.error
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +24,7 @@ import pytest
 from fastapi import FastAPI
 from sqlalchemy import delete, func, select, update
 
-from connect.tests.conftest import serving
+from connect.tests.conftest import key_for, serving
 from connect.tests.opendsr_client import Controller
 from expunge.service.infra.tables import DeletionRequest, IdempotencyKey, SuppressionEntry, Task
 from expunge_client import Expunge
@@ -222,7 +229,7 @@ def test_a_request_is_cancelled_in_its_window_and_not_after(controller: Controll
     controller.erase(late)
     refused = controller.cancel(late["subject_request_id"])
     assert refused.status == 409 and controller.status(late["subject_request_id"]).said["request_status"] == "pending"
-    patient = api.state.service.settings.model_copy(update={"cancel_window_seconds": 3600.0})
+    patient = api.state.service.settings.model_copy(update={"cancel_window": 3600.0})
     object.__setattr__(api.state.service, "settings", patient)
     asked = request()
     controller.erase(asked)
@@ -386,3 +393,30 @@ def test_with_a_worker_a_person_leaves_the_model_and_the_caller_is_called_back(
     server.shutdown()
     assert [each["request_status"] for each in controller.callbacks] == ["completed"]
     assert world.head(model_id).number == 2
+
+
+def test_the_command_serves_it_and_ends_with_a_signal(
+    world: World, url: str, files: dict[str, str], folder: Path, tmp_path: Path
+) -> None:
+    world.live(guarantee="proved")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    account = {"EXPUNGE_URL": url, "EXPUNGE_API_KEY": key_for(world)}
+    command = [sys.executable, "-m", "expunge_client.cli.main", "opendsr", "serve", "--port", str(port)]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=os.environ | files | account, stdout=log, stderr=log)
+    try:
+        controller = Controller(f"http://127.0.0.1:{port}", TOKEN)
+        for _ in range(200):
+            try:
+                controller.discover()
+                break
+            except urllib.error.URLError:
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                time.sleep(0.1)
+        assert controller.erase(request()).status == 201
+    finally:
+        process.terminate()
+        assert process.wait(20) in (0, -signal.SIGTERM)
+    assert (folder / "opendsr.db").exists()

@@ -22,7 +22,6 @@ from rich.table import Table
 from rich.text import Text
 
 from expunge.service.infra.settings import Settings
-from expunge.workers.guarantee.certify import CapNotReached
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.failures import refusal_of
 from expunge.workers.runtime.model import device_of, opened
@@ -92,8 +91,6 @@ def audit(request: AuditRequest, console: Console) -> Audit:
                 found.rows += _attacked(request, policy, found, tell, console)
             except (Refused, RecipeError) as error:
                 found.refused[name] = f"{error.what} {error.hint}".strip()
-            except CapNotReached as error:
-                found.refused[name] = f"No version would be published: {error}."
             except Exception as error:  # the recipe's code
                 refused = refusal_of(error, request.folder)
                 if refused is None:

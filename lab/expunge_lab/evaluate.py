@@ -24,7 +24,7 @@ from torch import Tensor
 
 from expunge.service.infra.settings import Settings
 from expunge.service.queue import Size
-from expunge.workers.guarantee.certify import CapNotReached, Terms, certify
+from expunge.workers.guarantee.certify import Terms, certify, require_certified
 from expunge.workers.guarantee.choose import guarantee_of
 from expunge.workers.guarantee.refine import refine
 from expunge.workers.guarantee.register import sigma_of
@@ -152,10 +152,7 @@ def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[...,
         terms = _terms(policy, guarantee, forgotten, count=count, updates=updates)
         bench = Bench(request.recipe, problem, methods[method], digest="", settings="", parts=brought)
         size = Size(len(forget.positions), len(forget.people), len(forget.people))
-        try:
-            made = certify(bench, terms, refine(bench, terms, forgotten, retain), retain, size)
-        except CapNotReached:
-            raise Refused("The bound stays above max_distance.", "Raise max_distance and noise_std together.") from None
+        made = require_certified(certify(bench, terms, refine(bench, terms, forgotten, retain), retain, size))
         return CertifiedWeights(made.state.weights, terms.noise_std, made.claim.to_json())
 
     return certified

@@ -1,4 +1,4 @@
-"""Deletion lists and OpenDSR are programs beside the service: their tables and the policies' field leave.
+"""Deletion lists and OpenDSR are separate programs: their tables and the policies' field leave.
 
 Nobody's rows are dropped. A database that holds some is refused, with what to run in the release that made them.
 """
@@ -16,6 +16,7 @@ branch_labels = None
 depends_on = None
 
 TABLES = ("feed_matches", "feed_items", "opendsr_requests")
+EMPTY = "DELETE FROM feed_matches; DELETE FROM feed_items; DELETE FROM opendsr_requests;"
 
 
 def upgrade() -> None:
@@ -23,12 +24,11 @@ def upgrade() -> None:
     held = {name: session.scalar(sa.select(sa.func.count()).select_from(sa.table(name))) for name in TABLES}
     if any(held.values()):
         told = ", ".join(f"{name} {count}" for name, count in held.items() if count)
-        emptied = " ".join(f"DELETE FROM {name};" for name in TABLES)  # noqa: S608 (our own names)
         raise RuntimeError(
             f"This release keeps no deletion lists and no OpenDSR requests, and the database holds some ({told}). "
             "Keep a backup. With the earlier release run `expunge drop export` until it reports no waiting entries, "
             "and wait for the OpenDSR requests to end. Then import the lists again with `expunge drop import` of "
-            f"expunge-connect, run this SQL, and `expunge migrate` again: {emptied}"
+            "expunge-connect, run this SQL, and `expunge migrate` again: " + EMPTY
         )
     for name in TABLES:
         op.drop_table(name)

@@ -12,7 +12,7 @@ from expunge.service.access.api_keys import check_pepper
 from expunge.service.access.installation import check_places
 from expunge.service.access.proxy import NamedPeople
 from expunge.service.api import health, news, problems
-from expunge.service.api.console import pages, runbooks
+from expunge.service.api.console import acts, pages, runbooks
 from expunge.service.api.dependencies import Service, look_for_unread
 from expunge.service.api.http.bodies import Bodies
 from expunge.service.api.http.limits import Limiter, Quotas
@@ -94,7 +94,7 @@ def create_app(settings: Settings | None = None, limits: Limits = LIMITS) -> Fas
         runbooks,
     ):
         app.include_router(room.router, dependencies=[Depends(look_for_unread)])
-    for router in pages.ROUTERS:
+    for router in (*pages.ROUTERS, acts.router):
         app.include_router(router)
     app.add_middleware(Bodies, max_bytes=limits.body_bytes)
     app.add_middleware(Quotas)

@@ -144,13 +144,6 @@ def count_search(service: Service, caller: Caller, ids: int = 1) -> None:
         raise ApiProblem(429, "too_many_searches", detail, headers={"Retry-After": str(wait)})
 
 
-def require_search(service: Service, caller: Caller) -> None:
-    """Count a search that is part of another call. Raises ApiProblem (403, 429; 503 while nothing can be written)."""
-    _permitted(caller, (Scope.PEOPLE_SEARCH,))
-    require_writable(service)
-    count_search(service, caller)
-
-
 def _identified(service: Service, request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
     """Return the caller whose key was sent. Raises ApiProblem (401, 429)."""
     if credentials is None:

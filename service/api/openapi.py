@@ -43,7 +43,6 @@ _TAGS = {
 _VERBS = {
     "estimate_cost": "estimate",
     "withdraw": "cancel",
-    "others": "related",
     "prolong": "extend",
     "lift_hold": "lift",
     "approve_large": "approve",
@@ -63,19 +62,17 @@ _LINKS: dict[tuple[str, str], dict[str, Node]] = {
     },
     ("post", "/v1/models"): {
         operation: {"name": "$response.body#/name"}
-        for operation in ("models_show", "models_preparation", "models_budget", "versions_index", "consumers_index")
+        for operation in ("models_show", "models_budget", "versions_index", "consumers_index")
     },
     ("post", "/v1/holds"): {
         "holds_show": {"hold_id": "$response.body#/id"},
         "holds_lift": {"hold_id": "$response.body#/id"},
     },
     ("post", "/v1/keys"): {
-        "keys_show": {"key_id": "$response.body#/id"},
         "keys_revoke": {"key_id": "$response.body#/id"},
     },
     ("post", "/v1/webhooks"): {
         "webhooks_show": {"endpoint_id": "$response.body#/id"},
-        "webhooks_deliveries": {"endpoint_id": "$response.body#/id"},
         "webhooks_remove": {"endpoint_id": "$response.body#/id"},
     },
 }

@@ -16,7 +16,7 @@ from expunge.service.infra.tables import Model, Task
 from expunge.service.models.retire import SERVED
 from expunge.service.models.retrain_plan import plan_retrain, schedule_retrain
 from expunge.service.requests.legal_holds import queue_again
-from expunge.service.requests.reasons import FALL_BACK, STOP_PREPARATION, Reason, actions, reason_of
+from expunge.service.requests.reasons import FALL_BACK, RETIRE, Reason, actions, reason_of
 from expunge.service.requests.states import RequestRefused
 from unlearning.accounting.policy import GONE, Fallback, Policy, PolicyError
 
@@ -44,7 +44,7 @@ def change_policy(session: Session, model: Model, changes: Mapping[str, Any]) ->
     """
     require_changeable(changes)
     if model.status not in SERVED:
-        steps = (STOP_PREPARATION,) if model.status == "preparing" else ()
+        steps = (RETIRE,) if model.status == "preparing" else ()
         what = f"The model is {model.status}: only the policy of a model that is served can change."
         raise RequestRefused(409, "not_served", what, actions=actions(steps, model=[model.name]))
     old = Policy.from_json(model.policy).to_json()

@@ -7,24 +7,22 @@ publishes nothing afterwards. What is left of the weights and the keys is destro
 
 from __future__ import annotations
 
-import secrets
-
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from expunge.service.audit.log import record, recorded_at
 from expunge.service.infra.db import batches
 from expunge.service.infra.fault_injection import crash_point
-from expunge.service.infra.tables import Erasure, Generation, Lease, Model, Removal, StoredVector, Version
+from expunge.service.infra.tables import Erasure, Generation, Lease, Model, Removal, Version
 from expunge.service.models.figures import withdraw
 from expunge.service.models.retrain_plan import retrain_lease
+from expunge.service.models.vectors import drop_all_vectors
 from expunge.service.requests.reasons import (
     LIFT,
     OPEN_HOLD,
     REGISTER,
     RETIRE,
     RETRAIN,
-    STOP_PREPARATION,
     Reason,
     WayOut,
     actions,
@@ -39,44 +37,36 @@ _CANCELLED = "Its preparation was cancelled. Nothing was published."
 
 
 def retire(session: Session, model: Model) -> None:
-    """Stop serving a model permanently. Idempotent.
+    """Stop serving a model permanently, or end the preparation of one that was never published. Idempotent.
+
+    Of a model that is prepared the name is free for another, and requests that waited for it go on without it.
 
     Its people's requests end in it, which their tasks say (``model_retired``). Nothing is known about copies of its
     versions, so nothing is claimed about them. The caller has locked the model's row. A model that a restore retired
     may still have what a legal hold kept in it: that ends now.
 
     Raises:
-        RequestRefused: the model is not served, or a legal hold keeps samples in it.
+        RequestRefused: the model is neither prepared nor served, or a legal hold keeps samples in it.
     """
     generation = session.get(Generation, model.generation_id or 0)
     if model.status == "retired" and (generation is None or generation.status == "ended"):
         return
+    if model.status == "cancelled":
+        return
+    if model.status == "preparing":
+        end_cancelled(session, model)
+        record(session, model.tenant_id, "model.cancelled", model_id=model.id, name=model.name)
+        session.flush()
+        crash_point("cancel-after-audit")
+        return
     if model.status not in (*SERVED, "retired"):
-        steps = (STOP_PREPARATION,) if model.status == "preparing" else ()
-        what = f"The model is {model.status}: only a model that is served can be retired."
-        raise RequestRefused(409, "not_served", what, actions=actions(steps, model=[model.name]))
+        what = f"The model is {model.status}: only a model that is prepared or served can be retired."
+        raise RequestRefused(409, "not_served", what)
     _require_no_hold(session, model)
     end_retired(session, model)
     record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name)
     session.flush()
     crash_point("retire-after-audit")
-
-
-def cancel_preparation(session: Session, model: Model) -> None:
-    """Cancel the preparation of a model that was never published. Its name is free for another. Idempotent.
-
-    Requests that waited for it go on without it. The caller has locked the model's row. Raises RequestRefused.
-    """
-    if model.status == "cancelled":
-        return
-    if model.status != "preparing":
-        what = f"The model is {model.status}: only a model that is being prepared can be cancelled."
-        steps = (RETIRE,) if model.status in SERVED else ()
-        raise RequestRefused(409, "not_preparing", what, actions=actions(steps, model=[model.name]))
-    end_cancelled(session, model)
-    record(session, model.tenant_id, "model.cancelled", model_id=model.id, name=model.name)
-    session.flush()
-    crash_point("cancel-after-audit")
 
 
 def end_retired(session: Session, model: Model) -> None:
@@ -91,7 +81,7 @@ def end_retired(session: Session, model: Model) -> None:
 
 
 def end_cancelled(session: Session, model: Model) -> None:
-    """Do what ``cancel_preparation`` does, without its checks and its audit entry."""
+    """Do what ``retire`` does for a model that is prepared, without its checks and its audit entry."""
     _end(session, model, "cancelled", _CANCELLED)
     end_open_tasks(session, model.id, Reason.NOT_PUBLISHED)
 
@@ -100,7 +90,7 @@ def steps_of(model: Model) -> tuple[WayOut, ...]:
     """Return the steps out that a model offers by itself: where it is blocked, refused, or not yet published."""
     match model.status:
         case "preparing":
-            return (STOP_PREPARATION,)
+            return (RETIRE,)
         case "refused" | "cancelled":
             return (REGISTER,)
         case "exhausted":
@@ -113,9 +103,9 @@ def steps_of(model: Model) -> tuple[WayOut, ...]:
 def _end(session: Session, model: Model, status: str, why: str) -> None:
     """Write the status, end the model's generations, and end the leases of the workers on them."""
     model.status, model.reason, model.due_at, model.retrain_at = status, why, None, None
-    model.lease_token, model.lease_owner, model.lease_expires_at = secrets.randbits(63), None, 0
-    beside = update(Lease).where(Lease.name == retrain_lease(model.id))
-    session.execute(beside.values(token=secrets.randbits(63), expires_at=0))
+    # a lease that is over is over for every token: nothing is published and nothing renewed under it
+    model.lease_owner, model.lease_expires_at = None, 0
+    session.execute(update(Lease).where(Lease.name == retrain_lease(model.id)).values(expires_at=0))
     withdraw(session, Generation.model_id == model.id)
     open_ones = update(Generation).where(
         Generation.model_id == model.id, Generation.status.in_(("preparing", "candidate", "live"))
@@ -127,10 +117,9 @@ def _end(session: Session, model: Model, status: str, why: str) -> None:
 def _erase_people(session: Session, model: Model, at: int) -> None:
     """Delete the vectors of everyone in the served generation, and order the destruction of their keys."""
     generation_id = model.generation_id or 0
-    gone = delete(StoredVector).where(StoredVector.generation_id == generation_id).returning(StoredVector.key_id)
     rows = [
         {"tenant_id": model.tenant_id, "generation_id": generation_id, "key_id": key_id, "created_at": at}
-        for key_id in session.scalars(gone.execution_options(synchronize_session=False))
+        for key_id in drop_all_vectors(session, generation_id)
     ]
     for batch in batches(rows):
         session.execute(insert(Erasure), batch)

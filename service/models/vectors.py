@@ -1,4 +1,4 @@
-"""The rows of a generation's vectors. Each is sealed under a key of its own; who is deleted loses the key as well."""
+"""The rows of a generation's vectors. Each has its own key, which is destroyed with it."""
 
 from __future__ import annotations
 

@@ -6,18 +6,17 @@ from expunge.service.queue.claims import (
     HALVE_AFTER,
     HOLD_AFTER,
     PATIENCE_SECONDS,
-    Interrupted,
     before,
     claim,
     claim_deletions,
-    give_way,
-    put_off,
+    deletions_wait,
+    postpone,
     waiting_deletions,
 )
 from expunge.service.queue.jobs import Claimed, Deletions, Job, Preparation, Work
 from expunge.service.queue.journal import JournalEntry
 from expunge.service.queue.leases import Stale, TakenLease, alive, alive_at, drawn, fence, give_back, renew
-from expunge.service.queue.promotion import Departure, Registered, TrainAgain, departure, publish_generation
+from expunge.service.queue.promotion import Departure, departure, publish_generation
 from expunge.service.queue.publication import Draft, Replan, erase, mark_forgotten, note_commit, publish
 from expunge.service.queue.results import (
     Blocked,
@@ -41,11 +40,12 @@ from expunge.service.queue.selection import (
     begins_model,
     forgotten,
     plan,
+    served,
     target_of,
     undecided,
     without_vector,
 )
-from expunge.service.queue.work_units import BUILT, POLL_SECONDS, Piece, Pieces, Taken
+from expunge.service.queue.work_units import BUILT, POLL_SECONDS, Piece, Pieces
 
 __all__ = [
     "BUILT",
@@ -58,7 +58,6 @@ __all__ = [
     "Deletions",
     "Departure",
     "Draft",
-    "Interrupted",
     "Job",
     "JournalEntry",
     "Piece",
@@ -66,16 +65,13 @@ __all__ = [
     "Postponed",
     "Preparation",
     "Published",
-    "Registered",
     "Replan",
     "Result",
     "Selection",
     "Size",
     "Stale",
-    "Taken",
     "TakenLease",
     "Target",
-    "TrainAgain",
     "Work",
     "alive",
     "alive_at",
@@ -84,6 +80,7 @@ __all__ = [
     "charge_withheld",
     "claim",
     "claim_deletions",
+    "deletions_wait",
     "departure",
     "drawn",
     "end_dry_run",
@@ -93,18 +90,18 @@ __all__ = [
     "forgotten",
     "give_back",
     "give_up",
-    "give_way",
     "mark_forgotten",
     "note_commit",
     "note_exhaustion",
     "plan",
     "points_of",
+    "postpone",
     "publish",
     "publish_generation",
-    "put_off",
     "queue_tasks",
     "refuse",
     "renew",
+    "served",
     "target_of",
     "undecided",
     "waiting_deletions",

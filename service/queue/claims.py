@@ -52,10 +52,6 @@ LARGEST_BATCH = 10_000
 """tasks that one update takes at most; their vectors are never in memory together"""
 
 
-class Interrupted(Exception):
-    """Stops a preparation between two units, because deletions wait."""
-
-
 @dataclass(frozen=True)
 class Waiting:
     """A task that may be claimed. ``group`` is the token of its last claim; tasks that failed together share it."""
@@ -168,14 +164,13 @@ def before(
         return deletions, next(others, None)
 
 
-def give_way(database: Database, tenants: Collection[str] | None = None) -> None:
-    """Stop a preparation between two units where deletions of ``tenants`` wait. Raises Interrupted."""
+def deletions_wait(database: Database, tenants: Collection[str] | None = None) -> bool:
+    """Return whether deletions of ``tenants`` have waited so long that a preparation gives way between two units."""
     with database.read() as session:
-        if waiting_deletions(session, tenants, PATIENCE_SECONDS):
-            raise Interrupted
+        return bool(waiting_deletions(session, tenants, PATIENCE_SECONDS))
 
 
-def put_off(database: Database, job: Preparation) -> None:
+def postpone(database: Database, job: Preparation) -> None:
     """Give an interrupted preparation back to any worker. It does not count as an attempt. Raises Stale, Busy."""
     with database.write() as session:
         model = fence(session, job.lease)

@@ -39,23 +39,6 @@ from expunge.service.requests import suppression as suppressions
 from expunge.service.requests.reasons import Reason
 
 
-class TrainAgain(RuntimeError):
-    """What the candidate was trained on is not wanted any more: a legal hold contradicts it, or somebody left whom the
-    method has no vector for. Nothing of it can be used, and nothing was written.
-    """
-
-
-@dataclass(frozen=True)
-class Registered:
-    """What preparation adds to the generation with its first version.
-
-    ``left_out`` counts for each request the samples of the recipe that it kept out of the training.
-    """
-
-    report: Mapping[str, Any]
-    left_out: Mapping[str, int] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
 class Departure:
     """The people who leave the served model with a generation's first version, as the database says now."""
@@ -95,14 +78,16 @@ def publish_generation(
     journal: Journal,
     job: Preparation,
     draft: Draft,
-    registered: Registered,
     *,
+    report: Mapping[str, Any],
+    left_out: Mapping[str, int],
     drafted: Departure,
 ) -> None:
     """Publish a generation's first version, without anyone who asked to be forgotten before this moment.
 
-    An update that is computed on a replaced generation at this moment is stale afterwards: its tasks end here.
-    Raises Stale, Replan, TrainAgain, Overspent; then nothing was written.
+    ``report`` is what preparation measured; ``left_out`` counts for each request the samples of the recipe that it kept
+    out of the training. An update that is computed on a replaced generation at this moment is stale afterwards: its
+    tasks end here. Raises Stale, Replan, Overspent; then nothing was written.
     """
     with publication(database, journal, job, draft) as (session, model):
         found = asked(session, job)
@@ -110,7 +95,7 @@ def publish_generation(
         replaced = current.replaced
         if replaced is None:
             require_current(model, None)
-            results = _first_results(session, job, current, registered)
+            results = _first_results(session, job, current, left_out)
             digests = sample_digests(session, job.generation_id, draft.target.positions)
         else:
             _require_unchanged(session, job, current, drafted)
@@ -120,7 +105,7 @@ def publish_generation(
             _end_replaced(session, model, job, replaced)
         generation = session.get_one(Generation, job.generation_id)
         generation.status, generation.progress, generation.phase = "live", 1.0, None
-        generation.report = (generation.report or {}) | dict(registered.report)
+        generation.report = (generation.report or {}) | dict(report)
         model.status, model.reason, model.generation_id = "live", None, generation.id
         schedule_retrain(session, model)
         make_version(session, journal, job, draft, replaced, gone=digests)
@@ -135,7 +120,7 @@ def publish_generation(
 
 
 def _require_unchanged(session: Session, job: Preparation, current: Departure, drafted: Departure) -> None:
-    """Check that the model is what the draft was made for. Raises Replan, TrainAgain."""
+    """Check that the model is what the draft was made for. Raises Replan."""
     before, after = drafted.replaced, current.replaced
     if before is None or after is None or (before.id, drafted.size) != (after.id, current.size):
         raise Replan("the model moved on while the switch was drafted")
@@ -154,7 +139,7 @@ def _end_replaced(session: Session, model: Model, job: Preparation, replaced: Ve
 
 
 def _first_results(
-    session: Session, job: Preparation, current: Departure, registered: Registered
+    session: Session, job: Preparation, current: Departure, left_out: Mapping[str, int]
 ) -> dict[Claimed, Result]:
     """Return the result of every waiting task with version 1, without those that can still be cancelled.
 
@@ -172,21 +157,21 @@ def _first_results(
         if request_id in found.later:
             continue
         positions = found.named.get(request_id, frozenset())
-        left_out = registered.left_out.get(request_id, 0)
+        kept_out = left_out.get(request_id, 0)
         task = Claimed(task_id, request_id)
         if positions & found.protected:
             results[task] = Blocked(Reason.LEGAL_HOLD)
         elif request_id in found.partial:
             results[task] = Blocked(Reason.PARTIAL_SUBJECT)
         elif positions:
-            results[task] = Published(len(positions) + left_out)
+            results[task] = Published(len(positions) + kept_out)
         else:
-            results[task] = Published(left_out, Reason.LEFT_OUT) if left_out else why_empty(session, job, task)
+            results[task] = Published(kept_out, Reason.LEFT_OUT) if kept_out else why_empty(session, job, task)
     return results
 
 
 def _switch_results(session: Session, job: Preparation, current: Departure, replaced: Version) -> dict[Claimed, Result]:
-    """Return the result of each open task with the switch. Raises Replan, TrainAgain."""
+    """Return the result of each open task with the switch. Raises Replan."""
     named, target = current.asked.named, frozenset(current.target.positions)
     results: dict[Claimed, Result] = {}
     for task_id, request_id, status in _tasks(session, job, named):
@@ -194,7 +179,8 @@ def _switch_results(session: Session, job: Preparation, current: Departure, repl
         if status == "completed" and not positions <= target | current.asked.protected:
             raise Replan(still_there(named, positions - target))
         if status == "completed" and positions - target:
-            raise TrainAgain("somebody was forgotten while the candidate was trained, and is under a legal hold since")
+            what = "somebody was forgotten while the candidate was trained, and is under a legal hold since"
+            raise Replan(what, train_again=True)
         if status not in OPEN or request_id in current.asked.later:
             continue
         task = Claimed(task_id, request_id)
@@ -236,7 +222,7 @@ def _tasks(session: Session, job: Preparation, named: Mapping[str, frozenset[int
 
 
 def _require_held_people(session: Session, job: Preparation, old_id: int) -> None:
-    """Check that the candidate holds everyone whom a legal hold keeps in the served generation. Raises TrainAgain."""
+    """Check that the candidate holds everyone whom a legal hold keeps in the served generation. Raises Replan."""
     protected = held_positions(session, job.tenant_id, old_id)
     gone = frozenset(session.scalars(select(Removal.position).where(Removal.generation_id == old_id)))
     for batch in batches(sorted(protected - gone)):
@@ -248,4 +234,4 @@ def _require_held_people(session: Session, job: Preparation, old_id: int) -> Non
             Membership.generation_id == job.generation_id, Membership.sample_digest.in_(wanted)
         )
         if wanted - set(session.scalars(there)):
-            raise TrainAgain("a legal hold was placed on somebody whom the candidate lacks")
+            raise Replan("a legal hold was placed on somebody whom the candidate lacks", train_again=True)

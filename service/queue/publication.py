@@ -36,7 +36,15 @@ from unlearning.accounting.certificate import Claim
 
 
 class Replan(RuntimeError):
-    """A legal hold or a request appeared while the version was drafted. Nothing was written: select again."""
+    """A legal hold or a request appeared while the version was drafted. Nothing was written: select again.
+
+    ``train_again``: what a candidate was trained on is not wanted any more. A legal hold contradicts it, or somebody
+    left whom the method has no vector for. Nothing of it can be used.
+    """
+
+    def __init__(self, what: str, *, train_again: bool = False) -> None:
+        super().__init__(what)
+        self.train_again = train_again
 
 
 log = logging.getLogger(__name__)

@@ -7,11 +7,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Select, select, union
+from sqlalchemy import ColumnElement, Select, func, select, union
 from sqlalchemy.orm import Session
 
 from expunge.service.infra.db import batches, now
-from expunge.service.infra.tables import Generation, Hold, Membership, Removal, StoredVector, SuppressionEntry, Task
+from expunge.service.infra.tables import (
+    Generation,
+    Hold,
+    Membership,
+    Removal,
+    StoredVector,
+    SuppressionEntry,
+    Task,
+    Version,
+)
 from expunge.service.queue.jobs import Claimed, Deletions, Job, Preparation
 from expunge.service.queue.results import Blocked, Published
 from expunge.service.requests import suppression as suppressions
@@ -46,6 +55,39 @@ class Selection:
     empty: Mapping[Claimed, Published]
     blocked: Mapping[Claimed, Blocked]
     target: Target
+
+
+@dataclass(frozen=True)
+class Served:
+    """What an update starts from."""
+
+    version: Version
+    generation: Generation
+    updates: int
+    """of the generation, that led to the version; what built the generation counts if it forgot somebody"""
+    unlearned: int
+    """people whom the method has forgotten so far, where a calibration measured a limited number; else 0"""
+
+
+def served(session: Session, job: Deletions) -> Served:
+    """Return the version that the update replaces, and what its generation fixed at registration."""
+    generation, version = session.get_one(Generation, job.generation_id), session.get_one(Version, job.current_id)
+    limited = (generation.manifest or {}).get("design") is not None
+    return Served(version, generation, _updates(session, version), _unlearned(session, generation) if limited else 0)
+
+
+def _updates(session: Session, version: Version) -> int:
+    before = select(Version.generation_id).where(Version.id == version.parent_id)
+    if version.parent_id is not None and session.scalar(before) == version.generation_id:
+        return int(version.claim["updates"])
+    forgot = Removal.version_id == version.id, Removal.generation_id == version.generation_id
+    return int(session.scalar(select(Removal.position).where(*forgot).limit(1)) is not None)
+
+
+def _unlearned(session: Session, generation: Generation) -> int:
+    gone = select(Removal.position).where(Removal.generation_id == generation.id)
+    people = select(func.count(Membership.holder.distinct())).where(Membership.generation_id == generation.id)
+    return session.scalar(people.where(Membership.position.in_(gone))) or 0
 
 
 def plan(session: Session, job: Deletions, atomic: bool) -> Selection:

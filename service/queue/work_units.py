@@ -23,10 +23,6 @@ BUILT = ("preparing", "candidate")
 POLL_SECONDS = 0.2
 
 
-class Taken(RuntimeError):
-    """Another worker owns the piece by now, or its preparation is over: nothing may be written for it."""
-
-
 @dataclass(frozen=True)
 class Pieces:
     """All pieces of one kind of one generation, numbered from 0."""
@@ -67,12 +63,11 @@ class Pieces:
             return session.scalars(self._free(now(session)).limit(1)).first() is not None
 
     def ours(self, session: Session, number: int) -> Any:
-        """Return the piece, locked. Raises Taken if this process does not own it, or if it is done."""
+        """Return the piece, locked; None if it is done, or another worker owns it by now: nothing may be written."""
         query = select(self.record).where(self.record.generation_id == self.generation_id, self.record.number == number)
         row: Any = session.scalars(query.with_for_update()).one_or_none()
-        if row is None or row.owner != self.owner or row.done_at is not None:
-            raise Taken(f"Piece {number} of generation {self.generation_id} belongs to another worker or is done.")
-        return row
+        mine = row is not None and row.owner == self.owner and row.done_at is None
+        return row if mine else None
 
     def let_go(self, number: int) -> None:
         """Give a piece back that was not done."""

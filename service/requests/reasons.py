@@ -121,7 +121,7 @@ SHOW_REQUEST = WayOut(
     "expunge requests show {earlier}",
     ((Scope.DELETIONS_READ,),),
 )
-WATCH = WayOut("watch", "GET", f"{_MODEL}/preparation", "expunge models show {model}", ((Scope.MODELS_READ,),))
+WATCH = WayOut("watch", "GET", _MODEL, "expunge models show {model}", ((Scope.MODELS_READ,),))
 CONSUMERS = WayOut("consumers", "GET", f"{_MODEL}/consumers", "expunge consumers list {model}", ((Scope.MODELS_READ,),))
 REMOVE_CONSUMER = WayOut(
     "remove", "DELETE", f"{_MODEL}/consumers/CONSUMER", "expunge consumers remove {model} CONSUMER", _ADMIN
@@ -130,7 +130,6 @@ RETRAIN = WayOut("retrain", "POST", f"{_MODEL}/retrains", "expunge models retrai
 FALL_BACK = _policy("fallback", "retrain")
 TOLERATE = _policy("max_accuracy_drop", "NUMBER")
 RETIRE = WayOut("retire", "POST", f"{_MODEL}/retire", "expunge models retire {model}", _ADMIN)
-STOP_PREPARATION = WayOut("cancel", "POST", f"{_MODEL}/cancel", "expunge models cancel {model}", _ADMIN)
 REGISTER = WayOut(
     "register",
     "POST",

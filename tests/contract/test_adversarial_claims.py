@@ -32,7 +32,7 @@ from torch import Tensor
 
 from expunge.service.infra.settings import Settings, ensure_secrets
 from expunge.service.queue import Size
-from expunge.workers.guarantee.certify import CapNotReached, Certified, certify
+from expunge.workers.guarantee.certify import Certified, certify, require_certified
 from expunge.workers.guarantee.choose import guarantee_of, require_closed_form, require_needs
 from expunge.workers.guarantee.dry_run import establish
 from expunge.workers.guarantee.refine import refine
@@ -89,7 +89,7 @@ class Tally:
 
 
 def serve(drawn: Drawn) -> list[Served]:
-    """Register and forget as the workers do. Raises Refused, RecipeError or CapNotReached."""
+    """Register and forget as the workers do. Raises Refused or RecipeError."""
     problem, method = Problem(drawn.recipe), method_of(drawn.policy)
     parts = parts_of(drawn.recipe)
     bench = Bench(drawn.recipe, problem, method, "drawn", "", parts)
@@ -113,7 +113,7 @@ def serve(drawn: Drawn) -> list[Served]:
             given = replace(forget, vectors=Vectors(state.vectors))
             forgotten = method.forget(problem, state, given, retain, torch.Generator().manual_seed(1))
         size = Size(len(forget.positions), len(gone), len(forget.people))
-        certified = certify(bench, terms, refine(bench, terms, forgotten, retain), retain, size)
+        certified = require_certified(certify(bench, terms, refine(bench, terms, forgotten, retain), retain, size))
         terms = replace(
             terms,
             spent=terms.spent + certified.budget_cost,
@@ -138,7 +138,7 @@ def judge(drawn: Drawn, tally: Tally) -> None:
         tally.traps[drawn.trap] += 1
     try:
         served = serve(drawn)
-    except (Refused, RecipeError, PolicyError, CapNotReached) as error:
+    except (Refused, RecipeError, PolicyError) as error:
         (tally.refused_plain if drawn.trap is None else tally.refused)[drawn.trap or str(error)[:90]] += 1
         return
     for each in served:

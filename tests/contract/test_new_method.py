@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("expunge", "unlearning", "service", "workers", "migrations", "client", "lab", "tests")
+PARTS = ("expunge", "unlearning", "service", "workers", "migrations", "client", "connect", "lab", "tests")
 TOY = '''
 """A few steps of gradient descent on those who are left, from the weights of the last update."""
 

@@ -25,7 +25,11 @@ RUNS_CODE = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "ya
 
 @cache
 def present_tests() -> frozenset[str]:
-    sources = [path.read_text() for room in ("tests", "lab/tests") for path in (ROOT / room).rglob("test_*.py")]
+    sources = [
+        path.read_text()
+        for room in ("tests", "connect/tests", "lab/tests")
+        for path in (ROOT / room).rglob("test_*.py")
+    ]
     return frozenset(name for source in sources for name in re.findall(r"^(?:async )?def (test_\w+)", source, re.M))
 
 
@@ -41,7 +45,7 @@ def test_a_threat_is_met_by_tests(threat: str) -> None:
 
 def test_nothing_that_can_run_code_is_read() -> None:
     """torch.load, pickle and their kind are nowhere in what is installed."""
-    for folder in ("unlearning", "service", "workers", "migrations", "lab/expunge_lab"):
+    for folder in ("unlearning", "service", "workers", "migrations", "connect/expunge_connect", "lab/expunge_lab"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Import):

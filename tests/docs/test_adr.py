@@ -13,7 +13,7 @@ PAGES = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_decision_names_the_test_or_lint_that_enforces_it(page: Path) -> None:
-    named = re.findall(r"`((?:lab/)?tests/[a-z_/]+(?:\.py)?|pyproject\.toml)`", page.read_text())
+    named = re.findall(r"`((?:connect/|lab/)?tests/[a-z_/]+(?:\.py)?|pyproject\.toml)`", page.read_text())
     assert named
     assert not [path for path in named if not (ROOT / path).exists()]
 

@@ -239,7 +239,7 @@ API = ("api-before-transaction", "api-after-request", "api-after-audit", "api-in
 PREPARATION = ("prepare-after-manifest", "prepare-after-train", "keys-before-rows", "prepare-after-rows")
 WORK_UNITS = ("prepare-after-work-units", "work-unit-inside", "work-unit-inside-rows", "work-unit-after")
 ENDS = (
-    *("retire-after-audit", "retire-inside-commit", "cancel-after-audit", "cancel-inside-commit"),
+    *("retire-after-audit", "retire-inside-commit", "cancel-after-audit"),
     *("policy-after-audit", "policy-inside-commit", "erase-after-state"),
 )
 OF_A_BUCKET = ("bucket-before-put", "bucket-put", "bucket-created", "bucket-copied", "bucket-overwritten")

@@ -147,7 +147,7 @@ def _status(where: Site, request: dict[str, object]) -> str:
 
 
 def _preparation(where: Site, name: str) -> str:
-    return str(where.stack.client.get(f"/v1/models/{name}/preparation")["status"])
+    return str(where.stack.client.get(f"/v1/models/{name}")["status"])
 
 
 def failing_fsync() -> Told:

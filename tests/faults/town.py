@@ -38,7 +38,7 @@ from expunge.workers.scheduler.run import Scheduler, extend_log, open_scheduler
 from expunge.workers.storage.key_files import ERASED, SHARE_BYTES, KeyFiles, KeysMissing
 from expunge.workers.storage.key_store import KeyRecord, KeyStore
 from expunge.workers.training.run import prepare
-from expunge.workers.update.run import Errand, update
+from expunge.workers.update.run import update
 from tests.faults.judge import exported
 from tests.harness.databases import sqlite_databases, sqlite_template
 from tests.harness.files import root_of
@@ -192,7 +192,7 @@ class Town:
         if isinstance(job, Preparation):
             prepare(self.world.process, job, watch)
         else:
-            update(Errand(self.world.process, self.benches, job, watch))
+            update(job, self.world.storage, self.benches, self.world.settings, watch)
 
     def photograph(self) -> Photograph:
         """Return everything as it is now."""

@@ -92,8 +92,8 @@ class Stack:
         return name
 
     def prepared(self, name: str) -> dict[str, Any]:
-        """Wait for the end of the preparation and return it, live or not."""
-        path = f"/v1/models/{name}/preparation"
+        """Wait for the end of the preparation and return the model, live or not."""
+        path = f"/v1/models/{name}"
         return self.eventually(lambda: self.client.get(path), lambda state: state["status"] != "preparing")
 
     def live(self, recipe: str, method: str = "recollection", **policy: Any) -> str:

@@ -95,7 +95,7 @@ def test_several_ids_of_a_person_are_one_request(client: TestClient, service: Se
     key = bytes.fromhex(made["opening"])
     assert accepted(service, made["id"])["commitment"] == commitment(key, Order(subject_ids=("ada-app", "ada-web")))
     again = send(client, "l", subject_id="ada-app").json()
-    related = client.get(f"{PATH}/{again['id']}/related").json()["data"]
+    related = client.get(f"{PATH}/{again['id']}").json()["related"]
     assert related == [made["id"]]
 
 

@@ -143,8 +143,9 @@ def test_every_field_of_a_policy_can_be_said_on_the_command_line(site: Site, tmp
 
 def test_a_registration_ends_with_the_dry_run(site: Site, tmp_path: Path) -> None:
     rows = [{"noise_std": 0.1, "max_distance": 1e-5, "accuracy": 0.9375, "updates": 70000}]
-    ready = {"status": "live", "progress": 1.0, "phase": None, "report": {"distance_left": 0.25, "dry_run": rows}}
-    site.answers = [(202, {"name": "m"}), (200, ready), (200, {"name": "m", "status": "live"})]
+    report = {"distance_left": 0.25, "dry_run": rows}
+    ready = {"progress": 1.0, "phase": None, "work_units": None, "report": report}
+    site.answers = [(202, {"name": "m"}), (200, {"name": "m", "status": "live", "preparation": ready})]
     keys = {"EXPUNGE_URL": site.url, "EXPUNGE_API_KEY": "k"}
     done = here("models", "add", "m", "--recipe", "r", home=tmp_path, **keys)
     assert done.returncode == 0, done.stderr

@@ -39,6 +39,8 @@ from expunge.service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
 
+ACT = "/console/act"
+
 
 @pytest.fixture
 def held(service: Service, api: TestClient, key_of: Callable[..., dict[str, str]]) -> str:
@@ -209,17 +211,18 @@ def test_the_overview_shows_what_is_late_held_and_spent(login: Login, held: str,
 def test_a_held_request_is_driven_on_by_who_may(login: Login, held: str, service: Service) -> None:
     client = login("deletions:read")
     page = client.get(f"/console/requests/{held}").text
-    assert "/retry" not in page
-    sent = {"token": token_in(page)}
-    assert client.post(f"/console/requests/{held}/retry", data=sent).status_code == 403
-    assert client.post(f"/console/requests/{held}/cancel", data=sent).status_code == 403
+    assert 'value="retry"' not in page
+    sent = {"token": token_in(page), "request_id": held}
+    assert client.post(ACT, data=sent | {"act": "retry"}).status_code == 403
+    assert client.post(ACT, data=sent | {"act": "cancel"}).status_code == 403
     client = login("deletions:read", "models:admin")
     page = client.get(f"/console/requests/{held}").text
-    assert f'action="/console/requests/{held}/retry"' in page and ">Retry</button>" in page
-    assert client.post(f"/console/requests/{held}/retry", data={"token": "0" * 64}).status_code == 403
-    after = client.post(f"/console/requests/{held}/retry", data={"token": token_in(page)})
+    assert 'name="act" value="retry"' in page and ">Retry</button>" in page
+    sent = {"request_id": held, "act": "retry"}
+    assert client.post(ACT, data=sent | {"token": "0" * 64}).status_code == 403
+    after = client.post(ACT, data=sent | {"token": token_in(page)})
     assert after.status_code == 200 and "badge queued" in after.text
-    assert client.post(f"/console/requests/{held}/retry", data={"token": token_in(page)}).status_code == 409
+    assert client.post(ACT, data=sent | {"token": token_in(page)}).status_code == 409
 
 
 @pytest.mark.parametrize(
@@ -239,7 +242,7 @@ def test_a_retry_is_offered_where_it_can_help_alone(
         session.execute(update(DeletionRequest).values(reason=reason))
     page = html.unescape(login().get(f"/console/requests/{held}").text)
     assert reason.says().partition(".")[0] in page and reason.remedy is not None and reason.remedy.action in page
-    assert f"/console/requests/{held}/retry" in page or button != "Retry"
+    assert 'name="act" value="retry"' in page or button != "Retry"
     assert button is None or f">{button}</button>" in page
 
 
@@ -247,19 +250,19 @@ def test_a_request_is_cancelled_inside_its_window_by_who_may(login: Login, held:
     client = login()
     assert "Cancel the request" not in client.get(f"/console/requests/{held}").text
     token = token_in(client.get("/").text)
-    sure = {"token": token, "sure": "yes"}
-    assert client.post(f"/console/requests/{held}/cancel", data=sure).status_code == 409
+    cancel = {"token": token, "act": "cancel", "request_id": held}
+    assert client.post(ACT, data=cancel | {"sure": "yes"}).status_code == 409
     with service.database.write() as session:
         session.execute(update(Task).values(status="queued", reason=None, not_before=now(session) + 3_600_000_000))
         settle(session, [held])
     assert "Cancel the request" in client.get(f"/console/requests/{held}").text
     assert "Cancel the request" not in login("deletions:read").get(f"/console/requests/{held}").text
     client = login()
-    token = token_in(client.get("/").text)
-    asked = client.post(f"/console/requests/{held}/cancel", data={"token": token})
+    cancel |= {"token": token_in(client.get("/").text)}
+    asked = client.post(ACT, data=cancel)
     assert "Cancel the request?" in asked.text and "stays in the models" in asked.text
     assert "badge queued" in client.get(f"/console/requests/{held}").text, "asking changed something"
-    after = client.post(f"/console/requests/{held}/cancel", data={"token": token, "sure": "yes"})
+    after = client.post(ACT, data=cancel | {"sure": "yes"})
     assert after.status_code == 200 and "badge cancelled" in after.text
     assert "Cancelled. The person stays in the models." in after.text, "the page does not say what happened"
     assert "Cancelled. The person" not in client.get(f"/console/requests/{held}").text, "it says so twice"

@@ -13,9 +13,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
 from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.api.console import pages
-from expunge.service.api.console.pages.model import ACTIONS as MODEL_ACTIONS
-from expunge.service.api.console.pages.request import ACTIONS
+from expunge.service.api.console import acts, pages
+from expunge.service.api.console.acts import ACTS
 from expunge.service.api.console.visit import MADE
 from expunge.service.api.console.ways import ways
 from expunge.service.api.dependencies import Service, allows
@@ -41,7 +40,8 @@ from tests.service.worlds import live_model, publish
 
 KeyOf = Callable[..., dict[str, str]]
 INPUT = re.compile(r'<input [^>]*name="([^"]+)" value="([^"]*)"')
-ROUTES = [route for router in pages.ROUTERS for route in router.routes]
+ROUTES = [route for router in (*pages.ROUTERS, acts.router) for route in router.routes]
+ACT = "/console/act"
 
 
 def ask(client: TestClient, headers: dict[str, str], key: str = "k", **body: object) -> str:
@@ -55,16 +55,20 @@ def block(service: Service, request: str, reason: str) -> None:
         settle(session, [request])
 
 
-def buttons(page: str) -> dict[str, str]:
-    """The labels of a page's buttons that post, with their addresses."""
-    found = re.findall(r'<form method="post" action="([^"]+)">.*?<button[^>]*>([^<]+)</button></form>', page, re.DOTALL)
-    return {html.unescape(label): address for address, label in found}
+def buttons(page: str) -> dict[str, dict[str, str]]:
+    """The labels of a page's buttons that act, with what their forms send."""
+    form = r'<form method="post" action="/console/act">((?:<input[^>]*>)*)<button[^>]*>([^<]+)</button></form>'
+    found = re.findall(form, page)
+    return {
+        html.unescape(label): {name: html.unescape(value) for name, value in INPUT.findall(sent)}
+        for sent, label in found
+    }
 
 
-@pytest.mark.parametrize("action", [*ACTIONS.values(), *MODEL_ACTIONS.values()], ids=lambda action: action.label)
-def test_an_action_asks_for_the_scopes_of_the_api_route(action: object, api: TestClient, key_of: KeyOf) -> None:
+@pytest.mark.parametrize("name", ACTS)
+def test_an_action_asks_for_the_scopes_of_the_api_route(name: str, api: TestClient, key_of: KeyOf) -> None:
     """The rule is read off the route itself; here it is compared with what the API answers, scope by scope."""
-    route = action.route  # type: ignore[attr-defined]
+    route = ACTS[name].route
     (place,) = [each for each in openapi_routes(api) if each.endpoint is route]
     method = next(iter(place.methods))
     body = None if place.body_field is None else {"reason": "x"}
@@ -75,14 +79,17 @@ def test_an_action_asks_for_the_scopes_of_the_api_route(action: object, api: Tes
 
 
 def openapi_routes(api: TestClient) -> list[Any]:
-    from expunge.service.api.routes.models import lifecycle, retrains  # noqa: PLC0415
+    from expunge.service.api.routes import keys, webhooks  # noqa: PLC0415
+    from expunge.service.api.routes.models import consumers, lifecycle, retrains  # noqa: PLC0415
     from expunge.service.api.routes.requests import deletion_requests, holds  # noqa: PLC0415
 
-    return [route for room in (deletion_requests, holds, lifecycle, retrains) for route in room.router.routes]
+    rooms = (deletion_requests, holds, lifecycle, retrains, consumers, keys, webhooks)
+    return [route for room in rooms for route in room.router.routes]
 
 
 def filled(path: str) -> str:
-    return re.sub(r"\{(\w+)(:\w+)?\}", lambda name: "nobody" if name[1] == "name" else "0" * 32, path)
+    names = {"name": "nobody", "consumer_id": "web", "delivery_id": "msg_" + "0" * 32}
+    return re.sub(r"\{(\w+)(:\w+)?\}", lambda name: names.get(name[1], "0" * 32), path)
 
 
 def test_every_step_of_every_reason_has_a_place_on_the_page() -> None:
@@ -99,10 +106,7 @@ def test_every_step_of_every_reason_has_a_place_on_the_page() -> None:
             method = "POST" if way.posts else "GET"
             matching = [route for route in ROUTES if route.path_regex.fullmatch(path) and method in route.methods]  # type: ignore[attr-defined]
             assert matching, (reason, way)
-            if way.posts and path.startswith("/console/requests/"):
-                assert path.rpartition("/")[2] in ACTIONS, way
-            if way.posts and path.startswith("/console/models/") and not way.fields:
-                assert path.rpartition("/")[2] in MODEL_ACTIONS, way
+            assert not way.posts or (path == ACT and dict(way.fields)["act"] in ACTS), way
     assert typed == {"delete", "register"} & typed and len(typed) <= 2
 
 
@@ -125,10 +129,11 @@ def test_a_request_under_a_hold_is_ended_by_what_its_page_says(
     page = client.get(f"/console/requests/{request}").text
     with service.database.read() as session:
         hold = session.scalars(select(Hold.id)).one()
-    assert buttons(page)["Lift the hold"] == f"/console/holds/{hold}/lift" and f"/console/holds#hold-{hold}" in page
-    asked = client.post(f"/console/holds/{hold}/lift", data={"token": token}).text
+    lift = {"act": "lift", "hold_id": hold, "token": token}
+    assert buttons(page)["Lift the hold"] == lift and f"/console/holds#hold-{hold}" in page
+    asked = client.post(ACT, data=lift).text
     assert "Lift the hold?" in asked and "badge in force" in client.get("/console/holds").text
-    lifted = client.post(f"/console/holds/{hold}/lift", data={"token": token, "sure": "yes"}).text
+    lifted = client.post(ACT, data=lift | {"sure": "yes"}).text
     assert "badge lifted" in lifted and "Lifted." in lifted
     assert "badge queued" in client.get(f"/console/requests/{request}").text
 
@@ -145,10 +150,10 @@ def test_an_exhausted_budget_is_answered_from_the_requests_page(
     assert "Retry" not in offered and set(offered) >= {
         "Train digits again now", "Change the policy of digits: fallback to retrain",
     }  # fmt: skip
-    token = token_in(page)
-    asked = client.post(offered["Train digits again now"], data={"token": token}).text
+    train = offered["Train digits again now"]
+    asked = client.post(ACT, data=train).text
     assert "nobody has timed a training" in asked and "It serves the request that waits, too." in asked
-    planned = client.post(offered["Train digits again now"], data={"token": token, "sure": "yes"}).text
+    planned = client.post(ACT, data=train | {"sure": "yes"}).text
     assert "A retrain is planned" in planned and "A retrain is planned or runs." in planned
 
 
@@ -156,24 +161,24 @@ def test_the_policy_is_changed_within_what_may_change(login: Login, service: Ser
     live_model(service)
     client = login()
     page = client.get("/console/models/digits").text
-    token, place = token_in(page), "/console/models/digits/policy"
-    done = client.post(place, data={"token": token, "batch": "60", "max_accuracy_drop": "", "epsilon": "99"})
+    sent = {"token": token_in(page), "act": "policy", "name": "digits"}
+    done = client.post(ACT, data=sent | {"batch": "60", "max_accuracy_drop": "", "epsilon": "99"})
     assert "Changed." in done.text and 'name="batch" value="60"' in done.text
     with service.database.read() as session:
         policy = session.scalars(select(Model.policy)).one()
     assert policy["batch"] == 60 and policy.get("epsilon") != 99
     for wrong in ({"batch": "soon"}, {"batch": "-1"}, {"fallback": "guess"}):
-        assert client.post(place, data={"token": token} | wrong).status_code == 422, wrong
-    assert login("models:read").post(place, data={"token": token}).status_code == 403
+        assert client.post(ACT, data=sent | wrong).status_code == 422, wrong
+    assert login("models:read").post(ACT, data=sent).status_code == 403
 
 
 def test_a_model_is_retired_after_a_question(login: Login, service: Service) -> None:
     live_model(service)
     client = login()
-    token = token_in(client.get("/console/models/digits").text)
-    asked = client.post("/console/models/digits/retire", data={"token": token}).text
+    retire = buttons(client.get("/console/models/digits").text)["Retire the model"]
+    asked = client.post(ACT, data=retire).text
     assert "cannot be brought back" in asked and "badge live" in client.get("/console/models/digits").text
-    done = client.post("/console/models/digits/retire", data={"token": token, "sure": "yes"}).text
+    done = client.post(ACT, data=retire | {"sure": "yes"}).text
     assert "badge retired" in done and "No version of it is served any more." in done
 
 
@@ -183,10 +188,10 @@ def test_the_deadline_is_extended_once(login: Login, api: TestClient, key_of: Ke
     client = login()
     page = client.get(f"/console/requests/{request}").text
     assert "Extend the deadline" in buttons(page)
-    sent = {"token": token_in(page), "sure": "yes"}
-    done = client.post(f"/console/requests/{request}/extend", data=sent).text
+    sent = buttons(page)["Extend the deadline"] | {"sure": "yes"}
+    done = client.post(ACT, data=sent).text
     assert "The deadline was extended on" in done and "Extend the deadline" not in buttons(done)
-    refused = client.post(f"/console/requests/{request}/extend", data=sent)
+    refused = client.post(ACT, data=sent)
     assert refused.status_code == 409 and "the law allows it once" in refused.text
     assert refused.headers["content-type"].startswith("text/html"), "a refusal is a page"
 
@@ -247,9 +252,9 @@ def test_a_silent_consumer_comes_before_a_known_old_one(login: Login, service: S
         assert places == sorted(places) and "nobody knows what it serves now" in page, path
     client = login()
     token = token_in(client.get("/console/models/digits").text)
-    place = "/console/models/digits/consumers/three-silent/remove"
-    assert "serves the model no more" in client.post(place, data={"token": token}).text
-    assert "three-silent" not in client.post(place, data={"token": token, "sure": "yes"}).text
+    remove = {"token": token, "act": "remove-consumer", "name": "digits", "consumer_id": "three-silent"}
+    assert "serves the model no more" in client.post(ACT, data=remove).text
+    assert "three-silent" not in client.post(ACT, data=remove | {"sure": "yes"}).text
 
 
 def test_a_key_is_made_shown_once_and_revoked(login: Login, service: Service) -> None:
@@ -259,10 +264,11 @@ def test_a_key_is_made_shown_once_and_revoked(login: Login, service: Service) ->
     secret = re.search(r'id="secret">(exp_[0-9a-f]{12}_[0-9a-f]{64})<', made)
     assert secret and secret[1] not in client.get("/console/keys").text
     listed = client.get("/console/keys").text
-    key = re.findall(r"/console/keys/([0-9a-f]{32})/revoke", listed)[-1]
-    replaced = client.post(f"/console/keys/{key}/rotate", data={"token": token, "sure": "yes"}).text
+    key = re.findall(r'name="key_id" value="([0-9a-f]{32})"', listed)[-1]
+    sure = {"token": token, "sure": "yes", "key_id": key}
+    replaced = client.post(ACT, data=sure | {"act": "rotate"}).text
     assert 'id="secret"' in replaced
-    done = client.post(f"/console/keys/{key}/revoke", data={"token": token, "sure": "yes"}).text
+    done = client.post(ACT, data=sure | {"act": "revoke"}).text
     assert "badge revoked" in done
     assert client.post("/console/keys", data={"token": token, "label": "none"}).status_code == 422
     narrow = login("keys:admin")
@@ -278,10 +284,10 @@ def test_a_page_that_shows_a_secret_is_loaded_again_and_makes_no_second_one(
     """The page was the answer to the form, so a reload sent the form again."""
     client = login()
     listed = client.get("/console/keys").text
-    token, key = token_in(listed), re.findall(r"/console/keys/([0-9a-f]{32})/revoke", listed)[-1]
+    token, key = token_in(listed), re.findall(r'name="key_id" value="([0-9a-f]{32})"', listed)[-1]
     address, body = {
         "key": ("/console/keys", {"scope": ["models:read"]}),
-        "rotated": (f"/console/keys/{key}/rotate", {"sure": "yes"}),
+        "rotated": (ACT, {"act": "rotate", "key_id": key, "sure": "yes"}),
         "webhook": ("/console/webhooks", {"url": "https://example.org/hook", "kind": ["model_version.published"]}),
     }[made]
     counted = (ApiKey, WebhookEndpoint)[made == "webhook"]
@@ -322,9 +328,9 @@ def test_a_webhook_is_added_its_deliveries_shown_and_sent_again(
     place = re.findall(r'href="(/console/webhooks/[0-9a-f]{32})"', page)[0]
     deliveries = client.get(place).text
     assert "deletion_request.completed" in deliveries and "badge pending" in deliveries
-    again = client.post(buttons(deliveries)["Send again"], data={"token": token}).text
+    again = client.post(ACT, data=buttons(deliveries)["Send again"]).text
     assert "sent again within seconds" in again
-    assert "badge disabled" in client.post(f"{place}/disable", data={"token": token, "sure": "yes"}).text
+    assert "badge disabled" in client.post(ACT, data=buttons(page)["Disable"] | {"sure": "yes"}).text
     for wrong in ("http://example.org", "https://", "x"):
         assert client.post("/console/webhooks", data=sent | {"url": wrong}).status_code == 422
 
@@ -396,13 +402,28 @@ def test_nothing_is_done_without_the_sessions_token(login: Login, service: Servi
     client = login()
     exempt = {"/console/login", "/console/link"}
     posts = [route.path for route in ROUTES if "POST" in route.methods and route.path not in exempt]  # type: ignore[attr-defined]
-    names = {"name": "digits", "action": "retrain", "consumer_id": "web", "delivery_id": "msg_" + "0" * 32}
     body = {"token": "0" * 64, "sure": "yes", "subject_id": "x", "reason": "x", "scope": "models:read", "id": "0" * 32}
+    body |= {"url": "https://example.org", "kind": "budget.exhausted", "action": "verify", "name": "digits"}
+    body |= {name: "0" * 32 for name in ("request_id", "hold_id", "key_id", "endpoint_id")}
+    body |= {"consumer_id": "web", "delivery_id": "msg_" + "0" * 32}
     for path in posts:
-        own = names | ({"name": "verify"} if "request_id" in path else {})
-        address = re.sub(r"\{(\w+)\}", lambda name, own=own: own.get(name[1], "0" * 32), path)
-        with_url = body | {"url": "https://example.org", "kind": "budget.exhausted", "action": "verify"}
-        assert client.post(address, data=with_url).status_code in (403, 404), path
+        for act in ACTS if path == ACT else ("",):
+            assert client.post(path, data=body | {"act": act}).status_code == 403, (path, act)
     with service.database.read() as session:
         assert session.scalars(select(Hold)).all() == [] and session.scalars(select(DeletionRequest)).all() == []
-    assert len(posts) > 12
+    assert len(posts) == 7
+
+
+def test_a_preparation_is_cancelled_by_whom_it_is_shown_to_and_not_once_the_model_is_live(
+    login: Login, api: TestClient, key_of: KeyOf, service: Service
+) -> None:
+    """One address retires both: without the state a click on the older page would end a model that is served."""
+    api.post("/v1/models", json={"name": "new", "recipe": "digits"}, headers=key_of())
+    client = login()
+    cancel = buttons(client.get("/console/models/new").text)["Cancel the preparation"] | {"sure": "yes"}
+    with service.database.write() as session:
+        session.execute(update(Model).where(Model.name == "new").values(status="live"))
+    assert client.post(ACT, data=cancel).status_code == 412
+    with service.database.write() as session:
+        session.execute(update(Model).where(Model.name == "new").values(status="preparing"))
+    assert "The name is free again." in client.post(ACT, data=cancel).text

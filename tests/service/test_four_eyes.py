@@ -271,6 +271,7 @@ def test_the_page_tells_the_first_person_that_another_must_agree(office: Office)
     office.client.post("/console/login", data={"key": secret}, follow_redirects=False)
     page = f"/console/requests/{request}"
     token = office.client.get(page).text.partition('name="token" value="')[2].partition('"')[0]
-    answer = office.client.post(f"{page}/verify", data={"token": token, "sure": "yes"})
+    sent = {"token": token, "sure": "yes", "act": "verify", "request_id": request}
+    answer = office.client.post("/console/act", data=sent)
     assert answer.status_code == 409 and "another person must verify it too" in answer.text
     assert "A first person has agreed" in office.client.get(page).text

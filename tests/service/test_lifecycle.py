@@ -73,9 +73,7 @@ def test_requests_for_the_same_person_are_linked_and_none_is_suppressed(client: 
     first, second = (ask(client, subject_id="ada")["id"] for _ in range(2))
     samples = [ask(client, sample_ids=names)["id"] for names in (["bob-1", "ada-1"], ["ada-1", "other"])]
     stranger = ask(client, subject_id="bob")["id"]
-    related = {
-        made: client.get(f"{PATH}/{made}/related").json()["data"] for made in (first, second, *samples, stranger)
-    }
+    related = {made: client.get(f"{PATH}/{made}").json()["related"] for made in (first, second, *samples, stranger)}
     assert related == {
         first: [second],
         second: [first],

@@ -34,9 +34,9 @@ def test_a_registered_model_is_preparing_and_waits_for_a_worker(client: TestClie
     body = answer.json()
     assert (body["status"], body["current"], body["guarantee"]) == ("preparing", None, None)
     assert (body["policy"]["epsilon"], body["policy"]["options"]) == (4, {"rank": 64})
-    assert client.get("/v1/models/digits").json() == body
-    progress = client.get("/v1/models/digits/preparation")
-    assert (progress.json()["status"], progress.json()["progress"]) == ("preparing", 0)
+    progress = client.get("/v1/models/digits")
+    assert progress.json() == body | {"preparation": progress.json()["preparation"]}
+    assert (progress.json()["status"], progress.json()["preparation"]["progress"]) == ("preparing", 0)
     assert progress.headers["retry-after"]
     with service.database.read() as session:
         model, generation = session.scalars(select(Model)).one(), session.scalars(select(Generation)).one()
@@ -56,7 +56,7 @@ def test_an_option_may_be_a_list_of_numbers(client: TestClient) -> None:
 
 def test_a_planned_retrain_is_shown_with_who_waits_and_when_it_should_end(client: TestClient, service: Service) -> None:
     model = live_model(service)
-    assert client.get("/v1/models/digits/preparation").json()["plan"] is None
+    assert client.get("/v1/models/digits").json()["preparation"]["plan"] is None
     with service.database.write() as session:
         session.get_one(Model, model.id).status = "exhausted"
         candidate = Generation(
@@ -75,8 +75,8 @@ def test_a_planned_retrain_is_shown_with_who_waits_and_when_it_should_end(client
     for person in ("ada", "bob"):
         headers = {"Idempotency-Key": person}
         assert client.post("/v1/deletion-requests", json={"subject_id": person}, headers=headers).status_code == 202
-    answer = client.get("/v1/models/digits/preparation")
-    plan = answer.json()["plan"]
+    answer = client.get("/v1/models/digits")
+    plan = answer.json()["preparation"]["plan"]
     assert {name: plan[name] for name in ("reason", "waiting", "attempt", "phase", "progress", "generation")} == {
         "reason": "budget_exhausted",
         "waiting": 2,
@@ -171,7 +171,7 @@ def test_a_version_shows_its_parent_and_what_it_carried_out(client: TestClient, 
 
 @pytest.mark.parametrize(
     "path",
-    ["nope", "nope/versions", "nope/versions/current", "nope/budget", "nope/preparation", "nope/versions/1/checkpoint"],
+    ["nope", "nope/versions", "nope/versions/current", "nope/budget", "nope/versions/1/checkpoint"],
 )
 def test_what_belongs_to_no_model_is_not_found(client: TestClient, path: str) -> None:
     answer = client.get(f"/v1/models/{path}")
@@ -280,10 +280,11 @@ def test_a_checkpoint_while_the_bucket_is_away_is_asked_for_again(
     service.__dict__["store"] = Store(folder_at("s3://bucket/store"))
     with service.database.write() as session:
         session.scalars(select(Generation)).one().report = {FOLDER: True}
-    for path in (PATH, "/v1/models/digits/preparation"):
-        answer = client.get(path)
-        assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
-        assert int(answer.headers["retry-after"]) > 0
+    answer = client.get(PATH)
+    assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+    assert int(answer.headers["retry-after"]) > 0
+    model = client.get("/v1/models/digits")
+    assert (model.status_code, model.json()["preparation"]["report"]) == (200, None), "the rest is in the database"
 
 
 def test_a_model_key_cannot_download_checkpoints(client: TestClient, checkpoint: str, key_of: Keys) -> None:

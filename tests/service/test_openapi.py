@@ -21,10 +21,10 @@ from expunge.service.requests.webhooks import News
 GENERATOR = os.environ.get("EXPUNGE_TEST_OPENAPI_PYTHON_CLIENT") or shutil.which("openapi-python-client")
 JAR = os.environ.get("EXPUNGE_TEST_OPENAPI_GENERATOR_JAR")
 VERBS = {
-    "cancel", "checkpoint", "checkpoint_head", "consistency", "create", "create_batch", "deliveries", "estimate",
-    "budget", "extend", "follow", "healthz", "index", "lift", "metrics", "preparation", "proof", "put", "readyz",
-    "reject", "related", "remove", "replay", "restore", "retrain", "retry", "revoke", "rotate", "search", "show",
-    "show_retrain", "test", "verify", "policy", "retire", "rename", "approve",
+    "cancel", "checkpoint", "checkpoint_head", "consistency", "create", "create_batch", "estimate",
+    "budget", "extend", "follow", "healthz", "index", "lift", "metrics", "proof", "put", "readyz",
+    "reject", "remove", "replay", "retrain", "retry", "revoke", "rotate", "search", "show",
+    "test", "verify", "policy", "retire", "rename", "approve",
 }  # fmt: skip
 
 

@@ -40,7 +40,9 @@ def test_every_field_that_may_change_changes_and_is_logged_once(client: TestClie
     assert set(CHANGES) == set(CHANGEABLE)
     answer = client.patch(PATH, json=CHANGES)
     assert answer.status_code == 200 and answer.json()["policy"] == {"method": "recollection"} | CHANGES
-    assert client.get("/v1/models/digits").json() == answer.json()
+    shown = client.get("/v1/models/digits")
+    assert shown.json() | {"preparation": None} == answer.json()
+    assert shown.headers["etag"] == answer.headers["etag"]
     again = client.patch(PATH, json=CHANGES)
     assert (again.json(), changed(service)) == (answer.json(), [CHANGES])
     with service.database.read() as session:
@@ -91,7 +93,7 @@ def test_a_model_that_is_not_served_keeps_its_policy(client: TestClient) -> None
     client.post("/v1/models", json={"name": "digits", "recipe": "digits", "method": "retrain"})
     refused = client.patch(PATH, json={"batch": 5})
     assert (refused.status_code, refused.json()["code"]) == (409, "not_served")
-    assert [each["verb"] for each in refused.json()["actions"]] == ["cancel"]
+    assert [each["verb"] for each in refused.json()["actions"]] == ["retire"]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_the_terminal_cancels_a_preparation_and_the_name_is_free(
 ) -> None:
     body = {"name": "digits", "recipe": "digits", "method": "retrain"}
     assert client.post("/v1/models", json=body).status_code == 202
-    assert "expunge models cancel digits" in run(client, monkeypatch, "models", "show", "digits").output
+    assert "expunge models retire digits" in run(client, monkeypatch, "models", "show", "digits").output
     assert run(client, monkeypatch, "models", "cancel", "digits").exit_code == 0
     assert client.post("/v1/models", json=body).status_code == 202
     names = [each["name"] for each in client.get("/v1/models").json()["data"]]

@@ -43,13 +43,14 @@ def test_a_dry_run_is_asked_for_and_shown(client: TestClient, service: Service) 
     answer = client.post(PATH, json={"dry_run": True})
     assert answer.status_code == 202
     made = answer.json()
-    assert answer.headers["location"] == f"{PATH}/{made['generation']}"
+    assert answer.headers["location"] == "/v1/models/digits"
     assert (made["status"], made["reason"], made["dry_run"], made["changes"]) == ("candidate", "new_data", True, None)
-    assert client.get("/v1/models/digits/preparation").json()["plan"]["dry_run"] is True
+    assert client.get("/v1/models/digits").json()["preparation"]["plan"]["dry_run"] is True
     end(service, made["generation"], "ended", changes=CHANGES)
-    shown = client.get(f"{PATH}/{made['generation']}").json()
+    (shown,) = client.get("/v1/models/digits").json()["retrains"]
+    assert shown["generation"] == made["generation"]
     assert (shown["status"], shown["changes"], shown["refused"]) == ("ended", CHANGES, None)
-    assert client.get("/v1/models/digits/preparation").json()["plan"] is None
+    assert client.get("/v1/models/digits").json()["preparation"]["plan"] is None
 
 
 def test_one_retrain_is_planned_however_often_it_is_asked_for(client: TestClient, service: Service) -> None:

@@ -17,20 +17,18 @@ Keys = Callable[..., dict[str, str]]
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 VIEWS = {
     *("GET /v1/deletion-requests", "GET /v1/deletion-requests/{request_id}", "GET /v1/events", "GET /v1/models"),
-    *("GET /v1/deletion-requests/{request_id}/certificate", "GET /v1/deletion-requests/{request_id}/related"),
+    "GET /v1/deletion-requests/{request_id}/certificate",
     *("GET /v1/models/{name}", "GET /v1/models/{name}/budget", "GET /v1/models/{name}/consumers"),
     *("GET /v1/models/{name}/versions", "GET /v1/models/{name}/versions/{number}"),
-    *("GET /v1/models/{name}/preparation", "GET /v1/models/{name}/retrains/{generation}"),
     *("GET /v1/audit-log", "GET /v1/audit-log/checkpoint", "GET /v1/audit-log/proof", "GET /v1/audit-log/consistency"),
 }
 OPERATES = {
     *("POST /v1/models", "POST /v1/models/{name}/retrains", "PATCH /v1/models/{name}/policy"),
     *("PUT /v1/models/{name}/consumers/{consumer_id}", "DELETE /v1/models/{name}/consumers/{consumer_id}"),
     *("GET /v1/webhooks", "POST /v1/webhooks", "GET /v1/webhooks/{endpoint_id}", "DELETE /v1/webhooks/{endpoint_id}"),
-    *("GET /v1/webhooks/{endpoint_id}/deliveries", "POST /v1/webhooks/{endpoint_id}/test"),
+    "POST /v1/webhooks/{endpoint_id}/test",
     "POST /v1/webhooks/{endpoint_id}/deliveries/{delivery_id}/replay",
-    "POST /v1/models/{name}/versions/{number}/restore",
-    *("POST /v1/models/{name}/cancel", "POST /v1/models/{name}/retire"),
+    "POST /v1/models/{name}/retire",
     "POST /v1/deletion-requests/{request_id}/retry",
     "GET /v1/models/{name}/versions/{number}/checkpoint",
 }

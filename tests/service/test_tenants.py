@@ -111,16 +111,16 @@ def furnish(client: TestClient, service: Service, key: dict[str, str], tenant: s
         "request_id": made("/v1/deletion-requests", {"subject_id": f"ada-of-{tenant}"}),
         "key_id": made("/v1/keys", {"scopes": ["keys:admin"], "label": f"label-of-{tenant}"}),
     }
-    names["actor_id"] = client.get(f"/v1/keys/{names['key_id']}", headers=key).json()["actor"]
-    planned = client.post(f"/v1/models/{name}/retrains", json={"dry_run": True}, headers=key)
-    names["generation"] = str(planned.json()["generation"])
+    listed = client.get("/v1/keys", headers=key).json()["data"]
+    names["actor_id"] = next(each["actor"] for each in listed if each["id"] == names["key_id"])
+    assert client.post(f"/v1/models/{name}/retrains", json={"dry_run": True}, headers=key).status_code == 202
     path = f"/v1/models/{name}/consumers/{names['consumer_id']}"
     assert client.put(path, json={"version": 1}, headers=key).status_code == 200
     with service.database.write() as session:
         announce(session, tenant, News.BUDGET_EXHAUSTED, {"model": name})
     with service.database.write() as session:
         integrate(session, Signer.of(service.settings))
-    deliveries = client.get(f"/v1/webhooks/{names['endpoint_id']}/deliveries", headers=key).json()["data"]
+    deliveries = client.get(f"/v1/webhooks/{names['endpoint_id']}", headers=key).json()["deliveries"]["data"]
     return names | {"delivery_id": deliveries[0]["id"]}
 
 
@@ -151,7 +151,7 @@ def test_every_route_with_every_scope_of_another_tenant_gives_nothing_away(
         if route.names_something:
             assert {answer.status_code for answer in allowed.values()} == {404}, route
         assert tuple(Scope) in allowed, route
-    assert asked == len(strangers) * len(routes(api)) > 100
+    assert asked == len(strangers) * len(routes(api)) > 90
     assert theirs["name"] in api.get("/v1/models", headers=strangers[tuple(Scope)]).text
 
 

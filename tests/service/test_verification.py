@@ -199,7 +199,7 @@ def test_an_unverified_request_neither_blocks_nor_delays_a_verified_one(client: 
     stranger = unverified(client, subject_id="ada")
     person = post(client, subject_id="ada")
     assert (person["status"], person["reason"]) == ("queued", None)
-    assert client.get(f"{PATH}/{person['id']}/related").json()["data"] == [stranger], "linked, and no more"
+    assert client.get(f"{PATH}/{person['id']}").json()["related"] == [stranger], "linked, and no more"
     with service.database.read() as session:
         assert set(positions(session, "default", "digits", model.generation_id or 0)) == {person["id"]}
         (task,) = session.scalars(select(Task))

@@ -105,7 +105,7 @@ def test_an_endpoint_gets_what_it_asked_for_and_nothing_of_other_tenants(
     assert client.delete(f"{PATH}/{disabled['id']}", headers=key_of(tenant_id="other")).status_code == 404
     client.post("/v1/deletion-requests", json={"subject_id": "nobody"}, headers={"Idempotency-Key": "1"})
     assert outbox(service) == []
-    assert client.get(f"{PATH}/{disabled['id']}/deliveries").json()["data"] == []
+    assert client.get(f"{PATH}/{disabled['id']}").json()["deliveries"]["data"] == []
 
 
 def test_an_exhausted_budget_is_news_once(client: TestClient, service: Service) -> None:
@@ -126,7 +126,7 @@ def test_an_exhausted_budget_is_news_once(client: TestClient, service: Service) 
     }
     with service.database.read() as session:
         assert session.get_one(Generation, model.generation_id).spent == 10_000_000
-    (shown,) = client.get(f"{PATH}/{made['id']}/deliveries").json()["data"]
+    (shown,) = client.get(f"{PATH}/{made['id']}").json()["deliveries"]["data"]
     assert (shown["id"], shown["kind"], shown["attempts"]) == (sent.id, "budget.exhausted", 0)
 
 
@@ -161,7 +161,7 @@ def test_a_delivery_is_replayed_under_its_id_by_its_tenant_alone(
         row = session.get_one(WebhookDelivery, sent.id)
         row.attempts, row.next_at, row.last_status = MAX_ATTEMPTS, 2**51, 500
     path = f"{PATH}/{made['id']}/deliveries"
-    assert client.get(path).json()["data"][0]["state"] == "given_up"
+    assert client.get(f"{PATH}/{made['id']}").json()["deliveries"]["data"][0]["state"] == "given_up"
     assert client.post(f"{path}/{sent.id}/replay", headers=key_of(tenant_id="other")).status_code == 404
     other = client.post(PATH, json=URL).json()
     assert client.post(f"{PATH}/{other['id']}/deliveries/{sent.id}/replay").status_code == 404

@@ -52,9 +52,10 @@ def test_a_person_deleted_before_training_starts_is_never_in_the_model(stack: St
 @pytest.mark.drill
 def test_a_person_deleted_while_the_model_trains_is_out_of_its_first_version(stack: Stack) -> None:
     name = stack.register("slow")
-    path = f"/v1/models/{name}/preparation"
+    path = f"/v1/models/{name}"
     stack.eventually(
-        lambda: stack.client.get(path), lambda state: state["progress"] > 0 or state["status"] != "preparing"
+        lambda: stack.client.get(path),
+        lambda state: state["preparation"]["progress"] > 0 or state["status"] != "preparing",
     )
     assert stack.client.get(path)["status"] == "preparing"
     request = stack.ended(stack.delete(name, subject_id="tiny-person-2"))

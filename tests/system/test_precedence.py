@@ -17,13 +17,13 @@ WORK_UNITS = 4
 def test_a_deletion_is_published_while_the_only_worker_prepares_another_model(stack: Stack) -> None:
     small = stack.live("tiny")
     big = stack.register("shared_out")
-    path = f"/v1/models/{big}/preparation"
-    stack.eventually(lambda: stack.client.get(path)["work_units"], bool)
+    path = f"/v1/models/{big}"
+    stack.eventually(lambda: stack.client.get(path)["preparation"]["work_units"], bool)
     request = stack.delete(small, subject_id="tiny-person-3")
     done = stack.ended(request)
     state = stack.client.get(path)
     assert done["status"] == "completed" and stack.head(small)["number"] == 2
-    assert state["status"] == "preparing" and state["work_units"]["done"] < WORK_UNITS, state
+    assert state["status"] == "preparing" and state["preparation"]["work_units"]["done"] < WORK_UNITS, state
     assert stack.prepared(big)["status"] == "live"
 
 
@@ -34,7 +34,7 @@ def test_who_was_deleted_by_the_command_line_is_not_back_with_the_next_registrat
     again = stack.register("returning")
     assert request["id"] in stack.prepared(again)["reason"]
     left_out = stack.live("returning", leave_out_forgotten=True)
-    kept_out = stack.prepared(left_out)["report"]["kept_out"]["requests"]
+    kept_out = stack.prepared(left_out)["preparation"]["report"]["kept_out"]["requests"]
     assert {"request": request["id"], "samples": 3} in kept_out
 
 
@@ -55,8 +55,10 @@ def test_an_updater_publishes_while_the_only_worker_is_in_a_training_that_never_
     stack.start("updater")
     try:
         long = stack.register("never_yields", method="retrain")
-        path = f"/v1/models/{long}/preparation"
-        stack.eventually(lambda: stack.client.get(path), lambda state: str(state["phase"]).startswith("train"))
+        path = f"/v1/models/{long}"
+        stack.eventually(
+            lambda: stack.client.get(path), lambda state: str(state["preparation"]["phase"]).startswith("train")
+        )
         stack.forgotten(small, subject_id="tiny-person-4")
         stack.forgotten(small, subject_id="tiny-person-5")
         assert stack.client.get(path)["status"] == "preparing"

@@ -40,7 +40,7 @@ def test_four_workers_share_several_preparations_and_one_is_killed(crew: Stack) 
     crew.eventually(lambda: observed(crew, seen), lambda done: done >= 2)
     before = dict(seen)
     crew.kill("worker-2")
-    while any(crew.client.get(f"/v1/models/{name}/preparation")["status"] == "preparing" for name in names):
+    while any(crew.client.get(f"/v1/models/{name}")["status"] == "preparing" for name in names):
         observed(crew, seen)
     assert all(crew.prepared(name)["status"] == "live" for name in names), crew.logs()
     assert {key: seen[key] for key in before} == before, "a work unit that was done was done again"

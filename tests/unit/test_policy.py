@@ -188,7 +188,7 @@ TABLE = [
     ({}, PLENTY, Queue(next_at=NOW + HOUR), 0, Action("wait", NOW + HOUR)),
     ({}, PLENTY, Queue(next_at=NOW - HOUR), 0, Action("wait", NOW)),
     ({}, PLENTY, Queue(waiting=1, next_at=NOW + HOUR), 0, Action("update")),
-    # cadence
+    # batch
     (HOURLY, PLENTY, Queue(waiting=1), 0, Action("update")),
     (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR), 0, Action("update")),
     (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR + 1), 0, Action("wait", NOW + 1)),

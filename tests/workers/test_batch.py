@@ -1,4 +1,4 @@
-"""Deletions of a model with a cadence wait for its next update, and share it."""
+"""Deletions of a model with a batch wait for its next update, and share it."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World
 from unlearning.accounting import policy
 from unlearning.accounting.certificate import Claim
+from unlearning.types import Refused
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
@@ -63,3 +64,18 @@ def test_a_worker_that_dies_after_the_choice_leaves_it_to_the_next(
     world.expire_lease(model_id)
     world.work(model_id)
     assert world.generation(model_id).method == "retrain"
+
+
+def test_a_recipe_that_cannot_be_opened_is_refused_and_not_taken_for_one_without_a_proof(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise Refused("The model cannot be built.", "Mend the recipe.")
+
+    monkeypatch.setattr(policy, "SMALL", 0)
+    monkeypatch.setattr(by_rule, "set_up", refused)
+    model_id = world.register("convex", "auto")
+    world.work(model_id)
+    model = world.model(model_id)
+    assert (model.status, model.reason) == ("refused", "The model cannot be built. Mend the recipe.")
+    assert "chosen" not in (world.generation(model_id).manifest or {})

@@ -55,9 +55,10 @@ def slow_twin(world: World, model_id: str) -> Located:
     """The retained samples of the current version, each found in the recipe by its digests."""
     world.delete("p11")
     job = world.claim(model_id)
-    errand = world.errand(job)
-    bench = errand.benches.of(job.generation_id, job.tenant_id, job.recipe, job.policy)
-    _, found = run._found_again(errand, bench, (), False, True)  # type: ignore[arg-type]
+    bench = Benches(world.settings).of(job.generation_id, job.tenant_id, job.recipe, job.policy)
+    samples = run._recipe_samples(job, bench, world.settings)
+    wants = {"wants_forgotten": False, "wants_retained": True}
+    _, found = run._found_again(job, samples, (), storage=world.storage, settings=world.settings, **wants)  # type: ignore[arg-type,misc]
     assert found is not None
     return found
 
@@ -86,17 +87,16 @@ def test_an_update_from_kept_samples_gives_the_weights_that_one_from_the_recipe_
     updated(world, worker, model_id, "p3")
     world.delete("p5")
     job, computed = world.claim(model_id), []
-    compute = run._compute
+    compute = run.compute
 
-    def without_publishing(*given: object) -> None:
-        computed.append(compute(*given)[0].state.weights)  # type: ignore[arg-type]
+    def without_publishing(*given: object, **named: object) -> None:
+        computed.append(compute(*given, **named)[0].state.weights)  # type: ignore[arg-type,index]
         raise ArithmeticError
 
-    monkeypatch.setattr(run, "_compute", without_publishing)
-    for benches in (worker._benches, Benches(world.settings)):
-        errand = run.Errand(world.process, benches, job, world.errand(job).watch)  # type: ignore[arg-type]
+    monkeypatch.setattr(run, "compute", without_publishing)
+    for models in (worker._benches, Benches(world.settings)):
         with pytest.raises(ArithmeticError):
-            run.update(errand)
+            world.update(job, models)
     assert torch.equal(computed[0], computed[1])
 
 

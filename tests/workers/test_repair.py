@@ -16,7 +16,6 @@ from expunge.workers.runtime import recipes
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage import private_state as state
 from expunge.workers.training import run as prepare
-from expunge.workers.update import run as unlearn
 from tests.workers.test_crashes import die_at
 from tests.workers.test_residue import found
 from tests.workers.worlds import World
@@ -122,7 +121,7 @@ def test_a_worker_whose_lease_was_taken_over_changes_no_vector(world: World) -> 
     after = {row.holder: row.sealed for row in world.rows_of(StoredVector)}
     assert isinstance(job, Deletions)
     with pytest.raises(Stale):
-        unlearn.update(world.errand(job))
+        world.update(job)
     assert {row.holder: row.sealed for row in world.rows_of(StoredVector)} == after
     assert all(before[holder] != sealed for holder, sealed in after.items())
 

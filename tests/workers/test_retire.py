@@ -129,11 +129,11 @@ def test_a_legal_hold_keeps_a_model_until_it_is_lifted(world: World, client: Tes
 def test_a_cancelled_preparation_frees_its_name_and_leaves_nothing(world: World, client: TestClient) -> None:
     model_id = world.register()
     request = world.delete("p3")
-    meanwhile.HAPPENINGS.append(lambda: client.post(f"{MODEL}/cancel"))
+    meanwhile.HAPPENINGS.append(lambda: client.post(f"{MODEL}/retire"))
     world.work(model_id)
     answer = client.get(MODEL).json()
     assert (answer["status"], answer["actions"][0]["verb"]) == ("cancelled", "register")
-    assert client.post(f"{MODEL}/cancel").status_code == 200 and kinds(world, "model.cancelled") == 1
+    assert client.post(f"{MODEL}/retire").status_code == 200 and kinds(world, "model.cancelled") == 1
     told = shown(client, request)
     assert (told["status"], told["models"][0]["reason"]) == ("completed", "not_published")
     assert world.versions(model_id) == []
@@ -147,7 +147,7 @@ def test_a_cancelled_preparation_frees_its_name_and_leaves_nothing(world: World,
 def test_keys_that_a_worker_made_before_the_cancel_are_destroyed(world: World, client: TestClient) -> None:
     model_id = world.register()
     world.storage.keys.create(world.generation(model_id).id, 3)
-    assert client.post(f"{MODEL}/cancel").status_code == 200
+    assert client.post(f"{MODEL}/retire").status_code == 200
     assert keys_left(world) == 3
     tick(world)
     assert keys_left(world) == 0
@@ -156,14 +156,15 @@ def test_keys_that_a_worker_made_before_the_cancel_are_destroyed(world: World, c
     assert keys_left(world) == 0
 
 
-def test_a_model_that_is_served_is_not_cancelled_and_one_that_is_prepared_not_retired(
+def test_a_preparation_is_not_ended_by_whom_it_was_shown_to_before_the_model_went_live(
     world: World, client: TestClient
 ) -> None:
-    world.register(name="n")
-    world.live()
-    for path, verb in ((f"{MODEL}/cancel", "retire"), ("/v1/models/n/retire", "cancel")):
-        refused = client.post(path)
-        assert refused.status_code == 409 and [each["verb"] for each in refused.json()["actions"]] == [verb]
+    model_id = world.register()
+    before = client.get(MODEL)
+    assert [each["verb"] for each in before.json()["actions"]] == ["retire"]
+    world.work(model_id)
+    refused = client.post(f"{MODEL}/retire", headers={"If-Match": before.headers["etag"]})
+    assert (refused.status_code, world.model(model_id).status) == (412, "live")
 
 
 DEATHS = [
@@ -198,14 +199,14 @@ def test_retiring_survives_a_death_at_each_point(world: World, point: str) -> No
     asked = point.startswith("retire")
     if not asked:
         call(world, f"{MODEL}/retire")
-        call(world, "/v1/models/n/cancel")
+        call(world, "/v1/models/n/retire")
     world.storage.database.close()
     world.storage.keys.close()
     die_at(world, point, lambda other: call(other, f"{MODEL}/retire") if asked else tick(other))
     if asked:
         assert world.model(model_id).status in ("live", "retired")
         call(world, f"{MODEL}/retire")
-        call(world, "/v1/models/n/cancel")
+        call(world, "/v1/models/n/retire")
     tick(world)
     tick(world)
     assert (world.model(model_id).status, kinds(world, "model.retired")) == ("retired", 1)
@@ -215,15 +216,15 @@ def test_retiring_survives_a_death_at_each_point(world: World, point: str) -> No
     assert broken(world.database) == []
 
 
-@pytest.mark.parametrize("point", ["cancel-after-audit", "cancel-inside-commit"])
+@pytest.mark.parametrize("point", ["cancel-after-audit", "retire-inside-commit"])
 def test_cancelling_survives_a_death_at_each_point(world: World, point: str) -> None:
     model_id = world.register()
     request = world.delete("p3")
     world.storage.database.close()
     world.storage.keys.close()
-    die_at(world, point, lambda other: call(other, f"{MODEL}/cancel"))
+    die_at(world, point, lambda other: call(other, f"{MODEL}/retire"))
     assert world.model(model_id).status in ("preparing", "cancelled")
-    call(world, f"{MODEL}/cancel")
+    call(world, f"{MODEL}/retire")
     assert (world.model(model_id).status, kinds(world, "model.cancelled")) == ("cancelled", 1)
     assert world.request(request).status == "completed"
     assert broken(world.database) == []

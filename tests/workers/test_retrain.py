@@ -27,7 +27,6 @@ from expunge.service.queue import Deletions, Preparation, Stale
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.scheduler import run as scheduler
 from expunge.workers.training import run as prepare
-from expunge.workers.update.run import update
 from tests.workers import meanwhile
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee
@@ -143,7 +142,7 @@ def test_people_forgotten_before_are_not_in_the_new_generation(world: World) -> 
     assert rows_in(world, Membership, world.generation(model_id).id) == 36 - gone
 
 
-def start_retrain(world: World, model_id: str) -> tuple[Preparation, prepare.Ready, Stopwatch]:
+def start_retrain(world: World, model_id: str) -> tuple[Preparation, prepare.Prepared, Stopwatch]:
     """A candidate that is trained and not yet in service."""
     job = world.claim(model_id)
     assert isinstance(job, Preparation) and job.retrains
@@ -151,7 +150,7 @@ def start_retrain(world: World, model_id: str) -> tuple[Preparation, prepare.Rea
     return job, prepare.make_ready(world.process, job, watch), watch
 
 
-def finish_retrain(world: World, job: Preparation, ready: prepare.Ready, watch: Stopwatch) -> None:
+def finish_retrain(world: World, job: Preparation, ready: prepare.Prepared, watch: Stopwatch) -> None:
     assert prepare.bring_into_service(world.process, job, ready, watch)
 
 
@@ -182,7 +181,7 @@ def test_the_old_generation_updates_on_while_the_candidate_is_built(world: World
     other = world.delete("p7")
     deletions = world.claim(model_id, owner="second")
     assert isinstance(deletions, Deletions)
-    update(world.errand(deletions))
+    world.update(deletions)
     assert (world.request(other).status, world.head(model_id).number) == ("completed", 2)
     finish_retrain(world, job, ready, watch)
     head = world.head(model_id)
@@ -207,7 +206,7 @@ def test_a_release_that_the_switch_overtook_writes_nothing(world: World) -> None
     assert world.request(request).status == "completed"
     before = world.footprint()
     with pytest.raises(Stale):
-        update(world.errand(slow))
+        world.update(slow)
     assert world.footprint() == before
 
 

@@ -33,8 +33,7 @@ from expunge.workers.scheduler import run as scheduler
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage.private_state import STATE
 from expunge.workers.training import run as prepare
-from expunge.workers.training.run import Ready
-from expunge.workers.update.run import update
+from expunge.workers.training.run import Prepared
 from tests.harness.files import names_in, root_of
 from tests.workers import meanwhile
 from tests.workers.test_calibrate import ASKED as CALIBRATED
@@ -43,7 +42,7 @@ from tests.workers.worlds import TENANT, World, seconds
 from unlearning.accounting.certificate import Claim, Guarantee
 
 
-def while_drafting(ready: Ready, act: Callable[[], None]) -> None:
+def while_drafting(ready: Prepared, act: Callable[[], None]) -> None:
     """Do this once, after the draft's weights are made and before it is published."""
     original, waiting = ready.bench.problem.accuracy, [act]
 
@@ -111,7 +110,7 @@ def test_whoever_the_old_generation_forgets_during_the_draft_is_not_in_the_switc
         done.append(world.delete("p7"))
         deletions = world.claim(model_id, owner="second")
         assert isinstance(deletions, Deletions)
-        update(world.errand(deletions))
+        world.update(deletions)
         assert world.request(done[0]).status == "completed"
 
     while_drafting(ready, release_another)

@@ -29,7 +29,6 @@ from expunge.service.queue import Deletions, Stale
 from expunge.service.requests.cancel import cancel
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage import private_state as state
-from expunge.workers.update.run import update
 from tests.faults.invariants import broken
 from tests.harness.files import names_in, path_in, root_of
 from tests.workers import meanwhile
@@ -155,11 +154,11 @@ def test_a_worker_whose_lease_was_taken_over_writes_nothing(world: World) -> Non
     assert isinstance(winner, Deletions) and winner.lease.token != late.lease.token
     before = world.footprint()
     with pytest.raises(Stale):
-        update(world.errand(late))
+        world.update(late)
     assert world.footprint() == before
-    update(world.errand(winner))
+    world.update(winner)
     with pytest.raises(Stale):
-        update(world.errand(late))
+        world.update(late)
     assert (world.head(model_id).number, world.count(Removal), world.request(request).status) == (
         2,
         3,
@@ -173,10 +172,10 @@ def test_a_publication_whose_commit_was_never_learned_is_not_made_twice(world: W
     world.delete("p3")
     job = world.claim(model_id)
     assert isinstance(job, Deletions)
-    update(world.errand(job))
+    world.update(job)
     before = world.footprint()
     with pytest.raises(Stale):
-        update(world.errand(job))
+        world.update(job)
     assert world.footprint() == before
 
 
@@ -568,7 +567,7 @@ def test_one_request_that_kills_workers_is_found_among_eight(world: World) -> No
         if poison in {task.id for task in job.tasks}:
             world.expire_lease(model_id)
         else:
-            update(world.errand(job))
+            world.update(job)
     statuses = [world.request(request).status for request in requests]
     assert statuses == ["completed"] * 5 + ["blocked"] + ["completed"] * 2
     assert world.count(Removal) == 21

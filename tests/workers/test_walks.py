@@ -38,7 +38,6 @@ from expunge.workers.scheduler.restore import restore
 from expunge.workers.scheduler.run import LEASE, open_scheduler
 from expunge.workers.scheduler.ssrf_guard import Outbound
 from expunge.workers.scheduler.webhook_sender import WebhookSender
-from expunge.workers.update.run import update
 from tests.workers import meanwhile
 from tests.workers.test_restore import Snapshot, export, signer, snapshot
 from tests.workers.test_retrain import ONE_UPDATE
@@ -109,7 +108,7 @@ def test_one_request_through_every_state_and_each_step_is_on_record(world: World
         job = world.claim(model_id)
         assert stood(request)[0] == "running"
         hold = api.post("/v1/holds", json={"subject_id": "p1", "reason": "court"}).json()["id"]
-        update(world.errand(job))  # type: ignore[arg-type]
+        world.update(job)  # type: ignore[arg-type]
         assert stood(request) == ("blocked", "legal_hold")
         assert api.delete(f"/v1/holds/{hold}").status_code == 200
         assert stood(request) == ("queued", None)
@@ -192,7 +191,7 @@ def test_the_worst_day(world: World, snapshot: Snapshot) -> None:
         held, gone = ask(api, "p1"), ask(api, "p2")
         job = world.claim(model_id)
         hold = api.post("/v1/holds", json={"subject_id": "p1", "reason": "court"}).json()["id"]
-        update(world.errand(job))  # type: ignore[arg-type]
+        world.update(job)  # type: ignore[arg-type]
         assert stands(api, held) == ("blocked", "legal_hold") and world.head(model_id).number == 3
         assert world.model(model_id).status == "exhausted"
         queue = [ask(api, "p3"), ask(api, "p4")]

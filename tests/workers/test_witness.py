@@ -27,7 +27,6 @@ from expunge.service.queue.leases import take
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.scheduler.run import LEASE, Scheduler, hold_lease, open_scheduler, sweep, sweep_files
 from expunge.workers.update import draft
-from expunge.workers.update.run import update
 from tests.harness.files import root_of
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import TENANT, World, seconds
@@ -160,7 +159,7 @@ def test_a_publication_asks_in_its_own_transaction_too(
     assert isinstance(job, Deletions)
     monkeypatch.setattr(Guard, "look", lambda *_: None)
     with pytest.raises(PutBack, match="lacks version 2 of m"):
-        update(world.errand(job))
+        world.update(job)
     assert len(world.versions(model_id)) == 1
 
 
@@ -301,7 +300,7 @@ def test_a_token_is_never_given_again_by_a_database_that_lost_the_claim(world: W
     assert isinstance(lost, Deletions) and isinstance(again, Deletions)
     assert token == lost.lease.token != again.lease.token
     with pytest.raises(Stale):
-        update(world.errand(lost))
+        world.update(lost)
     assert len(world.versions(model_id)) == 1
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from expunge.service.infra.tables import (
 from expunge.service.infra.time import SECOND
 from expunge.service.models import register as registration
 from expunge.service.models.publications import PUBLISHING, claim_digest
-from expunge.service.queue import Deletions, Preparation, claim
+from expunge.service.queue import Claimed, Deletions, Preparation, Result, claim
 from expunge.service.requests import identity_check as verification
 from expunge.service.requests import intake
 from expunge.service.requests.states import Suppress
@@ -46,7 +46,7 @@ from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.scheduler.run import LEASE as SCHEDULER
 from expunge.workers.storage.storage import Storage
-from expunge.workers.update.run import Errand
+from expunge.workers.update import run
 from unlearning.accounting.policy import Policy
 
 TENANT = "default"
@@ -142,8 +142,9 @@ class World:
     def claim(self, model_id: str, owner: str = "another", seconds: float = 30.0) -> Preparation | Deletions | None:
         return claim(self.database, model_id, owner, seconds)
 
-    def errand(self, job: Deletions) -> Errand:
-        return Errand(self.process, Benches(self.settings), job, Stopwatch(self.pulse()))
+    def update(self, job: Deletions, models: Benches | None = None) -> Mapping[Claimed, Result]:
+        watch = Stopwatch(self.pulse())
+        return run.update(job, self.storage, models or Benches(self.settings), self.settings, watch)
 
     def expire_lease(self, model_id: str) -> None:
         """As if the worker had died and its lease had run out."""

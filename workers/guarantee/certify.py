@@ -9,30 +9,18 @@ import torch
 from torch import Tensor
 
 from expunge.service.infra.fault_injection import crash_point
-from expunge.service.queue import Size
-from expunge.service.requests.reasons import Cause
+from expunge.service.queue import Blocked, Size
+from expunge.service.requests.reasons import Cause, Reason
 from expunge.workers.guarantee import statements
 from expunge.workers.guarantee.choose import bound_of
 from expunge.workers.guarantee.noise import perturbed
 from expunge.workers.runtime.model import Bench
-from expunge.workers.storage.checkpoint_format import admit
+from expunge.workers.storage.checkpoint_format import Malformed, admit
 from unlearning.accounting.certificate import Claim, Constant, Guarantee, Reference
 from unlearning.bounds.calibration import Design
 from unlearning.methods import package_of
 from unlearning.model.method import Bound, Method
-from unlearning.types import Examples, Forgotten, Json, State
-
-
-class CapNotReached(RuntimeError):
-    """The update may not be published under the generation's greatest distance. That is public.
-
-    ``facts`` are those of ``Reason.NEEDS_RETRAIN``: the bound stayed above it, or more people would be forgotten than
-    the calibration ever measured. Counts alone decide the second.
-    """
-
-    def __init__(self, what: str, cause: Cause = Cause.CAP_NOT_REACHED, **facts: int) -> None:
-        super().__init__(what)
-        self.facts = {"cause": cause, **facts}
+from unlearning.types import Examples, Forgotten, Json, Refused, State
 
 
 @dataclass(frozen=True)
@@ -91,22 +79,28 @@ class Certified:
     evidence: dict[str, Json]
 
 
-def certify(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples | None, size: Size) -> Certified:
+def certify(
+    bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples | None, size: Size
+) -> Certified | Blocked:
     """Compute the bound, draw the noise, measure y, and claim. Noise is drawn once, over the bytes that were bounded.
 
-    The weights of ``forgotten`` are those that ``refine`` gave.
-
-    Raises CapNotReached, Malformed (weights that are not finite), Refused (fewer than two classes left, or a bound that
-    says nothing).
+    The weights of ``forgotten`` are those that ``refine`` gave. Blocked, with facts that are public: the bound stayed
+    above the greatest distance, more people would be forgotten than the calibration ever measured, or the weights are
+    not finite. Raises Refused (fewer than two classes left, or a bound that says nothing).
     """
     state, bound = forgotten.state, bounded(bench, terms, forgotten, retain, size)
+    if isinstance(bound, Blocked):
+        return bound
     evidence = dict(forgotten.evidence) | ({} if bound is None else {"bound": bound})
     crash_point("worker-after-compute")
     y = published_of(terms, state.weights, bench.problem.dtype)
     crash_point("worker-after-noise")
     published = y.to(bench.problem.device)
     tensors = bench.problem.views(published)
-    admit(tensors)
+    try:
+        admit(tensors)
+    except Malformed:
+        return Blocked(Reason.NEEDS_RETRAIN, {"cause": Cause.WEIGHTS_NOT_FINITE})
     budget_cost = terms.budget_cost if size.samples else 0
     inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout)
     return Certified(
@@ -119,6 +113,21 @@ def certify(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples |
     )
 
 
+def require_certified(found: Certified | Blocked) -> Certified:
+    """Return what was certified, where nothing can wait for a repair. Raises Refused."""
+    if isinstance(found, Certified):
+        return found
+    match found.facts["cause"]:
+        case Cause.WEIGHTS_NOT_FINITE:
+            raise Refused("The weights cannot be published: they are not finite.", "Lower the learning rate.")
+        case Cause.BEYOND_CALIBRATION:
+            people = found.facts["people"]
+            raise Refused(f"More people would be forgotten than the calibration covers ({people}).", "Measure more.")
+        case _:
+            what = "The cap cannot be reached: the bound stayed above it."
+            raise Refused(what, "Raise max_distance and noise_std together, or weight_decay.")
+
+
 def published_of(terms: Terms, weights: Tensor, dtype: torch.dtype) -> Tensor:
     """Return what is published of w~ (d,), on the CPU in ``dtype``: with noise, or as it is for an exact retraining."""
     if terms.guarantee is Guarantee.EXACT:
@@ -126,29 +135,20 @@ def published_of(terms: Terms, weights: Tensor, dtype: torch.dtype) -> Tensor:
     return perturbed(weights, terms.noise_std, dtype)
 
 
-def bounded(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples | None, size: Size) -> float | None:
-    """Return the bound on the distance of the weights to retraining; None where nothing is computed.
-
-    Raises CapNotReached, Refused.
-    """
-    if terms.design is not None:
-        _require_measured(terms.design, terms.unlearned + size.unlearned)
+def bounded(
+    bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples | None, size: Size
+) -> float | Blocked | None:
+    """Return the bound on the distance of the weights to retraining; None where nothing is computed. Raises Refused."""
+    if terms.design is not None and terms.unlearned + size.unlearned > terms.design.sizes[-1]:
+        facts = {"cause": Cause.BEYOND_CALIBRATION, "people": terms.design.sizes[-1]}
+        return Blocked(Reason.NEEDS_RETRAIN, facts)
     bound = terms.bound(bench.method)
     if bound is None:
         return None
     distance = bound.distance(bench.problem, forgotten, retain, terms.values)
     if distance > terms.max_distance:
-        raise CapNotReached("the bound stayed above the cap")
+        return Blocked(Reason.NEEDS_RETRAIN, {"cause": Cause.CAP_NOT_REACHED})
     return distance
-
-
-def _require_measured(design: Design, people: int) -> None:
-    if people > design.sizes[-1]:
-        raise CapNotReached(
-            f"{people} people in all would be forgotten and the calibration ends at {design.sizes[-1]}",
-            Cause.BEYOND_CALIBRATION,
-            people=design.sizes[-1],
-        )
 
 
 def _claim(bench: Bench, terms: Terms, budget_cost: int, size: Size) -> Claim:

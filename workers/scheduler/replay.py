@@ -259,7 +259,8 @@ def _in_doubt(since: str, until: str) -> list[str]:
     """Return a line for each kind of thing that may have come or ended unseen. No export reaches to the restore."""
     return [
         f"Requests: ask each controller to send again what it sent from {since} to {until}, with withdrawals and "
-        "cancellations. What is known here is linked, and nobody is forgotten twice.",
+        "cancellations; `expunge drop match` does so for deletion lists. What is known here is linked, and nobody is "
+        "forgotten twice.",
         f"Holds: ask each person who places holds what was placed and lifted since {since}. Place again what is not "
         "here, and end with `expunge holds lift ID` those under holds_to_check that do not apply.",
         f"Keys: one under keys_to_check that was revoked or rotated since {since} works again. End it with "

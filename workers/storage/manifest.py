@@ -125,13 +125,12 @@ class Located:
         return replace(self, compared_at=time.monotonic()) if same else None
 
 
-class Changed(RuntimeError):
-    """Retained samples are missing from the recipe, or have other content than when the model was trained."""
+@dataclass(frozen=True)
+class Changed:
+    """How many retained samples are missing from the recipe, or have other content than when the model was trained."""
 
-    def __init__(self, missing: int, changed: int) -> None:
-        super().__init__(f"{missing} retained samples are missing and {changed} are changed")
-        self.missing = missing
-        self.changed = changed
+    missing: int
+    changed: int
 
 
 def given(pepper: Pepper, tenant_id: str, samples: Samples) -> Given:
@@ -294,16 +293,16 @@ def compared(now: Given, then: Given) -> Compared:
 
 def found_again(
     samples: Samples, now: Given, manifest: Digests, gone: Set[int], device: torch.device, *, most: int = HELD_BYTES
-) -> Located:
+) -> Located | Changed:
     """Return the manifest's samples as the recipe has them now, without the positions ``gone``.
 
-    ``now`` holds the digests of ``samples``. Samples that take more than ``most`` bytes are read by blocks. Raises
-    Changed if one of the others is missing or has other content.
+    ``now`` holds the digests of ``samples``. Samples that take more than ``most`` bytes are read by blocks. Changed
+    where one of the others is missing or has other content.
     """
     wanted = manifest.take(~torch.isin(manifest.at, torch.tensor(sorted(gone), dtype=torch.int64)))
     found = compared(now, wanted)
     if found.missing or found.changed:
-        raise Changed(found.missing, found.changed)
+        return Changed(found.missing, found.changed)
     rows, index = samples.held(most, device), found.here
     examples = Examples(wanted.at.to(device), rows, wanted.holders, wanted.subjects, index).compact()
     return Located(samples.names.take(index), examples, time.monotonic())

@@ -36,14 +36,14 @@ class Admission(Protocol):
 
 class Check(Protocol):
     def __call__(self, tenant: str, people: Collection[str], /) -> Admission:
-        """Answer for the ids of these people. It may raise anything: then nobody is admitted."""
+        """Return the answer for the ids of these people. Where it raises anything, nobody is admitted."""
 
 
 def left_out(storage: Storage, settings: Settings, job: Preparation, people: Collection[str]) -> frozenset[str]:
     """Return the ids of the people whom a check leaves out.
 
-    A retrain goes on without the people that a check could not tell of, or the model would stop forgetting where its
-    budget is spent; the audit log says so.
+    A retrain is built also where a check refuses, or the model would stop forgetting where its budget is spent; the
+    audit log says so.
 
     Raises:
         Refused: a check that must be asked is not installed, a check fails, or it refuses a registration.

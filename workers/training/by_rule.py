@@ -19,6 +19,7 @@ from expunge.workers.guarantee.choose import guarantee_of, require_needs
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.model import set_up
 from expunge.workers.runtime.process import Process
+from unlearning.accounting import policy
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import AUTO, method_by_rule
 from unlearning.types import Refused
@@ -32,7 +33,8 @@ def settled(process: Process, job: Preparation) -> Preparation:
     loaded = recipes.load(recipes_of(settings.recipes, job.tenant_id), job.recipe)
     samples = loaded.recipe.samples
     inputs, _ = next(iter(samples.rows.read([torch.zeros(1, dtype=torch.int64)])))
-    method, why = method_by_rule(len(samples), inputs.numel(), _provable(settings, job, loaded))
+    provable = len(samples) * inputs.numel() > policy.SMALL and _provable(settings, job, loaded)
+    method, why = method_by_rule(len(samples), inputs.numel(), provable)
     with process.storage.database.write() as session:
         fence(session, job.lease)
         generation = session.get_one(Generation, job.generation_id)
@@ -43,11 +45,14 @@ def settled(process: Process, job: Preparation) -> Preparation:
 
 
 def _provable(settings: Settings, job: Preparation, loaded: recipes.Loaded) -> bool:
-    """Return whether newton has the guarantee ``proved`` on the recipe's model."""
+    """Return whether newton has the guarantee ``proved`` on the recipe's model.
+
+    Raises Refused for a recipe that no method can open.
+    """
     asked = replace(job.policy, method="newton", guarantee=None)
+    bench = set_up(settings, job.tenant_id, job.recipe, loaded, asked)
     try:
-        bench = set_up(settings, job.tenant_id, job.recipe, loaded, asked)
         require_needs(asked, bench.method, bench.recipe)
-        return guarantee_of(asked, bench.problem, bench.method) is Guarantee.PROVED
-    except Refused:
+    except Refused:  # newton does not follow this training, so it proves nothing
         return False
+    return guarantee_of(asked, bench.problem, bench.method) is Guarantee.PROVED

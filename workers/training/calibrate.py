@@ -45,7 +45,7 @@ class Orders(Units):
         return design
 
     def compute(self, number: int, progress: Progress) -> None:  # noqa: ARG002  (an order is one step)
-        """Measure one order, and seal its errors together with the order that they belong to. Raises Taken."""
+        """Measure one order, and seal its errors together with the order that they belong to."""
         crash_point("calibration-inside-order")
         storage, design, manifest = self.process.storage, self.design, self._manifest()
         order = design.order(self.examples.people, number)
@@ -65,7 +65,10 @@ class Orders(Units):
         note = json.dumps({"prepared": self.digest, **exact})
         sealed = storage.sealer.seal(place_of(self.generation_id, number), note.encode())
         with storage.database.write() as session:
-            self.mark_done(session, number).errors = sealed
+            row = self.mark_done(session, number)
+            if row is None:
+                return
+            row.errors = sealed
         crash_point("calibration-after-order")
 
     def found(self) -> Found:

@@ -18,10 +18,6 @@ MOST_GONE = 0.1
 """of the served samples; a scheduled retrain refuses data that lack more, because nobody has looked at them"""
 
 
-class DryRunEnded(Exception):
-    """The retrain was a dry run: it has counted the changes, and nothing is to be trained."""
-
-
 @dataclass(frozen=True)
 class Changes:
     """Counts of samples and people: the recipe's data now, against those that the served generation is trained on.
@@ -74,11 +70,10 @@ def count_changes(
     job: Preparation,
     everyone: manifest.Digests,
     kept: manifest.Digests,
-) -> None:
-    """Write the changes into the candidate's report.
+) -> bool:
+    """Write the changes into the candidate's report; return False where it was a dry run, which has ended.
 
     Raises:
-        DryRunEnded: the candidate was a dry run, and has ended.
         Refused: the retrain was planned by the schedule, and more than ``MOST_GONE`` of the served samples are gone.
         Stale: the lease was lost.
     """
@@ -93,10 +88,9 @@ def count_changes(
         ended = is_dry_run(generation)
         if ended:
             end_dry_run(session, model, generation, {})
-    if ended:
-        raise DryRunEnded
-    if scheduled and found.gone > MOST_GONE * found.served:
+    if scheduled and not ended and found.gone > MOST_GONE * found.served:
         raise Refused(
             f"{found.gone} of {found.served} samples are missing from the recipe's data.",
             "Put them back. If they are to stay away: `expunge models retrain NAME --new-data`.",
         )
+    return not ended

@@ -24,7 +24,7 @@ from expunge.service.infra.files import Damaged
 from expunge.service.infra.tables import Generation, Model, WorkUnit
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.models.vectors import drop_vectors, write_vectors
-from expunge.service.queue import BUILT, POLL_SECONDS, Piece, Pieces, Preparation, Taken, fence, give_way
+from expunge.service.queue import BUILT, POLL_SECONDS, Piece, Pieces, Preparation, deletions_wait, fence
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.model import Bench, build
 from expunge.workers.runtime.process import Process
@@ -67,7 +67,7 @@ class Units(ABC):
 
     @abstractmethod
     def compute(self, number: int, progress: Progress) -> None:
-        """Compute one unit that this process owns and store its result. Raises Taken where it owns it no more."""
+        """Compute one unit that this process owns, and store its result if it owns it still."""
 
     @classmethod
     def lay_out(cls, process: Process, job: Preparation, kept: State, count: int, more: Mapping[str, Any]) -> str:
@@ -110,10 +110,12 @@ class Units(ABC):
                 places = manifest.places(session, generation.id)
             now = manifest.given(storage.pepper, generation.tenant_id, samples)
             most = process.settings.sample_bytes
-            examples = manifest.found_again(samples, now, places, frozenset(), device, most=most).examples
-        except (Damaged, Malformed, manifest.Changed):
+            found = manifest.found_again(samples, now, places, frozenset(), device, most=most)
+        except (Damaged, Malformed):
             return None
-        return cls(process, generation.id, generation.model_id, bench, examples, made, note["state"])
+        if isinstance(found, manifest.Changed):
+            return None
+        return cls(process, generation.id, generation.model_id, bench, found.examples, made, note["state"])
 
     @classmethod
     def forget(cls, process: Process, generation_id: int) -> None:
@@ -133,8 +135,11 @@ class Units(ABC):
         if note is not None:
             process.storage.private.delete(note["state"])
 
-    def compute_all(self, job: Preparation, progress: Progress) -> None:
-        """Compute every unit, together with the workers that help. Raises Stale, and Interrupted between two units."""
+    def compute_all(self, job: Preparation, progress: Progress) -> bool:
+        """Compute every unit, together with the workers that help; False where it gives way to deletions between two.
+
+        Raises Stale.
+        """
         process, pieces = self.process, self.pieces
         count = pieces.count()
         notify_many(process.notifier, self.model_id, count - pieces.done() - 1)
@@ -147,23 +152,24 @@ class Units(ABC):
                 time.sleep(POLL_SECONDS)
             else:
                 self.attempt(number, partial(_within, progress, done, count))
-            if pieces.done() < count:
-                give_way(process.storage.database, process.settings.served_tenants)
+            if pieces.done() < count and deletions_wait(process.storage.database, process.settings.served_tenants):
+                return False
+        return True
 
     def attempt(self, number: int, progress: Progress) -> None:
         """Notify other workers and compute one unit; give it back where that fails."""
         notify(self.process.storage.database, self.process.notifier, [self.model_id])
         try:
             self.compute(number, progress)
-        except Taken:
-            return
         except BaseException:
             self.pieces.let_go(number)
             raise
 
     def mark_done(self, session: Session, number: int) -> Any:
-        """Mark a unit of ours as done and return its row. Progress resets the attempts. Raises Taken."""
+        """Mark a unit of ours as done and return its row; None if it is not ours. Progress resets the attempts."""
         row = self.pieces.ours(session, number)
+        if row is None:
+            return None
         row.done_at = now(session)
         generation = session.get_one(Generation, self.generation_id)
         generation.attempts = min(generation.attempts, 1)
@@ -232,19 +238,21 @@ class VectorUnits(Units):
         return names[len(names) * number // count : len(names) * (number + 1) // count]
 
     def compute(self, number: int, progress: Progress) -> None:
-        """Compute the unit's vectors and write them in place of what a lost worker wrote. Raises Taken."""
+        """Compute the unit's vectors and write them in place of what a lost worker wrote."""
         crash_point("work-unit-inside")
         holders = self.holders_of(number, self.pieces.count())
         vectors = self.method.part(self.bench.problem, self.examples, self.learned, holders, progress)
         storage, pieces = self.process.storage, self.pieces
         with storage.database.write() as session:
-            pieces.ours(session, number)
+            if pieces.ours(session, number) is None:
+                return
             left = drop_vectors(session, self.generation_id, vectors)
         if left:
             storage.keys.destroy(left)
         for rows in state.seal_vectors(storage.keys, self.generation_id, vectors):
             with storage.database.write() as session:
-                pieces.ours(session, number)
+                if pieces.ours(session, number) is None:
+                    return
                 write_vectors(session, rows)
             crash_point("work-unit-inside-rows")
         with storage.database.write() as session:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from sqlalchemy import delete, select
@@ -26,10 +28,8 @@ from expunge.service.queue import (
     Departure,
     Draft,
     Preparation,
-    Registered,
     Replan,
     Target,
-    TrainAgain,
     charge_withheld,
     departure,
     fence,
@@ -40,7 +40,7 @@ from expunge.service.queue import (
     without_vector,
 )
 from expunge.service.requests.reasons import Reason
-from expunge.workers.guarantee.certify import CapNotReached, Terms, certify
+from expunge.workers.guarantee.certify import Terms, certify, require_certified
 from expunge.workers.guarantee.dry_run import costs, dry_run, establish, guarantee_from_json, size_of
 from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from expunge.workers.guarantee.refine import refine
@@ -50,17 +50,15 @@ from expunge.workers.runtime.failures import RecipeRaised, facts_of, refusal_of
 from expunge.workers.runtime.model import Bench
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
-from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage import private_state as state
 from expunge.workers.storage.crypto_erase import bury, destroy_keys, drop_superseded_state
 from expunge.workers.storage.private_state import open_note
 from expunge.workers.storage.storage import Storage
 from expunge.workers.training.by_rule import settled
 from expunge.workers.training.calibrate import Orders, require_useful_cap
-from expunge.workers.training.changes import DryRunEnded
 from expunge.workers.training.cohort import holdout_told, kept_out
 from expunge.workers.training.parallel import VectorUnits, divisible
-from expunge.workers.training.start import Begun, again, begin, shown
+from expunge.workers.training.start import Begun, Ended, again, begin, shown
 from expunge.workers.update.draft import write_draft
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import RETRAIN
@@ -84,28 +82,34 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Ready:
+class Prepared:
     """A trained model with its method's state, and what registration learned."""
 
     bench: Bench
     terms: Terms
     examples: Examples
     state: State
-    registered: Registered
+    report: Mapping[str, Any]
+    left_out: Mapping[str, int]
+    """how many samples each request keeps out of the training"""
 
 
-def prepare(process: Process, job: Preparation, watch: Stopwatch) -> None:
+def prepare(process: Process, job: Preparation, watch: Stopwatch) -> Ended | None:
     """Build a generation and publish its first version; or refuse it with a reason, and leave nothing half done.
+
+    Return why it ended without either.
 
     It starts from nothing, unless an earlier attempt was computing work units, or calibrating: then it continues
     there. What the recipe's code raises is refused at once, because every attempt would raise it. Raises Stale.
     """
     try:
-        while not _built(process, job, watch):
-            pass
-    except DryRunEnded:
-        return
-    except (Refused, RecipeError, CapNotReached, codec.Malformed) as error:
+        while True:
+            try:
+                return _build(process, job, watch)
+            except Replan as error:
+                log.warning("%s", error)
+                clean(process, job)
+    except (Refused, RecipeError) as error:
         raised = error.__cause__
         own = refusal_of(raised, process.settings.recipes) if isinstance(raised, Exception) else None
         _give_up(process, job, own or error)
@@ -114,21 +118,19 @@ def prepare(process: Process, job: Preparation, watch: Stopwatch) -> None:
         if refused is None:
             raise
         _give_up(process, job, refused)
+    return None
 
 
-def _built(process: Process, job: Preparation, watch: Stopwatch) -> bool:
-    """Build and publish or withhold; False where the training must be repeated (``TrainAgain``)."""
+def _build(process: Process, job: Preparation, watch: Stopwatch) -> Ended | None:
+    """Build and publish or withhold. Raises Replan where the training must be repeated."""
     storage = process.storage
     with storage.database.read() as session:
         replaced = session.get_one(Model, job.model_id).current_id
-    ready = taken_up(process, job, watch) or _made_ready(process, job, watch)
-    try:
-        published = bring_into_service(process, job, ready, watch)
-    except TrainAgain:
-        clean(process, job)
-        return False
-    if not published:
-        return True
+    prepared = taken_up(process, job, watch) or _made_ready(process, job, watch)
+    if isinstance(prepared, Ended):
+        return prepared
+    if not bring_into_service(process, job, prepared, watch):
+        return None
     VectorUnits.forget(process, job.generation_id)
     Orders.drop_state(process, job.generation_id)
     if replaced is not None:
@@ -136,18 +138,18 @@ def _built(process: Process, job: Preparation, watch: Stopwatch) -> bool:
         bury(storage.database)
     storage.figures.sweep(storage.database)
     destroy_keys(storage.database, storage.keys, storage.guard.witness, process.settings.served_tenants)
-    return True
+    return None
 
 
-def _give_up(process: Process, job: Preparation, error: Exception) -> None:
+def _give_up(process: Process, job: Preparation, error: Refused | RecipeError) -> None:
     clean(process, job)
     with process.storage.database.write() as session:
         model = fence(session, job.lease)
         facts = facts_of(error) if isinstance(error, RecipeRaised) else None
-        refuse(session, model, generation_of(session, job), *reason_of(error), facts=facts)
+        refuse(session, model, generation_of(session, job), error.what, error.hint, facts=facts)
 
 
-def _made_ready(process: Process, job: Preparation, watch: Stopwatch) -> Ready:
+def _made_ready(process: Process, job: Preparation, watch: Stopwatch) -> Prepared | Ended:
     """Make it ready by the policy's method; where that does not help on this model, by the policy's fallback."""
     try:
         begun = again(process, job, watch)
@@ -180,16 +182,19 @@ def generation_of(session: Session, job: Preparation) -> Generation:
     return session.get_one(Generation, job.generation_id)
 
 
-def make_ready(process: Process, job: Preparation, watch: Stopwatch) -> Ready:
+def make_ready(process: Process, job: Preparation, watch: Stopwatch) -> Prepared | Ended:
     """Freeze the manifest, train, compute the method's state and seal its rows. Raises Refused and the like."""
-    return finish(process, job, watch, begin(process, job, watch))
+    begun = begin(process, job, watch)
+    return begun if isinstance(begun, Ended) else finish(process, job, watch, begun)
 
 
-def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -> Ready:
+def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -> Prepared | Ended:
     """Compute the method's state, seal its rows and fix the generation's terms. Raises Refused and the like."""
     started, bench = time.monotonic(), begun.bench
     with watch.phase("method"):
         made = _prepared(process, job, begun, shown(process.storage.database, job, "method", 0.5, 0.95))
+    if isinstance(made, Ended):
+        return made
     crash_point("prepare-after-rows")
     seconds = begun.seconds + time.monotonic() - started
     report = report_of(made, bench, job) | {"seconds": bucket(seconds)}
@@ -209,11 +214,11 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
     bare = State(made.weights, made.tensors, made.facts)
     if terms.design is not None:
         Orders.lay_out(process, job, bare, terms.design.orders, {"report": report, "left_out": begun.left_out})
-    ready = Ready(bench, terms, begun.examples, bare, Registered(report, begun.left_out))
-    return _settled(process, job, watch, ready)
+    prepared = Prepared(bench, terms, begun.examples, bare, report, begun.left_out)
+    return _settled(process, job, watch, prepared)
 
 
-def taken_up(process: Process, job: Preparation, watch: Stopwatch) -> Ready | None:
+def taken_up(process: Process, job: Preparation, watch: Stopwatch) -> Prepared | Ended | None:
     """Go on with a calibration whose worker was lost, with the orders that are done; None where there is none."""
     with process.storage.database.read() as session:
         generation = generation_of(session, job)
@@ -228,31 +233,34 @@ def taken_up(process: Process, job: Preparation, watch: Stopwatch) -> Ready | No
     terms = terms_of(job.policy, Guarantee.CALIBRATED, reference, len(orders.examples))
     frozen = guarantee_from_json(generation.manifest or {}) | {"design": orders.design}
     terms = replace(terms, **frozen)
-    registered = Registered(kept["report"], kept["left_out"])
-    return _settled(process, job, watch, Ready(orders.bench, terms, orders.examples, orders.state, registered))
+    known = kept["report"], kept["left_out"]
+    return _settled(process, job, watch, Prepared(orders.bench, terms, orders.examples, orders.state, *known))
 
 
-def _settled(process: Process, job: Preparation, watch: Stopwatch, ready: Ready) -> Ready:
+def _settled(process: Process, job: Preparation, watch: Stopwatch, prepared: Prepared) -> Prepared | Ended:
     """Add the last of what registration learns: the calibration, where one is asked for, and the dry run."""
-    if ready.terms.design is not None:
+    if prepared.terms.design is not None:
         with watch.phase("calibrate"):
-            _calibrate(process, job)
-    tried = {"dry_run": dry_run(ready.bench, ready.terms, ready.state.weights)}
-    report = process.storage.figures.keep(job.generation_id, {**ready.registered.report, **tried})
-    return replace(ready, registered=replace(ready.registered, report=report))
+            if not _calibrate(process, job):
+                return Ended.PUT_OFF
+    tried = {"dry_run": dry_run(prepared.bench, prepared.terms, prepared.state.weights)}
+    return replace(prepared, report=process.storage.figures.keep(job.generation_id, {**prepared.report, **tried}))
 
 
-def _calibrate(process: Process, job: Preparation) -> None:
+def _calibrate(process: Process, job: Preparation) -> bool:
+    """Measure the guarantee; False where it gave way to deletions. Raises Refused."""
     with process.storage.database.read() as session:
         generation = generation_of(session, job)
     orders = Orders.opened(process, generation, job.recipe)
     if orders is None:
         raise RuntimeError("the calibration's state was laid out and cannot be opened")
-    orders.compute_all(job, shown(process.storage.database, job, "calibrate", 0.5, 0.95))
+    if not orders.compute_all(job, shown(process.storage.database, job, "calibrate", 0.5, 0.95)):
+        return False
     require_useful_cap(orders.found(), job.policy.max_distance)
+    return True
 
 
-def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progress) -> State:
+def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progress) -> State | Ended:
     """Return the method's state; its rows are written.
 
     Raises Ineffective where the fallback is to try, and Refused otherwise.
@@ -265,8 +273,8 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
             process.storage.figures.keep(job.generation_id, {"probe": asdict(probed)})
             probed.require_below(job.policy.threshold)
         if begun.units is not None:
-            begun.units.compute_all(job, progress)
-            return begun.units.completed(progress)
+            done = begun.units.compute_all(job, progress)
+            return begun.units.completed(progress) if done else Ended.PUT_OFF
         made = bench.method.prepare(bench.problem, begun.examples, begun.learned, progress)
     except (Ineffective, Unsuited) as error:
         if isinstance(error, Ineffective) and job.policy.falls_back:
@@ -276,33 +284,34 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
     return made
 
 
-def bring_into_service(process: Process, job: Preparation, ready: Ready, watch: Stopwatch) -> bool:
+def bring_into_service(process: Process, job: Preparation, prepared: Prepared, watch: Stopwatch) -> bool:
     """Publish the first version, with everyone forgotten who has asked by then; False where it is withheld.
 
-    Raises TrainAgain, Stale.
+    Raises Stale, and Replan where it must be trained again.
     """
     storage = process.storage
-    where = (storage.database, storage.journal)
     while True:
         with storage.database.read() as session:
             leaving = departure(session, job)
-            holders = leaving.target.holders if ready.bench.recipe.vectors_for is not None else ()
-            if isinstance(ready.bench.method, KeepsVectors) and without_vector(session, job.generation_id, holders):
-                raise TrainAgain("somebody without a vector asked while the model was prepared")
-        draft = _draft(storage, job, ready, watch, leaving)
+            holders = leaving.target.holders if prepared.bench.recipe.vectors_for is not None else ()
+            keeps = isinstance(prepared.bench.method, KeepsVectors)
+            if keeps and without_vector(session, job.generation_id, holders):
+                what = "somebody without a vector asked while the model was prepared"
+                raise Replan(what, train_again=True)
+        draft = _draft(storage, job, prepared, watch, leaving)
         if _accuracy_fell(job, draft, leaving):
             _throw_away(storage, draft)
             _withhold(process, job, draft.budget_cost)
             return False
         try:
-            retry(partial(publish_generation, *where, job, draft, ready.registered, drafted=leaving))
+            publication = partial(publish_generation, storage.database, storage.journal, job, draft, drafted=leaving)
+            retry(partial(publication, report=prepared.report, left_out=prepared.left_out))
             return True
         except Replan as error:
+            _throw_away(storage, draft)
+            if error.train_again:
+                raise
             log.warning("%s", error)
-            _throw_away(storage, draft)
-        except TrainAgain:
-            _throw_away(storage, draft)
-            raise
 
 
 def _accuracy_fell(job: Preparation, draft: Draft, leaving: Departure) -> bool:
@@ -337,16 +346,16 @@ def _throw_away(storage: Storage, draft: Draft) -> None:
     storage.store.delete(draft.checkpoint.digest)
 
 
-def _draft(storage: Storage, job: Preparation, ready: Ready, watch: Stopwatch, leaving: Departure) -> Draft:
+def _draft(storage: Storage, job: Preparation, prepared: Prepared, watch: Stopwatch, leaving: Departure) -> Draft:
     target = leaving.target
-    terms = _terms(job, ready.terms, target)
-    forgotten, retain = Forgotten(ready.state), ready.examples
+    terms = _terms(job, prepared.terms, target)
+    forgotten, retain = Forgotten(prepared.state), prepared.examples
     with watch.unlearning():
         if target.positions:
-            forgotten, retain = _forget(storage, job, ready, target)
+            forgotten, retain = _forget(storage, job, prepared, target)
         size = replace(leaving.size, unlearned=len(target.holders))
-        refined = refine(ready.bench, terms, forgotten, retain)
-        certified = certify(ready.bench, terms, refined, retain, size)
+        refined = refine(prepared.bench, terms, forgotten, retain)
+        certified = require_certified(certify(prepared.bench, terms, refined, retain, size))
     with watch.phase("store"):
         return write_draft(storage, job, certified, target, leaving.size, evidence=_evidence(storage, job))
 
@@ -379,19 +388,19 @@ def _evidence(storage: Storage, job: Preparation) -> dict[str, Json]:
     return {"fallback": open_note(storage.sealer, note)} if note else {}
 
 
-def _forget(storage: Storage, job: Preparation, ready: Ready, target: Target) -> tuple[Forgotten, Examples]:
+def _forget(storage: Storage, job: Preparation, prepared: Prepared, target: Target) -> tuple[Forgotten, Examples]:
     gone = torch.tensor(target.positions, dtype=torch.int64)
-    retain = ready.examples.without(gone)
+    retain = prepared.examples.without(gone)
     if not len(retain):
         raise Refused("Everyone asked to be forgotten while the model was prepared.", "Register it with other data.")
-    bench = ready.bench
+    bench = prepared.bench
     problem = bench.problem
     vectors = state.Kept(storage.database, storage.keys, job.generation_id, problem.dimension, problem.device)
-    theirs = ready.examples.only(gone) if needs_forgotten(bench.method) else None
+    theirs = prepared.examples.only(gone) if needs_forgotten(bench.method) else None
     forget = ForgetSet(frozenset(target.holders), target.positions, theirs, vectors)
     draws = generator(bench.problem.device)
-    reads = retain if needs_retained(bench.method, ready.terms.guarantee) else None
-    return bench.method.forget(problem, ready.state, forget, reads, draws), retain
+    reads = retain if needs_retained(bench.method, prepared.terms.guarantee) else None
+    return bench.method.forget(problem, prepared.state, forget, reads, draws), retain
 
 
 def _keep_vectors(storage: Storage, job: Preparation, made: State) -> None:
@@ -413,11 +422,3 @@ def clean(process: Process, job: Preparation) -> None:
     Orders.forget(process, job.generation_id)
     process.storage.figures.delete(job.generation_id)
     process.storage.keys.destroy_generation(job.generation_id)
-
-
-def reason_of(error: Exception) -> tuple[str, str]:
-    if isinstance(error, Refused | RecipeError):
-        return error.what, error.hint
-    if isinstance(error, CapNotReached):
-        return f"The cap cannot be reached: {error}.", "Raise max_distance and noise_std together, or weight_decay."
-    return f"The trained weights cannot be published: {error}.", "Lower the learning rate."

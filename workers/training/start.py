@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from enum import Enum
 from typing import Any
 
 from sqlalchemy import insert
@@ -46,6 +47,13 @@ from unlearning.types import Examples, Learned, Progress, Refused, State
 PROGRESS_SECONDS = 0.5
 
 
+class Ended(Enum):
+    """Why a preparation ends for now, without a version."""
+
+    DRY_RUN = "the candidate was a dry run, and has counted the changes"
+    PUT_OFF = "deletions wait"
+
+
 @dataclass(frozen=True)
 class Begun:
     """A trained model whose method's state is still to be computed: in ``units``, or by one worker (None)."""
@@ -64,7 +72,7 @@ class Begun:
     """that it took so far"""
 
 
-def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun:
+def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended:
     """Freeze the manifest, train or import, and lay work units out. Raises Refused and the like."""
     started, storage = time.monotonic(), process.storage
     with watch.phase("load"):
@@ -82,8 +90,8 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun:
         everyone = manifest.entries(storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
         require_room(storage.database, everyone)
         kept, left_out = admit(process, job, bench, everyone)
-        if job.retrains:
-            count_changes(storage, job, everyone, kept)
+        if job.retrains and not count_changes(storage, job, everyone, kept):
+            return Ended.DRY_RUN
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device, most)
         require_closed_form(bench.method, bench.problem, examples)
         design = _design(job.policy, guarantee, examples)

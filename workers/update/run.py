@@ -1,4 +1,7 @@
-"""An update: claim, select, load, forget, refine, certify, store, publish. One version for everything that waited."""
+"""An update: select, load, forget, refine, certify, write, publish. One version for everything that waited.
+
+What it decides before its transaction is a value; an exception is for what must roll back.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,17 @@ from functools import partial
 from typing import Any
 
 import torch
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Damaged
-from expunge.service.infra.tables import Generation, Membership, Removal, Version
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tables import Version
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.queue import (
     Blocked,
     Claimed,
     Deletions,
-    Draft,
     Postponed,
     Published,
     Replan,
@@ -33,10 +35,11 @@ from expunge.service.queue import (
     plan,
     points_of,
     publish,
+    served,
     without_numbers,
 )
 from expunge.service.requests.reasons import Cause, Reason
-from expunge.workers.guarantee.certify import CapNotReached, Certified, Terms, certify
+from expunge.workers.guarantee.certify import Certified, Terms, certify
 from expunge.workers.guarantee.dry_run import guarantee_from_json
 from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from expunge.workers.guarantee.refine import refine
@@ -44,19 +47,19 @@ from expunge.workers.runtime import recipes
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import facts_of
 from expunge.workers.runtime.model import Bench, Benches, device_of
-from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage import manifest
 from expunge.workers.storage import private_state as state
 from expunge.workers.storage.checkpoint_format import Malformed
 from expunge.workers.storage.crypto_erase import destroy_keys, drop_superseded_state
-from expunge.workers.storage.private_state import seal_note
+from expunge.workers.storage.encryption import Sealer
+from expunge.workers.storage.storage import Storage
 from expunge.workers.update.draft import write_draft
 from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.parts import REFERENCE
 from unlearning.recipe import Samples
-from unlearning.types import Examples, ForgetSet, Json, Need, Refused, State, VectorsMissing
+from unlearning.types import Examples, ForgetSet, Need, Refused, State, VectorsMissing
 
 PLANS = 5
 """A legal hold that appears during the computation makes us select again, this often at most in one claim."""
@@ -74,16 +77,6 @@ RETRAIN_HELPS = frozenset(
 
 
 @dataclass(frozen=True)
-class Errand:
-    """One claim, and what a worker needs to carry it out."""
-
-    process: Process
-    benches: Benches
-    job: Deletions
-    watch: Stopwatch
-
-
-@dataclass(frozen=True)
 class Current:
     """What the update starts from: the current version, and what its generation fixed at registration."""
 
@@ -92,15 +85,19 @@ class Current:
     manifest: Mapping[str, Any]
 
 
-class CannotUpdate(Exception):
-    """Stops an update from deep inside; ``why`` is the result of its tasks."""
+@dataclass(frozen=True)
+class Loaded:
+    """The opened model, and what the method reads: the secret state, who is forgotten, and who stays or None."""
 
-    def __init__(self, reason: Reason, **facts: Any) -> None:
-        super().__init__(reason)
-        self.why = Blocked(reason, facts)
+    bench: Bench
+    state: State
+    forget: ForgetSet
+    retained: manifest.Located | None
 
 
-def update(errand: Errand) -> Mapping[Claimed, Result]:
+def update(
+    claim: Deletions, storage: Storage, models: Benches, settings: Settings, watch: Stopwatch
+) -> Mapping[Claimed, Result]:
     """Carry out a batch of deletions, publish a version where anything is forgotten; return each task's result.
 
     Raises Stale, and RuntimeError where legal holds kept appearing during the computation.
@@ -108,265 +105,268 @@ def update(errand: Errand) -> Mapping[Claimed, Result]:
     crash_point("worker-after-claim")
     for _ in range(PLANS):
         try:
-            return _update(errand)
+            return _update(claim, storage, models, settings, watch)
         except Replan:
             continue
     raise RuntimeError("legal holds kept appearing while the update was computed")
 
 
-def _update(errand: Errand) -> Mapping[Claimed, Result]:
-    storage, job = errand.process.storage, errand.job
-    with errand.watch.phase("load"), storage.database.read() as session:
-        current = _current(session, job)
-        selection = plan(session, job, atomic=bool(current.manifest["vectors"]))
-    results: dict[Claimed, Result] = dict(selection.empty)
-    results |= {task: _or_retrain(errand, why) for task, why in selection.blocked.items()}
-    try:
-        if selection.forget:
-            return _forget(errand, current, selection, results)
-    except (CannotUpdate, Overspent) as stopped:
-        why = stopped.why if isinstance(stopped, CannotUpdate) else Blocked(Reason.BUDGET_EXHAUSTED)
-        results |= dict.fromkeys(selection.forget, _or_retrain(errand, why))
-    end_without_version(storage.database, storage.journal, job, results)
-    return results
-
-
-def _forget(
-    errand: Errand, current: Current, selection: Selection, others: dict[Claimed, Result]
+def _update(
+    claim: Deletions, storage: Storage, models: Benches, settings: Settings, watch: Stopwatch
 ) -> Mapping[Claimed, Result]:
-    """Compute and publish; or withhold an update that loses more accuracy than the policy allows.
+    """Do what ``update`` does, on one selection. Raises Replan too."""
+    with watch.phase("load"), storage.database.read() as session:
+        current = current_of(session, claim)
+        selection = plan(session, claim, atomic=bool(current.manifest["vectors"]))
+    others: dict[Claimed, Result] = dict(selection.empty)
+    others |= {task: _or_retrain(claim, storage.sealer, why) for task, why in selection.blocked.items()}
 
-    Raises CannotUpdate, Overspent, Replan.
-    """
-    _require_budget(current.terms)
-    certified, retained = _compute(errand, current, selection)
-    if _too_bad(errand.job, current, certified):
-        cost = certified.budget_cost
-        facts: dict[str, Json] = {"withheld": Reason.ACCURACY_DROP, "budget_cost": cost, **points_of(errand.job.policy)}
-        why = Blocked(Reason.ACCURACY_DROP, facts)
-        results = others | dict.fromkeys(selection.forget, why)
-        storage = errand.process.storage
-        end_without_version(storage.database, storage.journal, errand.job, results, cost)
+    def end(stopped: Result | None = None, budget_cost: int = 0) -> Mapping[Claimed, Result]:
+        results = others | ({} if stopped is None else dict.fromkeys(selection.forget, stopped))
+        end_without_version(storage.database, storage.journal, claim, results, budget_cost)
         return results
-    with errand.watch.phase("store"):
-        size = Size(len(selection.target.positions), selection.target.people)
-        draft = write_draft(errand.process.storage, errand.job, certified, selection.target, size)
-    draft = replace(draft, seconds=dict(errand.watch.seconds))
-    secret = certified.state
-    del certified  # the published weights are on the disk by now
-    results = others | {task: Published(len(positions)) for task, positions in selection.forget.items()}
-    _publish(errand, current, draft, results)
-    errand.benches.remember(draft.version_id, draft.state.digest, secret, retained)
-    return results
 
-
-def _compute(errand: Errand, current: Current, selection: Selection) -> tuple[Certified, manifest.Located | None]:
-    """Load, forget, refine, certify; return the retained samples too where they were read. Raises CannotUpdate."""
-    watch, target = errand.watch, selection.target
-    size = Size(len(target.positions), target.people, len(target.holders))
+    if not selection.forget:
+        return end()
+    computed = compute(claim, current, selection, storage=storage, models=models, settings=settings, watch=watch)
+    if isinstance(computed, Blocked):
+        return end(_or_retrain(claim, storage.sealer, computed))
+    certified, retained = computed
+    target = selection.target
     try:
-        with watch.phase("load"):
-            bench = _bench(errand, current)
-            given, forget, found = _load(errand, current, selection, bench)
-        retain = None if found is None else found.examples
-        crash_point("worker-after-load")
-        with watch.unlearning():
-            draws = generator(torch.device(bench.problem.device))
-            result = bench.method.forget(bench.problem, given, forget, retain, draws)
-            del given, forget  # the state of a large model does not fit into memory together with its noise
-            result = refine(bench, current.terms, result, retain)
-            return certify(bench, current.terms, result, retain, size), found
-    except (VectorsMissing, CapNotReached, Malformed, Refused, manifest.Changed) as error:
-        raise _why(error, errand.job.policy.method) from None
-
-
-def _why(error: Exception, method: str) -> CannotUpdate:
-    match error:
-        case VectorsMissing():
-            return CannotUpdate(Reason.NEEDS_RETRAIN, cause=Cause.VECTORS_MISSING, missing=error.count)
-        case CapNotReached():
-            return CannotUpdate(Reason.NEEDS_RETRAIN, **error.facts)
-        case manifest.Changed():
-            counts = {"missing": error.missing, "changed": error.changed}
-            return CannotUpdate(Reason.SAMPLES_CHANGED, lacking=sum(counts.values()), **counts)
-        case Refused():
-            detail = without_numbers(error.what)
-            return CannotUpdate(Reason.NEEDS_RETRAIN, cause=Cause.METHOD_REFUSED, method=method, detail=detail)
-        case _:
-            return CannotUpdate(Reason.NEEDS_RETRAIN, cause=Cause.WEIGHTS_NOT_FINITE)
-
-
-def _publish(errand: Errand, current: Current, draft: Draft, results: Mapping[Claimed, Result]) -> None:
-    storage = errand.process.storage
-    start = time.perf_counter()
-    retry(lambda: publish(storage.database, storage.journal, errand.job, draft, results))
-    note_commit(storage.database, errand.job, draft, time.perf_counter() - start)
+        if _too_bad(claim, current, certified):
+            cost = certified.budget_cost
+            facts = {"withheld": Reason.ACCURACY_DROP, "budget_cost": cost, **points_of(claim.policy)}
+            return end(Blocked(Reason.ACCURACY_DROP, facts), cost)
+        with watch.phase("store"):
+            draft = write_draft(storage, claim, certified, target, Size(len(target.positions), target.people))
+        draft, secret = replace(draft, seconds=dict(watch.seconds)), certified.state
+        del computed, certified  # the published weights are on the disk by now
+        results = others | {task: Published(len(positions)) for task, positions in selection.forget.items()}
+        start = time.perf_counter()
+        retry(partial(publish, storage.database, storage.journal, claim, draft, results))
+    except Overspent:
+        return end(_or_retrain(claim, storage.sealer, Blocked(Reason.BUDGET_EXHAUSTED)))
+    note_commit(storage.database, claim, draft, time.perf_counter() - start)
     drop_superseded_state(storage.database, storage.private, current.version.id)
     storage.figures.sweep(storage.database)
-    destroy_keys(storage.database, storage.keys, storage.guard.witness, errand.process.settings.served_tenants)
+    destroy_keys(storage.database, storage.keys, storage.guard.witness, settings.served_tenants)
+    models.remember(draft.version_id, draft.state.digest, secret, retained)
+    return results
 
 
-def _current(session: Session, job: Deletions) -> Current:
-    generation = session.get_one(Generation, job.generation_id)
-    frozen = generation.manifest or {}
-    version, fixed = session.get_one(Version, job.current_id), guarantee_from_json(frozen)
+def current_of(session: Session, claim: Deletions) -> Current:
+    """Return what the update starts from, as the database says."""
+    now = served(session, claim)
+    generation, frozen = now.generation, now.generation.manifest or {}
     terms = Terms(
         method=generation.method,
         guarantee=Guarantee(generation.guarantee),
         reference=Reference(frozen["reference"]),
         noise_std=generation.noise_std or 0.0,
         max_distance=generation.max_distance or 0.0,
-        delta=job.policy.delta,
+        delta=claim.policy.delta,
         budget_cost=generation.budget_cost,
         spent=generation.spent,
         limit=generation.budget,
         count=int(frozen["samples"]),
-        updates=_updates(session, version),
-        unlearned=_unlearned(session, generation.id) if fixed["design"] is not None else 0,
-        **fixed,
+        updates=now.updates,
+        unlearned=now.unlearned,
+        **guarantee_from_json(frozen),
     )
-    return Current(version, terms, frozen)
+    return Current(now.version, terms, frozen)
 
 
-def _updates(session: Session, version: Version) -> int:
-    """Return how many updates of its generation led to the version; what built the generation counts if it forgot."""
-    before = select(Version.generation_id).where(Version.id == version.parent_id)
-    if session.scalar(before) == version.generation_id:
-        return int(version.claim["updates"])
-    forgot = Removal.version_id == version.id, Removal.generation_id == version.generation_id
-    return int(session.scalar(select(Removal.position).where(*forgot).limit(1)) is not None)
+def compute(
+    claim: Deletions,
+    current: Current,
+    selection: Selection,
+    *,
+    storage: Storage,
+    models: Benches,
+    settings: Settings,
+    watch: Stopwatch,
+) -> tuple[Certified, manifest.Located | None] | Blocked:
+    """Load, forget, refine, certify; return the retained samples too where they were read.
 
-
-def _unlearned(session: Session, generation_id: int) -> int:
-    """Return how many people the method has forgotten so far: a calibration measured a limited number."""
-    gone = select(Removal.position).where(Removal.generation_id == generation_id)
-    people = select(func.count(Membership.holder.distinct())).where(Membership.generation_id == generation_id)
-    return session.scalar(people.where(Membership.position.in_(gone))) or 0
-
-
-def _require_budget(terms: Terms) -> None:
-    """Stop before the work where the next update does not fit; the publish transaction decides in the end."""
-    if Budget(spent=terms.spent, limit=terms.limit, budget_cost=terms.budget_cost).exhausted:
-        raise CannotUpdate(Reason.BUDGET_EXHAUSTED)
-
-
-def _load(
-    errand: Errand, current: Current, selection: Selection, bench: Bench
-) -> tuple[State, ForgetSet, manifest.Located | None]:
-    """Load what the method reads: the secret state, who is forgotten, and the retained samples where they are needed.
-
-    Fails closed: an update never starts from bytes that are not the current version's. Raises CannotUpdate, Changed.
+    An update that does not fit the budget is not begun; the transaction that publishes decides in the end.
     """
-    storage, device, target = errand.process.storage, bench.problem.device, selection.target
-    if Need.TRAJECTORY in bench.method.needs and not manifest.replayable(current.manifest["libraries"], device):
-        raise CannotUpdate(Reason.ENVIRONMENT_CHANGED, **manifest.difference(current.manifest["libraries"], device))
-    secret = errand.benches.state_of(current.version.state)
-    if secret is None:
+    terms, target = current.terms, selection.target
+    if Budget(spent=terms.spent, limit=terms.limit, budget_cost=terms.budget_cost).exhausted:
+        return Blocked(Reason.BUDGET_EXHAUSTED)
+    with watch.phase("load"):
+        loaded = load(claim, current, selection, storage=storage, models=models, settings=settings)
+    if isinstance(loaded, Blocked):
+        return loaded
+    bench, retained = loaded.bench, loaded.retained
+    retain = None if retained is None else retained.examples
+    crash_point("worker-after-load")
+    with watch.unlearning():
         try:
-            secret = state.load(storage.private, storage.sealer, current.version.state, device)
-        except Damaged as error:
-            why = {"file": current.version.state, "what": type(error).__name__}
-            raise CannotUpdate(Reason.STATE_UNREADABLE, **why) from None
-        except Malformed:
-            raise CannotUpdate(Reason.STATE_UNREADABLE, cause=Cause.FORMAT, file=current.version.state) from None
-    crash_point("worker-after-digest")
-    theirs, retain = _samples(errand, current, selection, bench)
-    numbers, generation_id = int(current.manifest["vectors"]), errand.job.generation_id
-    vectors = state.Kept(storage.database, storage.keys, generation_id, numbers, device)
-    return secret, ForgetSet(frozenset(target.holders), target.positions, theirs, vectors), retain
+            draws = generator(torch.device(bench.problem.device))
+            result = bench.method.forget(bench.problem, loaded.state, loaded.forget, retain, draws)
+            del loaded  # the state of a large model does not fit into memory together with its noise
+            result = refine(bench, terms, result, retain)
+            size = Size(len(target.positions), target.people, len(target.holders))
+            certified = certify(bench, terms, result, retain, size)
+        except VectorsMissing as error:
+            return Blocked(Reason.NEEDS_RETRAIN, {"cause": Cause.VECTORS_MISSING, "missing": error.count})
+        except Refused as error:
+            who, detail = claim.policy.method, without_numbers(error.what)
+            return Blocked(Reason.NEEDS_RETRAIN, {"cause": Cause.METHOD_REFUSED, "method": who, "detail": detail})
+    return certified if isinstance(certified, Blocked) else (certified, retained)
 
 
-def _bench(errand: Errand, current: Current) -> Bench:
-    job, frozen = errand.job, current.manifest
+def load(
+    claim: Deletions, current: Current, selection: Selection, *, storage: Storage, models: Benches, settings: Settings
+) -> Loaded | Blocked:
+    """Load what the method reads. An update never starts from bytes that are not the current version's."""
     try:
-        bench = errand.benches.of(job.generation_id, job.tenant_id, job.recipe, job.policy)
+        bench = models.of(claim.generation_id, claim.tenant_id, claim.recipe, claim.policy)
+        changed = _changed(claim, current, bench, settings)
+        if changed is not None:
+            return changed
+        device = bench.problem.device
+        secret = _secret(current, storage, models, device)
+        if isinstance(secret, Blocked):
+            return secret
+        crash_point("worker-after-digest")
+        samples = _samples(claim, current, selection, bench, storage=storage, models=models, settings=settings)
     except Refused as error:
-        raise CannotUpdate(Reason.RECIPE_FAILED, **facts_of(error)) from None
+        return Blocked(Reason.RECIPE_FAILED, facts_of(error))
+    if isinstance(samples, Blocked):
+        return samples
+    theirs, retained = samples
+    if retained is not None and len(retained.examples) == 0:
+        return Blocked(Reason.NO_DATA_LEFT)
+    numbers, target = int(current.manifest["vectors"]), selection.target
+    vectors = state.Kept(storage.database, storage.keys, claim.generation_id, numbers, device)
+    return Loaded(bench, secret, ForgetSet(frozenset(target.holders), target.positions, theirs, vectors), retained)
+
+
+def _changed(claim: Deletions, current: Current, bench: Bench, settings: Settings) -> Blocked | None:
+    """Return in what the opened model, or this machine, is not the registered one; None where nothing is."""
+    frozen = current.manifest
     parts = [asdict(part) for part in bench.parts if part.kind != REFERENCE or part.public]
     found = (bench.digest, bench.settings, bench.problem.dimension, parts)
     names = ("recipe_digest", "settings_digest", "dimension")
     before = [part for part in frozen["parts"] if part["kind"] != REFERENCE or part["public"]]
     if found != (*(frozen[name] for name in names), before):
-        raise _changed(errand, bench.digest != frozen["recipe_digest"])
-    return bench
+        return _other_recipe(claim, settings, bench.digest != frozen["recipe_digest"])
+    libraries, device = frozen["libraries"], bench.problem.device
+    if Need.TRAJECTORY in bench.method.needs and not manifest.replayable(libraries, device):
+        return Blocked(Reason.ENVIRONMENT_CHANGED, manifest.difference(libraries, device))
+    return None
+
+
+def _other_recipe(claim: Deletions, settings: Settings, code: bool) -> Blocked:
+    """Return that the recipe is not the registered one. ``code``: its file, or a module that it imports, differs."""
+    file = recipes.find(recipes_of(settings.recipes, claim.tenant_id), claim.recipe).name
+    return Blocked(Reason.RECIPE_CHANGED, {"file": file} if code else {})
+
+
+def _secret(current: Current, storage: Storage, models: Benches, device: torch.device) -> State | Blocked:
+    kept, digest = models.state_of(current.version.state), current.version.state
+    if kept is not None:
+        return kept
+    try:
+        return state.load(storage.private, storage.sealer, digest, device)
+    except Damaged as error:
+        return Blocked(Reason.STATE_UNREADABLE, {"file": digest, "what": type(error).__name__})
+    except Malformed:
+        return Blocked(Reason.STATE_UNREADABLE, {"cause": Cause.FORMAT, "file": digest})
 
 
 def _samples(
-    errand: Errand, current: Current, selection: Selection, bench: Bench
-) -> tuple[Examples | None, manifest.Located | None]:
+    claim: Deletions,
+    current: Current,
+    selection: Selection,
+    bench: Bench,
+    *,
+    storage: Storage,
+    models: Benches,
+    settings: Settings,
+) -> tuple[Examples | None, manifest.Located | None] | Blocked:
     """Return the forgotten and the retained samples; None where they are not needed.
 
     They are those that the last update left in this process, or the recipe's. What was left is compared with the
-    recipe again once it is older than ``TRUSTED_SECONDS``. Raises CannotUpdate, Changed.
+    recipe again once it is older than ``TRUSTED_SECONDS``. Raises Refused.
     """
     wants_forgotten = needs_forgotten(bench.method)
     wants_retained = needs_retained(bench.method, current.terms.guarantee)
     if not (wants_forgotten or wants_retained):
         return None, None
-    going = selection.target.positions
-    left = errand.benches.samples_of(current.version.id)
-    if left is not None and time.monotonic() - left.compared_at > TRUSTED_SECONDS:
-        left = (left if wants_forgotten else left.without(going)).again(_recipe_samples(errand, bench))
-    if left is None:
-        return _found_again(errand, bench, going, wants_forgotten, wants_retained)
-    everyone = left.examples
-    theirs = everyone.only(torch.tensor(going, dtype=torch.int64)) if wants_forgotten else None
-    return theirs, _of_somebody(left.without(going))
+    going, left = selection.target.positions, models.samples_of(current.version.id)
+    if left is None or time.monotonic() - left.compared_at > TRUSTED_SECONDS:
+        samples = _recipe_samples(claim, bench, settings)
+        if isinstance(samples, Blocked):
+            return samples
+        if left is not None:
+            left = (left if wants_forgotten else left.without(going)).again(samples)
+        if left is None:
+            return _found_again(
+                claim,
+                samples,
+                going,
+                storage=storage,
+                settings=settings,
+                wants_forgotten=wants_forgotten,
+                wants_retained=wants_retained,
+            )
+    theirs = left.examples.only(torch.tensor(going, dtype=torch.int64)) if wants_forgotten else None
+    return theirs, left.without(going)
 
 
 def _found_again(
-    errand: Errand, bench: Bench, going: Sequence[int], wants_forgotten: bool, wants_retained: bool
-) -> tuple[Examples | None, manifest.Located | None]:
-    """Find the forgotten and the retained samples in the recipe, each by its digests. Raises CannotUpdate, Changed."""
-    storage, job, device = errand.process.storage, errand.job, device_of(errand.process.settings.device)
+    claim: Deletions,
+    samples: Samples,
+    going: Sequence[int],
+    *,
+    storage: Storage,
+    settings: Settings,
+    wants_forgotten: bool,
+    wants_retained: bool,
+) -> tuple[Examples | None, manifest.Located | None] | Blocked:
+    """Find the forgotten and the retained samples in the recipe's, each by its digests."""
     with storage.database.read() as session:
-        places = manifest.places(session, job.generation_id)
-        gone = forgotten(session, job.generation_id)
-    samples = _recipe_samples(errand, bench)
-    present = manifest.given(storage.pepper, job.tenant_id, samples)
-    found = partial(manifest.found_again, samples, present, places, most=errand.process.settings.sample_bytes)
-    staying = frozenset(places.at.tolist()).difference(going)
-    theirs = found(staying, device).examples if wants_forgotten else None
-    if not wants_retained:
-        return theirs, None
-    return theirs, _of_somebody(found(gone.union(going), device))
+        places = manifest.places(session, claim.generation_id)
+        gone = forgotten(session, claim.generation_id)
+    present, device = manifest.given(storage.pepper, claim.tenant_id, samples), device_of(settings.device)
+    found = partial(manifest.found_again, samples, present, places, most=settings.sample_bytes)
+    theirs = found(frozenset(places.at.tolist()).difference(going), device) if wants_forgotten else None
+    if isinstance(theirs, manifest.Changed):
+        return _lacking(theirs)
+    retained = found(gone.union(going), device) if wants_retained else None
+    if isinstance(retained, manifest.Changed):
+        return _lacking(retained)
+    return None if theirs is None else theirs.examples, retained
 
 
-def _of_somebody(retained: manifest.Located) -> manifest.Located:
-    if len(retained.examples) == 0:
-        raise CannotUpdate(Reason.NO_DATA_LEFT)
-    return retained
+def _lacking(changed: manifest.Changed) -> Blocked:
+    return Blocked(Reason.SAMPLES_CHANGED, {"lacking": changed.missing + changed.changed, **asdict(changed)})
 
 
-def _recipe_samples(errand: Errand, bench: Bench) -> Samples:
-    """Run the recipe for its samples. A setting that it computes from its data must be that of the opened model."""
-    job = errand.job
-    try:
-        loaded = recipes.load(recipes_of(errand.process.settings.recipes, job.tenant_id), job.recipe)
-    except Refused as error:
-        raise CannotUpdate(Reason.RECIPE_FAILED, **facts_of(error)) from None
+def _recipe_samples(claim: Deletions, bench: Bench, settings: Settings) -> Samples | Blocked:
+    """Run the recipe for its samples. A setting that it computes from its data must be that of the opened model.
+
+    Raises Refused.
+    """
+    loaded = recipes.load(recipes_of(settings.recipes, claim.tenant_id), claim.recipe)
     if (loaded.digest, loaded.settings) != (bench.digest, bench.settings):
-        raise _changed(errand, loaded.digest != bench.digest)
+        return _other_recipe(claim, settings, loaded.digest != bench.digest)
     return loaded.recipe.samples
 
 
-def _changed(errand: Errand, code: bool) -> CannotUpdate:
-    """Return that the recipe is not the registered one. ``code``: its file, or a module that it imports, differs."""
-    folder = recipes_of(errand.process.settings.recipes, errand.job.tenant_id)
-    file = recipes.find(folder, errand.job.recipe).name
-    return CannotUpdate(Reason.RECIPE_CHANGED, **({"file": file} if code else {}))
-
-
-def _too_bad(job: Deletions, current: Current, certified: Certified) -> bool:
+def _too_bad(claim: Deletions, current: Current, certified: Certified) -> bool:
     """Return whether the holdout accuracy of the published weights fell by more than the policy allows."""
-    tolerance, before = job.policy.max_accuracy_drop, current.version.holdout_accuracy
+    tolerance, before = claim.policy.max_accuracy_drop, current.version.holdout_accuracy
     return tolerance is not None and before is not None and before - certified.accuracy > tolerance
 
 
-def _or_retrain(errand: Errand, why: Blocked) -> Result:
+def _or_retrain(claim: Deletions, sealer: Sealer, why: Blocked) -> Result:
     """Return ``why``; or, where the policy falls back to a retrain and that helps, wait for the retrain."""
-    if not errand.job.policy.falls_back or why.reason not in RETRAIN_HELPS:
+    if not claim.policy.falls_back or why.reason not in RETRAIN_HELPS:
         return why
     facts = {name: value for name, value in why.facts.items() if name != "cause"}
     note = {"method": "retrain", "why": why.facts.get("cause", why.reason), **facts}
-    return Postponed(Reason.AWAITING_RETRAIN, seal_note(errand.process.storage.sealer, note))
+    return Postponed(Reason.AWAITING_RETRAIN, state.seal_note(sealer, note))

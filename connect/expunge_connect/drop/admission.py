@@ -12,6 +12,8 @@ from expunge_connect.drop.items import DATABASE, Feed, compare, count_open
 from expunge_connect.drop.lists import identities
 from expunge_connect.places import HOME, folder_of
 
+NAME, REQUIRED = "drop", "EXPUNGE_ADMISSION"
+"""this check, and the service's setting that names the checks that must be asked"""
 PEOPLE = "people.csv"
 """in the tenant's folder, or a link there: who has which identifiers"""
 
@@ -31,7 +33,12 @@ def check(tenant: str, people: Collection[str]) -> Admission:
     if not folder.parent.is_dir() and os.environ.get(HOME):
         return Admission(refusal=f"{HOME} names {folder.parent}, which is no folder here. Mount it, or correct it.")
     if not (folder / DATABASE).exists():
-        return Admission()
+        if NAME not in os.environ.get(REQUIRED, "").replace(" ", "").split(","):
+            return Admission()
+        what = f"{REQUIRED} names {NAME}, and {folder} holds no deletion lists here."
+        return Admission(
+            refusal=f"{what} Mount it, correct {HOME}, or begin with `expunge drop status --tenant {tenant}`."
+        )
     feed = Feed.read(folder)
     try:
         return _compared(feed, folder / PEOPLE, people)

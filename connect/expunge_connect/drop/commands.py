@@ -140,6 +140,7 @@ def _kept_people(tenant: str) -> Path:
 
 
 def _matched(feed: Feed, service: Expunge, people: Path) -> dict[str, Any]:
+    refresh(feed, service)  # a request that the service lost is made again
     with identities(people) as rows:
         found, requests = match(feed, service, rows)
     mark_checked(feed, found)

@@ -17,7 +17,7 @@ import torch
 from torch.func import grad, vmap
 
 from expunge.service.queue import Size
-from expunge.workers.guarantee.certify import CapNotReached, Terms, certify, published_of
+from expunge.workers.guarantee.certify import Terms, certify, published_of, require_certified
 from expunge.workers.guarantee.choose import (
     design_of,
     guarantee_of,
@@ -240,7 +240,7 @@ def _offer(trainings: _Trainings, bench: Bench, guarantee: Guarantee, seconds: f
                 try:
                     once = partial(_step, trainings, bench, guarantee, count, progress)
                     step, why = _middle(once, BRIEF_PART * left, lambda step: step.took), ""
-                except (Refused, RecipeError, CapNotReached) as error:  # with so few people it may not mean much
+                except (Refused, RecipeError) as error:  # with so few people it may not mean much
                     step, why = None, str(error)
             tried = count
             taken.append((count / everyone, time.perf_counter() - start if step is None else step.took))
@@ -283,7 +283,7 @@ def _scaled_up(trainings: _Trainings, bench: Bench, guarantee: Guarantee, steps:
 
 
 def _step(trainings: _Trainings, bench: Bench, guarantee: Guarantee, count: int, progress: Progress) -> _Step:
-    """Prepare the method on ``count`` people and forget two. Raises Refused, RecipeError, CapNotReached, OutOfTime."""
+    """Prepare the method on ``count`` people and forget two. Raises Refused, RecipeError, OutOfTime."""
     method, problem = bench.method, bench.problem
     examples, (learned, _) = trainings.of(count), trainings.learned[count]
     start = time.perf_counter()
@@ -319,7 +319,8 @@ def _update(bench: Bench, terms: Terms, state: State, examples: Examples, people
     for _, forget in chosen:
         retain = left_by(examples, forget)
         forgotten = release(method, problem, state, forget, retain, generator=generator(problem.device))
-        certify(bench, terms, refine(bench, terms, forgotten, retain), retain, Size(len(forget.positions), 1, 1))
+        refined, size = refine(bench, terms, forgotten, retain), Size(len(forget.positions), 1, 1)
+        require_certified(certify(bench, terms, refined, retain, size))
     seconds = time.perf_counter() - start
     return seconds / len(chosen), sum(share for share, _ in chosen) / len(chosen)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from expunge.service.queue import Size
-from expunge.workers.guarantee.certify import Certified, Terms, certify
+from expunge.workers.guarantee.certify import Certified, Terms, certify, require_certified
 from expunge.workers.guarantee.choose import guarantee_of
 from expunge.workers.guarantee.dry_run import establish
 from expunge.workers.guarantee.needs import generator
@@ -57,7 +57,7 @@ class Update:
 
     def certified(self) -> Certified:
         """Bound, add fresh noise, claim: what a worker does."""
-        return certify(self.bench, self.terms, self.forgotten, self.retain, self.size)
+        return require_certified(certify(self.bench, self.terms, self.forgotten, self.retain, self.size))
 
     def published(self) -> Tensor:
         """Certify once more and read the weights (d,) back from the checkpoint's bytes, float64."""
@@ -99,7 +99,7 @@ def prepare(bench: Bench, policy: Policy) -> Prepared:
 
 
 def rehearse(made: Prepared, people: Sequence[str], progress: Callable[[], None]) -> tuple[Update, ...]:
-    """Forget these people one after the other; return an update for each. Raises Refused, CapNotReached."""
+    """Forget these people one after the other; return an update for each. Raises Refused."""
     return tuple(_updates(made, people, progress))
 
 
@@ -112,7 +112,7 @@ def _updates(made: Prepared, people: Sequence[str], progress: Callable[[], None]
         forgotten = release(bench.method, bench.problem, state, forget, left, generator=draws)
         forgotten = refine(bench, terms, forgotten, left)
         size = Size(len(forget.positions), 1, 1)
-        certified = certify(bench, terms, forgotten, left, size)
+        certified = require_certified(certify(bench, terms, forgotten, left, size))
         yield Update(bench, terms, forgotten, left, size, *_retrained(made, left), certified.claim)
         progress()
         terms = replace(terms, spent=terms.spent + certified.budget_cost, updates=terms.updates + 1)

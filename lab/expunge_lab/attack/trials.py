@@ -96,7 +96,7 @@ class Trials:
 
     @classmethod
     def of(cls, made: Prepared, cast: Cast, plan: TrialPlan, generator: torch.Generator, progress: Progress) -> Trials:
-        """Rehearse the updates of every canary's sequence. Raises Refused, CapNotReached."""
+        """Rehearse the updates of every canary's sequence. Raises Refused."""
         total = plan.canaries * plan.updates
         done = iter(range(1, total + 1))
         people = [cast.leaving(canary, plan.updates) for canary in range(plan.canaries)]

@@ -127,6 +127,8 @@ async def _offered(request: Request, status: int) -> Fields:
 def _page_of(request: Request) -> str:
     """Return the address of the page that has the form which was sent; empty where there is none."""
     path = request.url.path
+    if hasattr(request.state, "back"):  # several pages have forms that are sent to one address
+        return str(request.state.back)
     for place in (path, path.rpartition("/")[0]) if request.method == "POST" else ():
         scope = {**request.scope, "method": "GET", "path": place}
         if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes):

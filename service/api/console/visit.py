@@ -39,23 +39,6 @@ SAID, MADE = "expunge_said", "expunge_made"
 
 
 @dataclass(frozen=True)
-class PageAction:
-    """Something that a button does.
-
-    Args:
-        label: what is on the button.
-        route: the route of the API that carries it out, and whose scopes it takes.
-        done: what the page says afterwards.
-        warning: what cannot be undone, asked before; empty: it is done at once.
-    """
-
-    label: str
-    route: Callable[..., Any]
-    done: str
-    warning: str = ""
-
-
-@dataclass(frozen=True)
 class Visit:
     """One look at the page, at what service. ``cookie`` is its session's, ``token`` what its forms must carry."""
 
@@ -93,15 +76,6 @@ class Visit:
         if not hmac.compare_digest(field(fields, "token").encode(), self.token.encode()):
             what = "This form is from an older session. Go back, reload the page, try again."
             raise ApiProblem(403, "form_refused", what)
-
-    def carry_out(self, action: PageAction, fields: Fields, back: str, **arguments: Any) -> Response:
-        """Carry out an action and lead ``back``; where it cannot be undone and nobody has said so yet, ask first."""
-        require_scopes_of(action.route, self.caller)
-        self.check_form(fields)
-        if action.warning and field(fields, "sure") != "yes":
-            return self.ask(action.label, action.warning, fields, back)
-        self.call(action.route, **arguments)
-        return self.lead(back, action.done)
 
     def ask(self, label: str, warning: str, fields: Fields, back: str, names: Sequence[str] = ()) -> Response:
         """Show a page that asks whether to go on. Its form sends the same fields to the same address again."""

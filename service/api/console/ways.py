@@ -11,23 +11,25 @@ from expunge.service.api.views.requests import ActionView
 
 _ID, _NAME = "([0-9a-f]{32})", "([a-z0-9][a-z0-9_-]{0,62})"
 _REQUEST, _MODEL, _HOLD = f"/v1/deletion-requests/{_ID}", f"/v1/models/{_NAME}", f"/v1/holds/{_ID}"
-_PLACES = (
-    ("POST", "(/v1/deletion-requests)", "", "Delete from all models", False),
-    ("GET", _REQUEST, "/console/requests/{}", "Show the request", False),
-    ("POST", f"{_REQUEST}/verify", "/console/requests/{}/verify", "Verify and go on", True),
-    ("POST", f"{_REQUEST}/reject", "/console/requests/{}#decision", "Reject it", False),
-    ("DELETE", _REQUEST, "/console/requests/{}/cancel", "Cancel the request", True),
-    ("POST", f"{_REQUEST}/approve", "/console/requests/{}/approve", "Approve", True),
-    ("POST", f"{_REQUEST}/retry", "/console/requests/{}/retry", "Retry", True),
-    ("GET", _HOLD, "/console/holds#hold-{}", "Open the hold", False),
-    ("DELETE", _HOLD, "/console/holds/{}/lift", "Lift the hold", True),
-    ("POST", f"{_MODEL}/retrains", "/console/models/{}/retrain", "Train {} again now", True),
-    ("POST", f"{_MODEL}/retire", "/console/models/{}/retire", "Retire {}", True),
-    ("POST", f"{_MODEL}/cancel", "/console/models/{}/cancel", "Cancel the preparation of {}", True),
-    ("PATCH", f"{_MODEL}/policy", "/console/models/{}/policy", "Change the policy of {}", True),
-    ("GET", f"{_MODEL}/preparation", "/console/models/{}", "See how far {} is", False),
-    ("GET", f"{_MODEL}/consumers", "/console/models/{}#consumers", "Consumers of {}", False),
-    ("DELETE", f"{_MODEL}/consumers/CONSUMER", "/console/models/{}#consumers", "Remove a consumer of {}", False),
+_ACTS = (
+    ("POST", f"{_REQUEST}/verify", "verify", "request_id", "Verify and go on"),
+    ("DELETE", _REQUEST, "cancel", "request_id", "Cancel the request"),
+    ("POST", f"{_REQUEST}/approve", "approve", "request_id", "Approve"),
+    ("POST", f"{_REQUEST}/retry", "retry", "request_id", "Retry"),
+    ("DELETE", _HOLD, "lift", "hold_id", "Lift the hold"),
+    ("POST", f"{_MODEL}/retrains", "retrain", "name", "Train {} again now"),
+    ("POST", f"{_MODEL}/retire", "retire", "name", "Retire {}"),
+    ("PATCH", f"{_MODEL}/policy", "policy", "name", "Change the policy of {}"),
+)
+"""calls that a button makes, by its act and the field that says on what"""
+_LINKS = (
+    ("POST", "(/v1/deletion-requests)", "", "Delete from all models"),
+    ("GET", _REQUEST, "/console/requests/{}", "Show the request"),
+    ("POST", f"{_REQUEST}/reject", "/console/requests/{}#decision", "Reject it"),
+    ("GET", _HOLD, "/console/holds#hold-{}", "Open the hold"),
+    ("GET", _MODEL, "/console/models/{}", "See how far {} is"),
+    ("GET", f"{_MODEL}/consumers", "/console/models/{}#consumers", "Consumers of {}"),
+    ("DELETE", f"{_MODEL}/consumers/CONSUMER", "/console/models/{}#consumers", "Remove a consumer of {}"),
 )
 
 
@@ -55,19 +57,26 @@ def ways(steps: Iterable[ActionView], caller: Caller) -> list[Way]:
 
 
 def _way(step: ActionView) -> Way:
-    for method, pattern, address, label, posts in _PLACES:
+    for method, pattern, act, argument, label in _ACTS:
         match = re.fullmatch(pattern, step.path)
         if method == step.method and match is not None:
-            return _placed(step, address.format(match[1]), label.format(match[1]), posts)
+            fields = (("act", act), (argument, match[1]))
+            return (
+                _button(step, label.format(match[1]), fields)
+                if method == "PATCH"
+                else Way(step.verb, label.format(match[1]), "/console/act", True, fields, step.command)
+            )
+    for method, pattern, address, label in _LINKS:
+        match = re.fullmatch(pattern, step.path)
+        if method == step.method and match is not None:
+            return Way(step.verb, label.format(match[1]), address.format(match[1]), False, (), step.command)
     return Way(step.verb, step.verb, "", False, (), step.command)
 
 
-def _placed(step: ActionView, address: str, label: str, posts: bool) -> Way:
-    """Return the way at this place. A policy's new value that is the person's choice is chosen on the model's page."""
-    if step.method != "PATCH":
-        return Way(step.verb, label, address, posts, (), step.command)
+def _button(step: ActionView, label: str, fields: tuple[tuple[str, str], ...]) -> Way:
+    """Return the way of a policy's new value. One that is the person's choice is chosen on the model's page."""
     values = tuple((name, str(value)) for name, value in (step.body or {}).items())
     if any(value.isupper() for _, value in values):
-        return Way(step.verb, label, f"{address.removesuffix('/policy')}#policy", False, (), step.command)
+        return Way(step.verb, label, f"/console/models/{dict(fields)['name']}#policy", False, (), step.command)
     said = ", ".join(f"{name} to {value}" for name, value in values)
-    return Way(step.verb, f"{label}: {said}", address, True, values, step.command)
+    return Way(step.verb, f"{label}: {said}", "/console/act", True, fields + values, step.command)

@@ -30,8 +30,9 @@ IfMatch = Annotated[
 
 
 def tag(view: BaseModel) -> str:
-    """Return the strong ETag of a resource in this state."""
-    return f'"{hashlib.sha256(view.model_dump_json().encode()).hexdigest()[:32]}"'
+    """Return the strong ETag of a resource in this state, apart from what its class leaves ``UNTAGGED``."""
+    state = view.model_dump_json(exclude=getattr(view, "UNTAGGED", None))
+    return f'"{hashlib.sha256(state.encode()).hexdigest()[:32]}"'
 
 
 def shown(view: View, response: Response, condition: str | None) -> View:
@@ -44,7 +45,7 @@ def shown(view: View, response: Response, condition: str | None) -> View:
 
 
 def changed(view: View, response: Response) -> View:
-    """Return the view after a change, and set its new ETag."""
+    """Return the view after a change, or with what changes by itself, and set its ETag."""
     response.headers["ETag"] = tag(view)
     return view
 

@@ -19,8 +19,7 @@ from expunge.service.access.api_keys import (
     successor_ends,
 )
 from expunge.service.access.roles import SCOPES, KeyRole
-from expunge.service.api.dependencies import Running, holding, problems, reading
-from expunge.service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
+from expunge.service.api.dependencies import Running, holding, problems
 from expunge.service.api.http.pagination import Listed
 from expunge.service.api.openapi import answer
 from expunge.service.api.problems import ApiProblem
@@ -64,7 +63,7 @@ class KeyOrder(BaseModel):
     _PATH,
     status_code=201,
     response_model=KeyView,
-    responses=problems() | answer(201, "Location", "Cache-Control"),
+    responses=problems() | answer(201, "Cache-Control"),
     summary="Make a key",
 )
 def create(body: KeyOrder, service: Running, caller: Admin, response: Response) -> KeyView:
@@ -94,7 +93,6 @@ def create(body: KeyOrder, service: Running, caller: Admin, response: Response) 
             origin=caller.origin,
         )
         view = key_view(find_key(session, caller.tenant_id, made.id)).model_copy(update={"key": made.secret})
-    response.headers["Location"] = f"{_PATH}/{view.id}"
     response.headers["Cache-Control"] = "no-store"
     return view
 
@@ -105,33 +103,24 @@ def index(service: Running, caller: Admin) -> Listed[KeyView]:
         return Listed(data=[key_view(key) for key in list_keys(session, caller.tenant_id)])
 
 
-@router.get(_PATH + "/{key_id}", response_model=KeyView, responses=reading(404), summary="Show a key")
-def show(
-    key_id: RequestId, service: Running, caller: Admin, response: Response, if_none_match: IfNoneMatch = None
-) -> KeyView:
-    with service.database.read() as session:
-        return shown(key_view(find_key(session, caller.tenant_id, key_id)), response, if_none_match)
-
-
 @router.delete(
     _PATH + "/{key_id}",
     response_model=KeyView,
-    responses=problems(404, 412) | answer(200, "ETag"),
+    responses=problems(404),
     summary="Revoke a key",
 )
-def revoke(key_id: RequestId, service: Running, caller: Admin, response: Response, if_match: IfMatch = None) -> KeyView:
+def revoke(key_id: RequestId, service: Running, caller: Admin) -> KeyView:
     with service.database.write() as session:
         key = find_key(session, caller.tenant_id, key_id, lock=True)
-        require(key_view(key), if_match)
         revoke_key(session, key_id, caller.tenant_id)
-        return changed(key_view(key), response)
+        return key_view(key)
 
 
 @router.post(
     _PATH + "/{key_id}/rotate",
     status_code=201,
     response_model=KeyView,
-    responses=problems(404, 409, 412) | answer(201, "Location", "Cache-Control"),
+    responses=problems(404, 409) | answer(201, "Cache-Control"),
     summary="Make a key's successor; the old one ends after an overlap",
 )
 def rotate(
@@ -141,11 +130,9 @@ def rotate(
     caller: Admin,
     response: Response,
     overlap_seconds: Annotated[int, Query(ge=0, le=31_536_000)] = 86_400,
-    if_match: IfMatch = None,
 ) -> KeyView:
     with service.database.write() as session:
         key = find_key(session, caller.tenant_id, key_id, lock=True)
-        require(key_view(key), if_match)
         if not caller.scopes.issuperset(key.scopes):
             raise ApiProblem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
         _require_within(session, caller, successor_ends(key, now(session)))
@@ -155,7 +142,6 @@ def rotate(
         if made is None:
             raise ApiProblem(409, "key_ended", "The key is revoked or expired; make a new one instead.")
         view = key_view(find_key(session, caller.tenant_id, made.id)).model_copy(update={"key": made.secret})
-    response.headers["Location"] = f"{_PATH}/{view.id}"
     response.headers["Cache-Control"] = "no-store"
     return view
 

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.api.dependencies import Running, holding, problems, reading
-from expunge.service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
+from expunge.service.api.dependencies import Running, holding, problems
+from expunge.service.api.http.etag import IfMatch, changed, require
 from expunge.service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, after_page, place_of
 from expunge.service.api.openapi import answer
 from expunge.service.api.problems import ApiProblem
@@ -109,16 +109,29 @@ def index(service: Running, caller: Admin) -> Listed[EndpointView]:
     return Listed(data=[endpoint_view(service.session_key, endpoint) for endpoint in found])
 
 
-@router.get(_PATH + "/{endpoint_id}", response_model=EndpointView, responses=reading(404), summary="Show an endpoint")
+@router.get(
+    _PATH + "/{endpoint_id}",
+    response_model=EndpointView,
+    responses=problems(404) | answer(200, "ETag"),
+    summary="Show an endpoint and what was sent to it",
+)
 def show(
-    endpoint_id: RequestId, service: Running, caller: Admin, response: Response, if_none_match: IfNoneMatch = None
+    *,
+    endpoint_id: RequestId,
+    request: Request,
+    response: Response,
+    service: Running,
+    caller: Admin,
+    cursor: MomentCursor = None,
+    limit: Limit = 50,
 ) -> EndpointView:
     with service.database.read() as session:
-        return shown(
-            endpoint_view(service.session_key, find_endpoint(session, caller.tenant_id, endpoint_id)),
-            response,
-            if_none_match,
-        )
+        endpoint = find_endpoint(session, caller.tenant_id, endpoint_id)
+        found = deliveries_before(session, endpoint, None if cursor is None else after(cursor), limit + 1)
+    view = endpoint_view(service.session_key, endpoint)
+    data = [delivery_view(delivery) for delivery in found[:limit]]
+    view.deliveries = Page(data=data, **after_page(request, response, found, limit, place_of))
+    return changed(view, response)
 
 
 @router.delete(
@@ -135,29 +148,6 @@ def remove(
         require(endpoint_view(service.session_key, endpoint), if_match)
         disable(session, endpoint)
         return changed(endpoint_view(service.session_key, endpoint), response)
-
-
-@router.get(
-    _PATH + "/{endpoint_id}/deliveries",
-    response_model=Page[DeliveryView],
-    responses=problems(404),
-    summary="Deliveries to an endpoint, newest first",
-)
-def deliveries(
-    *,
-    endpoint_id: RequestId,
-    request: Request,
-    response: Response,
-    service: Running,
-    caller: Admin,
-    cursor: MomentCursor = None,
-    limit: Limit = 50,
-) -> Page[DeliveryView]:
-    with service.database.read() as session:
-        endpoint = find_endpoint(session, caller.tenant_id, endpoint_id)
-        found = deliveries_before(session, endpoint, None if cursor is None else after(cursor), limit + 1)
-    data = [delivery_view(delivery) for delivery in found[:limit]]
-    return Page(data=data, **after_page(request, response, found, limit, place_of))
 
 
 @router.post(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field
 from sqlalchemy import Select, func, select
@@ -19,28 +19,11 @@ from expunge.service.api.views.selection import OPEN, ROWS
 from expunge.service.infra.tables import BudgetEntry, Generation, Model, Task, Version
 from expunge.service.infra.time import DAY_SECONDS, SECOND
 from expunge.service.models.retire import steps_of
-from expunge.service.models.retrain_plan import is_dry_run
+from expunge.service.models.retrain_plan import is_dry_run, plan_of, work_units_of
 from expunge.service.requests.reasons import actions
 from unlearning.accounting.budget import epsilon_of, updates_left
 
 _LOW = 0.8
-
-
-class ModelView(BaseModel):
-    name: str
-    tenant: str
-    status: str
-    reason: str | None
-    recipe: str
-    policy: dict[str, Any]
-    method: str | None = Field(
-        description="of the current version's generation: the policy's, or its fallback where that does not help"
-    )
-    guarantee: str | None = Field(description="of the current version's generation; decided in preparation")
-    current: int | None = Field(description="number of the version that is served")
-    generation: int | None
-    created_at: Moment
-    actions: list[ActionView] = Field(description="the steps out, where the model is blocked; and how to stop")
 
 
 class PlanView(BaseModel):
@@ -65,37 +48,16 @@ class WorkUnitsView(BaseModel):
 
 
 class PreparationView(BaseModel):
-    model: str
-    status: str = Field(description="of the model")
+    """How far the generation is that is built, and what was measured of it."""
+
     phase: str | None
     progress: float = Field(description="0 to 1")
     work_units: WorkUnitsView | None = Field(description="null: in one piece, or not yet laid out")
-    reason: str | None
     report: dict[str, Any] | None = Field(
-        description="what follows from settings and counts; and, until the first deletion, what preparation measured"
+        description="what follows from settings and counts; and, until the first deletion, what preparation measured; "
+        "null: none yet, or the store does not answer"
     )
     plan: PlanView | None = Field(description="the retrain that is planned or runs; null: none")
-
-
-class BudgetView(BaseModel):
-    """Privacy budget of the current version's generation, in whole units of 1e-12 mu^2. It follows from caps and
-    counts alone.
-    """
-
-    model: str
-    generation: int
-    guarantee: str
-    noise_std: float | None
-    max_distance: float | None
-    budget_cost: int = Field(description="units that one update costs")
-    spent: int
-    limit: int | None = Field(description="null: this guarantee has no budget")
-    remaining: int | None
-    updates: int = Field(description="charges so far, blocked draws included")
-    updates_left: int | None = Field(description="null: nothing limits them")
-    epsilon_spent: float | None
-    epsilon_limit: float | None
-    delta: float | None
 
 
 class ChangesView(BaseModel):
@@ -117,7 +79,6 @@ class RefusalView(BaseModel):
 
 
 class RetrainView(BaseModel):
-    model: str
     generation: int = Field(description="the generation that it builds")
     status: str = Field(description="candidate, while it waits or is built; then live, refused or ended")
     reason: str = Field(description="new_data, budget_exhausted, or fallback: no update can serve a request")
@@ -129,6 +90,53 @@ class RetrainView(BaseModel):
     refused: RefusalView | None
     planned_at: Moment
     ended_at: Moment | None
+
+
+class ModelView(BaseModel):
+    name: str
+    tenant: str
+    status: str
+    reason: str | None
+    recipe: str
+    policy: dict[str, Any]
+    method: str | None = Field(
+        description="of the current version's generation: the policy's, or its fallback where that does not help"
+    )
+    guarantee: str | None = Field(description="of the current version's generation; decided in preparation")
+    current: int | None = Field(description="number of the version that is served")
+    generation: int | None
+    created_at: Moment
+    actions: list[ActionView] = Field(description="the steps out, where the model is blocked; and how to stop")
+    preparation: PreparationView | None = Field(
+        default=None, description="shown with one model; its progress does not change the ETag"
+    )
+    retrains: list[RetrainView] | None = Field(
+        default=None, description="retrains and dry runs, newest first, at most ten; null in a list of models"
+    )
+
+    UNTAGGED: ClassVar = {"preparation": True, "retrains": {"__all__": {"phase", "progress"}}}
+    """what changes by itself; a decision does not depend on it"""
+
+
+class BudgetView(BaseModel):
+    """Privacy budget of the current version's generation, in whole units of 1e-12 mu^2. It follows from caps and
+    counts alone.
+    """
+
+    model: str
+    generation: int
+    guarantee: str
+    noise_std: float | None
+    max_distance: float | None
+    budget_cost: int = Field(description="units that one update costs")
+    spent: int
+    limit: int | None = Field(description="null: this guarantee has no budget")
+    remaining: int | None
+    updates: int = Field(description="charges so far, blocked draws included")
+    updates_left: int | None = Field(description="null: nothing limits them")
+    epsilon_spent: float | None
+    epsilon_limit: float | None
+    delta: float | None
 
 
 @dataclass(frozen=True)
@@ -175,6 +183,19 @@ def generation_of(session: Session, model: Model) -> Generation:
     return session.get_one(Generation, model.generation_id)
 
 
+def preparation_view(session: Session, model: Model) -> PreparationView:
+    """Return how far the model's generation is, without its report."""
+    generation, plan = generation_of(session, model), plan_of(session, model)
+    done, count = work_units_of(session, generation.id if plan is None else plan.generation)
+    return PreparationView(
+        phase=generation.phase,
+        progress=generation.progress,
+        work_units=WorkUnitsView(done=done, count=count) if count else None,
+        report=None,
+        plan=None if plan is None else PlanView(**asdict(plan)),
+    )
+
+
 def _rows() -> Any:
     """Return the query for models with the number of their current version, and its generation's method and
     guarantee.
@@ -187,9 +208,10 @@ def _rows() -> Any:
 
 
 def model_view(session: Session, model: Model) -> ModelView:
-    """Return the model as clients see it."""
+    """Return the model as clients see it, with its retrains and without its preparation."""
     session.flush()
-    return _view(*session.execute(_rows().where(Model.id == model.id)).one())
+    view = _view(*session.execute(_rows().where(Model.id == model.id)).one())
+    return view.model_copy(update={"retrains": [retrain_view(each) for each in retrains_of(session, model)]})
 
 
 def _view(model: Model, head: int | None, method: str | None, guarantee: str | None) -> ModelView:
@@ -209,19 +231,9 @@ def _view(model: Model, head: int | None, method: str | None, guarantee: str | N
     )
 
 
-def find_retrain(session: Session, model: Model, generation_id: int) -> Generation:
-    """Return a generation of the model that a retrain built or builds. Raises ApiProblem (404)."""
-    mine = (Generation.id == generation_id, Generation.model_id == model.id)
-    found = session.scalar(select(Generation).where(*mine))
-    if found is None or "reason" not in (found.report or {}):
-        raise not_found("retrain")
-    return found
-
-
-def retrain_view(model: Model, generation: Generation) -> RetrainView:
+def retrain_view(generation: Generation) -> RetrainView:
     report: dict[str, Any] = generation.report or {}
     return RetrainView(
-        model=model.name,
         generation=generation.id,
         status=generation.status,
         reason=report["reason"],

@@ -19,7 +19,14 @@ from expunge.service.models.expected import expected
 from expunge.service.requests.intake import Accepted
 from expunge.service.requests.reasons import Reason, Role, explain, reason_of
 from expunge.service.requests.states import Status, Suppress, awaits_decision
-from expunge.service.requests.suppression import held_elsewhere, holds_on, positions, suppressed
+from expunge.service.requests.suppression import (
+    held_elsewhere,
+    holds_on,
+    never_verified,
+    positions,
+    related,
+    suppressed,
+)
 
 _READER = frozenset({Scope.DELETIONS_READ})
 """the rights that every reader of a stored answer has; ``answer_for`` takes away what the others lack"""
@@ -89,6 +96,11 @@ class DeletionRequestView(_Explained):
     rejection: str | None = Field(description="why it was rejected; null: it was not")
     limited_to: list[str] | None = Field(None, description="the models that the request names; null: every model")
     models: list[ModelPart]
+    related: list[str] | None = Field(
+        None,
+        description="other requests that name the same person, or one of the samples; newest first, at most 50. Shown "
+        "with one request; null where nobody verified it: that would tell whether the person is known",
+    )
 
 
 class AcceptedView(DeletionRequestView):
@@ -143,7 +155,8 @@ def salts(session: Session, requests: Collection[str]) -> dict[str, bytes]:
 
 
 def request_view(session: Session, request: DeletionRequest, scopes: Collection[str]) -> DeletionRequestView:
-    return request_views(session, [request], scopes)[0]
+    (view,) = request_views(session, [request], scopes)
+    return view if never_verified(session, request) else view.model_copy(update={"related": related(session, request)})
 
 
 def request_views(

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, Field
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
+from expunge.service.api.http.pagination import Page
 from expunge.service.api.problems import not_found
 from expunge.service.api.types import Moment
 from expunge.service.infra.tables import WebhookDelivery, WebhookEndpoint
 from expunge.service.requests.webhooks import MAX_ATTEMPTS, DeliveryOutcome, News, public_key
-
-
-class EndpointView(BaseModel):
-    id: str
-    url: str
-    kinds: list[News]
-    public_key: str = Field(description="whpk_...: verifies the v1a signatures")
-    created_at: Moment
-    disabled_at: Moment | None
-    secret: str | None = Field(default=None, description="verifies signatures; shown once when the endpoint is added")
 
 
 class DeliveryView(BaseModel):
@@ -37,6 +28,19 @@ class DeliveryView(BaseModel):
     next_at: Moment
     delivered_at: Moment | None
     created_at: Moment
+
+
+class EndpointView(BaseModel):
+    id: str
+    url: str
+    kinds: list[News]
+    public_key: str = Field(description="whpk_...: verifies the v1a signatures")
+    created_at: Moment
+    disabled_at: Moment | None
+    secret: str | None = Field(default=None, description="verifies signatures; shown once when the endpoint is added")
+    deliveries: Page[DeliveryView] | None = Field(default=None, description="newest first; shown with one endpoint")
+
+    UNTAGGED: ClassVar = {"deliveries"}
 
 
 def endpoints_of(session: Session, tenant_id: str) -> Sequence[WebhookEndpoint]:

@@ -106,8 +106,7 @@ def add(
     with connect() as client:
         answer = client.post("/v1/models", given)
         if wait:
-            state = await_prepared(client, name)
-            answer = client.get(f"/v1/models/{name}") | {"preparation": state}
+            answer = await_prepared(client, name)
     show_json(answer) if as_json else _show(answer)
 
 
@@ -123,7 +122,7 @@ def list_models(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
 def show(name: ModelArgument, as_json: AsJson = False) -> None:
     """Show one model: status, policy, current version, what preparation measured, and the dry run."""
     with connect() as client:
-        record = client.get(f"/v1/models/{name}") | {"preparation": client.get(f"/v1/models/{name}/preparation")}
+        record = client.get(f"/v1/models/{name}")
     show_json(record) if as_json else _show(record)
 
 
@@ -200,7 +199,10 @@ def policy(
 def cancel(name: ModelArgument, as_json: AsJson = False) -> None:
     """Cancel the preparation of a model: what was built is destroyed, and its name is free."""
     with connect() as client:
-        record = client.post(f"/v1/models/{name}/cancel", {})
+        status = client.get(f"/v1/models/{name}")["status"]
+        if status != "preparing":
+            raise CommandError(f"{name} is {status}: nothing is prepared.", f"Run `expunge models retire {name}`.")
+        record = client.post(f"/v1/models/{name}/retire", {})
     show_json(record) if as_json else _show(record)
 
 
@@ -222,7 +224,8 @@ def _await_retrain(client: Client, name: str, generation: int) -> dict[str, Any]
     """Return the retrain when it is over. Raises CommandError where it is refused."""
     with meter(f"retraining {name}") as progress:
         while True:
-            found: dict[str, Any] = client.get(f"/v1/models/{name}/retrains/{generation}")
+            retrains = client.get(f"/v1/models/{name}")["retrains"]
+            found: dict[str, Any] = next(each for each in retrains if each["generation"] == generation)
             progress.show(found["progress"], found["phase"] or found["status"])
             if found["status"] != "candidate":
                 break
@@ -267,8 +270,8 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
     """Show preparation until the model is live. Raises CommandError where it is refused."""
     with meter(f"preparing {name}") as progress:
         while True:
-            state: dict[str, Any] = client.get(f"/v1/models/{name}/preparation")
-            progress.show(state.get("progress") or 0.0, _doing(state))
+            state: dict[str, Any] = client.get(f"/v1/models/{name}")
+            progress.show(state["preparation"]["progress"], _doing(state))
             if state["status"] in SETTLED:
                 break
             time.sleep(POLL_SECONDS)
@@ -287,7 +290,7 @@ def _show(record: dict[str, Any]) -> None:
     report = dict(nested(record, "preparation.report") or {})
     rows = report.pop("dry_run", None)
     repeats = report.pop("expected_repeats", None)
-    if "preparation" in record:
+    if record.get("preparation"):
         record = {**record, "preparation": {**record["preparation"], "report": report}}
     show_facts(record)
     if rows:
@@ -324,9 +327,9 @@ def _tolerance(text: str) -> float | None:
 
 def _doing(state: dict[str, Any]) -> str:
     """Return the phase, and where workers share the preparation how far they are."""
-    work_units = state.get("work_units")
+    work_units = state["preparation"]["work_units"]
     told = f", {work_units['done']} of {work_units['count']} work units" if work_units else ""
-    return f"{state.get('phase') or state['status']}{told}"
+    return f"{state['preparation']['phase'] or state['status']}{told}"
 
 
 def _option(text: str) -> tuple[str, Any]:

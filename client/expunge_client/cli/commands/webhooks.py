@@ -55,7 +55,13 @@ def disable(endpoint: Endpoint) -> None:
 def deliveries(endpoint: Endpoint, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """List what was sent to an endpoint, newest first."""
     with connect() as client:
-        rows = list(client.pages(f"{_PATH}/{client.whole_id(_PATH, endpoint)}/deliveries"))
+        path, rows, cursor = f"{_PATH}/{client.whole_id(_PATH, endpoint)}", [], None
+        while True:
+            page = client.get(path, cursor=cursor)["deliveries"]
+            rows += page["data"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
     show_list(rows, ("id", "kind", "state", "attempts", "last_outcome", "last_status", "next_at"), as_json, as_csv)
 
 

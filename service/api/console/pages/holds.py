@@ -6,26 +6,17 @@ from fastapi import APIRouter, Response
 
 from expunge.service.api.console.forms import Form, field, filled
 from expunge.service.api.console.render import PageRoute
-from expunge.service.api.console.visit import PageAction, Visitor
+from expunge.service.api.console.visit import Visitor
 from expunge.service.api.http.pagination import MomentCursor
 from expunge.service.api.routes.requests import holds
-from expunge.service.api.types import RequestId
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
-_LIFT = PageAction(
-    "Lift the hold",
-    holds.lift_hold,
-    "Lifted. Requests that it blocked are in the queue again.",
-    "Requests that this hold blocks go on at once, and the models forget what it kept. That cannot be undone.",
-)
 
 
 @router.get("/console/holds")
 def index(visit: Visitor, cursor: MomentCursor = None) -> Response:
     found = visit.call(holds.index, cursor=cursor)
-    return visit.page(
-        "holds.html", holds=found.data, more=found.next_cursor, lift=_LIFT, places=visit.allows(holds.create)
-    )
+    return visit.page("holds.html", holds=found.data, more=found.next_cursor, places=visit.allows(holds.create))
 
 
 @router.post("/console/holds")
@@ -37,8 +28,3 @@ def place(visit: Visitor, fields: Form) -> Response:
     visit.check_form(fields)
     made = visit.call(holds.create, body=order)
     return visit.lead("/console/holds", made.note or "The hold is placed. Deletions that it touches are blocked.")
-
-
-@router.post("/console/holds/{hold_id}/lift")
-def lift(hold_id: RequestId, visit: Visitor, fields: Form) -> Response:
-    return visit.carry_out(_LIFT, fields, "/console/holds", hold_id=hold_id)

@@ -8,24 +8,10 @@ from expunge.service.access.api_keys import Scope
 from expunge.service.access.roles import SCOPES
 from expunge.service.api.console.forms import Form, field, filled
 from expunge.service.api.console.render import PageRoute
-from expunge.service.api.console.visit import PageAction, Visitor
+from expunge.service.api.console.visit import Visitor
 from expunge.service.api.routes import keys
-from expunge.service.api.types import RequestId
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
-_REVOKE = PageAction(
-    "Revoke the key",
-    keys.revoke,
-    "Revoked. The key opens nothing any more.",
-    "Everything that uses this key is refused from now on. It cannot be undone; if it is the key of your session, you "
-    "are logged out.",
-)
-_ROTATE = PageAction(
-    "Replace the key",
-    keys.rotate,
-    "",
-    "A new key with the same scopes is made and shown once. The old one works for another day.",
-)
 
 
 @router.get("/console/keys")
@@ -55,18 +41,3 @@ def create(visit: Visitor, fields: Form) -> Response:
         expires_at=f"{ends}T00:00:00Z" if ends else None,
     )
     return visit.lead_to_secret("API key", visit.call(keys.create, body=order).key, "/console/keys")
-
-
-@router.post("/console/keys/{key_id}/revoke")
-def revoke(key_id: RequestId, visit: Visitor, fields: Form) -> Response:
-    return visit.carry_out(_REVOKE, fields, "/console/keys", key_id=key_id)
-
-
-@router.post("/console/keys/{key_id}/rotate")
-def rotate(key_id: RequestId, visit: Visitor, fields: Form) -> Response:
-    """Make the key's successor, and lead to the page that shows it once."""
-    visit.check_form(fields)
-    if field(fields, "sure") != "yes":
-        return visit.ask(_ROTATE.label, _ROTATE.warning, fields, "/console/keys")
-    made = visit.call(keys.rotate, key_id=key_id)
-    return visit.lead_to_secret("API key", made.key, "/console/keys")

@@ -12,8 +12,8 @@ from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 
 from expunge.service.access.api_keys import Scope
+from expunge.service.api.console.acts import ACTS
 from expunge.service.api.console.forms import Form, field
-from expunge.service.api.console.pages.request import ACTIONS
 from expunge.service.api.console.render import HEADERS, PageRoute
 from expunge.service.api.console.visit import Visit, Visitor
 from expunge.service.api.problems import ApiProblem, not_found
@@ -46,11 +46,9 @@ def index(visit: Visitor, chosen: Chosen, id: Annotated[str, Query(max_length=20
         models = model_names(session, tenant)
         actors = taken_in_by(session, tenant, [row.id for row in rows])
     choices = {"status": STATUSES, "reason": list(Reason), "model": models, "regulation": list(Regulation)}
-    bulk = [name for name in _IN_BULK if visit.allows(ACTIONS[name].route)]
+    bulk = [name for name in _IN_BULK if visit.allows(ACTS[name].route)]
     facts = {"chosen": chosen, "rows": rows, "total": total, "pages": max(1, ceil(total / ROWS)), "due": DUE}
-    return visit.page(
-        "requests.html", **facts, choices=choices, sorts=SORTS, bulk=bulk, actors=actors, actions=ACTIONS, size=ROWS
-    )
+    return visit.page("requests.html", **facts, choices=choices, sorts=SORTS, bulk=bulk, actors=actors, size=ROWS)
 
 
 @router.get("/console/requests.csv")
@@ -70,17 +68,17 @@ def decide(visit: Visitor, fields: Form) -> Response:
         raise not_found("page")
     if not ids:
         raise ApiProblem(422, "nothing_chosen", "Choose at least one request of the list, then press the button.")
-    action = ACTIONS[name]
+    action = ACTS[name]
     if field(fields, "sure") != "yes":
         label = f"{action.label}: {len(ids)} {'request' if len(ids) == 1 else 'requests'}"
-        return visit.ask(label, action.warning, fields, "/console/requests", ids)
+        return visit.ask(label, str(action.warning), fields, "/console/requests", ids)
     return visit.page("bulk.html", label=action.label, outcomes=[(each, _decided(visit, name, each)) for each in ids])
 
 
 def _decided(visit: Visit, name: str, request_id: str) -> str:
     """Carry out the action for one request; return why it was not done, or an empty text."""
     try:
-        visit.call(ACTIONS[name].route, request_id=request_id)
+        visit.call(ACTS[name].route, request_id=request_id)
     except ApiProblem as problem:
         return problem.detail
     except RequestRefused as refused:

@@ -1,4 +1,4 @@
-"""What may be done to a registered model: change its policy, cancel its preparation, retire it."""
+"""What may be done to a registered model: change its policy, retire it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from expunge.service.api.openapi import answer
 from expunge.service.api.types import WHOLE, ModelName
 from expunge.service.api.views.models import ModelView, locked_model, model_view
 from expunge.service.models.policy import change_policy, require_changeable
-from expunge.service.models.retire import SERVED, cancel_preparation, retire
+from expunge.service.models.retire import SERVED, retire
 
 router = APIRouter(tags=["models"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
@@ -75,32 +75,18 @@ def policy(
 
 
 @router.post(
-    _MODEL + "/cancel",
-    response_model=ModelView,
-    responses=problems(404, 409, 412) | answer(200, "ETag"),
-    summary="Cancel the preparation of a model that was never published",
-)
-def cancel(name: ModelName, service: Running, caller: Admin, response: Response, if_match: IfMatch = None) -> ModelView:
-    """Cancel the preparation: its name is free, what was built is destroyed, requests go on without it."""
-    with service.database.write(crash="cancel-inside-commit") as session:
-        model = locked_model(session, caller.tenant_id, name)
-        require(model_view(session, model), if_match)
-        cancel_preparation(session, model)
-        return changed(model_view(session, model), response)
-
-
-@router.post(
     _MODEL + "/retire",
     name="retire",
     response_model=ModelView,
     responses=problems(404, 409, 412) | answer(200, "ETag"),
-    summary="Stop serving a model permanently",
+    summary="Stop serving a model permanently, or cancel its preparation",
 )
 def retire_model(
     name: ModelName, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
 ) -> ModelView:
     """Retire the model: no version is served, its requests end with it, its state and keys are destroyed.
 
+    Of a model that was never published the preparation is cancelled: its name is free, requests go on without it.
     Copies of its versions that somebody downloaded are not known here, and nothing is claimed about them.
     """
     with service.database.write(crash="retire-inside-commit") as session:

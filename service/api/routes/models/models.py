@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -13,26 +13,23 @@ from expunge.service.api.dependencies import Running, holding, problems, reading
 from expunge.service.api.http.etag import IfNoneMatch, shown
 from expunge.service.api.http.pagination import Limit, NameCursor, Page, after_page
 from expunge.service.api.openapi import answer
-from expunge.service.api.problems import ApiProblem, asking_store
+from expunge.service.api.problems import ApiProblem
 from expunge.service.api.types import LARGEST_NUMBER, WHOLE, ModelName, RecipeName
 from expunge.service.api.views.models import (
     BudgetView,
     ModelView,
-    PlanView,
-    PreparationView,
-    WorkUnitsView,
     budget_view,
     find_model,
     generation_of,
     model_page,
     model_view,
+    preparation_view,
 )
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.models.figures import Figures
 from expunge.service.models.policy import require_known
 from expunge.service.models.recipe_files import require_recipe
 from expunge.service.models.register import register
-from expunge.service.models.retrain_plan import plan_of, work_units_of
 from unlearning.accounting.policy import LARGEST_ORDERS, Policy, PolicyError
 from unlearning.methods import NAMES
 
@@ -179,36 +176,16 @@ def show(
     name: ModelName, service: Running, caller: Reader, response: Response, if_none_match: IfNoneMatch = None
 ) -> ModelView:
     with service.database.read() as session:
-        view = model_view(session, find_model(session, caller.tenant_id, name))
-    return shown(view, response, if_none_match)
-
-
-@router.get(
-    _PATH + "/{name}/preparation",
-    response_model=PreparationView,
-    responses=problems(404),
-    summary="Progress of preparation",
-)
-def preparation(name: ModelName, service: Running, caller: Reader, response: Response) -> PreparationView:
-    with service.database.read() as session:
         model = find_model(session, caller.tenant_id, name)
+        view, preparation = model_view(session, model), preparation_view(session, model)
         generation = generation_of(session, model)
-        plan = plan_of(session, model)
-        done, count = work_units_of(session, generation.id if plan is None else plan.generation)
-    if model.status == "preparing" or plan is not None:
+    moves = view.status == "preparing" or preparation.plan is not None
+    if moves:
         response.headers["Retry-After"] = "1"
-    with asking_store():
-        report = Figures(service.store.folder).shown(generation)
-    return PreparationView(
-        model=model.name,
-        status=model.status,
-        phase=generation.phase,
-        progress=generation.progress,
-        work_units=WorkUnitsView(done=done, count=count) if count else None,
-        reason=model.reason,
-        report=report,
-        plan=None if plan is None else PlanView(**asdict(plan)),
-    )
+    with suppress(OSError):  # the rest of the model does not depend on the store
+        preparation.report = Figures(service.store.folder).shown(generation)
+    view.preparation = preparation
+    return shown(view, response, None if moves else if_none_match)
 
 
 @router.get(_PATH + "/{name}/budget", response_model=BudgetView, responses=problems(404), summary="Privacy budget")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from expunge.service.access.api_keys import Caller, Scope
 from expunge.service.api.dependencies import Running, holding, problems
 from expunge.service.api.openapi import answer
-from expunge.service.api.types import LARGEST_NUMBER, ModelName
-from expunge.service.api.views.models import RetrainView, find_model, find_retrain, locked_model, retrain_view
+from expunge.service.api.types import ModelName
+from expunge.service.api.views.models import RetrainView, locked_model, retrain_view
 from expunge.service.models.retrain_plan import plan_new_data
 
 router = APIRouter(tags=["models"])
@@ -38,22 +38,8 @@ class RetrainOrder(BaseModel):
 def retrain(name: ModelName, body: RetrainOrder, service: Running, caller: Admin, response: Response) -> RetrainView:
     with service.database.write() as session:
         model = locked_model(session, caller.tenant_id, name)
-        view = retrain_view(model, plan_new_data(session, model, dry_run=body.dry_run))
+        view = retrain_view(plan_new_data(session, model, dry_run=body.dry_run))
     service.notify([model.id])
-    response.headers["Location"] = f"/v1/models/{name}/retrains/{view.generation}"
+    response.headers["Location"] = f"/v1/models/{name}"
     response.headers["Retry-After"] = "2"
     return view
-
-
-@router.get(
-    _PATH + "/{generation}", response_model=RetrainView, responses=problems(404), summary="Show a retrain or a dry run"
-)
-def show_retrain(
-    name: ModelName,
-    generation: Annotated[int, Path(ge=1, le=LARGEST_NUMBER)],
-    service: Running,
-    caller: Reader,
-) -> RetrainView:
-    with service.database.read() as session:
-        model = find_model(session, caller.tenant_id, name)
-        return retrain_view(model, find_retrain(session, model, generation))

@@ -29,7 +29,6 @@ from expunge.service.infra.files import Damaged, Store
 
 router = APIRouter(tags=["versions"])
 Reader = Annotated[Caller, Depends(holding(Scope.MODELS_READ))]
-Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
 Downloader = Annotated[Caller, Depends(holding(Scope.CHECKPOINTS_READ))]
 Number = Annotated[str, Path(pattern=r"^(current|[1-9][0-9]{0,17})$", description="a version's number, or current")]
 _PATH = "/v1/models/{name}/versions"
@@ -85,26 +84,6 @@ def show(
         if number == "current" and model.status == "retired":
             raise ApiProblem(410, "model_retired", _GONE)
         return shown(version_views(session, model, [version])[0], response, if_none_match)
-
-
-@router.post(
-    _PATH + "/{number}/restore",
-    response_model=VersionView,
-    responses=problems(404, 409),
-    summary="Ask for an earlier version to be served again: refused, with the reason",
-)
-def restore(name: ModelName, number: Number, service: Running, caller: Admin) -> VersionView:
-    """Refuse to serve an earlier version again. Only the current version, which is served already, is answered with
-    200.
-    """
-    with service.database.read() as session:
-        model = find_model(session, caller.tenant_id, name)
-        version = find_version(session, model, number)
-        if model.status == "retired":
-            raise ApiProblem(409, "model_retired", _GONE)
-        if version.status != "current":
-            raise ApiProblem(409, "rollback_refused", why_never_again(session, version))
-        return version_views(session, model, [version])[0]
 
 
 @router.head(

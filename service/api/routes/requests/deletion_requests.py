@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, model_validator
 from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import Caller, Scope, searched
+from expunge.service.access.api_keys import Caller, Scope
 from expunge.service.access.four_eyes import Act
 from expunge.service.api.dependencies import (
     Running,
@@ -20,10 +20,9 @@ from expunge.service.api.dependencies import (
     holding_all,
     problems,
     reading,
-    require_search,
 )
 from expunge.service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
-from expunge.service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, after_page, place_of
+from expunge.service.api.http.pagination import Limit, MomentCursor, Page, after, after_page, place_of
 from expunge.service.api.openapi import answer
 from expunge.service.api.problems import ApiProblem
 from expunge.service.api.types import CaseId, ModelName, PersonalId, RequestId, When, one_of
@@ -49,7 +48,6 @@ from expunge.service.requests.deadlines import extend
 from expunge.service.requests.intake import Accepted, Order, Windows, accept, opening
 from expunge.service.requests.legal_holds import approve, retry
 from expunge.service.requests.states import Regulation, RequestRefused, Status, Suppress, awaits_decision
-from expunge.service.requests.suppression import never_verified, related
 
 router = APIRouter(tags=["deletion requests"])
 Decider = Annotated[Caller, Depends(holding_all(Scope.DELETIONS_DECIDE, Scope.DELETIONS_READ))]
@@ -220,24 +218,6 @@ def withdraw(
         require(request_view(session, row, caller.scopes), if_match)
         cancel(session, row)
         return changed(request_view(session, row, caller.scopes), response)
-
-
-@router.get(
-    ITEM + "/related",
-    response_model=Listed[str],
-    responses=problems(404),
-    summary="Other requests that name the same person, or one of the samples; newest first, at most 50",
-)
-def others(request_id: RequestId, service: Running, caller: Reader) -> Listed[str]:
-    """List them. Of a request that was never verified this is a search for its person, with `people:search`."""
-    with service.database.read() as session:
-        request = find_request(session, caller.tenant_id, request_id)
-        if not never_verified(session, request):
-            return Listed(data=related(session, request))
-    require_search(service, caller)
-    with service.database.write() as session:
-        searched(session, caller)
-        return Listed(data=related(session, find_request(session, caller.tenant_id, request_id)))
 
 
 @router.post(
