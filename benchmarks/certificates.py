@@ -69,7 +69,7 @@ def measured(url: str, kind: str) -> Iterator[dict[str, Any]]:
 
 def storm(world: World) -> None:
     """Carry out all requests."""
-    model_id = world.live("crowd", "newton", min_guarantee="proved")
+    model_id = world.live("crowd", "newton", guarantee="proved")
     for index in range(REQUESTS):
         world.delete(f"crowd-person-{index}")
     waiting = select(Task.id).where(Task.status.in_(("queued", "running"))).limit(1)

@@ -61,7 +61,7 @@ def recipe():
     )
 """
 Sides: TypeAlias = dict[str, list[float]]
-PROVED = {"method": "newton", "min_guarantee": "proved", "utility_tolerance": None}
+PROVED = {"method": "newton", "guarantee": "proved", "max_accuracy_drop": None}
 
 
 def rows() -> Iterator[dict[str, Any]]:

@@ -86,7 +86,7 @@ WORKS = {
     ),
     "a built-in preparation": Work(
         IN_PIECES.format(people=1500),
-        {"method": "recollection", "threshold": 1e9, "utility_tolerance": None},
+        {"method": "recollection", "threshold": 1e9, "max_accuracy_drop": None},
         lambda state: bool(state["preparation"]["work_units"]),
     ),
 }
@@ -107,7 +107,7 @@ def measured(name: str, work: Work) -> Iterator[dict[str, Any]]:
         broker = running.enter_context(servers.redis_server()).url
         service = running.enter_context(stack.running(home / "home", home, BROKER_URL=broker))
         service.start("updater")
-        service.live("recipe", threshold=1e9, utility_tolerance=None)
+        service.live("recipe", threshold=1e9, max_accuracy_drop=None)
         database = service.database()
         idle = _waits(service, database, first=0, version=2)
         busy = service.register("busy", **work.policy)

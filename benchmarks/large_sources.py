@@ -190,7 +190,7 @@ def registered(home: str, url: str, broker: str, count: str) -> dict[str, Any]:
     from benchmarks.release import live  # noqa: PLC0415
 
     distance = 1.0 / int(count)  # what forgetting one person changes falls with the number of samples
-    policy = {"method": "newton", "min_guarantee": "proved", "utility_tolerance": None}
+    policy = {"method": "newton", "guarantee": "proved", "max_accuracy_drop": None}
     policy |= {"max_distance": distance, "noise_std": 1000 * distance}
     before, text = peak(), (Path(home) / "recipe.py").read_text()
     os.environ["EXPUNGE_BROKER_URL"] = broker

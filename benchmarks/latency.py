@@ -49,7 +49,7 @@ def latency_rows(broker: str) -> Iterator[Row]:
         (home / "recipe.py").write_text(RECIPE.format(people=POSTS + 10, features=FEATURES, classes=CLASSES))
         chosen = {"BROKER_URL": running.enter_context(servers.redis_server()).url} if broker == "Redis" else {}
         service = running.enter_context(stack.running(home / "home", home, **chosen))
-        service.live("recipe", threshold=1e9, utility_tolerance=None)
+        service.live("recipe", threshold=1e9, max_accuracy_drop=None)
         database = service.database()
         waits, floors = [], []
         for index in range(POSTS):

@@ -37,7 +37,7 @@ from tests.harness import servers
 from unlearning.accounting.policy import Policy
 
 TENANT = "default"
-RECOLLECTION = {"method": "recollection", "threshold": 1e9, "utility_tolerance": None}
+RECOLLECTION = {"method": "recollection", "threshold": 1e9, "max_accuracy_drop": None}
 RECIPE = """
 import torch
 import unlearning as ul

@@ -137,7 +137,7 @@ def _drained(count: int) -> float:
 
 def against_retained() -> Points:
     """An update of newton that is proved: the recipe is run, all samples are compared with the manifest, and solved."""
-    policy = {"method": "newton", "min_guarantee": "proved", "utility_tolerance": None}
+    policy = {"method": "newton", "guarantee": "proved", "max_accuracy_drop": None}
     return {str(n): _released(CONVERGED, policy, people=n, features=64, classes=10) for n in RETAINED}
 
 

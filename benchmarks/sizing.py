@@ -81,7 +81,7 @@ def row(name: str, value: float, unit: str, sides: dict[str, Any]) -> dict[str, 
 
 def forget(world: World) -> None:
     """Register all models and carry out the requests of ``FORGOTTEN`` people in each of them."""
-    models = [world.live("crowd", "newton", f"m{place}", min_guarantee="proved") for place in range(MODELS)]
+    models = [world.live("crowd", "newton", f"m{place}", guarantee="proved") for place in range(MODELS)]
     for person in range(FORGOTTEN):
         world.delete(f"crowd-person-{person}")
     for model_id in models:

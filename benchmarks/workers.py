@@ -82,7 +82,7 @@ def preparation(stack: Stack) -> dict[str, float]:
 
 
 def release(stack: Stack) -> dict[str, float]:
-    names = [stack.live("small", threshold=1e9, utility_tolerance=None) for _ in range(MODELS)]
+    names = [stack.live("small", threshold=1e9, max_accuracy_drop=None) for _ in range(MODELS)]
     before, start = cpu(stack), time.perf_counter()
     asked = [stack.delete(*names, subject_id=f"p{number}") for number in range(REQUESTS)]
     for request in asked:

@@ -31,7 +31,7 @@ from expunge.workers.soundness.checks import Subject, counts, inspect, read
 from expunge.workers.storage.manifest import entries
 from expunge.workers.training.trial import tried
 from unlearning.accounting.certificate import Guarantee
-from unlearning.accounting.policy import Granularity, Policy
+from unlearning.accounting.policy import Fallback, Granularity, Policy
 from unlearning.methods import NAMES
 from unlearning.model.parts import trains_by_own_code
 from unlearning.types import RecipeError, Refused
@@ -118,7 +118,7 @@ def possible(subject: Subject) -> list[Possible]:
 
 
 def _possible(subject: Subject, name: str, device: Any) -> Possible:
-    policy = Policy(name)
+    policy = Policy(name, fallback=Fallback.HOLD)
     try:
         bench = opened(subject.loaded, policy, device)
         require_needs(policy, bench.method, bench.recipe)

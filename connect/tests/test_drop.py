@@ -93,7 +93,7 @@ def answered(folder: Path, name: str) -> dict[str, int]:
 
 def test_from_the_download_to_the_answer(world: World, drop: Drop, tmp_path: Path) -> None:
     """p1 is deleted, p2 under a hold, p3 and p4 share an address, nobody knows the stranger."""
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     with world.database.write() as session:
         place(session, world.storage.pepper, TENANT, subject_id="p2", sample_id=None, reason="court")
     named = [entry("one", "p1"), entry("two", "p2"), entry("both", "p3"), entry("none", "stranger")]
@@ -208,7 +208,7 @@ def test_a_file_without_people_or_with_a_column_twice_is_refused(drop: Drop, tmp
 
 def test_a_withdrawal_that_is_read_before_its_list_is_honoured(world: World, drop: Drop, tmp_path: Path) -> None:
     """The state took the entry back: its person is not deleted, and it is not answered."""
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     gone, kept = entry("gone", "p1"), entry("kept", "p2")
     drop("import", str(write_list(tmp_path, f"{SOURCE}_Removed.csv", gone)))
     listed = write_list(tmp_path, f"{SOURCE}_Email.csv", gone, kept)
@@ -238,7 +238,7 @@ def test_a_download_that_unpacks_without_end_is_refused(drop: Drop, tmp_path: Pa
 def test_a_request_that_another_entry_still_asks_for_is_not_counted_as_withdrawn_too_late(
     world: World, drop: Drop, tmp_path: Path
 ) -> None:
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     first, second = entry("first", "p1"), entry("second", "p1")
     people = write_people(tmp_path, "p1")
     drop("import", str(write_list(tmp_path, f"{SOURCE}_Email.csv", first, second)), "--identities", str(people))
@@ -269,7 +269,7 @@ def members(world: World, model_id: str) -> set[str]:
 def test_what_the_state_withdraws_is_cancelled_where_it_still_can_be(
     world: World, drop: Drop, folder: Path, tmp_path: Path
 ) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     gone, kept = entry("gone", "stranger"), entry("kept", "p1")
     people = write_people(tmp_path, "p1")
     drop("import", str(write_list(tmp_path, f"{SOURCE}_Email.csv", gone, kept)), "--identities", str(people))
@@ -278,7 +278,7 @@ def test_what_the_state_withdraws_is_cancelled_where_it_still_can_be(
     assert drop("import", str(removed)) == {"items": 0, "withdrawn_too_late": 1}
     assert drop("status") == {}, "what was withdrawn is not answered"
     write_people(folder, *EVERYBODY)
-    later = world.live("convex", name="later", on_suppressed="leave_out")
+    later = world.live("convex", name="later", leave_out_forgotten=True)
     assert "p1" not in members(world, later), "who was deleted stays out"
 
 
@@ -288,7 +288,7 @@ def test_an_import_that_was_interrupted_is_repeated(
     """It dies between two calls, and after a call before it is noted; afterwards everything is there once."""
     monkeypatch.setattr(items, "ROWS", 2)
     monkeypatch.setattr(items, "PEOPLE", 1)
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     entries = [entry(f"i{number}", f"p{number}") for number in range(5)]
     people = [{"person": f"p{number}", "email": mail_of(f"p{number}")} for number in range(5)]
 
@@ -362,7 +362,7 @@ def test_an_item_is_answered_by_what_became_of_its_requests(requests: list[Any],
 
 def test_no_identifier_and_no_hash_of_one_is_stored(world: World, drop: Drop, folder: Path, tmp_path: Path) -> None:
     """Everything that Expunge has written is searched, byte by byte."""
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     listed = write_list(tmp_path, f"{SOURCE}_Email.csv", entry("one", "p1"), entry("none", "stranger"))
     people = write_people(tmp_path, "p1", "p2")
     drop("import", str(listed), "--identities", str(people))
@@ -383,7 +383,7 @@ def test_a_request_that_the_service_lost_is_asked_for_again_and_not_answered(
     world: World, feed: Feed, service: Expunge
 ) -> None:
     """The service was restored from a backup that is older than the request."""
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     store(feed, SOURCE, [entry("one", "p1")])
     people = [{"person": "p1", "email": mail_of("p1")}]
     found, (request,) = match(feed, service, people)
@@ -398,7 +398,7 @@ def test_a_key_of_another_tenant_answers_for_nobody(
     world: World, drop: Drop, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There the person is unknown, and the state would be told that she was deleted."""
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     listed = write_list(tmp_path, f"{SOURCE}_Email.csv", entry("one", "p1"))
     write_people(folder, *EVERYBODY)
     done = CliRunner().invoke(app, ["drop", "import", str(listed), "--tenant", "other"])

@@ -119,7 +119,7 @@ def test_discovery_says_what_is_supported_under_a_signature(base: str) -> None:
 def test_a_request_is_a_deletion_request_and_its_receipt_holds_what_was_sent(
     controller: Controller, world: World
 ) -> None:
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     asked = request()
     answer = controller.erase(asked)
     assert answer.status == 201
@@ -164,7 +164,7 @@ def test_statuses_are_opendsrs_words(controller: Controller, world: World) -> No
 def test_the_same_id_is_the_same_request_also_when_both_come_at_once(
     controller: Controller, world: World, intake: Intake
 ) -> None:
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     asked = request()
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(controller.erase, [asked] * 4))
@@ -224,7 +224,7 @@ def test_what_cannot_be_done_whole_is_refused_and_not_repeated(
 
 
 def test_a_request_is_cancelled_in_its_window_and_not_after(controller: Controller, world: World, api: FastAPI) -> None:
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     late = request("p2")
     controller.erase(late)
     refused = controller.cancel(late["subject_request_id"])
@@ -271,7 +271,7 @@ def test_a_service_that_is_away_or_takes_no_calls_is_no_fault_of_the_caller(
 def test_its_caller_is_told_of_each_step_once_under_a_signature(
     controller: Controller, world: World, intake: Intake
 ) -> None:
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     server = controller.listen()
     url = f"http://127.0.0.1:{server.server_port}/callbacks"
     asked = request(status_callback_urls=[url])
@@ -340,7 +340,7 @@ def test_a_death_loses_nothing_and_doubles_nothing(
     controller: Controller, world: World, intake: Intake, monkeypatch: pytest.MonkeyPatch, accepted: bool
 ) -> None:
     """What each statement wrote stays, as after a kill. The service forgets its Idempotency-Key in between."""
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     asked, real = request(), intake.service.delete
     tables = (DeletionRequest, Task, SuppressionEntry)
 
@@ -380,7 +380,7 @@ def test_what_the_service_lost_is_made_again_when_the_caller_sends_it_again(
 def test_with_a_worker_a_person_leaves_the_model_and_the_caller_is_called_back(
     controller: Controller, world: World, intake: Intake
 ) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     server = controller.listen()
     controller.erase(request("p1", status_callback_urls=[f"http://127.0.0.1:{server.server_port}/"]))
     world.work(model_id)
@@ -398,7 +398,7 @@ def test_with_a_worker_a_person_leaves_the_model_and_the_caller_is_called_back(
 def test_the_command_serves_it_and_ends_with_a_signal(
     world: World, url: str, files: dict[str, str], folder: Path, tmp_path: Path
 ) -> None:
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -189,7 +189,7 @@ def _request(given: argparse.Namespace) -> Request:
         "noise_std": given.noise_std,
         "max_distance": given.max_distance,
     }
-    shared |= {"min_guarantee": given.min_guarantee, "threshold": ANY_DISTANCE_LEFT}
+    shared |= {"guarantee": given.guarantee, "fallback": "hold", "threshold": ANY_DISTANCE_LEFT}
     policies = {
         name: Policy.from_json({**shared, "method": name, "options": options.get(name)}, NAMES) for name in names
     }
@@ -293,7 +293,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shadows", type=int, default=16, help="models of the likelihood-ratio attack; 0: none")
     parser.add_argument("--trials", type=int, default=10, help="deletions of the difference attack; 0: none")
     parser.add_argument("--options", default="{}", help='fields by method, as JSON: {"rewind": {"steps": 10}}')
-    parser.add_argument("--min-guarantee", default=None, help="the weakest guarantee that may be published")
+    parser.add_argument("--guarantee", default=None, help="the least that may be published")
     for name in ("epsilon", "delta", "noise-std", "max-distance"):
         parser.add_argument(f"--{name}", type=float, default=None, help="as in a policy")
     names = ",".join(kinds())

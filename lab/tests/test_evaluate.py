@@ -136,7 +136,7 @@ def test_a_missing_recipe_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_required_guarantee_that_a_method_lacks_is_its_refusal(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--recipe", str(recipe), *NO_PLOT, "--methods", "newton", "--min-guarantee", "exact", "--json"]) == 0
+    assert main(["--recipe", str(recipe), *NO_PLOT, "--methods", "newton", "--guarantee", "exact", "--json"]) == 0
     rows = [row for row in json.loads(capsys.readouterr().out) if row["method"] == "newton"]
     assert all(row["refused"].startswith("The policy requires the guarantee exact") for row in rows)
 
@@ -151,7 +151,7 @@ def test_the_support_vectors_separate_a_ring_from_its_middle() -> None:
 
 def test_the_digits_forget_one_percent_with_a_proof_at_small_cost(capsys: pytest.CaptureFixture[str]) -> None:
     quick = ["--seeds", "3", "--shadows", "0", "--trials", "0", "--device", "cpu", "--no-plot", "--json"]
-    arguments = ["--recipe", str(ROOT / "examples/digits"), "--forget", "1%", "--min-guarantee", "proved"]
+    arguments = ["--recipe", str(ROOT / "examples/digits"), "--forget", "1%", "--guarantee", "proved"]
     assert main([*arguments, "--methods", "newton,recollection", *quick]) == 0
     rows = json.loads(capsys.readouterr().out)
     before = {row["seed"]: row["test_accuracy"] for row in rows if row["method"] == "untouched"}

@@ -31,7 +31,7 @@ def people(recipe: Recipe) -> set[str]:
 
 
 def test_nobody_who_asked_is_left_to_be_drawn(world: World) -> None:
-    model = world.live(min_guarantee="proved")
+    model = world.live(guarantee="proved")
     world.delete("p1", models=("m",))
     world.stranger("p2")
     world.delete(samples=[given().samples.ids[list(given().samples.people).index(("p3",))]])
@@ -58,7 +58,7 @@ def test_who_asked_is_not_in_the_holdout_either(world: World) -> None:
 
 
 def test_a_cancelled_request_and_another_tenants_are_none(world: World) -> None:
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     with world.database.write() as session:
         order, window = intake.Order(subject_id="p1"), intake.Windows(cancel_seconds=3600)
         request = intake.accept(session, world.storage.pepper, TENANT, order, window).request.id

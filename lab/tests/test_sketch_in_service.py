@@ -64,9 +64,9 @@ def test_neither_receipt_nor_seed_reaches_the_database_or_the_log(
     assert kept.tensors["probed"].numpy().tobytes() not in on_disk
 
 
-@pytest.mark.parametrize(("fallback", "outcome"), [("retrain", "awaiting_retrain"), (None, "needs_retrain")])
+@pytest.mark.parametrize(("fallback", "outcome"), [("retrain", "awaiting_retrain"), ("hold", "needs_retrain")])
 def test_a_release_that_the_sketch_cannot_vouch_for_takes_the_fallback(
-    world: World, fallback: str | None, outcome: str
+    world: World, fallback: str, outcome: str
 ) -> None:
     """Its confidence is shared out over ``releases``; the second release is one too many here."""
     model_id = world.live("steps", "recollection_sketch", fallback=fallback, options={**SKETCH, "updates": 1})

@@ -16,32 +16,21 @@ from expunge.service.infra.tables import Model, Task
 from expunge.service.models.retire import SERVED
 from expunge.service.models.retrain_plan import plan_retrain, schedule_retrain
 from expunge.service.requests.legal_holds import queue_again
-from expunge.service.requests.reasons import (
-    FALL_BACK,
-    RETIRE,
-    RETRAIN_BY_POLICY,
-    Reason,
-    WayOut,
-    actions,
-    reason_of,
-)
+from expunge.service.requests.reasons import FALL_BACK, RETIRE, Reason, actions, reason_of
 from expunge.service.requests.states import RequestRefused
-from unlearning.accounting.policy import GONE, Policy, PolicyError
+from unlearning.accounting.policy import GONE, Fallback, Policy, PolicyError
 
 CHANGEABLE = (
-    "on_exhausted",
     "fallback",
-    "cadence_seconds",
-    "retrain_every_seconds",
+    "batch",
+    "retrain_every",
     "complete_when",
     "threshold",
-    "utility_tolerance",
+    "max_accuracy_drop",
 )
 FIXED = {field.name for field in fields(Policy)}.difference(CHANGEABLE)
-_READ = ("on_suppressed",)
 _NEW = "Register the recipe under another name to have it otherwise."
 _CLAIMED = f"It is fixed at registration, because the claims of the versions depend on it. {_NEW}"
-_READ_ONCE = f"It is read at registration alone. {_NEW}"
 
 
 def change_policy(session: Session, model: Model, changes: Mapping[str, Any]) -> bool:
@@ -78,7 +67,7 @@ def change_policy(session: Session, model: Model, changes: Mapping[str, Any]) ->
 def apply_policy(session: Session, model: Model, changed: Mapping[str, Any]) -> None:
     """Write these fields into the policy, and plan the next scheduled retrain by it."""
     model.policy = model.policy | dict(changed)
-    if "retrain_every_seconds" in changed:
+    if "retrain_every" in changed:
         schedule_retrain(session, model)
 
 
@@ -87,7 +76,7 @@ def require_changeable(names: Iterable[str]) -> None:
     require_known(names)
     fixed = sorted(FIXED.intersection(names))
     if fixed:
-        errors = [{"pointer": f"/{name}", "detail": _READ_ONCE if name in _READ else _CLAIMED} for name in fixed]
+        errors = [{"pointer": f"/{name}", "detail": _CLAIMED} for name in fixed]
         raise RequestRefused(422, "fixed_at_registration", "These fields cannot change; see errors.", errors)
 
 
@@ -99,23 +88,23 @@ def require_known(names: Iterable[str]) -> None:
 
 
 def _go_on(session: Session, model: Model, changed: Mapping[str, Any]) -> bool:
-    """Queue the tasks again for whose reason this change is a way out, and plan the retrain that is now due.
+    """Queue the tasks again that the new policy helps, and plan the retrain that is now due.
 
     Where tasks wait for a batch, a worker reckons again when that is.
     """
-    steps = [step for step in (RETRAIN_BY_POLICY, FALL_BACK) if (step.body or {}).items() <= changed.items()]
     waiting = (Task.status == "blocked") | (Task.reason == Reason.AWAITING_BATCH)
     open_tasks = session.scalars(select(Task).where(Task.model_id == model.id, waiting)).all()
-    helped = [task for task in open_tasks if task.status == "blocked" and _is_way_out(task, steps)]
+    retrains = changed.get("fallback") == Fallback.RETRAIN
+    helped = [task for task in open_tasks if task.status == "blocked" and retrains and _is_helped(task)]
     queue_again(session, helped)
     planned = plan_retrain(session, model)
-    batched = "cadence_seconds" in changed and any(task.reason == Reason.AWAITING_BATCH for task in open_tasks)
+    batched = "batch" in changed and any(task.reason == Reason.AWAITING_BATCH for task in open_tasks)
     going = bool(helped) or batched or planned is not None
     if going:
         model.due_at = now(session)
     return going
 
 
-def _is_way_out(task: Task, steps: list[WayOut]) -> bool:
+def _is_helped(task: Task) -> bool:
     reason = reason_of(task.reason or "")
-    return reason is not None and any(step in reason.steps for step in steps)
+    return reason is not None and FALL_BACK in reason.steps

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
@@ -17,12 +19,15 @@ LONGEST_NAME = 63
 """characters of a model's name"""
 
 
-def register(session: Session, tenant_id: str, name: str, recipe: str, policy: Policy) -> Model:
+def register(
+    session: Session, tenant_id: str, name: str, recipe: str, policy: Policy, *, leave_out_forgotten: bool = False
+) -> Model:
     """Add a model in status ``preparing`` with an empty generation. Raises RequestRefused where the name is taken.
 
     A model whose registration was refused or cancelled gives its name up, and is kept as ``NAME-refused-N`` or
     ``NAME-cancelled-N``. The recipe is only named here: neither it nor torch is ever loaded by the API. Guarantee,
     charge and budget of the generation are ``none``, 0 and None until preparation, which knows the model, sets them.
+    ``leave_out_forgotten``: people who asked before, and whom the recipe still names, are left out without a question.
     """
     namesake = session.scalar(_named(tenant_id, name).with_for_update())
     if namesake is not None:
@@ -35,12 +40,15 @@ def register(session: Session, tenant_id: str, name: str, recipe: str, policy: P
         status="preparing",
         recipe=recipe,
         policy=policy.to_json(),
+        leave_out_forgotten=leave_out_forgotten,
         created_at=at,
     )
     session.add(model)
     session.flush()
     model.generation_id = open_generation(session, _generation(model, policy, at)).id
-    record(session, tenant_id, "model.registered", model_id=model.id, name=name, recipe=recipe, policy=model.policy)
+    facts: dict[str, Any] = {"name": name, "recipe": recipe, "policy": model.policy}
+    facts["leave_out_forgotten"] = leave_out_forgotten
+    record(session, tenant_id, "model.registered", model_id=model.id, **facts)
     return model
 
 

@@ -20,7 +20,7 @@ from expunge.service.models.generations import open_generation
 from expunge.service.requests.reasons import Reason
 from expunge.service.requests.states import RequestRefused
 from unlearning.accounting.budget import Budget
-from unlearning.accounting.policy import OnExhausted, Policy
+from unlearning.accounting.policy import Fallback, Policy
 
 NEW_DATA = "new_data"
 """why a retrain is planned that somebody asked for, or that the policy's schedule makes"""
@@ -99,7 +99,7 @@ def is_dry_run(candidate: Generation) -> bool:
 
 def schedule_retrain(session: Session, model: Model) -> None:
     """Write down when the policy's schedule plans the next retrain, counted from now."""
-    every = Policy.from_json(model.policy).retrain_every_seconds
+    every = Policy.from_json(model.policy).retrain_every
     model.retrain_at = now(session) + every * SECOND if every else None
 
 
@@ -150,7 +150,7 @@ def why_due(session: Session, model: Model) -> str | None:
 
 
 def _exhaustion_is_due(session: Session, model: Model, queued: Select[int]) -> bool:
-    if model.status != "exhausted" or Policy.from_json(model.policy).on_exhausted is not OnExhausted.RETRAIN:
+    if model.status != "exhausted" or Policy.from_json(model.policy).fallback is not Fallback.RETRAIN:
         return False
     published_at = session.scalar(select(Version.published_at).where(Version.id == model.current_id))
     refused = session.scalar(

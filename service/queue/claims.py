@@ -259,16 +259,16 @@ def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
 
 
 def _must_wait(session: Session, model: Model, generation: Generation, waiting: Sequence[Waiting], at: int) -> bool:
-    """Return whether the cadence, a pause after a failed attempt, or a retrain delays the next update.
+    """Return whether the batch, a pause after a failed attempt, or a retrain delays the next update.
 
     Somebody whose deadline is nearer moves the update forward that others wait for already.
     """
     policy = Policy.from_json(model.policy)
     later = model.due_at is not None and model.due_at > at
-    if later and (not policy.cadence_seconds or any(task.attempts for task in waiting)):
+    if later and (not policy.batch or any(task.attempts for task in waiting)):
         return True
     due_at = released_at = None
-    if policy.cadence_seconds:
+    if policy.batch:
         due_at = session.scalar(
             select(func.min(case((Task.not_before == AT_ONCE, AT_ONCE), else_=DeletionRequest.due_at)))
             .join(Task, Task.request_id == DeletionRequest.id)

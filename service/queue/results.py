@@ -97,7 +97,7 @@ def without_numbers(text: str) -> str:
 
 def points_of(policy: Policy) -> dict[str, Any]:
     """Return how many points of accuracy an update may cost, for the reason of one that costs more."""
-    return {"points": f"{100 * (policy.utility_tolerance or 0):g}"}
+    return {"points": f"{100 * (policy.max_accuracy_drop or 0):g}"}
 
 
 def charge_withheld(session: Session, journal: Journal, job: Job, budget_cost: int) -> None:

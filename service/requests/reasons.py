@@ -127,8 +127,8 @@ REMOVE_CONSUMER = WayOut(
     "remove", "DELETE", f"{_MODEL}/consumers/CONSUMER", "expunge models remove-consumer {model} CONSUMER", _ADMIN
 )
 RETRAIN = WayOut("retrain", "POST", f"{_MODEL}/retrains", "expunge models retrain {model} --new-data", _ADMIN, {})
-RETRAIN_BY_POLICY, FALL_BACK = _policy("on_exhausted", "retrain"), _policy("fallback", "retrain")
-TOLERATE = _policy("utility_tolerance", "NUMBER")
+FALL_BACK = _policy("fallback", "retrain")
+TOLERATE = _policy("max_accuracy_drop", "NUMBER")
 RETIRE = WayOut("retire", "POST", f"{_MODEL}/retire", "expunge models retire {model}", _ADMIN)
 REGISTER = WayOut(
     "register",
@@ -323,7 +323,7 @@ class Reason(StrEnum):
     BUDGET_EXHAUSTED = (
         "budget_exhausted",
         "The model's privacy budget is used up.",
-        _ml("Train again: this deletes all who wait and starts a new budget.", RETRAIN, RETRAIN_BY_POLICY),
+        _ml("Train again: this deletes all who wait and starts a new budget.", RETRAIN, FALL_BACK),
     )
     NEEDS_RETRAIN = (
         "needs_retrain",

@@ -32,7 +32,7 @@ class Drawn:
     @property
     def policy(self) -> Policy:
         """Raises PolicyError."""
-        return Policy.from_json({"utility_tolerance": None, **self.given})
+        return Policy.from_json({"max_accuracy_drop": None, **self.given})
 
     def __str__(self) -> str:
         return self.words
@@ -114,16 +114,16 @@ def _settings(plan: Plan, method: str) -> None:
             plan.training["sample_clip"] = draws.uniform(0.2, 2.0) * longest
         norm = longest * draws.choice((1.0, 1.0 / (1 + 0.9e-6), 1.5))
         options = {"feature_norm": norm, "precision": "float64", "fraction": draws.choice((0.3, 0.6, 0.9, 1.0))}
-        plan.policy |= {"min_guarantee": "proved", "options": options | {"calibration_count": 0}, "epsilon": 100}
+        plan.policy |= {"guarantee": "proved", "options": options | {"calibration_count": 0}, "epsilon": 100}
         return plan.policy.update({"max_distance": 0.5 / longest, "noise_std": 1.0 / longest})
     converges = method != "retrain" or draws.random() < 0.5
     plan.training |= {"epochs": draws.choice((0, epochs)) if converges else epochs, "learning_rate": rate}
     if converges:
         plan.training["converge"] = 1e-9 * max(1.0, longest) * max(1.0, float(plan.y.double().abs().max()))
     if method == "retrain":
-        return plan.policy.update({"min_guarantee": "exact"})
+        return plan.policy.update({"guarantee": "exact"})
     cap = 10 ** draws.uniform(-5.0, -3.0) * max(1.0, float(plan.y.double().abs().max()))
-    plan.policy |= {"min_guarantee": "proved", "max_distance": cap, "noise_std": 100 * cap}
+    plan.policy |= {"guarantee": "proved", "max_distance": cap, "noise_std": 100 * cap}
     if method in ("newton", "recollection"):
         plan.policy["options"] = {"threshold": 1e9}
     return None

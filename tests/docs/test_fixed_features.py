@@ -51,7 +51,7 @@ def test_the_recipe_can_be_proved(name: str, accuracy: float) -> None:
     recipe = pasted(recipe) if name == "tangent" else recipe
     require_declared(recipe, parts_of(recipe))
     problem, examples = Problem(recipe), recipe.samples.examples()
-    policy = Policy.from_json({"method": "newton", "min_guarantee": "proved"})
+    policy = Policy.from_json({"method": "newton", "guarantee": "proved"})
     assert guarantee_of(policy, problem, Newton()) is Guarantee.PROVED
     require_closed_form(Newton(), problem, examples)
     w = train(problem, examples).weights

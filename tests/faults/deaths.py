@@ -27,7 +27,7 @@ from tests.workers.worlds import end_schedulers_lease
 
 Death = Callable[[Place, str, Random], list[Broken]]
 ORDERS = "/v1/deletion-requests"
-EXHAUSTING: dict[str, Any] = {"min_guarantee": "proved", "epsilon": 1.0, "noise_std": 0.01, "max_distance": 0.0018}
+EXHAUSTING: dict[str, Any] = {"guarantee": "proved", "epsilon": 1.0, "noise_std": 0.01, "max_distance": 0.0018}
 """a budget of two updates"""
 CALIBRATED: dict[str, Any] = {
     "guarantee": "calibrated",
@@ -73,7 +73,7 @@ def of_an_update(place: Place, point: str, dice: Random) -> list[Broken]:
 def of_a_preparation(place: Place, point: str, dice: Random) -> list[Broken]:
     """Kill a worker while it trains a model; somebody had asked to be forgotten before."""
     name = next(place.names)
-    model_id = place.world.register(name=name, min_guarantee="proved")
+    model_id = place.world.register(name=name, guarantee="proved")
     request = place.world.delete(f"p{dice.randrange(12)}", models=(name,))
     place.worker_dies(point, model_id)
     place.recover(model_id)
@@ -161,7 +161,7 @@ def of_the_end_of_a_model(place: Place, point: str, _: Random) -> list[Broken]:
 
     def call(client: TestClient) -> None:
         if verb == "policy":
-            client.patch(f"{path}/policy", json={"on_exhausted": "hold"}, headers=headers)
+            client.patch(f"{path}/policy", json={"fallback": "hold"}, headers=headers)
         else:
             client.post(f"{path}/{'retire' if live else 'cancel'}", headers=headers)
 

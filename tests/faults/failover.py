@@ -131,7 +131,7 @@ def lived(through: Callable[[str], str] = str) -> Iterator[Lived]:
         assert where.postgres is not None
         models = [
             stack.live("crowd", "newton", **crowd(PEOPLE)),
-            stack.live("few", "recollection", min_guarantee="proved"),
+            stack.live("few", "recollection", guarantee="proved"),
             stack.live("few", "retrain"),
         ]
         course = Lived(where, models, Path())
@@ -332,7 +332,7 @@ def commits(kind: str, count: int, chance: random.Random) -> Told:
             url = held.enter_context(postgres_databases(held.enter_context(postgres())))(folder)
         settings = settings_of(folder / "home", url)
         world = open_world(settings)
-        model_id = world.live("convex", "newton", min_guarantee="proved")
+        model_id = world.live("convex", "newton", guarantee="proved")
         world.storage.close()
         told = folder / "differences"
         lookers = [_forked(lambda: _look_on(settings, told)) for _ in range(2)]

@@ -294,7 +294,7 @@ def _scene(settings: Settings, chance: random.Random, url: str, between: Proxy |
     folders = {"store": settings.store, "private": settings.private_store}
     stores = {name: Store(DiskFolder(Path(folder), disk)) for name, folder in folders.items()}
     world, straight = open_world(settings, **stores), Database(url)
-    model_id = world.live("crowd", min_guarantee="proved")
+    model_id = world.live("crowd", guarantee="proved")
     with straight.write() as session:
         key = create_key(session, world.storage.pepper, label="drill", scopes=list(Scope))
     with TestClient(create_app(settings), raise_server_exceptions=False) as api:

@@ -72,14 +72,14 @@ def register(where: Site, people: int) -> tuple[str, str]:
     """Register a model that knows everybody, and one with a vector for each of a few."""
     return (
         where.stack.live("crowd", "newton", **crowd(people)),
-        where.stack.live("few", "recollection", min_guarantee="proved"),
+        where.stack.live("few", "recollection", guarantee="proved"),
     )
 
 
 def crowd(people: int) -> dict[str, Any]:
     """Return a crowd's policy: the bound lies below what forgetting one changes, which falls with their number."""
     distance = min(1e-5, 0.1 / people)
-    return {"min_guarantee": "proved", "epsilon": 1.0, "noise_std": 1000 * distance, "max_distance": distance}
+    return {"guarantee": "proved", "epsilon": 1.0, "noise_std": 1000 * distance, "max_distance": distance}
 
 
 def orders(people: int, chance: random.Random, batch: int, batched: float) -> Iterator[list[str]]:

@@ -73,7 +73,7 @@ class Place:
         """Return the id of a live model with enough people; its name is ``name``."""
         if len(self.people) < FEWEST:
             self.name = next(self.names)
-            self.model_id = self.world.live(name=self.name, min_guarantee="proved")
+            self.model_id = self.world.live(name=self.name, guarantee="proved")
             self.people = [f"p{number}" for number in range(PEOPLE)]
         return self.model_id
 

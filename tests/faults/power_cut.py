@@ -94,7 +94,7 @@ def rehearse(home: Path, url: str) -> Rehearsal:
     )
     scheduler = replace(open_scheduler(world.settings), database=world.database, keys=world.storage.keys)
     scheduler = replace(scheduler, store=world.storage.store, private=world.storage.private)
-    rehearsal.model_id = world.register(min_guarantee="proved")
+    rehearsal.model_id = world.register(guarantee="proved")
     rehearsal.mark()
     event.listen(world.database.engine, "commit", rehearsal.mark)  # before it
     event.listen(Session, "after_commit", rehearsal.mark)  # what is written then follows a commit that is synced

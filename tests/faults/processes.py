@@ -62,7 +62,7 @@ def zombies(kind: str, rounds: int) -> Told:
     """Stop a worker in the middle of an update until another one took over, and wake it: it may write nothing."""
     journal, late = Journal(), 0
     with site(kind) as where:
-        name = where.stack.live("unhurried", "newton", min_guarantee="proved")
+        name = where.stack.live("unhurried", "newton", guarantee="proved")
         for number in range(rounds):
             where.stack.kill("worker-2")
             person = f"crowd-person-{number}"
@@ -104,7 +104,7 @@ def out_of_memory() -> Told:
             worker.command = [sys.executable, "-c", LIMITED, str(MEMORY_BYTES), *worker.command]
             stack.environment |= {"DRILL_GREED": str(greed)}
             stack.restart("worker")
-            name, journal, found, notes = stack.live("greedy", "newton", min_guarantee="proved"), Journal(), [], []
+            name, journal, found, notes = stack.live("greedy", "newton", guarantee="proved"), Journal(), [], []
             for number, way in enumerate(("grow", "killed")):
                 greed.write_text(way)
                 stack.restart("worker")  # one that runs has the samples in memory, and reads the recipe no more
@@ -119,7 +119,7 @@ def out_of_memory() -> Told:
                 where.retry()
                 _until(where, request, "completed")
             greed.write_text("killed")
-            second = stack.register("greedy", "newton", min_guarantee="proved")
+            second = stack.register("greedy", "newton", guarantee="proved")
             deaths = _endure(where, lambda: _preparation(where, second) == "refused")
             notes.append(f"preparation {_preparation(where, second)} after {deaths} deaths")
             if _preparation(where, second) != "refused":
@@ -158,7 +158,7 @@ def failing_fsync() -> Told:
     with tempfile.TemporaryDirectory() as folder, site("sqlite") as where:
         broken = Path(folder) / "broken"
         variables = {"LD_PRELOAD": str(shim), "DRILL_FSYNC_FAILS": str(broken)}
-        name = where.stack.live("few", "recollection", min_guarantee="proved")
+        name = where.stack.live("few", "recollection", guarantee="proved")
         for process in where.stack.processes:
             where.stack.restart(process, **variables)
         eventually(where.ready, 60)
@@ -195,7 +195,7 @@ def wrong_clocks(seconds: int) -> Told:
     if shim is None:
         return [], "left out: no C compiler here"
     with site("postgres") as where:
-        name, journal = where.stack.live("unhurried", "newton", min_guarantee="proved"), Journal()
+        name, journal = where.stack.live("unhurried", "newton", guarantee="proved"), Journal()
         for process, offset in (("worker", seconds), ("api", -seconds), ("scheduler", seconds)):
             where.stack.restart(process, LD_PRELOAD=str(shim), DRILL_CLOCK_SECONDS=str(offset))
         eventually(where.ready, 60)

@@ -55,7 +55,7 @@ def _forget(where: Site, method: str, death: str | None, heard: list[bytes]) -> 
     go.
     """
     stack, canary = where.stack, residue.load_recipe("canary")
-    name = stack.live("canary", method, min_guarantee="proved")
+    name = stack.live("canary", method, guarantee="proved")
     residue.complain(stack, canary.PERSON)
     residue.seek(stack, canary.PERSON)
     secret = residue.secret_of(stack, name, canary.PERSON)

@@ -46,8 +46,8 @@ from tests.workers.worlds import TENANT, World, open_world, settings_of
 
 LEASE_SECONDS = 30.0
 MODELS: dict[str, dict[str, Any]] = {
-    "alpha": {"min_guarantee": "proved", "epsilon": 1.0, "noise_std": 0.01, "max_distance": 0.0018},
-    "beta": {"min_guarantee": "proved"},
+    "alpha": {"guarantee": "proved", "epsilon": 1.0, "noise_std": 0.01, "max_distance": 0.0018},
+    "beta": {"guarantee": "proved"},
 }
 """alpha's budget allows two updates: then it is retrained"""
 ANOTHER = "gamma"
@@ -268,7 +268,7 @@ class Town:
     def register(self) -> str | None:
         """Register one more model, with the recipe of the others; None where it is there already."""
         with suppress(RequestRefused):
-            return self.world.register(name=ANOTHER, on_suppressed="leave_out", min_guarantee="proved")
+            return self.world.register(name=ANOTHER, leave_out_forgotten=True, guarantee="proved")
         return None
 
 

@@ -122,7 +122,7 @@ def test_every_field_of_a_policy_can_be_said_on_the_command_line(site: Site, tmp
     }  # fmt: skip
     fields = {
         "delta": "1e-6", "noise_std": "0.5", "max_distance": "0.01", "granularity": "subject",
-        "reference": "renormalised", "threshold": "0.6", "utility_tolerance": "null",
+        "reference": "renormalised", "max_accuracy_drop": "null",
         "complete_when": "served",
         "calibration": '{"alpha": 0.2, "orders": 4, "sizes": [1, 4]}',
     }  # fmt: skip
@@ -136,12 +136,10 @@ def test_every_field_of_a_policy_can_be_said_on_the_command_line(site: Site, tmp
     sent = site.bodies[0]
     assert set(sent) == set(Registration.model_fields)
     assert sent["calibration"] == {"alpha": 0.2, "orders": 4, "sizes": [1, 4]}
-    assert sent["options"] == {"damping": 0.1} and sent["on_suppressed"] == "leave_out"
-    assert (sent["utility_tolerance"], sent["cadence_seconds"], sent["retrain_every_seconds"]) == (None, 7200, 604_800)
+    assert sent["options"] == {"damping": 0.1} and sent["leave_out_forgotten"] is True
+    assert (sent["max_accuracy_drop"], sent["batch"], sent["retrain_every"]) == (None, 7200, 604_800)
     policy = Registration.model_validate(sent).policy()
-    assert (policy.fallback, policy.on_exhausted, policy.guarantee, policy.min_guarantee) == (
-        "retrain", "retrain", "calibrated", "calibrated",
-    )  # fmt: skip
+    assert (policy.fallback, policy.guarantee) == ("retrain", "calibrated")
     wrong = here("models", "add", "m", "--recipe", "r", "--batch", "2 weeks", home=tmp_path, **keys)
     assert wrong.returncode == 2 and "is no duration" in wrong.stderr
 

@@ -148,7 +148,7 @@ def test_an_exhausted_budget_is_answered_from_the_requests_page(
     page = client.get(f"/console/requests/{request}").text
     offered = buttons(page)
     assert "Retry" not in offered and set(offered) >= {
-        "Train digits again now", "Change the policy of digits: on_exhausted to retrain",
+        "Train digits again now", "Change the policy of digits: fallback to retrain",
     }  # fmt: skip
     train = offered["Train digits again now"]
     asked = client.post(ACT, data=train).text
@@ -162,12 +162,12 @@ def test_the_policy_is_changed_within_what_may_change(login: Login, service: Ser
     client = login()
     page = client.get("/console/models/digits").text
     sent = {"token": token_in(page), "act": "policy", "name": "digits"}
-    done = client.post(ACT, data=sent | {"cadence_seconds": "60", "utility_tolerance": "", "epsilon": "99"})
-    assert "Changed." in done.text and 'name="cadence_seconds" value="60"' in done.text
+    done = client.post(ACT, data=sent | {"batch": "60", "max_accuracy_drop": "", "epsilon": "99"})
+    assert "Changed." in done.text and 'name="batch" value="60"' in done.text
     with service.database.read() as session:
         policy = session.scalars(select(Model.policy)).one()
-    assert policy["cadence_seconds"] == 60 and policy.get("epsilon") != 99
-    for wrong in ({"cadence_seconds": "soon"}, {"cadence_seconds": "-1"}, {"on_exhausted": "guess"}):
+    assert policy["batch"] == 60 and policy.get("epsilon") != 99
+    for wrong in ({"batch": "soon"}, {"batch": "-1"}, {"fallback": "guess"}):
         assert client.post(ACT, data=sent | wrong).status_code == 422, wrong
     assert login("models:read").post(ACT, data=sent).status_code == 403
 

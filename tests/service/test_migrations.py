@@ -19,6 +19,8 @@ from expunge.service.infra import migrate as module
 from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import SchemaState, compare, migrate, schema_state
 from expunge.service.infra.tables import DeletionRequest, Generation, Model, Record, Task
+from unlearning.accounting.certificate import Guarantee
+from unlearning.accounting.policy import Fallback, Policy
 
 pytestmark = pytest.mark.both_engines
 
@@ -32,6 +34,7 @@ FROZEN = {
     "v0006_policies.py": "9f3233744567c690d7f1f318be4ef2a14107585e45577e6247f1acf87f73ed8a",
     "v0007_connectors.py": "f3910e15a4ac209e2b3f6920a6216b96ef0866e14a5116520f43e3d2d1d383bf",
     "v0008_batch.py": "cf25b7572a60af08179867c7448514d34634c4193b9c4198f6aadb1c10595a36",
+    "v0009_policy_fields.py": "f78f9cd518e88dabed447e92e5392149df27f9e82e3257a7e55eee55977fc8cc",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """
@@ -260,3 +263,58 @@ def test_entries_of_deletion_lists_are_not_dropped_without_a_word(first: Databas
         assert session.scalars(select(Model.policy)).one() == {"delta": 1}
         ended = dict(session.execute(text("SELECT id, disabled_at FROM webhook_endpoints")).all())
     assert ended["opendsr"] is not None and ended["standard"] is None
+
+
+OLD_DEFAULTS: dict[str, object] = {
+    "method": "newton",
+    "fallback": None,
+    "min_guarantee": "none",
+    "guarantee": None,
+    "on_exhausted": "retrain",
+    "on_suppressed": "refuse",
+    "cadence_seconds": 0,
+    "retrain_every_seconds": 0,
+    "utility_tolerance": 0.1,
+}
+POLICIES: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "the defaults of before": ({}, {"guarantee": None, "fallback": Fallback.RETRAIN}),
+    "required": ({"min_guarantee": "proved"}, {"guarantee": Guarantee.PROVED}),
+    "required and exact": ({"min_guarantee": "exact", "method": "retrain"}, {"guarantee": Guarantee.EXACT}),
+    "required, had by a proof": ({"min_guarantee": "estimated"}, {"guarantee": Guarantee.PROVED}),
+    "asked for": ({"min_guarantee": "estimated", "guarantee": "calibrated"}, {"guarantee": Guarantee.CALIBRATED}),
+    "asked for none": ({"guarantee": "none"}, {"guarantee": Guarantee.NONE}),
+    "holds": ({"on_exhausted": "hold"}, {"fallback": Fallback.HOLD}),
+    "mixed": ({"on_exhausted": "hold", "fallback": "retrain"}, {"fallback": Fallback.RETRAIN}),
+    "retrains": ({"fallback": "retrain"}, {"fallback": Fallback.RETRAIN}),
+    "other numbers": (
+        {"cadence_seconds": 60, "retrain_every_seconds": 7, "utility_tolerance": None},
+        {"batch": 60, "retrain_every": 7, "max_accuracy_drop": None},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_of_before_says_the_same_in_the_fields_of_today(first: Database, name: str) -> None:
+    given, expected = POLICIES[name]
+    old = OLD_DEFAULTS | given
+    row = {"id": "o", "tenant_id": "t", "name": "o", "status": "live", "recipe": "r", "created_at": 1}
+    add_rows(first, "models", {**row, "policy": old}, {**row, "id": "p", "name": "p", "policy": {"method": "late"}})
+    generation = {"tenant_id": "t", "model_id": "o", "status": "preparing", "method": "newton", "guarantee": "none"}
+    notes = {"trained": {"state": "a", "policy": old}, "samples": 3}
+    add_rows(first, "generations", {**generation, "created_at": 1, "manifest": notes})
+    migrate(first)
+    with first.read() as session:
+        record = session.get_one(Model, "o")
+        manifest = session.scalars(select(Generation.manifest)).one()
+        assert Policy.from_json(session.get_one(Model, "p").policy) == Policy("late")
+    policy = Policy.from_json(record.policy)
+    assert {field: getattr(policy, field) for field in expected} == expected and not record.leave_out_forgotten
+    assert manifest == {"trained": {"state": "a", "policy": record.policy}, "samples": 3}
+
+
+def test_whether_a_registration_leaves_out_the_forgotten_is_kept(first: Database) -> None:
+    row = {"id": "o", "tenant_id": "t", "name": "o", "status": "preparing", "recipe": "r", "created_at": 1}
+    add_rows(first, "models", {**row, "policy": OLD_DEFAULTS | {"on_suppressed": "leave_out"}})
+    migrate(first)
+    with first.read() as session:
+        assert session.get_one(Model, "o").leave_out_forgotten and not session.get_one(Model, "m").leave_out_forgotten

@@ -115,7 +115,6 @@ UNUSABLE: tuple[tuple[dict[str, Any], str], ...] = (
     ({"calibration": {"power": 1}}, "/calibration"),
     ({"fallback": "rewind"}, "/fallback"),
     ({"fallback": "nothing"}, "/fallback"),
-    ({"on_exhausted": "rewind"}, "/on_exhausted"),
     ({"epsilon": -1}, "/epsilon"),
     ({"epsilon": "4"}, "/epsilon"),
     ({"epsilon": True}, "/epsilon"),

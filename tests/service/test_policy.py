@@ -16,16 +16,16 @@ from expunge.service.requests.reasons import Reason
 from expunge.service.requests.status import settle
 from tests.harness.ways_out import run
 from tests.service.worlds import live_model
+from unlearning.accounting.policy import GONE
 
 PATH = "/v1/models/digits/policy"
 CHANGES: dict[str, Any] = {
-    "on_exhausted": "hold",
-    "fallback": "retrain",
-    "cadence_seconds": 60,
-    "retrain_every_seconds": 604_800,
+    "fallback": "hold",
+    "batch": 60,
+    "retrain_every": 604_800,
     "complete_when": "served",
     "threshold": 0.6,
-    "utility_tolerance": None,
+    "max_accuracy_drop": None,
 }
 
 
@@ -58,30 +58,40 @@ def test_a_field_of_former_releases_is_refused_with_the_new_way(
     refused = client.request(method, path, json=named | {"collect_seconds": 60})
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_policy")
     (fault,) = refused.json()["errors"]
-    assert fault["pointer"] == "/collect_seconds" and "cadence_seconds" in fault["detail"]
+    assert fault["pointer"] == "/collect_seconds" and "batch" in fault["detail"]
 
 
 @pytest.mark.parametrize("name", sorted(FIXED))
 def test_what_claims_rest_on_is_refused_with_the_reason(client: TestClient, service: Service, name: str) -> None:
     live_model(service)
-    refused = client.patch(PATH, json={name: 1, "cadence_seconds": 5})
+    refused = client.patch(PATH, json={name: 1, "batch": 5})
     assert (refused.status_code, refused.json()["code"]) == (422, "fixed_at_registration")
     (fault,) = refused.json()["errors"]
     assert fault["pointer"] == f"/{name}" and "Register the recipe under another name" in fault["detail"]
     assert changed(service) == []
 
 
-@pytest.mark.parametrize(
-    "body", [{"unknown": 1}, {"cadence_seconds": -1}, {"on_exhausted": "rewind"}, {"threshold": 0}]
-)
+@pytest.mark.parametrize("body", [{"unknown": 1}, {"batch": -1}, {"fallback": "rewind"}, {"threshold": 0}])
 def test_a_value_that_is_not_allowed_changes_nothing(client: TestClient, service: Service, body: Any) -> None:
     live_model(service)
     assert client.patch(PATH, json=body).status_code == 422 and changed(service) == []
 
 
+@pytest.mark.parametrize("name", GONE)
+@pytest.mark.parametrize("registers", [True, False], ids=["registration", "change"])
+def test_a_field_of_before_is_refused_with_the_way_of_today(
+    client: TestClient, service: Service, name: str, registers: bool
+) -> None:
+    live_model(service)
+    order = {"name": "new", "recipe": "digits", name: "retrain"}
+    refused = client.post("/v1/models", json=order) if registers else client.patch(PATH, json={name: "retrain"})
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_policy")
+    assert refused.json()["errors"] == [{"pointer": f"/{name}", "detail": GONE[name]}]
+
+
 def test_a_model_that_is_not_served_keeps_its_policy(client: TestClient) -> None:
     client.post("/v1/models", json={"name": "digits", "recipe": "digits", "method": "retrain"})
-    refused = client.patch(PATH, json={"cadence_seconds": 5})
+    refused = client.patch(PATH, json={"batch": 5})
     assert (refused.status_code, refused.json()["code"]) == (409, "not_served")
     assert [each["verb"] for each in refused.json()["actions"]] == ["retire"]
 
@@ -89,18 +99,17 @@ def test_a_model_that_is_not_served_keeps_its_policy(client: TestClient) -> None
 @pytest.mark.parametrize(
     ("change", "reason", "goes_on"),
     [
-        ({"on_exhausted": "retrain"}, Reason.BUDGET_EXHAUSTED, True),
+        ({"fallback": "retrain"}, Reason.BUDGET_EXHAUSTED, True),
         ({"fallback": "retrain"}, Reason.NEEDS_RETRAIN, True),
-        ({"fallback": "retrain"}, Reason.BUDGET_EXHAUSTED, False),
-        ({"cadence_seconds": 5}, Reason.BUDGET_EXHAUSTED, False),
-        ({"on_exhausted": "retrain"}, Reason.LEGAL_HOLD, False),
+        ({"batch": 5}, Reason.BUDGET_EXHAUSTED, False),
+        ({"fallback": "retrain"}, Reason.LEGAL_HOLD, False),
     ],
 )
 def test_what_the_new_policy_lets_go_on_goes_on(
     client: TestClient, service: Service, change: dict[str, Any], reason: Reason, goes_on: bool
 ) -> None:
     model = live_model(service)
-    client.patch(PATH, json={"on_exhausted": "hold"})
+    client.patch(PATH, json={"fallback": "hold"})
     order = {"subject_id": "ada"}
     request = client.post("/v1/deletion-requests", json=order, headers={"Idempotency-Key": "1"}).json()["id"]
     with service.database.write() as session:
@@ -113,15 +122,15 @@ def test_what_the_new_policy_lets_go_on_goes_on(
     assert shown["status"] == ("queued" if goes_on else "blocked")
     with service.database.read() as session:
         planned = session.scalars(select(Generation.id).where(Generation.status == "candidate")).all()
-    assert bool(planned) == ("on_exhausted" in change)
+    assert bool(planned) == ("fallback" in change)
 
 
 def test_a_change_that_was_decided_on_an_older_state_is_refused(client: TestClient, service: Service) -> None:
     live_model(service)
     seen = {"If-Match": client.get("/v1/models/digits").headers["ETag"]}
-    assert client.patch(PATH, json={"cadence_seconds": 5}, headers=seen).status_code == 200
+    assert client.patch(PATH, json={"batch": 5}, headers=seen).status_code == 200
     for method, path in (("PATCH", PATH), ("POST", "/v1/models/digits/retire")):
-        answer = client.request(method, path, json={"cadence_seconds": 7} if method == "PATCH" else None, headers=seen)
+        answer = client.request(method, path, json={"batch": 7} if method == "PATCH" else None, headers=seen)
         assert answer.status_code == 412
 
 
@@ -129,9 +138,8 @@ def test_the_terminal_changes_and_shows_a_policy(
     client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live_model(service)
-    typed = ["--batch", "60s", "--retrain-every", "7d"]
-    fields = ("on_exhausted=hold", "fallback=retrain", "complete_when=served", "threshold=0.6")
-    typed += [word for each in (*fields, "utility_tolerance=null") for word in ("--set", each)]
+    typed = ["--fallback", "hold", "--batch", "60s", "--retrain-every", "7d"]
+    typed += [word for each in ("complete_when=served", "max_accuracy_drop=null") for word in ("--set", each)]
     done = run(client, monkeypatch, "models", "policy", "digits", *typed)
     assert done.exit_code == 0 and changed(service) == [CHANGES]
     assert "604800" in run(client, monkeypatch, "models", "policy", "digits").output

@@ -75,9 +75,9 @@ def test_what_cannot_be_retrained_is_refused(client: TestClient, service: Servic
 
 def test_a_schedule_is_a_field_of_the_policy(client: TestClient) -> None:
     body = {"name": "weekly", "recipe": "digits/convolutional", "method": "recollection"}
-    made = client.post("/v1/models", json=body | {"retrain_every_seconds": 604_800})
-    assert (made.status_code, made.json()["policy"]["retrain_every_seconds"]) == (202, 604_800)
-    assert client.post("/v1/models", json=body | {"retrain_every_seconds": -1}).status_code == 422
+    made = client.post("/v1/models", json=body | {"retrain_every": 604_800})
+    assert (made.status_code, made.json()["policy"]["retrain_every"]) == (202, 604_800)
+    assert client.post("/v1/models", json=body | {"retrain_every": -1}).status_code == 422
 
 
 @pytest.fixture

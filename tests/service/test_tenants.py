@@ -31,7 +31,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/deletion-requests/{request_id}/reject"): {"reason": "not them"},
     ("POST", "/v1/models"): {"name": "another", "recipe": "digits", "method": "recollection"},
     ("POST", "/v1/models/{name}/retrains"): {},
-    ("PATCH", "/v1/models/{name}/policy"): {"cadence_seconds": 1},
+    ("PATCH", "/v1/models/{name}/policy"): {"batch": 1},
     ("PUT", "/v1/models/{name}/consumers/{consumer_id}"): {"version": 1},
     ("POST", "/v1/holds"): {"subject_id": "nobody-in-particular", "reason": "court"},
     ("POST", "/v1/keys"): {"scopes": ["keys:admin"]},

@@ -16,7 +16,7 @@ from tests.harness.stack import Stack
 
 @pytest.mark.drill  # at each point: tests/workers/test_crashes.py
 def test_a_worker_killed_in_the_middle_of_a_deletion_completes_it_once_after_a_restart(stack: Stack) -> None:
-    name = stack.live("tiny", min_guarantee="proved")
+    name = stack.live("tiny", guarantee="proved")
     stack.restart("worker", EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT="worker-after-compute")
     request = stack.delete(name, subject_id="tiny-person-2")
     stack.eventually(lambda: stack.processes["worker"].exit_code, lambda code: code is not None)
@@ -41,7 +41,7 @@ def test_a_worker_killed_in_the_middle_of_a_deletion_completes_it_once_after_a_r
 @pytest.mark.drill
 def test_a_person_deleted_before_training_starts_is_never_in_the_model(stack: Stack) -> None:
     stack.stop("worker")
-    name = stack.register("tiny", min_guarantee="proved")
+    name = stack.register("tiny", guarantee="proved")
     request = stack.delete(name, subject_id="tiny-person-2")
     stack.start("worker")
     assert stack.ended(request)["models"][0]["version"] == 1

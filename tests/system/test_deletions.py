@@ -16,7 +16,7 @@ from expunge.service.audit.verify import verify
 from expunge_client.cli.client import Client
 from tests.harness.stack import Stack
 
-PROVED = {"min_guarantee": "proved", "noise_std": 0.01, "max_distance": 1e-5, "epsilon": 1.0, "delta": 1e-5}
+PROVED = {"guarantee": "proved", "noise_std": 0.01, "max_distance": 1e-5, "epsilon": 1.0, "delta": 1e-5}
 
 
 def test_a_person_is_forgotten_in_the_convex_digits_with_a_proof(stack: Stack) -> None:

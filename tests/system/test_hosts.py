@@ -47,7 +47,7 @@ def town(
 @pytest.mark.drill  # on one host: test_residue.py
 def test_a_person_is_forgotten_across_hosts_and_nothing_of_them_is_left(town: Hosts) -> None:
     canary = load_recipe("canary")
-    name = town.live("canary", min_guarantee="proved")
+    name = town.live("canary", guarantee="proved")
     secret = secret_of(town, name, canary.PERSON)
     assert secret is not None
     weights = windows(head_weights(town, name))
@@ -97,7 +97,7 @@ def test_a_host_with_a_place_of_its_own_does_not_start_and_says_why(
 @pytest.mark.drill
 def test_any_host_dies_at_any_time_and_everything_ends(town: Hosts) -> None:
     dice = random.Random(56)
-    names = [town.live("shared_out"), town.live("digits", min_guarantee="proved")]
+    names = [town.live("shared_out"), town.live("digits", guarantee="proved")]
     requests: list[dict[str, Any]] = []
     for death in range(DEATHS):
         requests += [

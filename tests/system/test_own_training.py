@@ -79,7 +79,7 @@ def claims_of(stack: Stack, request: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("gone", [20, 200])
 @ON_STACK
 def test_people_leave_a_network_twenty_at_a_time_as_if_they_had_never_been_there(stack: Stack, gone: int) -> None:
-    name = stack.live("writers", "late", complete_when="served", utility_tolerance=None)
+    name = stack.live("writers", "late", complete_when="served", max_accuracy_drop=None)
     with following(stack, name) as consumer:
         stack.eventually(lambda: consumer.served, bool)
         requests = [
@@ -88,7 +88,7 @@ def test_people_leave_a_network_twenty_at_a_time_as_if_they_had_never_been_there
         head = stack.head(name)
         assert (head["number"], consumer.served) == (1 + gone // AT_ONCE, list(range(1, 2 + gone // AT_ONCE)))
     assert {claim["guarantee"] for request in requests for claim in claims_of(stack, request)} == {"exact"}
-    never = stack.live("writers", "late", on_suppressed="leave_out", utility_tolerance=None)
+    never = stack.live("writers", "late", leave_out_forgotten=True, max_accuracy_drop=None)
     assert stack.head(never)["checkpoint_sha256"] == head["checkpoint_sha256"]
     inputs, targets = writers.recipe().holdout
     accuracy = float((consumer.module.eval()(inputs).argmax(dim=1) == targets).double().mean())
@@ -100,7 +100,7 @@ def test_people_leave_a_network_twenty_at_a_time_as_if_they_had_never_been_there
 @ON_STACK
 def test_the_training_in_phases_is_as_accurate_as_the_one_with_everyone_at_once(stack: Stack) -> None:
     late, plain = (
-        stack.live("writers", method, on_suppressed="leave_out", utility_tolerance=None)
+        stack.live("writers", method, leave_out_forgotten=True, max_accuracy_drop=None)
         for method in ("late", "retrain")
     )
     accuracies = [stack.head(name)["holdout_accuracy"] for name in (late, plain)]

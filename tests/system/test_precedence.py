@@ -28,18 +28,18 @@ def test_a_deletion_is_published_while_the_only_worker_prepares_another_model(st
 
 
 def test_who_was_deleted_by_the_command_line_is_not_back_with_the_next_registration(stack: Stack) -> None:
-    name = stack.live("returning", on_suppressed="leave_out")
+    name = stack.live("returning", leave_out_forgotten=True)
     request = expunge(stack, "delete", "--model", name, "--subject", "returning-person-1", "--wait")
     assert request["status"] == "completed"
     again = stack.register("returning")
     assert request["id"] in stack.prepared(again)["reason"]
-    left_out = stack.live("returning", on_suppressed="leave_out")
+    left_out = stack.live("returning", leave_out_forgotten=True)
     kept_out = stack.prepared(left_out)["preparation"]["report"]["kept_out"]["requests"]
     assert {"request": request["id"], "samples": 3} in kept_out
 
 
 def test_the_command_line_deletes_from_every_model_and_says_where_else_a_person_is(stack: Stack) -> None:
-    names = [stack.live("returning", on_suppressed="leave_out") for _ in range(2)]
+    names = [stack.live("returning", leave_out_forgotten=True) for _ in range(2)]
     told = run(stack, "delete", "--model", names[0], "--subject", "returning-person-2", "--json")
     left: list[Any] = json.loads(told.stdout)["remains_in"]
     assert names[1] in left and names[0] not in left

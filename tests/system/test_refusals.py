@@ -57,7 +57,7 @@ def test_a_request_without_an_idempotency_key_is_refused(stack: Stack) -> None:
         pytest.param("other_shape", "recollection", {}, "shape", id="weights-of-another-shape"),
         pytest.param("dropout", "recollection", {}, "ropout", id="dropout"),
         pytest.param("batch_norm", "recollection", {}, "BatchNorm", id="batch-norm"),
-        pytest.param("undecayed_bias", "recollection", {"min_guarantee": "proved"}, "bias", id="undecayed-bias"),
+        pytest.param("undecayed_bias", "recollection", {"guarantee": "proved"}, "bias", id="undecayed-bias"),
     ],
 )
 def test_a_recipe_that_cannot_be_served_is_refused_with_its_reason(

@@ -22,7 +22,7 @@ from tests.harness.stack import Stack
 @pytest.mark.both_engines
 def test_nothing_of_a_forgotten_person_is_left_in_any_byte(stack: Stack) -> None:
     canary = load_recipe("canary")
-    name = stack.live("canary", min_guarantee="proved")
+    name = stack.live("canary", guarantee="proved")
     complain(stack, canary.PERSON)
     assert seek(stack, canary.PERSON) == ["holds"]
     secret = secret_of(stack, name, canary.PERSON)

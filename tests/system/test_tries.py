@@ -176,7 +176,7 @@ def test_who_is_named_resolves_what_is_blocked_by_what_the_page_says(
     recipe.write_text(text)
     follow(stack, browser, "(b) recipe_changed, after the file was put back", changed, "Retry")
 
-    tight = stack.live("tiny", epsilon=2, delta=1e-5, noise_std=3e-5, on_exhausted="hold")
+    tight = stack.live("tiny", epsilon=2, delta=1e-5, noise_std=3e-5, fallback="hold")
     for number in range(5, 12):
         last = stack.ended(stack.delete(tight, subject_id=f"tiny-person-{number}"))
         if last["status"] == "blocked":

@@ -94,7 +94,7 @@ def test_a_cap_or_noise_that_is_not_above_zero_is_refused(bad: float) -> None:
 
 @pytest.mark.parametrize("limit", [1, 7, 100, 71_831])
 def test_nothing_that_is_charged_makes_room_in_an_exhausted_budget(limit: int) -> None:
-    """Why on_exhausted cannot be a rewind: whatever it costs, the next update fits no better afterwards."""
+    """Why the fallback cannot be a rewind: whatever it costs, the next update fits no better afterwards."""
     for budget_cost in (1, 3, 50, limit):
         if budget_cost > limit:
             continue

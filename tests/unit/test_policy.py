@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from unlearning.accounting.budget import Budget
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import (
+    GONE,
     SECOND,
     Action,
     Clock,
+    Fallback,
     Granularity,
-    OnExhausted,
     Policy,
     PolicyError,
     Queue,
@@ -33,7 +34,7 @@ def parse(record: object) -> Policy:
 
 def test_a_method_alone_makes_a_policy_and_the_defaults_allow_many_updates() -> None:
     policy = parse({"method": "recollection"})
-    assert (policy.epsilon, policy.delta, policy.min_guarantee) == (1.0, 1e-5, Guarantee.NONE)
+    assert (policy.epsilon, policy.delta, policy.guarantee) == (1.0, 1e-5, None)
     assert policy.budget(Guarantee.PROVED).updates_left > 10_000
 
 
@@ -43,7 +44,8 @@ def test_a_retrain_takes_the_methods_place_without_the_methods_options() -> None
     )
     assert policy.in_force("recollection") is policy
     after = policy.in_force("retrain")
-    assert (after.method, after.options, after.fallback, after.noise_std) == ("retrain", {}, None, 0.05)
+    assert (after.method, after.options, after.noise_std) == ("retrain", {}, 0.05)
+    assert policy.falls_back and not after.falls_back, "a retrain is the end of it"
 
 
 @pytest.mark.parametrize(
@@ -63,28 +65,27 @@ def test_a_method_that_is_not_named_follows_from_counts(
 
 
 def test_a_policy_without_a_method_is_auto() -> None:
-    assert parse({}).method == "auto" and parse({}).min_guarantee is Guarantee.NONE
+    assert parse({}).method == "auto" and parse({}).guarantee is None
     policy = parse({"fallback": "retrain", "noise_std": 0.05})
-    assert Policy.from_json(json.loads(json.dumps(policy.to_json())), METHODS) == policy
+    assert Policy.from_json(json.loads(json.dumps(policy.to_json()))) == policy
     chosen = policy.in_force("rewind")
     assert (chosen.method, chosen.fallback, chosen.noise_std) == ("rewind", "retrain", 0.05)
-    assert (policy.in_force("retrain").method, policy.in_force("retrain").fallback) == ("retrain", None)
+    assert policy.in_force("retrain").method == "retrain"
 
 
 def test_a_policy_survives_json_unchanged() -> None:
     policy = parse(
         {
             "method": "recollection",
-            "fallback": "retrain",
-            "min_guarantee": "proved",
+            "guarantee": "proved",
             "epsilon": 4,
             "noise_std": 0.05,
             "max_distance": 1e-3,
             "granularity": "sample",
             "reference": "fixed-denominator",
-            "on_exhausted": "hold",
-            "cadence_seconds": 60,
-            "utility_tolerance": None,
+            "fallback": "hold",
+            "batch": 60,
+            "max_accuracy_drop": None,
             "options": {"damping": 0.1},
         }
     )
@@ -93,22 +94,19 @@ def test_a_policy_survives_json_unchanged() -> None:
 
 
 def test_null_fields_take_their_defaults_and_a_null_tolerance_means_no_gate() -> None:
-    policy = parse({"method": "retrain", "noise_std": None, "fallback": None, "utility_tolerance": None})
-    assert (policy.noise_std, policy.fallback, policy.utility_tolerance) == (0.01, None, None)
+    policy = parse({"method": "retrain", "noise_std": None, "fallback": None, "max_accuracy_drop": None})
+    assert (policy.noise_std, policy.fallback, policy.max_accuracy_drop) == (0.01, Fallback.RETRAIN, None)
 
 
 WRONG = [
     ({"method": "forget"}, "method", "method is 'forget'. Allowed: recollection, retrain, rewind."),
     ({"method": "auto"}, "method", "method is 'auto', which is no method. Leave the method out. One rule then"),
-    ({"options": {"steps": 3}}, "options", "options are given without their method."),
-    ({"collect_seconds": 9}, "collect_seconds", "Set cadence_seconds: all deletions of a model share its next"),
-    ({"requests_per_month": 10}, "requests_per_month", "requests_per_month is no field of a policy any more."),
-    ({"on_unchecked_feed": "accept"}, "on_unchecked_feed", "the admission check drop of expunge-connect refuses"),
+    ({"method": None, "options": {"steps": 3}}, "options", "options are given without their method."),
+    *(({name: 1}, name, f"{name} is no field of a policy any more. {way}") for name, way in GONE.items()),
     ({"method": 3}, "method", "method is 3. Allowed"),
     ({"fallback": "nothing"}, "fallback", "fallback is 'nothing'. Allowed"),
-    ({"fallback": "recollection"}, "fallback", "fallback is 'recollection'. Allowed: retrain."),
-    ({"method": "retrain", "fallback": "retrain"}, "fallback", "the method itself"),
-    ({"min_guarantee": "certified"}, "min_guarantee", "Allowed: exact, proved, calibrated, estimated, none."),
+    ({"fallback": "recollection"}, "fallback", "fallback is 'recollection'. Allowed: retrain, hold."),
+    ({"guarantee": "certified"}, "guarantee", "Allowed: exact, proved, calibrated, estimated, none."),
     ({"epsilon": 0}, "epsilon", "epsilon is 0. It must be a number above 0"),
     ({"epsilon": "1"}, "epsilon", "epsilon is '1'. It must be a number"),
     ({"epsilon": True}, "epsilon", "epsilon is True"),
@@ -123,13 +121,11 @@ WRONG = [
     ({"threshold": 0}, "threshold", "threshold is 0"),
     ({"granularity": "row"}, "granularity", "Allowed: subject, sample."),
     ({"reference": "mean"}, "reference", "Allowed: renormalised, fixed-denominator."),
-    ({"on_exhausted": "stop"}, "on_exhausted", "Allowed: retrain, hold."),
-    ({"on_exhausted": "rewind"}, "on_exhausted", "Allowed: retrain, hold."),
     ({"calibration": 3}, "calibration", "calibration is 3. It must be an object: alpha, orders, sizes."),
     ({"calibration": {"power": 1}}, "power", "A calibration has no field 'power'. Its fields: alpha, orders, sizes."),
-    ({"cadence_seconds": 1.5}, "cadence_seconds", "cadence_seconds is 1.5. It must be a whole number of seconds"),
-    ({"cadence_seconds": -1}, "cadence_seconds", "at least 0"),
-    ({"utility_tolerance": 2}, "utility_tolerance", "at most 1"),
+    ({"batch": 1.5}, "batch", "batch is 1.5. It must be a whole number of seconds"),
+    ({"batch": -1}, "batch", "at least 0"),
+    ({"max_accuracy_drop": 2}, "max_accuracy_drop", "at most 1"),
     ({"options": []}, "options", "options is []. It must be a JSON object"),
     ({"epsilon_total": 1}, "epsilon_total", "no field 'epsilon_total'. Its fields: method, fallback"),
     ({"method": "x" * 500}, "method", "..."),
@@ -178,7 +174,7 @@ PLENTY = Budget(spent=0, limit=100, budget_cost=10)
 LAST = Budget(spent=90, limit=100, budget_cost=10)
 EMPTY = Budget(spent=95, limit=100, budget_cost=10)
 ENDLESS = Budget(spent=0, limit=None, budget_cost=0)
-HOURLY = {"cadence_seconds": 3600}
+HOURLY = {"batch": 3600}
 
 TABLE = [
     # policy, budget, queue, retrain takes, expected
@@ -192,13 +188,13 @@ TABLE = [
     ({}, PLENTY, Queue(next_at=NOW + HOUR), 0, Action("wait", NOW + HOUR)),
     ({}, PLENTY, Queue(next_at=NOW - HOUR), 0, Action("wait", NOW)),
     ({}, PLENTY, Queue(waiting=1, next_at=NOW + HOUR), 0, Action("update")),
-    # cadence
+    # batch
     (HOURLY, PLENTY, Queue(waiting=1), 0, Action("update")),
     (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR), 0, Action("update")),
     (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR + 1), 0, Action("wait", NOW + 1)),
     (HOURLY, PLENTY, Queue(waiting=5000, released_at=NOW), 0, Action("wait", NOW + HOUR)),
     (HOURLY, PLENTY, Queue(released_at=NOW), 0, Action("nothing")),
-    # a deadline comes before the cadence, with a day and time for two retrains
+    # a deadline comes before the batch, with a day and time for two retrains
     (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW + DAY + HOUR // 2), 0, Action("wait", NOW + HOUR // 2)),
     (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW + DAY + HOUR), HOUR // 4, Action("wait", NOW + HOUR // 2)),
     (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW + DAY + HOUR), HOUR // 2, Action("update")),
@@ -209,8 +205,8 @@ TABLE = [
     ({}, EMPTY, Queue(), 0, Action("retrain")),
     ({}, EMPTY, Queue(waiting=5000, retraining=True), 0, Action("nothing")),
     (HOURLY, EMPTY, Queue(waiting=1, released_at=NOW), 0, Action("retrain")),
-    ({"on_exhausted": OnExhausted.HOLD}, EMPTY, Queue(waiting=1), 0, Action("hold")),
-    ({"on_exhausted": OnExhausted.HOLD}, EMPTY, Queue(), 0, Action("nothing")),
+    ({"fallback": Fallback.HOLD}, EMPTY, Queue(waiting=1), 0, Action("hold")),
+    ({"fallback": Fallback.HOLD}, EMPTY, Queue(), 0, Action("nothing")),
     # the old generation keeps releasing while the candidate trains
     ({}, PLENTY, Queue(waiting=1, retraining=True), 0, Action("update")),
 ]
@@ -226,16 +222,16 @@ moments = st.none() | st.integers(NOW - 10 * HOUR, NOW + 10 * HOUR)
 
 
 @given(
-    st.sampled_from(OnExhausted),
+    st.sampled_from(Fallback),
     st.integers(0, 100),
     st.integers(0, 7200),
     st.builds(Queue, st.integers(0, 5000), moments, moments, moments, st.booleans()),
     st.integers(0, HOUR),
 )
 def test_no_plan_overspends_waits_in_the_past_or_leaves_a_deadline(
-    on_exhausted: OnExhausted, spent: int, cadence: int, queue: Queue, takes: int
+    fallback: Fallback, spent: int, batch: int, queue: Queue, takes: int
 ) -> None:
-    policy = dataclasses.replace(Policy("recollection"), on_exhausted=on_exhausted, cadence_seconds=cadence)
+    policy = dataclasses.replace(Policy("recollection"), fallback=fallback, batch=batch)
     budget = Budget(spent=spent, limit=100, budget_cost=10)
     action = next_action(policy, budget, queue, Clock(NOW, takes))
     if action.kind == "update":

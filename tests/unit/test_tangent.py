@@ -220,7 +220,7 @@ def test_an_update_is_proved_and_lies_within_its_distance(monkeypatch: pytest.Mo
     written = small()
     problem, examples = Problem(written), written.samples.examples()
     method = Newton(threshold=None)
-    policy = Policy.from_json({"method": "newton", "min_guarantee": "proved", "options": {"threshold": None}})
+    policy = Policy.from_json({"method": "newton", "guarantee": "proved", "options": {"threshold": None}})
     assert guarantee_of(policy, problem, method) is Guarantee.PROVED
     require_own_weights(problem, examples, torch.Generator().manual_seed(0))
     require_agreement(problem.double(), examples, torch.Generator().manual_seed(0))

@@ -144,7 +144,7 @@ def test_every_method_has_a_stated_outcome_for_what_is_strange(world: World, met
     sound.
     """
     last, everyone = OUTCOMES[method]
-    options = {"threshold": 1e3, "utility_tolerance": None, "granularity": "sample"}
+    options = {"threshold": 1e3, "max_accuracy_drop": None, "granularity": "sample"}
     model_id = world.live("steps", method, **options)
     ids, _, _, targets = meanwhile.people()
     zeros = [name for name, target in zip(ids, targets.tolist(), strict=True) if target == 0]

@@ -1,4 +1,4 @@
-"""Deletions of a model with a cadence wait for its next update, and share it."""
+"""Deletions of a model with a batch wait for its next update, and share it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def core_and_late(world: World, model_id: str) -> tuple[list[str], list[str]]:
 
 
 def in_batches(world: World, seconds: int = WEEK, name: str = "m", method: str = "late") -> str:
-    return world.live("unshared", method, name, cadence_seconds=seconds)
+    return world.live("unshared", method, name, batch=seconds)
 
 
 def time_passes(world: World, model_id: str) -> None:
@@ -78,7 +78,7 @@ def test_one_retraining_serves_all_who_wait_and_equals_a_cold_one(world: World) 
     assert [version.people for version in world.versions(model_id)] == [0, 4]
     for person in gone:
         world.delete(person)
-    never = world.register("unshared", "late", name="never", on_suppressed="leave_out")
+    never = world.register("unshared", "late", name="never", leave_out_forgotten=True)
     world.work(never)
     assert world.head(never).checkpoint == world.head(model_id).checkpoint
     assert published(world, never).keys() == published(world, model_id).keys()
@@ -137,7 +137,7 @@ def test_a_shorter_cadence_lets_those_go_on_who_wait(world: World) -> None:
     requests = [world.delete(f"p{number}") for number in range(3)]
     world.work(model_id)
     with world.database.write() as session:
-        assert change_policy(session, session.get_one(Model, model_id), {"cadence_seconds": 0})
+        assert change_policy(session, session.get_one(Model, model_id), {"batch": 0})
     world.work(model_id)
     assert len(world.versions(model_id)) == 2
     assert {world.task(each).status for each in requests} == {"completed"}
@@ -163,7 +163,7 @@ def test_workers_die_around_updates_and_the_last_version_is_that_of_a_cold_train
     assert broken(world.database) == []
     for person in gone:
         world.delete(person)
-    never = world.register("unshared", "late", name="never", on_suppressed="leave_out")
+    never = world.register("unshared", "late", name="never", leave_out_forgotten=True)
     world.work(never)
     assert world.head(never).checkpoint == world.head(model_id).checkpoint
 

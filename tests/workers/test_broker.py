@@ -36,7 +36,7 @@ def test_a_worker_outlives_messages_that_are_none_of_ours(
 ) -> None:
     fixtures = {"redis": "redis_url", "rabbitmq": "rabbit_url"}
     url = request.getfixturevalue(fixtures[broker]) if broker in fixtures else f"filesystem://{tmp_path / 'broker'}"
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     deletion = world.delete("p1")
     app = publisher(url)
     for number, data in enumerate(MALFORMED):

@@ -71,7 +71,7 @@ def wrong(world: World) -> list[object]:
 
 @pytest.mark.parametrize("point", [*POINTS, *(pytest.param(each, marks=pytest.mark.drill) for each in LONG)])
 def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: World, point: str) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     request = world.delete("p3")
     dies_at(world, point, model_id)
     world.expire_lease(model_id)
@@ -94,7 +94,7 @@ def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: Wor
 @pytest.mark.drill
 @pytest.mark.parametrize("point", IN_A_PREPARATION)
 def test_a_preparation_survives_the_death_of_its_worker(world: World, point: str) -> None:
-    model_id = world.register(min_guarantee="proved")
+    model_id = world.register(guarantee="proved")
     dies_at(world, point, model_id)
     world.expire_lease(model_id)
     world.work(model_id)

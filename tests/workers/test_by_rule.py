@@ -39,7 +39,7 @@ def test_counts_decide_and_the_reason_is_kept(
 
 def test_a_later_retrain_keeps_the_method(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "SMALL", 0)
-    model_id = world.live("convex", "auto")
+    model_id = world.live("convex", "auto", fallback="retrain")
     monkeypatch.setattr(policy, "SMALL", 10**9)
     with world.database.write() as session:
         model = session.get_one(type(world.model(model_id)), model_id)

@@ -85,7 +85,7 @@ def die_at(world: World, point: str, act: Callable[[World], object]) -> None:
 
 @pytest.mark.parametrize(("database_url", "point"), UPDATES, indirect=["database_url"])
 def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: World, point: str) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     request = world.delete("p3")
     world.storage.database.close()
     world.storage.keys.close()
@@ -109,7 +109,7 @@ def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: Wor
 
 @pytest.mark.parametrize(("database_url", "point"), PREPARATIONS, indirect=["database_url"])
 def test_a_preparation_survives_the_death_of_its_worker(world: World, point: str) -> None:
-    model_id = world.register(min_guarantee="proved")
+    model_id = world.register(guarantee="proved")
     request = world.delete("p3")
     world.storage.database.close()
     world.storage.keys.close()
@@ -136,7 +136,7 @@ RETRAINS = [
 
 @pytest.mark.parametrize(("database_url", "point"), RETRAINS, indirect=["database_url"])
 def test_a_retrain_survives_the_death_of_its_worker(world: World, point: str) -> None:
-    model_id = world.live(min_guarantee="proved", epsilon=1.0, noise_std=0.01, max_distance=0.0018)
+    model_id = world.live(guarantee="proved", epsilon=1.0, noise_std=0.01, max_distance=0.0018)
     for person in ("p0", "p1"):
         world.delete(person)
         world.work(model_id)

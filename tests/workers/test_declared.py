@@ -136,7 +136,7 @@ def test_what_is_declared_is_listed_apart_from_what_is_checked(world: World, fol
     line = re.search(r"public=\{[^}]*\}", refused(world, "newton"))
     assert line is not None
     write(folder, setup=STANDARDISED, more=line[0])
-    model_id = world.live("r", "newton", min_guarantee="proved")
+    model_id = world.live("r", "newton", guarantee="proved")
     claim = claim_of(world, model_id)
     assert [(part.name, part.kind, part.size, part.public) for part in claim.parts] == [
         ("0.bias", "frozen", 4, True),
@@ -197,7 +197,7 @@ def test_exact_is_published_without_noise(world: World, folder: Path) -> None:
 
 def test_a_retrain_beside_the_served_generation_is_published_without_noise_too(world: World, folder: Path) -> None:
     write(folder, model=f"lambda: {HEAD}")
-    model_id = world.live("r", "newton", min_guarantee="proved", epsilon=0.002, noise_std=0.01)
+    model_id = world.live("r", "newton", guarantee="proved", epsilon=0.002, noise_std=0.01, fallback="retrain")
     for person in range(12):
         if claim_of(world, model_id).guarantee is Guarantee.EXACT:
             break

@@ -63,7 +63,7 @@ def write_rows(folder: Path, count: int, first: float = 1.0) -> None:
 @pytest.fixture
 def sound(world: World) -> World:
     """An installation without a fault: a proved model, a worker and a scheduler that beat."""
-    world.live("rows", method="newton", min_guarantee="proved")
+    world.live("rows", method="newton", guarantee="proved")
     for kind in ("worker", "scheduler"):
         Pulse(world.database, kind, kind, 30, None).beat()
     return world

@@ -49,7 +49,7 @@ def header(name: str) -> str:
 
 @pytest.mark.parametrize("name", PROVED)
 def test_a_convex_example_is_proved_and_forgets(examples: World, name: str) -> None:
-    model_id = examples.live(name, METHODS[name], min_guarantee="proved")
+    model_id = examples.live(name, METHODS[name], guarantee="proved")
     assert (examples.head(model_id).holdout_accuracy or 0) >= LEAST[name]
     request = examples.delete(somebody(examples, name))
     examples.work(model_id)
@@ -72,7 +72,7 @@ def test_an_example_with_its_own_training_equals_one_that_never_saw_the_person(e
     assert (claim.method, claim.guarantee) == (METHODS[name], Guarantee.EXACT)
     assert (examples.head(deleted).holdout_accuracy or 0) >= LEAST[name]
     examples.delete(person)
-    never = examples.register(name, METHODS[name], name="never", on_suppressed="leave_out")
+    never = examples.register(name, METHODS[name], name="never", leave_out_forgotten=True)
     examples.work(never)
     one, other = published(examples, deleted), published(examples, never)
     assert one.keys() == other.keys()

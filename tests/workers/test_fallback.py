@@ -40,17 +40,17 @@ def test_a_worker_that_dies_after_the_switch_prepares_the_retrain(world: World) 
     assert world.kinds().count("preparation.switched") == 1
 
 
-@pytest.mark.parametrize("fallback", [None, "retrain"])
-def test_the_request_after_the_last_round_of_safe_ends_visibly(world: World, fallback: str | None) -> None:
+@pytest.mark.parametrize("fallback", ["hold", "retrain"])
+def test_the_request_after_the_last_round_of_safe_ends_visibly(world: World, fallback: str) -> None:
     """One update more than the published step is made for: it is blocked with its ways out, or retrained."""
     options = {"step": "published", "rounds": 1, "calibration_count": 0}
-    model_id = world.live("steps", "safe", min_guarantee="none", options=options, fallback=fallback)
+    model_id = world.live("steps", "safe", guarantee="none", options=options, fallback=fallback)
     first = world.delete("p1")
     world.work(model_id)
     assert (world.task(first).status, world.head(model_id).number) == ("completed", 2)
     second = world.delete("p2")
     world.work(model_id)
-    if fallback is None:
+    if fallback == "hold":
         assert (world.task(second).status, world.task(second).reason) == ("blocked", "needs_retrain")
         assert world.head(model_id).number == 2
         return

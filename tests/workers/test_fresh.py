@@ -214,7 +214,7 @@ def test_what_a_recipe_keeps_reaches_no_later_deletion(
     claim = Claim.from_json(world.head(deleted).claim)
     assert (claim.guarantee, claim.updates, claim.deterministic) == (Guarantee.EXACT, 3, True)
     request.getfixturevalue("in_new_processes")
-    never = world.live("own", name, name="never", options=options, on_suppressed="leave_out")
+    never = world.live("own", name, name="never", options=options, leave_out_forgotten=True)
     assert same(published(world, deleted), published(world, never))
 
 

@@ -74,7 +74,7 @@ def grow(table: Table, week: int) -> list[str]:
 @pytest.mark.parametrize("weeks", [4, pytest.param(10, marks=pytest.mark.drill)])
 def test_weeks_of_growth_and_deletions_under_one_name(world: World, tmp_path: Path, weeks: int) -> None:
     world, table = table_of(world, tmp_path / "tables", PEOPLE)
-    model_id = world.live("people", min_guarantee="proved", complete_when="served", retrain_every_seconds=WEEK_SECONDS)
+    model_id = world.live("people", guarantee="proved", complete_when="served", retrain_every=WEEK_SECONDS)
     serve(world, model_id)
     asked: dict[str, str] = {}
     for week in range(weeks):

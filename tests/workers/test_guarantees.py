@@ -133,7 +133,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
     "the same, asked to prove nothing": (
         "tied",
         "newton",
-        {"min_guarantee": "none", "guarantee": "none"},
+        {"guarantee": "none"},
         ("closed form",),
     ),
     "a step left out that would not fit": (
@@ -142,7 +142,6 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
         {"guarantee": "estimated", "options": {**BALL, "gradient_norm": 4.0}, **LOOSE},
         ("above max_distance",),
     ),
-    "an estimate is not taken unasked": ("ridge", "newton", {"min_guarantee": "estimated"}, ("Ask for it",)),
     "an undecayed bias": ("biased", "newton", {"guarantee": "proved"}, ("bias", "Decay every parameter")),
     "calibrated by sample": ("steps", "newton", {"guarantee": "calibrated", "granularity": "sample"}, ("subject",)),
     "calibrated, trained elsewhere": ("imported", "newton", {"guarantee": "calibrated"}, ("trained elsewhere",)),
@@ -217,7 +216,7 @@ def test_the_constants_of_an_estimated_rewind_are_listed_with_their_origin(world
 
 def test_labels_that_do_not_sum_to_one_are_served_at_the_minimiser_of_their_own_loss(world: World) -> None:
     """Against Newton's method on the loss as autograd sees it, written out here."""
-    model_id = world.live("multi_hot", "newton", min_guarantee="proved")
+    model_id = world.live("multi_hot", "newton", guarantee="proved")
     world.delete("p3")
     world.work(model_id)
     assert Claim.from_json(world.head(model_id).claim).guarantee is Guarantee.PROVED
@@ -303,7 +302,7 @@ def test_more_than_the_cap_covers_is_held_and_costs_nothing(world: World) -> Non
 
 def test_a_rewind_is_charged_like_any_release_and_does_not_fit_an_exhausted_budget(world: World) -> None:
     """A rewind keeps the budget: the generation stays exhausted, and who waits is held."""
-    policy = {"noise_std": 32.0, "max_distance": 4.0, "epsilon": 1.0, "on_exhausted": "hold", "options": FLOATING}
+    policy = {"noise_std": 32.0, "max_distance": 4.0, "epsilon": 1.0, "fallback": "hold", "options": FLOATING}
     model_id = world.live("descent", "rewind", **policy)
     budget_cost, limit = world.generation(model_id).budget_cost, world.generation(model_id).budget
     assert limit is not None and limit // budget_cost == 4

@@ -17,7 +17,7 @@ from unlearning.recipe import holdout_people
 from unlearning.types import RecipeError
 
 __all__ = ["api"]
-POLICY = {"min_guarantee": "proved"}
+POLICY = {"guarantee": "proved"}
 
 
 def reason(world: World, subject: str) -> str | None:

@@ -56,7 +56,7 @@ def test_a_source_read_by_blocks_is_registered_and_forgets_as_one_in_memory(tabl
     whole = table.configured(sample_bytes=2**30)
     versions = {}
     for name, world in (("blocks", table), ("whole", whole)):
-        model_id = world.live("table", "newton", name, min_guarantee="proved")
+        model_id = world.live("table", "newton", name, guarantee="proved")
         report = world.report(model_id)
         assert ("seconds" in report["expected"]) == (name == "blocks") and report["expected"]["bytes"] > 240 * 28
         request = world.delete("p3", models=(name,))
@@ -70,7 +70,7 @@ def test_a_source_read_by_blocks_is_registered_and_forgets_as_one_in_memory(tabl
 
 
 def test_a_changed_row_of_a_parquet_file_blocks_the_update(table: World) -> None:
-    model_id = table.live("table", "newton", min_guarantee="proved")
+    model_id = table.live("table", "newton", guarantee="proved")
     (table.settings.recipes / "table.parquet").unlink()
     text = (table.settings.recipes / "table.py").read_text()
     request = table.delete("p3")

@@ -124,7 +124,7 @@ def test_many_digests_are_those_of_each() -> None:
 def test_a_dataset_that_changes_after_it_was_digested_is_refused(world: World, sample_bytes: int) -> None:
     """Run a second time it begins alike, so a comparison of digests alone sees nothing."""
     world = world.configured(sample_bytes=sample_bytes)
-    model_id = world.register("drifting", "newton", min_guarantee="proved")
+    model_id = world.register("drifting", "newton", guarantee="proved")
     world.work(model_id)
     assert world.model(model_id).status == "refused"
     assert "has other values when it is read again" in (world.model(model_id).reason or "")

@@ -47,7 +47,7 @@ def forgotten(world: World, subject: str | None = None, sample: str | None = Non
 def test_rolling_back_is_refused_with_the_requests_that_the_old_version_does_not_lack(
     world: World, api: TestClient
 ) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     first, second = forget(world, model_id, "p1"), forget(world, model_id, "p2")
     path = "/v1/models/m/versions"
     for number, there, gone in ((1, [first, second], []), (2, [second], [first])):
@@ -64,7 +64,7 @@ def test_publishing_a_version_that_still_holds_whom_a_request_names_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A planner that overlooks a person: the transaction sees it, and nothing is written."""
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     one, other = world.delete("p1"), world.delete("p2")
     job = world.claim(model_id)
     plan = unlearn.plan
@@ -86,7 +86,7 @@ def test_a_suppression_that_appears_while_version_one_is_drafted_is_named(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[str] = []
-    model_id = world.register(recipe="convex", min_guarantee="proved")
+    model_id = world.register(recipe="convex", guarantee="proved")
     job = world.claim(model_id)
     with caplog.at_level(logging.WARNING):
         prepare(world.process, job, before("store", world, lambda: asked.append(world.delete("p3"))))  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ def refusal(world: World, name: str, recipe: str = "convex", **policy: str) -> s
 def test_registering_a_recipe_that_still_names_them_is_refused_with_their_requests_and_what_to_do(
     world: World,
 ) -> None:
-    first = world.live(min_guarantee="proved")
+    first = world.live(guarantee="proved")
     one = forget(world, first, "p1")
     with world.database.write() as session:
         order = intake.Order(sample_ids=("s6", "s7", "nobody's"))
@@ -123,20 +123,20 @@ def test_registering_a_recipe_that_still_names_them_is_refused_with_their_reques
 
 
 def test_who_is_under_a_hold_or_was_lifted_or_never_verified_keeps_no_recipe_out(world: World) -> None:
-    first = world.live(min_guarantee="proved")
+    first = world.live(guarantee="proved")
     back = forget(world, first, "p1")
     with world.database.write() as session:
         suppression.lift(session, session.get_one(DeletionRequest, back), "deleted by mistake")
         holds.place(session, world.storage.pepper, TENANT, subject_id="p2", sample_id=None, reason="court")
     world.delete("p2")
     world.stranger("p3")
-    again = world.live(min_guarantee="proved", name="again")
+    again = world.live(guarantee="proved", name="again")
     assert (world.generation(again).manifest or {})["samples"] == 36
 
 
 def test_whoever_asks_while_a_model_is_prepared_is_left_out_and_refuses_nothing(world: World) -> None:
     stranger = world.stranger("p4")
-    model_id = world.register(recipe="convex", min_guarantee="proved")
+    model_id = world.register(recipe="convex", guarantee="proved")
     asked = world.delete("p3")
     world.verify(stranger)
     with world.database.write() as session:  # a clock that was put back meanwhile
@@ -148,12 +148,10 @@ def test_whoever_asks_while_a_model_is_prepared_is_left_out_and_refuses_nothing(
 
 
 def test_a_retrain_never_refuses_whatever_its_recipe_still_names(world: World) -> None:
-    """A model of before the field existed, which had left somebody out: its policy says nothing, so refuse."""
-    forget(world, world.live(min_guarantee="proved"), "p1")
-    old = world.live(min_guarantee="proved", name="old", on_suppressed="leave_out", **ONE_UPDATE)
-    policy = dict(world.model(old).policy)
-    del policy["on_suppressed"]
-    world.change(Model, old, policy=policy)
+    """A model that had left somebody out, and whose next registration would not."""
+    forget(world, world.live(guarantee="proved"), "p1")
+    old = world.live(guarantee="proved", name="old", leave_out_forgotten=True, fallback="retrain", **ONE_UPDATE)
+    world.change(Model, old, leave_out_forgotten=False)
     index = 2
     while world.model(old).status == "live":
         forget(world, old, f"p{index}")
@@ -164,19 +162,19 @@ def test_a_retrain_never_refuses_whatever_its_recipe_still_names(world: World) -
 
 
 def test_imported_weights_that_were_trained_on_them_are_refused_or_forget_them_first(world: World) -> None:
-    first = world.live(min_guarantee="proved")
+    first = world.live(guarantee="proved")
     request = forget(world, first, "p1")
     told = refusal(world, "again", "elsewhere", method="newton")
     assert request in told and "imported weights: train them again without" in told
-    kept = world.live("elsewhere", "newton", name="kept", on_suppressed="leave_out")
+    kept = world.live("elsewhere", "newton", name="kept", leave_out_forgotten=True)
     assert world.count(Removal) > 3 and "p1" not in str(world.generation(kept).report)
     assert broken(world.database) == []
 
 
 def test_registering_a_recipe_that_still_names_them_says_which_requests_keep_them_out(world: World) -> None:
-    first = world.live(min_guarantee="proved")
+    first = world.live(guarantee="proved")
     requests = [forget(world, first, person) for person in ("p1", "p2")]
-    again = world.live(min_guarantee="proved", name="again", on_suppressed="leave_out")
+    again = world.live(guarantee="proved", name="again", leave_out_forgotten=True)
     told = world.report(again)["kept_out"]
     assert told["requests"] == [{"request": request, "samples": 3} for request in sorted(requests)]
     assert "refused" in told["why"] and "REQUEST/lift" in told["why"]
@@ -188,9 +186,9 @@ def test_registering_a_recipe_that_still_names_them_says_which_requests_keep_the
 
 
 def test_a_recipe_of_nobody_but_them_is_refused_with_their_requests(world: World) -> None:
-    first = world.live(min_guarantee="proved")
+    first = world.live(guarantee="proved")
     requests = [world.delete(f"p{index}") for index in range(12)]
-    again = world.register(recipe="convex", min_guarantee="proved", name="again", on_suppressed="leave_out")
+    again = world.register(recipe="convex", guarantee="proved", name="again", leave_out_forgotten=True)
     world.work(again)
     model = world.model(again)
     assert model.status == "refused" and sorted(requests)[0] in (model.reason or "")
@@ -219,7 +217,7 @@ def min_created(world: World) -> int:
 
 
 def test_a_person_deleted_by_mistake_comes_back_with_the_next_retrain_and_not_before(world: World) -> None:
-    model_id = world.live(min_guarantee="proved", **ONE_UPDATE)
+    model_id = world.live(guarantee="proved", fallback="retrain", **ONE_UPDATE)
     mistake = forget(world, model_id, "p0")
     with world.database.write() as session:
         suppression.lift(session, session.get_one(DeletionRequest, mistake), "deleted by mistake")

@@ -30,7 +30,7 @@ NONE = Changes(served=0, samples=0, gone=0, changed=0, new=0, people_new=0, left
 def scene(world: World, tmp_path: Path) -> tuple[World, Table, str]:
     """A live model on a table of 40 people."""
     world, table = table_of(world, tmp_path / "tables", 40)
-    return world, table, world.live("people", min_guarantee="proved")
+    return world, table, world.live("people", guarantee="proved")
 
 
 def plan(world: World, model_id: str, dry_run: bool = False) -> int:
@@ -199,7 +199,7 @@ def test_a_setting_that_changes_with_the_data_is_noticed(world: World, tmp_path:
     world, table = table_of(world, tmp_path / "tables", 40)
     recipe = table.folder / "people.py"
     recipe.write_text(recipe.read_text().replace("weight_decay=0.1", "weight_decay=6.0 / len(samples)"))
-    model_id = world.live("people", min_guarantee="proved")
+    model_id = world.live("people", guarantee="proved")
     table.grow(5)
     table.write()
     request = world.delete(trained([f"p{number}" for number in range(40)])[0])
@@ -221,7 +221,7 @@ def test_a_retrain_is_planned_when_it_is_due_and_the_next_one_after_it(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, table = table_of(world, tmp_path / "tables", 40)
-    model_id = world.live("people", min_guarantee="proved", retrain_every_seconds=WEEK)
+    model_id = world.live("people", guarantee="proved", retrain_every=WEEK)
     rung: list[str] = []
     monkeypatch.setattr(scheduler, "notify_one", lambda _, name: rung.append(name))
     world.change(Model, model_id, notified_at=0)
@@ -242,7 +242,7 @@ def test_a_retrain_is_planned_when_it_is_due_and_the_next_one_after_it(
 
 def test_data_that_lost_many_samples_are_refused_and_looked_at_again_later(world: World, tmp_path: Path) -> None:
     world, table = table_of(world, tmp_path / "tables", 40)
-    model_id = world.live("people", min_guarantee="proved", retrain_every_seconds=WEEK)
+    model_id = world.live("people", guarantee="proved", retrain_every=WEEK)
     for name in trained([f"p{number}" for number in range(40)])[:6]:
         table.drop(name)
     table.write()

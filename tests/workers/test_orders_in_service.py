@@ -54,7 +54,7 @@ def test_a_shard_of_nobody_keeps_its_start_as_in_a_cold_training(world: World) -
     assert world.head(model_id).people == len(first)
     for person in first:
         world.delete(person)
-    never = world.register("unshared", "shards", name="never", options=options, on_suppressed="leave_out")
+    never = world.register("unshared", "shards", name="never", options=options, leave_out_forgotten=True)
     world.work(never)
     assert world.head(never).checkpoint == world.head(model_id).checkpoint
     assert all(bool(torch.isfinite(value).all()) for value in published(world, model_id).values())

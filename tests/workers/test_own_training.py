@@ -86,7 +86,7 @@ def test_the_published_weights_are_those_of_a_training_that_never_saw_the_person
     world.delete("p5", models=("deleted",))
     world.work(deleted)
     world.delete("p5")
-    never = world.register("own_training", method, name="never", options=options, on_suppressed="leave_out")
+    never = world.register("own_training", method, name="never", options=options, leave_out_forgotten=True)
     world.work(never)
     one, other = published(world, deleted), published(world, never)
     assert one.keys() == other.keys()

@@ -103,7 +103,7 @@ def test_the_doctor_names_the_wrong_place(world: World, tmp_path: Path, place: s
 
 
 def test_a_key_store_that_never_held_the_key_reports_nothing_as_destroyed(world: World, tmp_path: Path) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     request = world.delete("p3")
     world.storage.close()
     fork(

@@ -40,7 +40,7 @@ def asked_after_the_first_work_unit(world: World, monkeypatch: pytest.MonkeyPatc
 def test_a_preparation_is_interrupted_between_two_work_units_and_taken_up_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = world.live(min_guarantee="proved")
+    live = world.live(guarantee="proved")
     big = world.register("shared_out", name="big")
     asked = asked_after_the_first_work_unit(world, monkeypatch, "p1")
     world.work(big)
@@ -64,8 +64,8 @@ def order_of(world: World, *kinds: str) -> list[str]:
 
 @pytest.mark.both_engines
 def test_a_waiting_deletion_is_done_before_a_preparation_begins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    live = world.live(min_guarantee="proved")
-    other = world.register(name="other", min_guarantee="proved")
+    live = world.live(guarantee="proved")
+    other = world.register(name="other", guarantee="proved")
     request = world.delete("p1", models=("m",))
     done: list[str] = []
     do: Any = Worker._do
@@ -84,7 +84,7 @@ def test_a_free_piece_of_another_preparation_comes_before_a_new_preparation(worl
     release_connections(world)
     die_at(world, "prepare-after-work-units", lambda dying: dying.work(big))
     keep_lease(world, big)
-    small = world.register(name="small", min_guarantee="proved")
+    small = world.register(name="small", guarantee="proved")
     for count in range(1, 5):
         world.work(small)
         assert [row.done_at is not None for row in world.rows_of(WorkUnit)].count(True) == count
@@ -94,7 +94,7 @@ def test_a_free_piece_of_another_preparation_comes_before_a_new_preparation(worl
 
 
 def test_deletions_that_no_release_can_take_now_interrupt_nothing(world: World) -> None:
-    live = world.live(min_guarantee="proved")
+    live = world.live(guarantee="proved")
     world.delete("p1")
     with world.database.read() as session:
         assert waiting_deletions(session) == [live]
@@ -110,7 +110,7 @@ def test_deletions_that_no_release_can_take_now_interrupt_nothing(world: World) 
 @pytest.mark.both_engines
 def test_the_model_whose_deletion_waits_longest_comes_first(world: World) -> None:
     """Neither the smallest id, nor the model whose last deletion is the oldest: the order of the oldest deletions."""
-    first, second = sorted(world.live(name=name, min_guarantee="proved") for name in ("m", "n"))
+    first, second = sorted(world.live(name=name, guarantee="proved") for name in ("m", "n"))
     for model in (first, second, second):
         name = world.model(model).name
         world.delete(f"p{len(world.rows_of(Task)) + 1}", models=(name,))
@@ -126,7 +126,7 @@ def test_the_model_whose_deletion_waits_longest_comes_first(world: World) -> Non
 
 
 def test_a_worker_is_not_interrupted_for_the_tenants_of_others(world: World) -> None:
-    live = world.live(min_guarantee="proved")
+    live = world.live(guarantee="proved")
     world.delete("p1")
     with world.database.read() as session:
         assert waiting_deletions(session, {world.model(live).tenant_id}) == [live]

@@ -59,7 +59,7 @@ def test_a_suppression_outlives_its_model(world: World) -> None:
     first = world.live(name="first")
     world.delete("p3")
     world.work(first)
-    second = world.live(name="second", on_suppressed="leave_out")
+    second = world.live(name="second", leave_out_forgotten=True)
     generation = world.generation(second)
     assert generation.manifest is not None
     assert (generation.manifest["samples"], generation.manifest["left_out"]) == (33, 3)
@@ -169,12 +169,12 @@ def test_a_recipe_that_fails_is_refused_and_nothing_is_half_done(
     [
         ("missing", "recollection", {}, "There is no recipe"),
         ("../../etc/passwd", "recollection", {}, "name is not allowed"),
-        ("convex", "recollection", {"max_distance": 1e-17, "min_guarantee": "proved"}, "Rounding alone"),
+        ("convex", "recollection", {"max_distance": 1e-17, "guarantee": "proved"}, "Rounding alone"),
         ("convex", "recollection", {"threshold": 1e-9}, "distance_left"),
         ("convex", "recollection", {"options": {"nonsense": 1}}, "has no option 'nonsense'"),
-        ("steps", "recollection", {"min_guarantee": "proved"}, "requires the guarantee proved"),
+        ("steps", "recollection", {"guarantee": "proved"}, "has no proof"),
         ("steps", "recollection", {"reference": "renormalised"}, "fixed-denominator"),
-        ("imported", "recollection", {"min_guarantee": "exact"}, "requires the guarantee exact"),
+        ("imported", "recollection", {"guarantee": "exact"}, "is never exact"),
     ],
 )
 def test_a_model_that_cannot_be_served_is_refused_with_its_reason(
@@ -236,7 +236,7 @@ def test_everyone_asking_before_training_is_refused(world: World) -> None:
 
 
 def test_terms_are_fixed_at_registration(world: World) -> None:
-    model_id = world.live(min_guarantee="proved", noise_std=0.02, max_distance=2e-5)
+    model_id = world.live(guarantee="proved", noise_std=0.02, max_distance=2e-5)
     before = world.generation(model_id)
     for person in ("p1", "p2"):
         world.delete(person)
@@ -286,6 +286,6 @@ def test_a_refusal_names_what_measures_the_other_methods(world: World) -> None:
 
 
 def test_a_required_guarantee_that_the_method_lacks_is_refused(world: World) -> None:
-    model_id = world.register("steps", "recollection", min_guarantee="exact")
+    model_id = world.register("steps", "recollection", guarantee="exact")
     world.work(model_id)
-    assert "requires the guarantee exact" in (world.model(model_id).reason or "")
+    assert "recollection is never exact" in (world.model(model_id).reason or "")

@@ -117,7 +117,7 @@ def awaiting_batch(scene: Scene) -> Story:
 
 def awaiting_consumers(scene: Scene) -> Story:
     """a consumer reported version 1 and nothing since"""
-    model_id = scene.world.live(min_guarantee="proved", complete_when="served")
+    model_id = scene.world.live(guarantee="proved", complete_when="served")
     serves(scene.world, model_id, 1)
     request = scene.ask(subject_id="p3")
     scene.world.work(model_id)
@@ -126,7 +126,7 @@ def awaiting_consumers(scene: Scene) -> Story:
 
 def budget_exhausted(scene: Scene) -> Story:
     """two deletions had spent the budget"""
-    model_id = exhausted(scene.world, on_exhausted="hold")
+    model_id = exhausted(scene.world, fallback="hold")
     request = scene.ask(subject_id="p7")
     scene.world.work(model_id)
     yield request
@@ -144,7 +144,7 @@ def beyond_calibration(scene: Scene) -> Story:
 
 def cap_not_reached(scene: Scene) -> Story:
     """max_distance was put out of reach in the database"""
-    model_id = scene.world.live(min_guarantee="proved")
+    model_id = scene.world.live(guarantee="proved")
     request = scene.ask(subject_id="p3")
     scene.world.change(Generation, scene.world.model(model_id).generation_id, max_distance=1e-17)
     scene.world.work(model_id)
@@ -188,7 +188,7 @@ def nobody_left(scene: Scene) -> Story:
 
 def utility_gate(scene: Scene) -> Story:
     """the policy tolerates no loss, and the version before was said to be better than any"""
-    model_id = scene.world.live(utility_tolerance=0.0)
+    model_id = scene.world.live(max_accuracy_drop=0.0)
     scene.world.change(Version, scene.world.head(model_id).id, holdout_accuracy=1.01)
     request = scene.ask(subject_id="p3")
     scene.world.work(model_id)

@@ -155,7 +155,7 @@ def confirmed(world: World) -> None:
 
 @pytest.mark.parametrize("with_log", [True, False])
 def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: Snapshot, with_log: bool) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     released(world, model_id, "p1")
     scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
     open_then = world.delete("p2")
@@ -184,7 +184,7 @@ def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: 
 
 @pytest.mark.both_engines
 def test_the_log_goes_on_where_it_was_and_contradicts_no_signed_head(world: World, snapshot: Snapshot) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
     old = snapshot(world)
     released(world, model_id, "p1")
@@ -221,7 +221,7 @@ def test_a_restore_across_a_rotation_raises_no_alarm_and_old_certificates_verify
     world: World, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch, rotations: int, log: str
 ) -> None:
     """The database is put back to before the rotation. The store holds the handover; the retired key is gone."""
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     released(world, model_id, "p1")
     (before,) = certificates(world)
     check_log(world.database, signer(world).verifier)
@@ -252,7 +252,7 @@ def test_a_restore_believes_no_handover_that_the_key_in_use_did_not_acknowledge(
     world: World, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody writes into the store, and owns a key that was retired, or one of their own."""
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     released(world, model_id, "p1")
     scheduler.extend_log(world.database, signer(world), Witness(world.storage.store.folder))
     old, stolen = snapshot(world), signer(world)
@@ -284,7 +284,7 @@ def test_a_restore_believes_no_handover_that_the_key_in_use_did_not_acknowledge(
 
 def test_exports_are_compared_by_the_heads_that_sign_for_them(world: World, snapshot: Snapshot) -> None:
     """More lines than a head signs for are nobody's word, however many there are."""
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     old, shorter = snapshot(world), export(world)
     asked = world.delete("p1")
     longer = export(world)
@@ -299,7 +299,7 @@ def test_exports_are_compared_by_the_heads_that_sign_for_them(world: World, snap
 
 
 def test_nothing_is_claimed_and_nothing_kept_until_the_operator_confirms(world: World, snapshot: Snapshot) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     waiting = world.delete("p1")
     old = snapshot(world)
     restore(old.storage, old.limits.lease_seconds, signer(old), [])
@@ -315,7 +315,7 @@ def test_nothing_is_claimed_and_nothing_kept_until_the_operator_confirms(world: 
 
 @pytest.mark.both_engines
 def test_what_the_log_tells_is_done_again(world: World, snapshot: Snapshot) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     (gone,) = released(world, model_id, "p1")
     keep, stolen = ("audit:read", "models:read")
     with world.database.write() as session:
@@ -339,7 +339,7 @@ def test_what_the_log_tells_is_done_again(world: World, snapshot: Snapshot) -> N
 def test_what_was_decided_since_the_backup_on_unverified_requests_stays_decided(
     world: World, snapshot: Snapshot, with_log: bool
 ) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     done, asked, refused, gone, open_still = (world.stranger(f"p{number}") for number in range(5))
     old = snapshot(world)
     world.verify(done)
@@ -363,7 +363,7 @@ def test_what_was_decided_since_the_backup_on_unverified_requests_stays_decided(
 
 
 def test_a_generation_that_the_backup_does_not_hold_is_not_served_and_says_so(world: World, snapshot: Snapshot) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     old = snapshot(world)
     later = world.live(name="later")
     world.delete("p1")
@@ -380,7 +380,7 @@ def test_a_generation_that_the_backup_does_not_hold_is_not_served_and_says_so(wo
 def test_what_a_lost_version_carried_out_is_completed_and_certified_of_the_other_model_alone(
     world: World, snapshot: Snapshot
 ) -> None:
-    lost, kept = world.live(min_guarantee="proved"), world.live(name="kept")
+    lost, kept = world.live(guarantee="proved"), world.live(name="kept")
     request = world.delete("p1")
     world.work(kept)
     old = snapshot(world)
@@ -402,7 +402,7 @@ def test_what_a_lost_version_carried_out_is_completed_and_certified_of_the_other
 def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_spent(
     world: World, snapshot: Snapshot
 ) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     budget_cost = world.generation(model_id).budget_cost
     old = snapshot(world)
     world.delete("p1")
@@ -433,7 +433,7 @@ def test_a_restore_waits_until_workers_and_scheduler_are_stopped(world: World) -
 def test_a_worker_starts_on_a_database_older_than_its_store_and_claims_nothing(
     world: World, snapshot: Snapshot, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     waiting = world.delete("p2")
     old = snapshot(world)
     world.work(model_id)
@@ -445,7 +445,7 @@ def test_a_worker_starts_on_a_database_older_than_its_store_and_claims_nothing(
 
 def test_the_api_starts_on_a_database_older_than_its_store_and_says_so(world: World, snapshot: Snapshot) -> None:
     """Nothing is taken in or handed out: the backup's current version may hold a person who was forgotten since."""
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     old = snapshot(world)
     with old.database.write() as session:
         key = create_key(session, old.storage.pepper, label="all", scopes=list(Scope)).secret
@@ -471,7 +471,7 @@ def test_the_api_starts_on_a_database_older_than_its_store_and_says_so(world: Wo
 
 
 def test_the_journal_names_nobody_and_is_sealed(world: World) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     (request,) = released(world, model_id, "p1")
     digest = world.request(request).subject_digest or ""
     files = list(root_of(world.storage.store).joinpath("updates").iterdir())
@@ -483,7 +483,7 @@ def test_the_journal_names_nobody_and_is_sealed(world: World) -> None:
 
 
 def test_an_entry_of_the_journal_opens_under_its_own_name_alone(world: World) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     released(world, model_id, "p1")
     first, second = sorted(root_of(world.storage.store).joinpath("updates").glob("*.draft"))
     first.write_bytes(second.read_bytes())
@@ -518,7 +518,7 @@ def test_a_release_whose_worker_died_at_its_commit_is_known_before_anything_of_i
 ) -> None:
     """Others destroy its keys and delete the state before it: a restore must not take it for never committed."""
     monkeypatch.setattr(scheduler, "ORPHAN_SECONDS", 0.0)
-    model_id = world.live(method=method, min_guarantee="proved")
+    model_id = world.live(method=method, guarantee="proved")
     old = snapshot(world)
     world.delete("p1")
     dying(world, "worker-after-commit", model_id)
@@ -533,7 +533,7 @@ def test_a_release_whose_worker_died_at_its_commit_is_known_before_anything_of_i
 
 
 def test_a_draw_that_was_never_committed_counts_in_every_restore(world: World, snapshot: Snapshot) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     backups_of_then = snapshot(world), snapshot(world)
     world.delete("p1")
     dying(world, "publish-inside-commit", model_id)
@@ -556,7 +556,7 @@ def test_a_restore_on_purpose_without_an_export_goes_on_signing_publishing_and_v
     world: World, snapshot: Snapshot
 ) -> None:
     """The store has heads and versions of after the backup. They bind who verifies, and not the new epoch's signer."""
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
     backups_of_then = [snapshot(world) for _ in range(2)]
     released(world, model_id, "p1")
@@ -593,7 +593,7 @@ def head_of(world: World) -> WitnessedHead:
 
 def test_until_the_confirmation_whoever_looks_is_told_to_confirm(world: World, snapshot: Snapshot) -> None:
     """The heads of after the backup are still more than the database has. It is not to be restored once more."""
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
     old = snapshot(world)
     released(world, model_id, "p1")
@@ -608,7 +608,7 @@ def test_until_the_confirmation_whoever_looks_is_told_to_confirm(world: World, s
 
 
 def test_a_confirmation_that_ends_before_its_commit_begins_the_next_epoch_when_it_is_repeated(world: World) -> None:
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     witness = Witness(world.storage.store.folder)
     restore(world.storage, world.limits.lease_seconds, signer(world))
     with pytest.raises(KeyboardInterrupt), world.database.write() as session:
@@ -623,7 +623,7 @@ def test_a_confirmation_that_ends_before_its_commit_begins_the_next_epoch_when_i
 def test_the_command_confirms_only_where_the_store_takes_the_epoch(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     restore(world.storage, world.limits.lease_seconds, signer(world))
     epochs = Path(world.settings.store) / EPOCHS
     epochs.write_text("not a folder")

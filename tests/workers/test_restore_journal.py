@@ -36,7 +36,7 @@ def test_who_is_known_from_the_journal_alone_gets_a_certificate(
     world: World, snapshot: Snapshot, with_log: bool, finished: bool
 ) -> None:
     """Also where one model's update alone was carried out before the restore, and the other's after it."""
-    models = [world.live(name=name, min_guarantee="proved") for name in ("first", "second")]
+    models = [world.live(name=name, guarantee="proved") for name in ("first", "second")]
     old = snapshot(world)
     request = world.delete("p1")
     for model_id in models[: 2 if finished else 1]:

@@ -62,15 +62,15 @@ def test_a_preparation_that_was_cancelled_after_the_backup_is_cancelled_again(wo
 
 
 def test_a_policy_that_was_changed_after_the_backup_stands_again(world: World, snapshot: Snapshot) -> None:
-    model_id = world.live(cadence_seconds=60)
+    model_id = world.live(batch=60)
     old = snapshot(world)
     with world.database.write() as session:
-        changes = {"cadence_seconds": 5, "retrain_every_seconds": HOUR}
+        changes = {"batch": 5, "retrain_every": HOUR}
         change_policy(session, session.get_one(Model, model_id), changes)
     report = restored(old, world)
     assert report.reapplied == [f"model.policy_changed {model_id}"]
     assert old.model(model_id).policy == world.model(model_id).policy
-    assert old.model(model_id).policy["cadence_seconds"] == 5
+    assert old.model(model_id).policy["batch"] == 5
     assert old.model(model_id).retrain_at is not None, "the next scheduled retrain is planned by it"
 
 
@@ -79,9 +79,9 @@ def test_a_generation_of_a_lost_model_gives_its_number_spending_and_keys_to_nobo
     world: World, snapshot: Snapshot
 ) -> None:
     """The recipe is registered again, as the report asks. The lost keys are destroyed after the confirmation."""
-    world.live(name="kept", min_guarantee="proved")
+    world.live(name="kept", guarantee="proved")
     old = snapshot(world)
-    lost = world.generation(world.live(name="lost", min_guarantee="proved"))
+    lost = world.generation(world.live(name="lost", guarantee="proved"))
     released(world, lost.model_id, "p1")
     keys = old.storage.keys
     assert lost.id in keys.generations()
@@ -90,7 +90,7 @@ def test_a_generation_of_a_lost_model_gives_its_number_spending_and_keys_to_nobo
     assert report.retired == ["lost"]
     assert erase_lost(old.database, keys) == 0, "not before the operator has confirmed that this backup is the one"
     confirmed(old)
-    again = old.live(name="again", on_suppressed="leave_out", min_guarantee="proved")
+    again = old.live(name="again", leave_out_forgotten=True, guarantee="proved")
     assert old.generation(again).id > lost.id
     assert erase_lost(old.database, keys) == 1
     assert keys.generations() == {old.generation(again).id, old.generation(old.model_named("kept")).id}
@@ -104,7 +104,7 @@ def test_a_generation_of_a_lost_model_gives_its_number_spending_and_keys_to_nobo
 @pytest.mark.both_engines
 def test_what_a_restore_retires_is_destroyed(world: World, snapshot: Snapshot) -> None:
     """The backup has the vectors and keys of a generation that a retrain has replaced."""
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     old = snapshot(world)
     world.delete("p1")
     retrained(world, model_id)
@@ -122,7 +122,7 @@ def test_what_a_restore_retires_is_destroyed(world: World, snapshot: Snapshot) -
 def test_what_a_legal_hold_keeps_in_a_model_that_a_restore_retires_stays_until_the_hold_is_over(
     world: World, snapshot: Snapshot
 ) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     world.hold("p7")
     old = snapshot(world)
     world.delete("p1")
@@ -142,7 +142,7 @@ def test_what_a_legal_hold_keeps_in_a_model_that_a_restore_retires_stays_until_t
 
 def test_served_versions_whose_files_are_gone_are_named(world: World, snapshot: Snapshot) -> None:
     """A scheduler on the older database takes the files of the versions that it lacks for nobody's."""
-    whole, swept, without_state = (world.live(name=name, min_guarantee="proved") for name in ("whole", "swept", "bare"))
+    whole, swept, without_state = (world.live(name=name, guarantee="proved") for name in ("whole", "swept", "bare"))
     old = snapshot(world)
     for model_id, person in ((whole, "p1"), (swept, "p2"), (without_state, "p3")):
         asked = world.delete(person, models=(world.model(model_id).name,))

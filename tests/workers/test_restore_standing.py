@@ -55,7 +55,7 @@ def members(world: World, model_id: str, subject: str) -> set[int]:
 def test_nobody_comes_back_whose_hold_was_lifted_after_the_backup(
     world: World, snapshot: Snapshot, with_log: bool
 ) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     hold = place(world, "p1")
     (request,) = released(world, model_id, "p1")
     assert (world.request(request).status, world.task(request).reason) == ("blocked", "legal_hold")
@@ -69,7 +69,7 @@ def test_nobody_comes_back_whose_hold_was_lifted_after_the_backup(
 
     assert old.request(request).status == "completed" and in_force(old) == set()
     assert f"hold.lifted {hold}" in report.reapplied
-    later = old.live(name="later", on_suppressed="leave_out")
+    later = old.live(name="later", leave_out_forgotten=True)
     assert members(old, later, "p1") == members(old, model_id, "p1") == set()
     assert broken_after_restore(old.database) == []
 
@@ -78,18 +78,18 @@ def test_nobody_comes_back_whose_hold_was_lifted_after_the_backup(
 def test_in_a_preparation_no_hold_keeps_somebody_who_was_forgotten_elsewhere(
     world: World, recipe: str, where: str
 ) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     (request,) = released(world, model_id, "p1")
     world.hold("p1")
     world.hold("p2")
-    later = world.live(recipe, name="later", on_suppressed="leave_out")
+    later = world.live(recipe, name="later", leave_out_forgotten=True)
     assert members(world, later, "p1") == set(), where
     assert members(world, later, "p2"), "a hold still keeps whoever was not forgotten"
     assert world.request(request).status == "completed"
 
 
 def test_a_registration_that_would_bring_back_somebody_under_a_hold_is_refused(world: World) -> None:
-    released(world, world.live(min_guarantee="proved"), "p1")
+    released(world, world.live(guarantee="proved"), "p1")
     world.hold("p1")
     later = world.register(name="later")
     world.work(later)
@@ -97,7 +97,7 @@ def test_a_registration_that_would_bring_back_somebody_under_a_hold_is_refused(w
 
 
 def test_holds_that_were_placed_after_the_backup_stand_again(world: World, snapshot: Snapshot) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     old = snapshot(world)
     kept, lifted = place(world, "p1"), place(world, "p2")
     lift(world, lifted)
@@ -117,7 +117,7 @@ def test_holds_that_were_placed_after_the_backup_stand_again(world: World, snaps
 
 def test_the_log_names_nobody_who_is_held(world: World) -> None:
     """The same person held twice gives two texts that have nothing in common."""
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     place(world, "p1")
     place(world, "p1")
     digest = subject_digest(world.storage.pepper, TENANT, "p1")
@@ -128,7 +128,7 @@ def test_the_log_names_nobody_who_is_held(world: World) -> None:
 
 
 def test_a_hold_whose_text_was_moved_is_named(world: World, snapshot: Snapshot) -> None:
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     old = snapshot(world)
     hold = place(world, "p1")
     with world.database.write() as session:
@@ -180,7 +180,7 @@ def change(world: World, made: Doors) -> NewKey:
 
 @pytest.mark.both_engines
 def test_no_door_that_was_closed_after_the_backup_is_open_after_the_restore(world: World, snapshot: Snapshot) -> None:
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     made = doors(world)
     old = snapshot(world)
     successor = change(world, made)
@@ -201,7 +201,7 @@ def test_no_door_that_was_closed_after_the_backup_is_open_after_the_restore(worl
 
 
 def test_without_a_log_everything_that_may_have_changed_is_named(world: World, snapshot: Snapshot) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     made, hold, over = doors(world), place(world, "p1"), place(world, "p2")
     lift(world, over)
     old = snapshot(world)
@@ -220,7 +220,7 @@ def test_each_kind_of_thing_that_may_have_changed_unseen_has_its_line(
     world: World, snapshot: Snapshot, with_log: bool
 ) -> None:
     """What came after the last entry of the export is in no export, so an export leaves the same kinds in doubt."""
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     place(world, "p1")
     old = snapshot(world)
     place(world, "p2")
@@ -236,7 +236,7 @@ def test_each_kind_of_thing_that_may_have_changed_unseen_has_its_line(
 
 
 def test_what_a_repeated_restore_knows_already_is_told_once(world: World, snapshot: Snapshot) -> None:
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     made = doors(world)
     old = snapshot(world)
     change(world, made)
@@ -250,7 +250,7 @@ def test_a_hold_that_a_later_release_shows_to_be_lifted_is_lifted_and_no_other(
     world: World, snapshot: Snapshot
 ) -> None:
     """p1 is gone from m and was held afterwards for the other model: that hold is newer than what m forgot."""
-    model_id, other = world.live(min_guarantee="proved"), world.live(name="other", min_guarantee="proved")
+    model_id, other = world.live(guarantee="proved"), world.live(name="other", guarantee="proved")
     hold = place(world, "p2")
     old = snapshot(world)
     asked = world.delete("p1")
@@ -266,10 +266,10 @@ def test_a_hold_that_a_later_release_shows_to_be_lifted_is_lifted_and_no_other(
 
 def test_whoever_a_hold_keeps_in_a_new_model_is_forgotten_there_once_it_is_lifted(world: World) -> None:
     """The request was made before the model was registered: it stays open until the new model has carried it out."""
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     hold = place(world, "p1")
     (request,) = released(world, model_id, "p1")
-    later = world.live(name="later", on_suppressed="leave_out")
+    later = world.live(name="later", leave_out_forgotten=True)
     assert members(world, later, "p1"), "a hold keeps whoever was not forgotten anywhere"
     world.work(later)
     assert (world.request(request).status, len(world.rows_of(Task))) == ("blocked", 2)

@@ -54,7 +54,7 @@ def tick(world: World) -> None:
 
 @pytest.mark.both_engines
 def test_a_retired_model_ends_its_requests_and_leaves_nothing(world: World, client: TestClient) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     done = world.delete("p0")
     world.work(model_id)
     waiting = world.delete("p3")
@@ -87,7 +87,7 @@ def test_a_retired_model_ends_its_requests_and_leaves_nothing(world: World, clie
 
 
 def test_a_certificate_claims_nothing_about_a_model_that_was_retired(world: World, client: TestClient) -> None:
-    other, model_id = world.live(min_guarantee="proved", name="other"), world.live(min_guarantee="proved")
+    other, model_id = world.live(guarantee="proved", name="other"), world.live(guarantee="proved")
     request = world.delete("p3")
     world.work(other)
     assert world.model(model_id).status == "live" and client.post(f"{MODEL}/retire").status_code == 200
@@ -139,7 +139,7 @@ def test_a_cancelled_preparation_frees_its_name_and_leaves_nothing(world: World,
     assert world.versions(model_id) == []
     tick(world)
     assert world.count(StoredVector) == world.count(Membership) == keys_left(world) == 0
-    again = world.live(on_suppressed="leave_out")
+    again = world.live(leave_out_forgotten=True)
     assert again != model_id and world.model(model_id).name == "m-cancelled-1"
     assert broken(world.database) == []
 
@@ -192,7 +192,7 @@ def call(world: World, path: str, method: str = "POST", body: dict[str, str] | N
 @pytest.mark.both_engines
 @pytest.mark.parametrize(("database_url", "point"), DEATHS, indirect=["database_url"])
 def test_retiring_survives_a_death_at_each_point(world: World, point: str) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     request = world.delete("p3")
     candidate = world.register(name="n")
     world.storage.keys.create(world.generation(candidate).id, 2)
@@ -232,11 +232,11 @@ def test_cancelling_survives_a_death_at_each_point(world: World, point: str) -> 
 
 @pytest.mark.parametrize("point", ["policy-after-audit", "policy-inside-commit"])
 def test_a_change_of_policy_survives_a_death_at_each_point(world: World, point: str) -> None:
-    model_id = world.live(on_exhausted="hold")
-    change = {"on_exhausted": "retrain"}
+    model_id = world.live(fallback="hold")
+    change = {"fallback": "retrain"}
     world.storage.database.close()
     world.storage.keys.close()
     die_at(world, point, lambda other: call(other, f"{MODEL}/policy", "PATCH", change))
-    assert world.model(model_id).policy["on_exhausted"] in ("hold", "retrain")
+    assert world.model(model_id).policy["fallback"] in ("hold", "retrain")
     call(world, f"{MODEL}/policy", "PATCH", change)
-    assert (world.model(model_id).policy["on_exhausted"], kinds(world, "model.policy_changed")) == ("retrain", 1)
+    assert (world.model(model_id).policy["fallback"], kinds(world, "model.policy_changed")) == ("retrain", 1)

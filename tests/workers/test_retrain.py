@@ -37,7 +37,7 @@ ONE_UPDATE = {"epsilon": 1.0, "noise_std": 0.01, "max_distance": 0.0018}
 
 def exhausted(world: World, **policy: object) -> str:
     """A model whose budget allows no further update."""
-    model_id = world.live(min_guarantee="proved", **(ONE_UPDATE | policy))
+    model_id = world.live(guarantee="proved", **({"fallback": "retrain"} | ONE_UPDATE | policy))
     index = 0
     while world.model(model_id).status == "live":
         world.delete(f"p{index}")
@@ -173,7 +173,7 @@ def test_people_who_ask_during_the_retrain_are_forgotten_in_it_before_the_switch
 
 def test_the_old_generation_updates_on_while_the_candidate_is_built(world: World) -> None:
     """A fallback retrain leaves the old generation its budget: others need not wait."""
-    model_id = world.live(min_guarantee="proved", fallback="retrain")
+    model_id = world.live(guarantee="proved", fallback="retrain")
     part = world.delete(samples=["s0"])
     world.work(model_id)
     assert (world.request(part).status, world.task(part).reason) == ("queued", "awaiting_retrain")
@@ -195,7 +195,7 @@ def test_the_old_generation_updates_on_while_the_candidate_is_built(world: World
 
 @pytest.mark.both_engines
 def test_a_release_that_the_switch_overtook_writes_nothing(world: World) -> None:
-    model_id = world.live(min_guarantee="proved", fallback="retrain")
+    model_id = world.live(guarantee="proved", fallback="retrain")
     world.delete(samples=["s0"])
     world.work(model_id)
     job, ready, watch = start_retrain(world, model_id)
@@ -261,6 +261,7 @@ def test_a_retrain_that_is_refused_holds_who_waits_and_keeps_the_old_head(world:
 
 def test_a_model_that_was_trained_elsewhere_is_not_retrained(world: World) -> None:
     model_id = world.live("imported", method="newton", **ONE_UPDATE)
+    world.change(Model, model_id, policy=world.model(model_id).policy | {"fallback": "retrain"})
     index = 0
     while world.model(model_id).status == "live":
         world.delete(f"p{index}")
@@ -285,7 +286,7 @@ def test_a_legal_hold_keeps_its_person_in_the_retrained_model(world: World) -> N
 
 def test_a_legal_hold_brings_nobody_back_whom_the_model_has_forgotten(world: World) -> None:
     """It was placed for the sake of another model, which still has them."""
-    other = world.live(name="other", min_guarantee="proved")
+    other = world.live(name="other", guarantee="proved")
     model_id = exhausted(world)
     world.hold("p0")
     world.delete("p7", models=("m",))

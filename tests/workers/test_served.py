@@ -25,7 +25,7 @@ def stands(world: World, request: str) -> tuple[str, str | None, int | None]:
 
 
 def test_a_request_waits_until_every_known_consumer_has_moved_on(world: World) -> None:
-    model_id = world.live(min_guarantee="proved", complete_when="served")
+    model_id = world.live(guarantee="proved", complete_when="served")
     for name in ("web", "batch"):
         serves(world, model_id, 1, name)
     request = world.delete("p1")
@@ -50,7 +50,7 @@ def test_a_request_waits_until_every_known_consumer_has_moved_on(world: World) -
 
 
 def test_a_consumer_that_is_gone_for_good_keeps_nobody_waiting(world: World) -> None:
-    model_id = world.live(min_guarantee="proved", complete_when="served")
+    model_id = world.live(guarantee="proved", complete_when="served")
     serves(world, model_id, 1)
     request = world.delete("p1")
     world.work(model_id)
@@ -61,7 +61,7 @@ def test_a_consumer_that_is_gone_for_good_keeps_nobody_waiting(world: World) -> 
 
 
 def test_without_consumers_or_matches_there_is_nothing_to_wait_for(world: World) -> None:
-    model_id = world.live(min_guarantee="proved", complete_when="served")
+    model_id = world.live(guarantee="proved", complete_when="served")
     alone = world.delete("p1")
     world.work(model_id)
     assert stands(world, alone) == ("completed", None, 3)
@@ -78,7 +78,7 @@ def test_without_consumers_or_matches_there_is_nothing_to_wait_for(world: World)
 
 
 def test_a_switch_leaves_alone_what_only_waits_for_consumers(world: World) -> None:
-    model_id = world.live(min_guarantee="proved", complete_when="served", **ONE_UPDATE)
+    model_id = world.live(guarantee="proved", complete_when="served", **ONE_UPDATE)
     serves(world, model_id, 1)
     requests = []
     while world.model(model_id).status == "live":
@@ -96,7 +96,7 @@ def test_a_switch_leaves_alone_what_only_waits_for_consumers(world: World) -> No
 
 
 def test_a_large_request_is_not_carried_out_by_a_retrain_before_it_is_approved(world: World) -> None:
-    model_id = world.live(min_guarantee="proved", **ONE_UPDATE)
+    model_id = world.live(guarantee="proved", **ONE_UPDATE)
     with world.database.write() as session:
         order = intake.Order(subject_id="p9")
         held = intake.accept(session, world.storage.pepper, TENANT, order, intake.Windows(0, 2, 3600)).request.id

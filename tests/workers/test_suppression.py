@@ -14,7 +14,7 @@ from expunge.service.requests.suppression import concerns
 from tests.faults.invariants import broken
 from tests.workers.worlds import TENANT, World
 
-LEAVE_OUT = {"min_guarantee": "proved", "on_suppressed": "leave_out"}
+LEAVE_OUT = {"guarantee": "proved", "leave_out_forgotten": True}
 
 
 def samples(world: World, model_id: str) -> int:
@@ -29,7 +29,7 @@ def accept(world: World, subject: str, *models: str) -> intake.Accepted:
 
 @pytest.mark.parametrize("models", [("m",), None], ids=["named", "every model"])
 def test_who_was_deleted_is_not_back_with_the_next_registration(world: World, models: tuple[str, ...] | None) -> None:
-    first = world.live(min_guarantee="proved")
+    first = world.live(guarantee="proved")
     request = world.delete("p1", models=models, suppress=Suppress.EVERYWHERE)
     world.work(first)
     assert world.request(request).status == "completed"
@@ -41,28 +41,28 @@ def test_who_was_deleted_is_not_back_with_the_next_registration(world: World, mo
 def test_a_registration_that_brings_somebody_back_is_refused_though_the_request_named_another_model(
     world: World,
 ) -> None:
-    first = world.live(min_guarantee="proved")
+    first = world.live(guarantee="proved")
     request = world.delete("p1", models=("m",), suppress=Suppress.EVERYWHERE)
     world.work(first)
-    again = world.register(name="again", min_guarantee="proved")
+    again = world.register(name="again", guarantee="proved")
     world.work(again)
     assert world.model(again).status == "refused" and request in (world.model(again).reason or "")
 
 
 def test_a_request_can_be_limited_to_the_named_models_for_good(world: World) -> None:
-    first = world.live(min_guarantee="proved")
+    first = world.live(guarantee="proved")
     world.delete("p1", models=("m",), suppress=Suppress.NAMED_MODELS)
     world.work(first)
-    again = world.live(name="again", min_guarantee="proved")
+    again = world.live(name="again", guarantee="proved")
     assert samples(world, again) == samples(world, first)
 
 
 def test_models_that_were_there_keep_the_person_and_are_named(world: World) -> None:
-    world.live(min_guarantee="proved")
-    other = world.live(name="other", min_guarantee="proved")
+    world.live(guarantee="proved")
+    other = world.live(name="other", guarantee="proved")
     empty = accept(world, "nobody", "m")
     assert empty.remains_in == ()
-    beginning = world.register(name="beginning", min_guarantee="proved")
+    beginning = world.register(name="beginning", guarantee="proved")
     taken = accept(world, "p1", "m")
     assert taken.remains_in == ("beginning", "other") and taken.models == ("m",)
     world.work(beginning)
@@ -73,12 +73,12 @@ def test_models_that_were_there_keep_the_person_and_are_named(world: World) -> N
 
 
 def test_a_model_that_was_registered_before_the_request_was_verified_forgets_too(world: World) -> None:
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     with world.database.write() as session:
         order = intake.Order(subject_id="p1", models=("m",), verified=False)
         taken = verification.accept_unverified(session, world.storage.pepper, TENANT, order)
     assert taken.remains_in is None
-    later = world.live(name="later", min_guarantee="proved")
+    later = world.live(name="later", guarantee="proved")
     world.verify(taken.request.id)
     world.work(later)
     assert world.head(later).samples > 0

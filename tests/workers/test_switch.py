@@ -71,7 +71,7 @@ def before(phase: str, world: World, act: Callable[[], object]) -> Stopwatch:
 
 def fallback_model(world: World, **policy: object) -> str:
     """A model whose retrain is planned while its generation can still update."""
-    model_id = world.live(min_guarantee="proved", fallback="retrain", **policy)
+    model_id = world.live(guarantee="proved", fallback="retrain", **policy)
     world.delete(samples=["s0"])
     world.work(model_id)
     return model_id
@@ -261,7 +261,7 @@ def test_the_plan_tells_how_many_wait_how_far_it_is_and_when_it_should_end(world
 
 
 def test_why_the_fallback_was_taken_is_sealed_and_nowhere_else(world: World) -> None:
-    model_id = world.live(min_guarantee="proved", fallback="retrain")
+    model_id = world.live(guarantee="proved", fallback="retrain")
     request = world.delete("p3")
     world.change(Generation, world.model(model_id).generation_id, max_distance=1e-17)
     world.work(model_id)
@@ -279,7 +279,7 @@ def test_why_the_fallback_was_taken_is_sealed_and_nowhere_else(world: World) -> 
 
 
 def test_a_retrained_model_below_the_utility_gate_is_held_and_not_drawn_again(world: World) -> None:
-    model_id = exhausted(world, utility_tolerance=0.1)
+    model_id = exhausted(world, max_accuracy_drop=0.1)
     world.change(Version, world.head(model_id).id, holdout_accuracy=2.0)
     requests = [world.delete("p5"), world.delete("p6")]
     before = world.head(model_id).id
@@ -294,7 +294,7 @@ def test_a_retrained_model_below_the_utility_gate_is_held_and_not_drawn_again(wo
 
 
 def test_a_draw_below_the_gate_in_which_somebody_was_forgotten_is_charged(world: World) -> None:
-    model_id = exhausted(world, utility_tolerance=0.1)
+    model_id = exhausted(world, max_accuracy_drop=0.1)
     world.change(Version, world.head(model_id).id, holdout_accuracy=2.0)
     job = world.claim(model_id)
     assert isinstance(job, Preparation) and job.retrains
@@ -383,7 +383,7 @@ def test_a_candidate_is_rung_for_whatever_the_models_own_lease_and_cadence_say(w
 
 
 def test_a_deadline_opens_the_cadence_a_day_and_two_measured_retrains_ahead(world: World) -> None:
-    model_id = world.live(cadence_seconds=36_000)
+    model_id = world.live(batch=36_000)
     for person in ("p1", "p2"):
         request = world.delete(person)
         world.work(model_id)

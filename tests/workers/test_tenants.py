@@ -59,7 +59,7 @@ def ask(shared: World) -> Iterator[Ask]:
 
 def register(ask: Ask, shared: World, tenant: str, recipe: str, name: str = "m") -> str:
     """The status that the model comes to, or the code of the refusal."""
-    body = {"name": name, "recipe": recipe, "method": "recollection", "utility_tolerance": None}
+    body = {"name": name, "recipe": recipe, "method": "recollection", "max_accuracy_drop": None}
     answer = ask(tenant, "POST", "/v1/models", **body)
     if answer.status_code != 202:
         return str(answer.json()["code"])
@@ -107,7 +107,7 @@ def test_the_same_person_has_another_digest_in_every_tenant(shared: World, ask: 
 def test_a_worker_does_no_work_of_a_tenant_that_its_settings_do_not_name(shared: World, ask: Ask) -> None:
     mine = shared.configured(tenants=TWO)
     theirs = shared.configured(tenants=ONE)
-    body = {"name": "m", "recipe": "people", "method": "recollection", "utility_tolerance": None}
+    body = {"name": "m", "recipe": "people", "method": "recollection", "max_accuracy_drop": None}
     assert ask(ONE, "POST", "/v1/models", **body).status_code == 202
     model_id = shared.model_named("m")
     mine.work(model_id)

@@ -66,7 +66,7 @@ def test_the_published_file_holds_finite_weights_of_the_models_shape_and_the_dig
 
 
 def test_a_proved_release_charges_its_cap_and_claims_no_more(world: World) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     world.delete("p3")
     world.work(model_id)
     generation, claim = world.generation(model_id), Claim.from_json(world.head(model_id).claim)
@@ -82,7 +82,7 @@ def test_a_proved_release_charges_its_cap_and_claims_no_more(world: World) -> No
 
 def test_a_proved_release_lies_within_its_cap_of_the_retained_minimiser(world: World) -> None:
     """Checked from outside: the secret weights against a minimiser that plain gradient descent finds."""
-    model_id = world.live(min_guarantee="proved", max_distance=1e-6)
+    model_id = world.live(guarantee="proved", max_distance=1e-6)
     world.delete("p3")
     world.work(model_id)
     secret = state.load(
@@ -206,7 +206,7 @@ def test_a_live_lease_is_not_claimed(world: World) -> None:
 
 @pytest.mark.both_engines
 def test_the_budget_is_never_overspent_and_what_does_not_fit_is_held(world: World) -> None:
-    model_id = world.live(epsilon=1.0, noise_std=0.01, max_distance=0.0018, on_exhausted="hold")
+    model_id = world.live(epsilon=1.0, noise_std=0.01, max_distance=0.0018, fallback="hold")
     generation = world.generation(model_id)
     assert generation.budget is not None
     fits = generation.budget // generation.budget_cost
@@ -317,7 +317,7 @@ def test_a_trajectory_is_not_replayed_under_another_torch_or_device(world: World
 
 
 def test_a_bound_above_the_cap_holds_and_costs_nothing(world: World) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     request = world.delete("p3")
     world.change(Generation, world.model(model_id).generation_id, max_distance=1e-17)
     world.work(model_id)
@@ -325,7 +325,7 @@ def test_a_bound_above_the_cap_holds_and_costs_nothing(world: World) -> None:
 
 
 def test_a_draw_that_the_utility_gate_refused_is_charged_and_held(world: World) -> None:
-    model_id = world.live(utility_tolerance=0.0, noise_std=1.0)
+    model_id = world.live(max_accuracy_drop=0.0, noise_std=1.0)
     world.change(Version, world.head(model_id).id, holdout_accuracy=2.0)
     request = world.delete("p3")
     world.work(model_id)
@@ -371,7 +371,7 @@ def test_a_legal_hold_keeps_its_person_and_lets_the_others_go(world: World) -> N
 
 @pytest.mark.both_engines
 def test_a_legal_hold_that_appears_while_computing_is_respected(world: World) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     held, free = world.delete("p1"), world.delete("p2")
     meanwhile.HAPPENINGS.append(lambda: None)  # the bench runs the recipe first
     worker = world.worker()
@@ -383,7 +383,7 @@ def test_a_legal_hold_that_appears_while_computing_is_respected(world: World) ->
 
 
 def test_a_request_that_arrives_while_computing_waits_for_the_next_release(world: World) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     first = world.delete("p1")
     late: list[str] = []
     meanwhile.HAPPENINGS.append(lambda: late.append(world.delete("p2")))

@@ -103,7 +103,7 @@ def later(call: Callable[[], int]) -> int:
 def test_a_database_that_went_back_under_running_processes_stops_all_of_them(
     world: World, put_back: Callable[[], PutBackNow], door: TestClient, scheduler: Scheduler
 ) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     world.delete("p1")
     world.work(model_id)
     retry(scheduler.tick)
@@ -145,7 +145,7 @@ def test_a_publication_asks_in_its_own_transaction_too(
     world: World, put_back: Callable[[], PutBackNow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pool has connections to the server of before and to the new one: a look through one says nothing of another."""
-    model_id = world.live(method="newton", min_guarantee="proved")
+    model_id = world.live(method="newton", guarantee="proved")
     monkeypatch.setattr(
         "expunge.workers.update.run.drop_superseded_state", lambda *_: None
     )  # else the update is blocked anyway
@@ -167,7 +167,7 @@ def test_two_databases_never_give_one_number_twice(
     world: World, put_back: Callable[[], PutBackNow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even where nobody looks: a number that was drafted is never given again, and counts as charged."""
-    model_id = world.live(method="newton", min_guarantee="proved")
+    model_id = world.live(method="newton", guarantee="proved")
     monkeypatch.setattr(
         "expunge.workers.update.run.drop_superseded_state", lambda *_: None
     )  # else the update is blocked anyway
@@ -236,7 +236,7 @@ def test_a_head_whose_signer_died_before_its_signature_is_signed_by_the_next(
 def test_a_version_whose_worker_died_after_the_commit_is_handed_out_once_the_store_says_so(
     world: World, door: TestClient
 ) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     world.delete("p1")
     world.storage.database.close()
     world.storage.keys.close()
@@ -250,7 +250,7 @@ def test_a_version_whose_worker_died_after_the_commit_is_handed_out_once_the_sto
 def test_a_store_that_lacks_what_the_database_has_is_a_difference_too(
     world: World, door: TestClient, endings: tuple[str, ...]
 ) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     for ending in endings:
         (root_of(world.storage.store) / "updates" / f"{model_id}.1{ending}").unlink()
     assert (download(door), ask(door, "p1")) == (503, 503)
@@ -260,7 +260,7 @@ def test_a_store_that_lacks_what_the_database_has_is_a_difference_too(
 def test_while_the_store_is_away_requests_are_taken_in_and_nothing_else_happens(
     world: World, door: TestClient, scheduler: Scheduler, tmp_path: Path
 ) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     retry(scheduler.tick)
     with world.database.read() as session:
         head = newest_head(session)
@@ -283,7 +283,7 @@ def test_while_the_store_is_away_requests_are_taken_in_and_nothing_else_happens(
 
 
 def test_no_folder_is_listed_where_calls_wait(world: World, door: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     assert door.get("/readyz").status_code == 200
     monkeypatch.setattr(type(world.storage.store.folder), "entries", lambda _: 1 / 0)
     monkeypatch.setattr(restore_guard, "FRESH_SECONDS", 0.0)
@@ -308,7 +308,7 @@ def test_a_token_is_never_given_again_by_a_database_that_lost_the_claim(world: W
 def test_a_worker_that_slept_between_its_files_and_its_transaction_publishes_no_version_without_files(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     request = world.delete("p1")
     drafted = draft.write_draft
 
@@ -331,7 +331,7 @@ def test_a_worker_that_slept_between_its_files_and_its_transaction_publishes_no_
 
 def test_a_file_that_a_version_names_by_now_is_not_swept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep finds an orphan, a publication names it, and then the sweep takes the lock."""
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     current = world.head(model_id)
     monkeypatch.setattr("expunge.workers.scheduler.run._prepared", lambda _: set())
     found = type(world.storage.store).orphans
@@ -368,7 +368,7 @@ def test_a_lease_in_force_is_nobody_elses(world: World) -> None:
 
 
 def test_a_version_of_an_older_release_is_known_by_the_file_that_it_left(world: World) -> None:
-    model_id = world.live(min_guarantee="proved")
+    model_id = world.live(guarantee="proved")
     updates = root_of(world.storage.store) / "updates"
     version = world.head(model_id)
     (updates / f"{model_id}.1{DRAFT}").rename(updates / f"{version.id}{RELEASE}")
@@ -380,7 +380,7 @@ def test_a_version_of_an_older_release_is_known_by_the_file_that_it_left(world: 
 def test_a_store_that_hangs_delays_a_call_and_stops_none(
     world: World, door: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
     answers = threading.Event()
     monkeypatch.setattr(restore_guard, "PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr(Witness, "epoch", lambda *_: answers.wait(20) and 1 / 0)
@@ -394,7 +394,7 @@ def test_a_database_that_cannot_be_compared_takes_nothing_in(
     world: World, door: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be the one of before, or one that was put back: a connection that a proxy kept says nothing of it."""
-    world.live(min_guarantee="proved")
+    world.live(guarantee="proved")
 
     def away(*_: object) -> None:
         raise Busy

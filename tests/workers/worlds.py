@@ -82,10 +82,21 @@ class World:
         """The same world for a process with other limits."""
         return World(replace(self.process, limits=replace(self.limits, **limits)))
 
-    def register(self, recipe: str = "convex", method: str = "recollection", name: str = "m", **policy: Any) -> str:
-        chosen = Policy.from_json({"method": method, "utility_tolerance": None, **policy})
+    def register(
+        self,
+        recipe: str = "convex",
+        method: str = "recollection",
+        name: str = "m",
+        *,
+        leave_out_forgotten: bool = False,
+        **policy: Any,
+    ) -> str:
+        """A model that is to be prepared. Unless told otherwise it holds at a dead end: a test sees the reason."""
+        chosen = Policy.from_json({"method": method, "max_accuracy_drop": None, "fallback": "hold", **policy})
         with self.database.write() as session:
-            return registration.register(session, TENANT, name, recipe, chosen).id
+            return registration.register(
+                session, TENANT, name, recipe, chosen, leave_out_forgotten=leave_out_forgotten
+            ).id
 
     def live(self, recipe: str = "convex", method: str = "recollection", name: str = "m", **policy: Any) -> str:
         """A model with version 1."""

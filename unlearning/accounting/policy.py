@@ -24,6 +24,8 @@ LARGEST_ORDERS = 10_000
 """deletion orders of a calibration"""
 AUTO = "auto"
 """in the place of a method that was not named: preparation chooses one by ``method_by_rule``"""
+RETRAIN = "retrain"
+"""the method that trains again without the deleted"""
 RULE = (
     "One rule then chooses it: retrain where samples x features are at most 600,000, else newton where its guarantee "
     "is proved, else retrain. `expunge check RECIPE --measure` says what each method costs."
@@ -39,8 +41,8 @@ class Granularity(StrEnum):
     SAMPLE = "sample"
 
 
-class OnExhausted(StrEnum):
-    """What happens when the next update does not fit into the budget."""
+class Fallback(StrEnum):
+    """What happens where the method cannot go on: the model is trained again, or requests wait for a person."""
 
     RETRAIN = "retrain"
     HOLD = "hold"
@@ -51,13 +53,6 @@ class CompleteWhen(StrEnum):
 
     PUBLISHED = "published"
     SERVED = "served"
-
-
-class ForgottenInRecipe(StrEnum):
-    """What a registration does where its recipe still names people who asked to be forgotten before it."""
-
-    REFUSE = "refuse"
-    LEAVE_OUT = "leave_out"
 
 
 class PolicyError(ValueError):
@@ -108,22 +103,21 @@ class Policy:
 
     Args:
         method: one of ``unlearning.methods.NAMES``; or ``auto``, where none was named: ``method_by_rule`` chooses.
-        fallback: ``retrain`` or None. With it, a request that the method cannot serve waits for a cold retrain while
-            the current version is served, and the generation is a retrain where the method does not help on the model.
-        min_guarantee: the weakest guarantee that may be published.
-        guarantee: how the distance to retraining shall be known. None takes ``exact`` or ``proved`` where the method
-            has it on this model, and ``none`` elsewhere: what is measured or estimated is asked for by name.
+        fallback: what happens at each dead end of the method. With ``retrain`` a request that it cannot serve waits for
+            a cold retrain while the current version is served; so does everyone once the budget is used up; and the
+            generation is a retrain where the method does not help on the model. With ``hold`` requests are blocked
+            instead, and such a model is refused.
+        guarantee: the least that may be published. None takes ``exact`` or ``proved`` where the method has it on this
+            model, and ``none`` elsewhere: what is measured or estimated is asked for by name.
         calibration: how ``calibrated`` is measured.
         epsilon, delta: the generation's budget; delta is at least 1e-12.
         noise_std, max_distance: in units of the weights.
         reference: the retraining that the method approximates; None: the method's own.
         threshold: the greatest ``||retrained - unlearned|| / ||retrained - untouched||`` that counts as working.
         complete_when: with ``served`` a request waits until every known consumer reports a version without the person.
-        on_suppressed: for a registration alone. People who ask while the model is prepared, and people whom a retrain
-            meets, are left out or forgotten without a question.
-        cadence_seconds: the least time between updates; a legal deadline comes first.
-        retrain_every_seconds: how often the model is trained again on the recipe's present data; 0: when somebody asks.
-        utility_tolerance: the greatest fall of holdout accuracy (a fraction) in one update; None: no gate.
+        batch: the least time between updates, in seconds; a legal deadline comes first.
+        retrain_every: seconds after which the model is trained again on the recipe's present data; 0: on request alone.
+        max_accuracy_drop: the greatest fall of holdout accuracy (a fraction) in one update; None: no gate.
         options: the method's own fields.
 
     Raises:
@@ -131,8 +125,7 @@ class Policy:
     """
 
     method: str
-    fallback: Literal["retrain"] | None = None
-    min_guarantee: Guarantee = Guarantee.NONE
+    fallback: Fallback = Fallback.RETRAIN
     guarantee: Guarantee | None = None
     calibration: Calibration = field(default_factory=Calibration)
     epsilon: float = 1.0
@@ -142,12 +135,10 @@ class Policy:
     granularity: Granularity = Granularity.SUBJECT
     reference: Reference | None = None
     threshold: float = 0.7
-    on_exhausted: OnExhausted = OnExhausted.RETRAIN
     complete_when: CompleteWhen = CompleteWhen.PUBLISHED
-    on_suppressed: ForgottenInRecipe = ForgottenInRecipe.REFUSE
-    cadence_seconds: int = 0
-    retrain_every_seconds: int = 0
-    utility_tolerance: float | None = 0.1
+    batch: int = 0
+    retrain_every: int = 0
+    max_accuracy_drop: float | None = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -156,28 +147,23 @@ class Policy:
         _number("noise_std", self.noise_std, above=0, most=1e6)
         _number("max_distance", self.max_distance, above=0, most=1e6)
         _number("threshold", self.threshold, above=0)
-        if self.utility_tolerance is not None:
-            _number("utility_tolerance", self.utility_tolerance, least=0, most=1)
-        _seconds("cadence_seconds", self.cadence_seconds)
+        if self.max_accuracy_drop is not None:
+            _number("max_accuracy_drop", self.max_accuracy_drop, least=0, most=1)
+        _seconds("batch", self.batch)
         if self.method == AUTO and self.options:
             raise PolicyError("options", "options are given without their method.", "Name the method that has them.")
-        _seconds("retrain_every_seconds", self.retrain_every_seconds)
-        self._check_guarantee()
-        if self.fallback == self.method:
-            raise PolicyError("fallback", f"fallback is {self.fallback!r}, the method itself.", "Name another or none.")
+        _seconds("retrain_every", self.retrain_every)
         if self.budget_cost > self.limit:
             raise PolicyError("noise_std", *self._nothing_fits())
 
-    def _check_guarantee(self) -> None:
-        if self.guarantee is not None and not self.guarantee.satisfies(self.min_guarantee):
-            what = f"guarantee {self.guarantee.value} is weaker than min_guarantee {self.min_guarantee.value}."
-            raise PolicyError("guarantee", what, "Ask for a guarantee that is at least as strong as the required one.")
+    @property
+    def falls_back(self) -> bool:
+        """Return whether a retrain takes the method's place where it cannot go on."""
+        return self.fallback is Fallback.RETRAIN and self.method != RETRAIN
 
     def in_force(self, method: str) -> Policy:
         """Return the policy of a generation of ``method``: this one, or with its fallback or its choice in place."""
-        if method == self.method or (method != self.fallback and self.method != AUTO):
-            return self
-        return replace(self, method=method, options={}, fallback=None if method == self.fallback else self.fallback)
+        return self if method == self.method else replace(self, method=method, options={})
 
     @property
     def budget_cost(self) -> int:
@@ -223,7 +209,7 @@ class Policy:
         if not isinstance(record, Mapping):
             raise PolicyError("policy", f"The policy is {_shown(record)}.", "It must be a JSON object.")
         _known(record, cls, "A policy")
-        nullable = {"utility_tolerance"}
+        nullable = {"max_accuracy_drop"}
         given = {name: value for name, value in record.items() if value is not None or name in nullable}
         read = {name: _read(name, value, methods) for name, value in given.items()}
         return cls(**{"method": AUTO, **read})
@@ -241,10 +227,16 @@ def method_by_rule(samples: int, features: int, provable: bool) -> tuple[str, st
     return "retrain", "On this model newton has no proof, so it is trained again."
 
 
-GONE = {
-    "collect_seconds": "Set cadence_seconds: all deletions of a model share its next update.",
+GONE: Mapping[str, str] = {
+    "cadence_seconds": "Set batch, in seconds.",
+    "collect_seconds": "Set batch: all deletions of a model share its next update.",
+    "min_guarantee": "Set guarantee: it is the least that may be published.",
+    "on_exhausted": "Set fallback, to retrain or hold: it holds for an exhausted budget too.",
+    "on_suppressed": "Set leave_out_forgotten in the registration, to true or false.",
     "on_unchecked_feed": "Leave it out: the admission check drop of expunge-connect refuses what it cannot compare.",
     "requests_per_month": "Leave it out: a method that is not named is chosen by the counts of samples and features.",
+    "retrain_every_seconds": "Set retrain_every, in seconds.",
+    "utility_tolerance": "Set max_accuracy_drop.",
 }
 """fields of former releases, and what takes their place"""
 
@@ -268,8 +260,6 @@ def _read(name: str, value: object, methods: Collection[str] | None) -> Any:
             hint = f"Leave the method out. {RULE}"
             raise PolicyError(name, "method is 'auto', which is no method.", hint)
         return value if methods is None else _one_of(name, value, methods)
-    if name == "fallback":
-        return _one_of(name, value, ("retrain",))
     if name == "options":
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise PolicyError(name, f"{name} is {_shown(value)}.", "It must be a JSON object of the method's fields.")
@@ -293,13 +283,11 @@ def _calibration(value: object) -> Calibration:
 
 
 _CHOICES: dict[str, type[StrEnum]] = {
-    "min_guarantee": Guarantee,
     "guarantee": Guarantee,
     "granularity": Granularity,
     "reference": Reference,
-    "on_exhausted": OnExhausted,
+    "fallback": Fallback,
     "complete_when": CompleteWhen,
-    "on_suppressed": ForgottenInRecipe,
 }
 
 
@@ -400,17 +388,17 @@ def next_action(policy: Policy, budget: Budget, queue: Queue, clock: Clock) -> A
 
 
 def _at_exhaustion(policy: Policy, queue: Queue) -> Action:
-    if policy.on_exhausted is OnExhausted.HOLD:
+    if policy.fallback is Fallback.HOLD:
         return Action("hold" if queue.waiting else "nothing")
     return Action("nothing" if queue.retraining else "retrain")
 
 
 def _opens_at(policy: Policy, queue: Queue, clock: Clock) -> int:
-    """Return when the cadence allows the next update; a deadline opens it earlier, a day and two retrains ahead.
+    """Return when the batch allows the next update; a deadline opens it earlier, a day and two retrains ahead.
 
     That is time enough to retrain, to retrain once more should the update be refused, and to repair what failed.
     """
     if queue.released_at is None:
         return clock.now
-    opens = queue.released_at + policy.cadence_seconds * SECOND
+    opens = queue.released_at + policy.batch * SECOND
     return opens if queue.due_at is None else min(opens, queue.due_at - REPAIR - 2 * clock.retrain_takes)

@@ -10,7 +10,7 @@ import torch
 
 from expunge.workers.runtime.model import Bench
 from unlearning.accounting.certificate import Guarantee
-from unlearning.accounting.policy import Granularity, OnExhausted, Policy
+from unlearning.accounting.policy import Granularity, Policy
 from unlearning.bounds.calibration import Design
 from unlearning.bounds.minimiser import Minimiser
 from unlearning.methods import NAMES, load, package_of
@@ -50,21 +50,8 @@ def guarantee_of(policy: Policy, problem: Problem, method: Method) -> Guarantee:
         return Guarantee.EXACT
     why = _impossible(bound_of(method, Guarantee.PROVED), problem)
     asked = policy.guarantee or (Guarantee.PROVED if why is None and package is None else Guarantee.NONE)
-    if asked.satisfies(policy.min_guarantee):
-        _require_possible(asked, policy, problem, method, why)
-        return asked
-    what = (
-        f"The policy requires the guarantee {policy.min_guarantee.value}; {policy.method} on this model has "
-        f"{asked.value}."
-    )
-    if package is not None:
-        hint = f"To take the word of {package}, its package, register with --guarantee {policy.min_guarantee.value}."
-        raise Refused(what, hint)
-    if policy.min_guarantee in MEASURED:
-        raise Refused(what, f"Ask for it: guarantee {policy.min_guarantee.value}. Or use retrain.")
-    if why is None:
-        raise Refused(what, "Use retrain, or require less.")
-    raise Refused(f"{what} {why.what}", why.hint)
+    _require_possible(asked, policy, problem, method, why)
+    return asked
 
 
 def require_closed_form(method: Method, problem: Problem, examples: Examples) -> None:
@@ -91,16 +78,16 @@ def require_needs(policy: Policy, method: Method, recipe: Recipe) -> None:
             f"The recipe gives weights, and {policy.method} trains the model itself, in its own order.",
             "Leave weights out, or choose retrain.",
         )
-    if recipe.weights is not None and recipe.train is None and (method.exact or policy.fallback is not None):
+    if recipe.weights is not None and recipe.train is None and (method.exact or policy.falls_back):
         raise Refused(
             "The model was trained elsewhere, so it cannot be trained again here: another training would replace it.",
-            "Choose newton or safe, without the fallback retrain; or leave out weights and let the recipe train.",
+            "Choose newton or safe with the fallback hold; or leave out weights and let the recipe train.",
         )
-    if recipe.vectors_for is not None and isinstance(method, KeepsVectors) and policy.fallback != "retrain":
+    if recipe.vectors_for is not None and isinstance(method, KeepsVectors) and not policy.falls_back:
         raise Refused(
             f"{policy.method} keeps a vector for a part of the people alone (vectors_for), and nothing would forget "
             "the others.",
-            "Register with --fallback retrain, or leave vectors_for out.",
+            "Register with the fallback retrain, or leave vectors_for out.",
         )
     trained_here = recipe.weights is None or recipe.trajectory is not None or recipe.training.converge is not None
     if Need.TRAJECTORY not in method.needs or trained_here:
@@ -131,8 +118,7 @@ def may_claim_without_her(policy: Policy, guarantee: Guarantee, recipe: Recipe) 
     """Tell whether a version of the generation, or of the retrain that follows it, claims ``proved`` or ``exact``."""
     if guarantee in (Guarantee.PROVED, Guarantee.EXACT):
         return True
-    exhausted = guarantee in MEASURED and policy.on_exhausted is OnExhausted.RETRAIN
-    return recipe.weights is None and (exhausted or policy.fallback == "retrain")
+    return recipe.weights is None and policy.falls_back
 
 
 def design_of(policy: Policy, people: int) -> Design:

@@ -182,8 +182,9 @@ def _policy_changed(session: Session, report: RestoreReport, body: Said) -> bool
     model = session.get(Model, body["model"])
     if model is None or model.status not in SERVED:
         return False
-    apply_policy(session, model, {name: value for name, value in body["changed"].items() if name in CHANGEABLE})
-    return True
+    known = {name: value for name, value in body["changed"].items() if name in CHANGEABLE}  # a log may be older
+    apply_policy(session, model, known)
+    return bool(known)
 
 
 _OF_REQUESTS = (

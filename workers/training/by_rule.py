@@ -49,7 +49,7 @@ def _provable(settings: Settings, job: Preparation, loaded: recipes.Loaded) -> b
 
     Raises Refused for a recipe that no method can open.
     """
-    asked = replace(job.policy, method="newton", guarantee=None, min_guarantee=Guarantee.NONE)
+    asked = replace(job.policy, method="newton", guarantee=None)
     bench = set_up(settings, job.tenant_id, job.recipe, loaded, asked)
     try:
         require_needs(asked, bench.method, bench.recipe)

@@ -38,7 +38,6 @@ from expunge.workers.runtime.process import Process
 from expunge.workers.storage import manifest
 from expunge.workers.training.admission import left_out
 from unlearning.accounting.certificate import Guarantee
-from unlearning.accounting.policy import ForgottenInRecipe
 from unlearning.methods.recollection import room
 from unlearning.model.method import Method
 from unlearning.recipe import Recipe, on_both_sides
@@ -109,8 +108,8 @@ def admit(
     """Return the samples to train on, and how many samples each request keeps out.
 
     Imported weights were trained on everyone, so nobody can be left out; the method forgets them instead. Raises
-    Refused where nobody is left, where the policy refuses a registration that brings people back, and where an
-    admission check does.
+    Refused where nobody is left, where the registration does not say what becomes of people whom it brings back, and
+    where an admission check does.
     """
     storage, people = process.storage, {name for names in bench.recipe.samples.people.distinct() for name in names}
     not_admitted = frozenset(
@@ -123,7 +122,8 @@ def admit(
             done = suppressions.effective(session, job.tenant_id)
             under_hold &= ~everyone.named(_names([each for each in entries if each.request_id in done]))
         before = _before_registration(session, job)
-    if not job.retrains and job.policy.on_suppressed is ForgottenInRecipe.REFUSE:
+        asks = not job.retrains and not session.get_one(Model, job.model_id).leave_out_forgotten
+    if asks:
         _require_nobody_returns(everyone, [each for each in entries if each.request_id in before], under_hold)
     if bench.recipe.weights is not None:
         _require_nobody_left_out(everyone, not_admitted - _names(entries), under_hold)

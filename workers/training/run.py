@@ -61,6 +61,7 @@ from expunge.workers.training.parallel import VectorUnits, divisible
 from expunge.workers.training.start import Begun, Ended, again, begin, shown
 from expunge.workers.update.draft import write_draft
 from unlearning.accounting.certificate import Guarantee, Reference
+from unlearning.accounting.policy import RETRAIN
 from unlearning.model.method import KeepsVectors
 from unlearning.quality.probe import probe
 from unlearning.types import (
@@ -164,17 +165,16 @@ def _made_ready(process: Process, job: Preparation, watch: Stopwatch) -> Prepare
 
 def _switched(database: Database, job: Preparation, why: Ineffective) -> Preparation:
     """Make the policy's fallback the generation's method, also for a worker that continues the preparation."""
-    fallback = job.policy.fallback
-    if fallback is None:  # _prepared has refused already
+    if not job.policy.falls_back:  # _prepared has refused already
         raise why
     with database.write() as session:
         fence(session, job.lease)
         generation = generation_of(session, job)
-        switched = {"from": generation.method, "to": fallback, "why": without_numbers(why.what)}
-        generation.method, generation.manifest = fallback, (generation.manifest or {}) | {"switched": switched}
+        switched = {"from": generation.method, "to": RETRAIN, "why": without_numbers(why.what)}
+        generation.method, generation.manifest = RETRAIN, (generation.manifest or {}) | {"switched": switched}
         kind, instead = "preparation.switched", job.policy.method
-        record(session, job.tenant_id, kind, model_id=job.model_id, method=fallback, instead=instead)
-    return replace(job, policy=job.policy.in_force(fallback))
+        record(session, job.tenant_id, kind, model_id=job.model_id, method=RETRAIN, instead=instead)
+    return replace(job, policy=job.policy.in_force(RETRAIN))
 
 
 def generation_of(session: Session, job: Preparation) -> Generation:
@@ -277,7 +277,7 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
             return begun.units.completed(progress) if done else Ended.PUT_OFF
         made = bench.method.prepare(bench.problem, begun.examples, begun.learned, progress)
     except (Ineffective, Unsuited) as error:
-        if isinstance(error, Ineffective) and job.policy.fallback is not None:
+        if isinstance(error, Ineffective) and job.policy.falls_back:
             raise
         raise Refused(error.what, f"{error.hint} {MEASURES}") from None
     _keep_vectors(process.storage, job, made)
@@ -317,7 +317,7 @@ def bring_into_service(process: Process, job: Preparation, prepared: Prepared, w
 def _accuracy_fell(job: Preparation, draft: Draft, leaving: Departure) -> bool:
     """Return whether a retrain loses more accuracy than the policy allows."""
     before = None if leaving.replaced is None else leaving.replaced.holdout_accuracy
-    tolerance = job.policy.utility_tolerance
+    tolerance = job.policy.max_accuracy_drop
     return tolerance is not None and before is not None and before - draft.accuracy > tolerance
 
 

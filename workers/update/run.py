@@ -359,13 +359,13 @@ def _recipe_samples(claim: Deletions, bench: Bench, settings: Settings) -> Sampl
 
 def _too_bad(claim: Deletions, current: Current, certified: Certified) -> bool:
     """Return whether the holdout accuracy of the published weights fell by more than the policy allows."""
-    tolerance, before = claim.policy.utility_tolerance, current.version.holdout_accuracy
+    tolerance, before = claim.policy.max_accuracy_drop, current.version.holdout_accuracy
     return tolerance is not None and before is not None and before - certified.accuracy > tolerance
 
 
 def _or_retrain(claim: Deletions, sealer: Sealer, why: Blocked) -> Result:
-    """Return ``why``; or, where the policy's fallback is a retrain and that helps, wait for the retrain."""
-    if claim.policy.fallback != "retrain" or why.reason not in RETRAIN_HELPS:
+    """Return ``why``; or, where the policy falls back to a retrain and that helps, wait for the retrain."""
+    if not claim.policy.falls_back or why.reason not in RETRAIN_HELPS:
         return why
     facts = {name: value for name, value in why.facts.items() if name != "cause"}
     note = {"method": "retrain", "why": why.facts.get("cause", why.reason), **facts}

@@ -49,14 +49,14 @@ class Demand:
 
     min_guarantee: Guarantee
     requests_per_month: float
-    cadence_seconds: int = 0
+    batch: int = 0
 
     @property
     def updates(self) -> float:
         """Return the updates a month, where each serves everyone who waits."""
-        if self.cadence_seconds == 0:
+        if self.batch == 0:
             return self.requests_per_month
-        return min(self.requests_per_month, MONTH_SECONDS / self.cadence_seconds)
+        return min(self.requests_per_month, MONTH_SECONDS / self.batch)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def choose(offers: Sequence[Offer], demand: Demand, retraining: float | None) ->
 
 def closing(offers: Sequence[Offer], demand: Demand, retraining: float | None) -> str:
     """Return the sentence that ends the advice: what to do, with figures."""
-    nightly = Demand(demand.min_guarantee, demand.requests_per_month, max(demand.cadence_seconds, NIGHT_SECONDS))
+    nightly = Demand(demand.min_guarantee, demand.requests_per_month, max(demand.batch, NIGHT_SECONDS))
     retrain = next((offer for offer in offers if offer.method == "retrain" and offer.update is not None), None)
     if retrain is not None and retrain.update is not None and monthly(retrain, nightly) <= SHORT_SECONDS:
         return f"Retrain nightly: it takes {duration(retrain.update)} and is exact (--method retrain --batch 1d)."

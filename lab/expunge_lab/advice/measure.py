@@ -35,7 +35,7 @@ from expunge.workers.runtime.recipes import Loaded
 from expunge_lab.advice.choice import Offer
 from expunge_lab.advice.growth import Point, scaled
 from unlearning.accounting.certificate import Guarantee
-from unlearning.accounting.policy import Policy
+from unlearning.accounting.policy import Fallback, Policy
 from unlearning.bounds.calibration import Design
 from unlearning.methods import NAMES
 from unlearning.model.parts import require_declared
@@ -207,10 +207,8 @@ def _load_torch(recipe: Recipe) -> None:
 
 
 def _policy_of(scene: Scene, name: str) -> Policy:
-    """Return the policy with that method and its options. What is required is compared afterwards."""
-    fallback = None if scene.policy.fallback == name else scene.policy.fallback
-    options = scene.options.get(name, {})
-    return replace(scene.policy, method=name, options=options, fallback=fallback, min_guarantee=Guarantee.NONE)
+    """Return the policy with that method and its options, and no other in its place where it does not help."""
+    return replace(scene.policy, method=name, options=scene.options.get(name, {}), fallback=Fallback.HOLD)
 
 
 def _checked(scene: Scene, name: str) -> tuple[Bench, Guarantee]:

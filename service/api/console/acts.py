@@ -26,7 +26,7 @@ from expunge.service.models.policy import CHANGEABLE
 from expunge.service.models.retrain_plan import measured_seconds
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
-CHOICES = {"on_exhausted": ("retrain", "hold"), "fallback": ("retrain",), "complete_when": ("published", "served")}
+CHOICES = {"fallback": ("retrain", "hold"), "complete_when": ("published", "served")}
 """the fields of a policy that are chosen from a list"""
 _ARGUMENTS: dict[str, TypeAdapter[str]] = {
     "request_id": TypeAdapter(RequestId),
@@ -59,7 +59,7 @@ def _value(name: str, text: str) -> str | int | float | None:
     if not text or name in CHOICES:
         return text or None
     try:
-        return int(text) if name.endswith("_seconds") else float(text)
+        return int(text) if text.isdecimal() else float(text)
     except ValueError:
         raise ApiProblem(422, "form_incomplete", f"{name} is a number. Nothing was changed.") from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Boolean, CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy import Boolean, CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, false, text
 from sqlalchemy.orm import Mapped, mapped_column, synonym
 
 from expunge.service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
@@ -25,9 +25,11 @@ class Model(Record):
     reason: Mapped[str | None] = mapped_column(Text)
     recipe: Mapped[str] = mapped_column(String(255))
     policy: Mapped[dict[str, Any]]
-    """method, fallback, require, epsilon, delta, noise_std, max_distance, ... as registered
+    """method, fallback, guarantee, epsilon, delta, noise_std, max_distance, ... as registered
     (accounting.policy.Policy)
     """
+    leave_out_forgotten: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
+    """the registration may leave out people who asked before it, and whom its recipe still names"""
     current_id: Mapped[str | None] = mapped_column(Id)
     generation_id: Mapped[int | None] = mapped_column(Serial)
     """the generation of the current version; while preparing, the generation being prepared"""

@@ -75,7 +75,7 @@ def add(
     }
     named |= {"epsilon": epsilon, "fallback": fallback, "batch": batch, "retrain_every": retrain_every}
     if leave_out_forgotten:
-        named["on_suppressed"] = "leave_out"
+        named["leave_out_forgotten"] = True
     with connect() as client:
         answer = client.post("/v1/models", body | _policy(named, fields))
         if wait:
@@ -267,16 +267,11 @@ def _show(record: dict[str, Any]) -> None:
 
 
 def _policy(named: dict[str, Any], fields: list[str] | None) -> dict[str, Any]:
-    """Return the fields of a policy: those of the options that were given, under the API's names, then --set."""
+    """Return the fields of a policy: those of the options that were given, then --set."""
     given = {name: value for name, value in named.items() if value is not None}
-    if (fallback := given.pop("fallback", None)) is not None:
-        given |= {"on_exhausted": fallback, "fallback": "retrain" if fallback == "retrain" else None}
-    if (guarantee := given.pop("guarantee", None)) is not None:
-        given |= {"min_guarantee": guarantee}
-        given |= {"guarantee": guarantee} if guarantee in ("calibrated", "estimated") else {}
-    for name, field in (("batch", "cadence_seconds"), ("retrain_every", "retrain_every_seconds")):
+    for name in ("batch", "retrain_every"):
         if name in given:
-            given[field] = _seconds(given.pop(name))
+            given[name] = _seconds(given[name])
     return given | dict(map(_field, fields or []))
 
 

@@ -32,13 +32,13 @@ class PolicyChange(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"complete_when": "served"}]})
 
-    on_exhausted: Literal["retrain", "hold"] | None = None
-    fallback: Literal["retrain"] | None = Field(default=None, description="null: none")
-    cadence_seconds: _Seconds | None = None
-    retrain_every_seconds: _Seconds | None = None
+    fallback: Literal["retrain", "hold"] | None = None
+    batch: _Seconds | None = None
+    collect_seconds: _Seconds | None = None
+    retrain_every: _Seconds | None = None
     complete_when: Literal["published", "served"] | None = None
     threshold: _Number | None = None
-    utility_tolerance: _Number | None = Field(default=None, description="null: no gate")
+    max_accuracy_drop: _Number | None = Field(default=None, description="null: no gate")
 
     @model_validator(mode="before")
     @classmethod

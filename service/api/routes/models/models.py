@@ -77,9 +77,12 @@ class Registration(BaseModel):
     method: Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,32}$")] | None = Field(
         default=None, description="auto, the default: preparation chooses once, by the counts of samples and features"
     )
-    fallback: Literal["retrain"] | None = None
-    min_guarantee: _GUARANTEES | None = None
-    guarantee: _GUARANTEES | None = None
+    fallback: Literal["retrain", "hold"] | None = Field(
+        default=None, description="what happens where the method cannot go on; retrain is the default"
+    )
+    guarantee: _GUARANTEES | None = Field(
+        default=None, description="the least that may be published; calibrated and estimated only where they are named"
+    )
     calibration: CalibrationSettings | None = None
     epsilon: _Number | None = None
     delta: _Number | None = None
@@ -88,16 +91,18 @@ class Registration(BaseModel):
     granularity: Literal["subject", "sample"] | None = None
     reference: Literal["renormalised", "fixed-denominator"] | None = None
     threshold: _Number | None = None
-    on_exhausted: Literal["retrain", "hold"] | None = None
     complete_when: Literal["published", "served"] | None = None
-    on_suppressed: Literal["refuse", "leave_out"] | None = Field(
-        default=None, description="samples of people who asked to be forgotten before this registration"
+    leave_out_forgotten: StrictBool = Field(
+        default=False,
+        description="leave out people who asked to be forgotten before this registration; false: it is refused",
     )
-    cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = None
-    retrain_every_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
+    batch: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
+        default=None, description="the least time between updates, in seconds; a legal deadline comes first"
+    )
+    retrain_every: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
         default=None, description="how often to train again on the recipe's present data; 0: when somebody asks"
     )
-    utility_tolerance: _Number | None = None
+    max_accuracy_drop: _Number | None = None
     options: _Options = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -109,7 +114,7 @@ class Registration(BaseModel):
 
     def policy(self) -> Policy:
         """Return the policy. Raises ApiProblem (422) that names the field and what is allowed, not the value."""
-        record = self.model_dump(exclude={"name", "recipe"}, exclude_unset=True)
+        record = self.model_dump(exclude={"name", "recipe", "leave_out_forgotten"}, exclude_unset=True)
         try:
             return Policy.from_json(record, NAMES)
         except PolicyError as error:
@@ -136,7 +141,14 @@ def create(body: Registration, service: Running, caller: Admin, response: Respon
     policy = body.policy()
     require_recipe(recipes_of(service.settings.recipes, caller.tenant_id), body.recipe)
     with service.database.write() as session:
-        model = register(session, caller.tenant_id, body.name, body.recipe, policy)
+        model = register(
+            session,
+            caller.tenant_id,
+            body.name,
+            body.recipe,
+            policy,
+            leave_out_forgotten=body.leave_out_forgotten,
+        )
         view = model_view(session, model)
     service.notify([model.id])
     response.headers["Location"] = f"{_PATH}/{model.name}"
