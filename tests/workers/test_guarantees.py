@@ -26,7 +26,7 @@ from unlearning.types import ForgetSet, State
 
 LOOSE = {"noise_std": 10.0, "max_distance": 1.0}
 FLOATING = {"feature_norm": 4.0, "precision": "float64", "fraction": 0.9}
-BALL = {"radius": 5.0, "threshold": None}
+BALL = {"radius": 5.0}
 SERVED: dict[str, tuple[str, str, dict[str, Any], Guarantee]] = {
     "retrain": ("steps", "retrain", {}, Guarantee.EXACT),
     "late": ("steps", "late", {}, Guarantee.EXACT),
@@ -338,7 +338,7 @@ def test_the_dry_run_shows_an_accuracy_that_noise_destroys(world: World) -> None
 
 
 def test_a_refused_release_tells_the_log_no_number(world: World) -> None:
-    model_id = world.live("descent", "newton", options={"threshold": None, "iterations": 1, "residual": 1e-12})
+    model_id = world.live("descent", "newton", threshold=1e9, options={"iterations": 1, "residual": 1e-12})
     request = world.delete("p3")
     world.work(model_id)
     assert world.request(request).reason == "needs_retrain"
