@@ -58,7 +58,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source, source / "client")
     venv.create(environment, with_pip=False, symlinks=True)
     (site,) = environment.glob("lib/python*/site-packages")
-    (site / "libraries.pth").write_text("\n".join(each for each in sys.path if each.endswith("site-packages")))
+    for each in (each for library in sys.path if library.endswith("site-packages") for each in Path(library).iterdir()):
+        ours = each.name.startswith(("expunge", "__editable__")) or each.suffix == ".pth"
+        if not ours and not (site / each.name).exists():
+            (site / each.name).symlink_to(each)
     run("-m", "pip", "install", "-q", "--no-deps", "--target", site, *folder.glob("expunge*.whl"))
     program = environment / "bin" / "expunge"  # as pip writes it where it installs into its own environment
     program.write_text(
