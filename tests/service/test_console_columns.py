@@ -15,7 +15,7 @@ from expunge.service.audit.log import integrate
 from expunge.service.audit.signed_note import Signer
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import PhaseSeconds, Task, WebhookDelivery
-from expunge.service.models.tallies import tally
+from expunge.service.models.counters import tally
 from expunge.service.requests.status import settle
 from expunge.service.requests.webhooks import WebhookEvent, add_endpoint
 from tests.service.conftest import Login

@@ -45,13 +45,13 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.infra.time import SECOND
 from expunge.service.models import consumers
+from expunge.service.models.counters import tally
 from expunge.service.models.figures import FOLDER as FIGURES
 from expunge.service.models.figures import Figures
 from expunge.service.models.restore_guard import Guard, PutBack, unconfirmed
 from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.models.swept_files import UNPURGED, note, note_deleted
 from expunge.service.models.swept_files import sweep as sweep_store
-from expunge.service.models.tallies import tally
 from expunge.service.queue import alive, alive_at, drawn
 from expunge.service.requests import legal_holds as holds
 from expunge.service.requests.deadlines import announce_due_soon

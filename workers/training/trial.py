@@ -26,9 +26,9 @@ from expunge.workers.runtime.model import OpenModel
 from expunge.workers.storage.manifest import SampleIndex
 from unlearning.columns import Column
 from unlearning.model.fit import Phase
-from unlearning.model.own_code.own_training import WHOLE, Fitted
 from unlearning.model.parts import samples_read
 from unlearning.model.training import Whole
+from unlearning.model.user_code.own_training import WHOLE, Fitted
 from unlearning.types import Examples, Refused, Tensors, silent
 
 PEOPLE, EACH, SHARE = 8, 32, 0.1
