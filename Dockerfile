@@ -11,6 +11,7 @@ RUN /opt/expunge/bin/pip install --extra-index-url "${TORCH_INDEX}" -r requireme
         "$(grep '^obstore==' requirements-dev.lock)"
 COPY pyproject.toml README.md LICENSE ./
 COPY client client
+COPY examples examples
 COPY expunge expunge
 COPY unlearning unlearning
 COPY service service
@@ -34,4 +35,4 @@ USER 10001
 WORKDIR /var/lib/expunge
 EXPOSE 8750
 ENTRYPOINT ["expunge"]
-CMD ["api"]
+CMD ["run", "api"]

@@ -18,9 +18,8 @@ demo: $(VENV)/.runtime
 	@$(BIN)/python -u examples/digits/demo.py
 
 # a folder of your own, which git ignores; it starts with the examples
-recipes:
-	@mkdir $@
-	@cp -R $(addprefix examples/,batchnorm digits mnist recommender scattering tabular text) $@/
+recipes: | $(VENV)/.runtime
+	@$(BIN)/expunge init $@
 
 up: $(VENV)/.runtime | recipes
 	@$(BIN)/expunge up

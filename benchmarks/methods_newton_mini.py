@@ -33,16 +33,16 @@ from unlearning.methods.retrain import Retrain
 from unlearning.model.convex import distance_bound
 from unlearning.model.method import Method
 from unlearning.model.training import train
-from unlearning.quality.distance_left import calibration_sets, distance_left
+from unlearning.quality.distance_left import calibration_sets, distance_left, with_distance_left
 from unlearning.quality.simulate import left_by
-from unlearning.types import Examples, ForgetSet, Learned, Refused, State
+from unlearning.types import Examples, ForgetSet, Learned, Refused, State, Vectors
 
 MNIST = Path(os.environ.get("EXPUNGE_MNIST", Path(__file__).parents[2] / "shared" / "data" / "mnist10k"))
 REPEATS = 7
 SHARES = (0.1, 0.25, 0.5, 1.0)
 """k/T"""
 DAMPINGS = (0.0, 0.1, 1.0, 10.0)
-REPEATED = Newton(steps=10, gradient_norm=1e-9, threshold=None)
+REPEATED = Newton(steps=10, gradient_norm=1e-9)
 Row = dict[str, object]
 
 
@@ -95,7 +95,7 @@ def rows() -> Iterator[Row]:
 def newton_rows(name: str, recipe: Recipe) -> Iterator[Row]:
     """One step at a relative residual of 1e-6 over retraining to a gradient norm of 1e-10."""
     scene = Scene.of(recipe)
-    method = Newton(residual=1e-6, threshold=None)
+    method = Newton(residual=1e-6)
     state = method.prepare(scene.problem, scene.examples, scene.learned)
     fast = seconds(lambda: scene.release(method, state))
     cost = statistics.median(fast) / statistics.median(scene.retrain_seconds)
@@ -111,7 +111,7 @@ def proved_rows(name: str, recipe: Recipe) -> Iterator[Row]:
     x, y = recipe.holdout
     plain = [scene.problem.accuracy(w.float(), x, y) for w in (scene.learned.weights, scene.retrained)]
     generator = torch.Generator().manual_seed(0)
-    for label, method in (("one step", Newton(threshold=None)), ("repeated", REPEATED)):
+    for label, method in (("one step", Newton()), ("repeated", REPEATED)):
         state = method.prepare(scene.problem, scene.examples, scene.learned)
         weights = scene.release(method, state).double()
         bound = distance_bound(double, weights, scene.retain)
@@ -129,7 +129,9 @@ def damped_row(damping: float) -> Row:
     recipe = convolutional.recipe()
     problem, examples = Problem(recipe), recipe.samples.examples()
     try:
-        state = Newton(damping=damping, threshold=1e9).prepare(problem, examples, train(problem, examples))
+        method, learned = Newton(damping=damping), train(problem, examples)
+        made = method.prepare(problem, examples, learned)
+        state = with_distance_left(method, problem, examples, learned, made, vectors=Vectors({}), threshold=1e9)
     except Refused as error:
         return row(f"newton digits convolutional, damping {damping:g}", None, "reported", refused=str(error))
     report = state.facts["report"]
@@ -142,7 +144,7 @@ def lissa_rows() -> Iterator[Row]:
     scene = Scene.of(digits())
     products = {}
     for solver, depth in (("conjugate-gradients", 1), ("lissa", 2000)):
-        method = Newton(solver=solver, residual=1e-4, lissa_depth=depth, threshold=None)
+        method = Newton(solver=solver, residual=1e-4, lissa_depth=depth)
         state = method.prepare(scene.problem, scene.examples, scene.learned)
         done = method.forget(scene.problem, state, scene.forget, scene.retain, torch.Generator())
         products[solver] = done.evidence["steps"]
@@ -157,7 +159,7 @@ def mini_rows(name: str, recipe: Recipe) -> Iterator[Row]:
     total = len(scene.learned.trajectory or ())
     for share in SHARES:
         for products in ("exact", "secant"):
-            method = Mini(steps=max(1, round(share * total)), products=products, amplification=1e9, threshold=None)
+            method = Mini(steps=max(1, round(share * total)), products=products, amplification=1e9)
             state = method.prepare(scene.problem, scene.examples, scene.learned)
             fast = seconds(lambda m=method, s=state: scene.release(m, s))
             cost = statistics.median(fast) / statistics.median(scene.retrain_seconds)

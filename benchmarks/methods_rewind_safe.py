@@ -59,7 +59,7 @@ def rewind_rows(steps: int = 200, repeats: int = 5) -> Iterator[Row]:
     reference = retrain.forget(problem, prepared, forget, retain, GENERATOR).state.weights
     untouched = distance(learned.weights, reference)
     for share in SHARES:
-        method = Rewind(fraction=share, calibration_count=0)
+        method = Rewind(fraction=share)
         state = method.prepare(problem, examples, learned)
         slow, fast = [], []
         for _ in range(repeats):
@@ -90,7 +90,7 @@ def proved_rows(forgotten: int = 14, draws: int = 5) -> Iterator[Row]:
     retrained = train(problem.double(), examples, omit=gone.tolist()).weights
     generator = torch.Generator().manual_seed(3)
     for share in SHARES:
-        method = Rewind(fraction=share, feature_norm=1.0, precision="float64", calibration_count=0)
+        method = Rewind(fraction=share, feature_norm=1.0, precision="float64")
         start = method.prepare(problem, examples, learned)
         done = method.forget(problem, start, forget, examples.without(gone), GENERATOR).state
         bound = method.bound(Guarantee.PROVED).descent(problem, done, {}).distance()
@@ -116,7 +116,7 @@ def proved_rows(forgotten: int = 14, draws: int = 5) -> Iterator[Row]:
 def vacuous_rows() -> Iterator[Row]:
     """Where the bound says nothing: clipped softmax gradients, and measured constants on a network."""
     problem, examples, learned = trained(Training(epochs=20, learning_rate=1.0, sample_clip=0.5), linear)
-    method = Rewind(fraction=0.8, feature_norm=1.0, precision="float64", calibration_count=0)
+    method = Rewind(fraction=0.8, feature_norm=1.0, precision="float64")
     start = method.prepare(problem, examples, learned)
     gone = torch.arange(14)
     forget = ForgetSet(frozenset(examples.only(gone).people), tuple(gone.tolist()))
@@ -169,7 +169,7 @@ def safe_rows() -> Iterator[Row]:
     sets = [order[i * PER_ROUND : (i + 1) * PER_ROUND].sort().values for i in range(ROUNDS)]
     accuracy = {}
     for mode in ("freeze", "keep"):
-        method = Safe(mode=mode, calibration_count=0)
+        method = Safe(mode=mode)
         state = method.prepare(problem, examples, learned)
         seconds, weights = [], []
         for gone in sets:
@@ -192,7 +192,7 @@ def safe_update_rows(seeds: int = 3) -> Iterator[Row]:
     """One update: accuracies and distance left, the mean over random sets."""
     problem, examples, learned = trained(Training(epochs=40, batch_size=64, learning_rate=0.5))
     for share, reach in ((0.01, 0.1), (0.05, 0.1), (0.2, 0.1), (0.2, 0.3)):
-        method = Safe(reach=reach, calibration_count=0)
+        method = Safe(reach=reach)
         start = method.prepare(problem, examples, learned)
         found: list[dict[str, float]] = []
         for seed in range(seeds):
@@ -218,7 +218,7 @@ def safe_step_rows(orders: int = 3) -> Iterator[Row]:
     """
     problem, examples, learned = trained(Training(epochs=40, batch_size=64, learning_rate=0.5))
     for mode, step, strength in product(("freeze", "keep"), ("share", "published"), (1.0, 1000.0)):
-        method = Safe(mode=mode, step=step, strength=strength, calibration_count=0)
+        method = Safe(mode=mode, step=step, strength=strength)
         found = [streamed(method, problem, examples, learned, seed) for seed in range(orders)]
         means = {name: 100 * statistics.mean(each[name] for each in found) for name in found[0]}
         name = f"safe {mode}, step={step}, lambda={strength:g}: retained - forgotten accuracy at round 20"

@@ -149,7 +149,7 @@ def proved(name: str, recipe: ul.Recipe, cap: float, noise: float, asked: float)
     label = f"{name}: an update of {len(gone)} people"
     for residual, said in ((0.1, f"{label}, first solve to a residual of 0.1"), (Newton.residual, label)):
         with counted() as update:
-            method = Newton(threshold=None, residual=residual)
+            method = Newton(residual=residual)
             done = method.forget(problem, State(w), forget, kept, torch.Generator())
             weights = bound.refine(problem, done.state.weights, kept, cap)
             reached = bound.distance(problem, replace(done, state=State(weights)), kept, {})

@@ -54,9 +54,9 @@ def rows() -> Iterator[Row]:
         return
     problem, examples, learned = trained()
     start = time.process_time()
-    state = Recollection(threshold=1.0).prepare(problem, examples, learned)
+    state = Recollection().prepare(problem, examples, learned)
     fast = time.process_time() - start
-    everyone = Recollection(threshold=1.0, carried_by="everyone").prepare(problem, examples, learned)
+    everyone = Recollection(carried_by="everyone").prepare(problem, examples, learned)
     for share in DESIGN:
         yield distance_row(problem, examples, (state, everyone), share)
     yield paper_row()
@@ -97,7 +97,7 @@ def paper_row() -> Row:
     """The published vectors after the 100 epochs of the paper's section 5.1, beside the figure that it gives there."""
     share, published = PAPER
     problem, examples, learned = trained(EPOCHS[1])
-    state = Recollection(threshold=1.0, carried_by="everyone", calibration_count=1).prepare(problem, examples, learned)
+    state = Recollection(carried_by="everyone").prepare(problem, examples, learned)
     drawn = [distances(problem, examples, (state,), share, seed) for seed in range(DRAWS)]
     before, after = zip(*drawn, strict=True)
     name = f"recollection, MNIST-1,000, {EPOCHS[1]} epochs, {share:.0%} deleted: published vectors' distance"
@@ -108,8 +108,7 @@ def network_rows() -> Iterator[Row]:
     """What is left of the distance, by our vectors and by the published ones, on a network."""
     problem, examples, learned = network()
     states = tuple(
-        Recollection(threshold=1.0, carried_by=chosen).prepare(problem, examples, learned)
-        for chosen in ("others", "everyone")
+        Recollection(carried_by=chosen).prepare(problem, examples, learned) for chosen in ("others", "everyone")
     )
     for share in (0.01, 0.05, 0.20):
         drawn = [distances(problem, examples, states, share, seed) for seed in range(NETWORK_DRAWS)]

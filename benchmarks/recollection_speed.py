@@ -89,7 +89,7 @@ def check_rows() -> Iterator[Row]:
     for name, model in (("softmax regression", softmax), ("network", network)):
         case = trained(model, 150, replace(PAPER, epochs=8, weight_decay=1e-3))
         slow = loop(case, range(case.count)).vectors
-        published = Recollection(threshold=math.inf, carried_by="everyone")
+        published = Recollection(carried_by="everyone")
         state = published.prepare(case.problem, case.examples, case.learned)
         exact = torch.stack([state.vectors[person] for person in case.examples.people])
         full = RecollectionSketch(rank=150, oversampling=1.0)

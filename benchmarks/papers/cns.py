@@ -54,7 +54,7 @@ class Size:
 
     def method(self, radius: float | None = RADIUS) -> Newton:
         """Return the step. The damping is the paper's, except where the tests' few images need more."""
-        return Newton(damping=self.damping, radius=radius, residual=0.05, precision="float32", threshold=None)
+        return Newton(damping=self.damping, radius=radius, residual=0.05, precision="float32")
 
 
 FULL = Size(lambda: mnist().first(6000), gone=100, per_step=100, epochs=10)

@@ -64,7 +64,7 @@ DELTAGRAD = {0.05: 0.78, 0.10: 0.73, 0.15: 0.67}
 SHARES = tuple(PUBLISHED)
 K = 10
 TRAINING = Training(epochs=20, batch_size=64, learning_rate=0.01, weight_decay=0.005)
-EXACT = Mini(epochs=K, amplification=1e9, threshold=None)
+EXACT = Mini(epochs=K, amplification=1e9)
 SECANT = replace(EXACT, products="secant", pairs=2)
 DIFFERS = "4,000 images, 20 epochs, batches of 64: the paper does not say; tested on 2,000 images"
 RETRAINED, UNTOUCHED, OURS, LBFGS = "retraining", "doing nothing", "mini", "mini, L-BFGS"

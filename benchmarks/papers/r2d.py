@@ -369,7 +369,7 @@ class Run:
     def errors(self, share: float, noise: float) -> dict[str, float]:
         """Return the errors of an update that repeats ``share`` of the training, and its CPU seconds."""
         problem, examples = self.scene.problem, self.scene.examples
-        method = Rewind(fraction=share, calibration_count=0)
+        method = Rewind(fraction=share)
         state = method.prepare(problem, examples, self.scene.learned)
         forget, stay = self.scene.forget_set(self.gone), examples.without(self.gone)
         done: list[State] = []

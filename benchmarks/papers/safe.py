@@ -30,7 +30,7 @@ PAPER = Paper(
     "93 % on a class for the model that was retrained without it; such a model has 0 by construction.",
     seconds=120,
 )
-PUBLISHED = Safe(mode="keep", step="published", strength=1000.0, calibration_count=0)
+PUBLISHED = Safe(mode="keep", step="published", strength=1000.0)
 """the paper's K = 2.5, T = 20 and lambda = 1000 for MNIST"""
 SETTING = "8,000 of 60,000 images, 53 a round for 400, 4 epochs with momentum for 20 with Adam, 3 seeds for 10"
 GENERATOR = torch.Generator().manual_seed(0)

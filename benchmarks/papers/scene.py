@@ -22,7 +22,7 @@ VECTORS = f'{TEST_SPLIT}; `carried_by="everyone"`'
 """what differs where a row uses the published vectors in place of the default ones"""
 SOFTMAX = Training(epochs=50, learning_rate=0.05, decay=0.995, clip=10.0, weight_decay=1e-6)
 NETWORK = replace(SOFTMAX, epochs=20, batch_size=64)
-METHOD = Recollection(threshold=1e9, carried_by="everyone", calibration_count=1)
+METHOD = Recollection(carried_by="everyone")
 
 
 @dataclass(frozen=True)

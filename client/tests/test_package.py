@@ -1,4 +1,4 @@
-"""The client's package beside the product's."""
+"""The client's package and the product's."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def _options(text: str) -> Mapping[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="expunge audit epsilon", description=__doc__)
+    parser = argparse.ArgumentParser(prog="expunge lab attack", description=__doc__)
     parser.add_argument("--recipe", required=True, help="a recipe's file or folder")
     parser.add_argument("--tenant", help="leave out everybody whom this tenant's requests name; reads the database")
     parser.add_argument("--methods", default="all", help=f"all, or some of {','.join(NAMES)}")

@@ -46,9 +46,6 @@ from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, ForgetSet, Forgotten, RecipeError, Refused, silent
 
-ANY_DISTANCE_LEFT = 1e9
-"""evaluation measures what registration would refuse: that is what it is for"""
-
 
 @dataclass(frozen=True)
 class Request:
@@ -189,7 +186,7 @@ def _request(given: argparse.Namespace) -> Request:
         "noise_std": given.noise_std,
         "max_distance": given.max_distance,
     }
-    shared |= {"guarantee": given.guarantee, "fallback": "hold", "threshold": ANY_DISTANCE_LEFT}
+    shared |= {"guarantee": given.guarantee, "fallback": "hold"}
     policies = {
         name: Policy.from_json({**shared, "method": name, "options": options.get(name)}, NAMES) for name in names
     }
@@ -283,7 +280,7 @@ def _stream(text: str | None) -> tuple[int, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="expunge evaluate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="expunge lab evaluate", description=__doc__)
     parser.add_argument("--recipe", required=True, help="a recipe's file or folder")
     parser.add_argument("--tenant", help="leave out everybody whom this tenant's requests name; reads the database")
     parser.add_argument("--forget", default="5%", help="shares of the samples to forget: 5%% or 1%%,5%%")

@@ -28,6 +28,7 @@ from expunge.workers.guarantee.refine import refine
 from expunge.workers.guarantee.register import reference_of, terms_of
 from expunge.workers.runtime.model import opened
 from expunge.workers.runtime.recipes import Loaded
+from expunge_lab import costs
 from expunge_lab.advice import measure as measuring
 from expunge_lab.advice.alarm import alarmed
 from expunge_lab.advice.growth import scaled
@@ -213,18 +214,16 @@ def recipe():
 
 
 def test_a_slow_recipe_ends_in_time_and_its_retraining_is_scaled_up(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A training sleeps 40 times half a millisecond a sample and reports no progress: 8 s for everyone."""
     monkeypatch.setattr(measuring, "time", time)
     monkeypatch.setattr(measuring, "_load_torch", lambda _: None)
     (tmp_path / "slow.py").write_text(SLOW)
     start = time.monotonic()
-    monkeypatch.setenv("EXPUNGE_TRIAL_SECONDS", "0")
-    arguments = [str(tmp_path / "slow.py"), "--measure", "--seconds", "6", "--json", "--device", "cpu"]
-    assert check.main([*arguments, "--methods", "retrain,late"]) == 0
+    arguments = ["--seconds", "6", "--device", "cpu", "--methods", "retrain,late"]
+    found = costs.measured(tmp_path / "slow.py", arguments).to_json()
     assert time.monotonic() - start < 12.0
-    found = json.loads(capsys.readouterr().out)["measured"]
     assert 4.0 < found["retraining_seconds"] < 16.0
     assert all(row["refused"] is None and row["share"] < 1.0 for row in found["methods"])
 

@@ -1,10 +1,9 @@
-"""`expunge audit epsilon`: below every honest claim, above each planted overclaim."""
+"""`expunge lab attack`: below every honest claim, above each planted overclaim."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from expunge.service.cli.commands import evaluate as command
 from expunge.workers.guarantee import certify, noise
 from expunge_client.cli.main import app
 from expunge_lab.audit_epsilon import EXCEEDED, NOTHING, main
@@ -258,11 +256,11 @@ def test_where_nothing_can_be_attacked_it_says_why(
 def test_the_terminal_hands_its_options_and_exit_status_on(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[list[str]] = []
 
-    def run(arguments: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    def attack(arguments: list[str]) -> int:
         called.append(arguments)
-        return subprocess.CompletedProcess(arguments, EXCEEDED)
+        return EXCEEDED
 
-    monkeypatch.setattr(command.subprocess, "run", run)
-    done = CliRunner().invoke(app, ["audit", "epsilon", "--recipe", "here", "--trials", "5"])
+    monkeypatch.setattr("expunge_lab.audit_epsilon.main", attack)
+    done = CliRunner().invoke(app, ["lab", "attack", "--recipe", "here", "--trials", "5", "--json"])
     assert done.exit_code == EXCEEDED
-    assert called[0][1:] == ["-P", "-m", "expunge_lab.audit_epsilon", "--recipe", "here", "--trials", "5"]
+    assert called == [["--recipe", "here", "--trials", "5", "--json"]]

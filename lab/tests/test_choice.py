@@ -90,7 +90,7 @@ def test_the_break_even_is_what_a_count_of_updates_beside_one_retraining_gives()
 def test_the_closing_sentence_says_nightly_where_that_is_short() -> None:
     offers = (offer("retrain", 40.0, EXACT), offer("newton", 0.1))
     said = closing(offers, Demand(PROVED, 100_000), 40.0)
-    assert said == "Retrain nightly: it takes 40 s and is exact (--method retrain --batch 86400)."
+    assert said == "Retrain nightly: it takes 40 s and is exact (--method retrain --batch 1d)."
     slow = closing((offer("retrain", HOUR, EXACT), offer("newton", 60.0)), Demand(PROVED, 100), HOUR)
     assert slow.startswith("Choose newton: an update takes 60 s") and "a retraining takes 60 min" in slow
 

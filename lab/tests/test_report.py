@@ -16,7 +16,7 @@ from expunge_lab.figures import FIGURES, cell, lines, shown
 from expunge_lab.report import About, page, write
 
 ROOT = Path(__file__).parents[2]
-ABOUT = About("sick <notes>", "expunge evaluate --recipe 'a & b'", "2026-11-22", ("scrub",), 2)
+ABOUT = About("sick <notes>", "expunge lab evaluate --recipe 'a & b'", "2026-11-22", ("scrub",), 2)
 
 
 def row(method: str, seed: int = 0, **changes) -> Row:

@@ -50,7 +50,7 @@ def readyz(service: Running) -> ReadyView:
         beats = processes(session, service.limits.lease_seconds)
     workers = sum(each.alive and each.row.kind == "worker" for each in beats)
     if workers == 0:
-        raise _not_ready("No worker is alive: start one with `expunge worker`.")
+        raise _not_ready("No worker is alive: start one with `expunge run worker`.")
     return ReadyView(workers=workers)
 
 

@@ -348,7 +348,7 @@ def _check_key(holder: Verifier | None, key: Verifier) -> None:
     if holder not in (None, key):
         raise SettingsError(
             "The log was handed over to another signing key. Is signing.key in EXPUNGE_SECRETS the newest? "
-            "Where a rotation was cut short, `expunge keys rotate-signing` completes it."
+            "Where a rotation was cut short, `expunge audit rotate-key` completes it."
         )
 
 

@@ -357,8 +357,8 @@ def _heartbeat(database: Database, kind: str, lease_seconds: float) -> Finding:
         seconds = None if last is None else (now(session) - last) / SECOND
     if seconds is None:
         return Finding(
-            kind, False, f"No {kind} has ever run.", f"Start `expunge {kind}`, or everything with `expunge up`."
+            kind, False, f"No {kind} has ever run.", f"Start `expunge run {kind}`, or everything with `expunge up`."
         )
     if seconds > max(lease_seconds, ALIVE_SECONDS):  # a busy machine may beat late
-        return Finding(kind, False, f"The last {kind} was seen {seconds:.0f} s ago.", f"Start `expunge {kind}`.")
+        return Finding(kind, False, f"The last {kind} was seen {seconds:.0f} s ago.", f"Start `expunge run {kind}`.")
     return Finding(kind, True, f"A {kind} was seen {seconds:.0f} s ago.")

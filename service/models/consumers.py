@@ -30,7 +30,7 @@ def report(session: Session, model: Model, name: str, version: Version, actor_id
     if row is None:
         row = Consumer(model_id=model.id, name=name, tenant_id=model.tenant_id)
     if row.actor_id not in (None, actor_id):
-        removal = f"expunge consumers remove {model.name} {name}"
+        removal = f"expunge models remove-consumer {model.name} {name}"
         what = f"Another actor reported the consumer {name} first. Report under another name, or run `{removal}`."
         raise RequestRefused(409, "consumer_of_another", what)
     first = row.actor_id is None

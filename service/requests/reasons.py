@@ -76,7 +76,7 @@ _REQUEST, _MODEL = "/v1/deletion-requests/{request}", "/v1/models/{model}"
 
 def _policy(field: str, value: str) -> WayOut:
     """Return the step that sets a field of the model's policy."""
-    command = f"expunge models policy {{model}} --{field.replace('_', '-')} {value}"
+    command = f"expunge models policy {{model}} --set {field}={value}"
     return WayOut("policy", "PATCH", f"{_MODEL}/policy", command, _ADMIN, {field: value})
 
 
@@ -104,7 +104,7 @@ RETRY = WayOut(
     "expunge requests retry {request}",
     ((Scope.MODELS_ADMIN, Scope.DELETIONS_DECIDE),),
 )
-OPEN_HOLD = WayOut("open", "GET", "/v1/holds/{hold}", "expunge holds show {hold}", _HOLD)
+OPEN_HOLD = WayOut("open", "GET", "/v1/holds/{hold}", "expunge holds list {hold}", _HOLD)
 LIFT = WayOut("lift", "DELETE", "/v1/holds/{hold}", "expunge holds lift {hold}", _HOLD)
 NAME_THE_PERSON = WayOut(
     "delete",
@@ -122,9 +122,9 @@ SHOW_REQUEST = WayOut(
     ((Scope.DELETIONS_READ,),),
 )
 WATCH = WayOut("watch", "GET", _MODEL, "expunge models show {model}", ((Scope.MODELS_READ,),))
-CONSUMERS = WayOut("consumers", "GET", f"{_MODEL}/consumers", "expunge consumers list {model}", ((Scope.MODELS_READ,),))
+CONSUMERS = WayOut("consumers", "GET", f"{_MODEL}/consumers", "expunge models show {model}", ((Scope.MODELS_READ,),))
 REMOVE_CONSUMER = WayOut(
-    "remove", "DELETE", f"{_MODEL}/consumers/CONSUMER", "expunge consumers remove {model} CONSUMER", _ADMIN
+    "remove", "DELETE", f"{_MODEL}/consumers/CONSUMER", "expunge models remove-consumer {model} CONSUMER", _ADMIN
 )
 RETRAIN = WayOut("retrain", "POST", f"{_MODEL}/retrains", "expunge models retrain {model} --new-data", _ADMIN, {})
 FALL_BACK = _policy("fallback", "retrain")

@@ -262,7 +262,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("newton", "quadratic", quadratic, near=0.3),
         Case("newton", "momentum", lambda: quadratic(optimizer=ul.SGD(0.5), epochs=80), near=0.3, drill=True),
         Case("newton", "converged", lambda: softmax(converge=1e-10), near=0.3),
-        Case("newton", "network", network, {"damping": 1.0, "threshold": None}, near=None),
+        Case("newton", "network", network, {"damping": 1.0}, near=None),
         Case(
             "newton",
             "lissa",

@@ -114,7 +114,7 @@ def _settings(plan: Plan, method: str) -> None:
             plan.training["sample_clip"] = draws.uniform(0.2, 2.0) * longest
         norm = longest * draws.choice((1.0, 1.0 / (1 + 0.9e-6), 1.5))
         options = {"feature_norm": norm, "precision": "float64", "fraction": draws.choice((0.3, 0.6, 0.9, 1.0))}
-        plan.policy |= {"guarantee": "proved", "options": options | {"calibration_count": 0}, "epsilon": 100}
+        plan.policy |= {"guarantee": "proved", "options": options, "epsilon": 100}
         return plan.policy.update({"max_distance": 0.5 / longest, "noise_std": 1.0 / longest})
     converges = method != "retrain" or draws.random() < 0.5
     plan.training |= {"epochs": draws.choice((0, epochs)) if converges else epochs, "learning_rate": rate}
@@ -124,8 +124,6 @@ def _settings(plan: Plan, method: str) -> None:
         return plan.policy.update({"guarantee": "exact"})
     cap = 10 ** draws.uniform(-5.0, -3.0) * max(1.0, float(plan.y.double().abs().max()))
     plan.policy |= {"guarantee": "proved", "max_distance": cap, "noise_std": 100 * cap}
-    if method in ("newton", "recollection"):
-        plan.policy["options"] = {"threshold": 1e9}
     return None
 
 

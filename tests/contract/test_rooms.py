@@ -22,8 +22,8 @@ def loaded_by(statement: str) -> set[str]:
 
 ROOMS = ("unlearning", "expunge/service", "expunge/workers", "expunge/migrations")
 COMMANDS = (
-    "from expunge_client.cli.main import Commands; "
-    "[Commands().get_command(None, each) for each in Commands().list_commands(None)]"
+    "from expunge_client.cli.main import ADMINISTER, EVERYDAY, Commands, grouped; "
+    "[Commands().get_command(None, each) for title in (EVERYDAY, ADMINISTER) for each in grouped()[title]]"
 )
 
 
@@ -71,4 +71,4 @@ def test_every_file_that_is_no_code_is_shipped() -> None:
     }
     files = {path for room in (*ROOMS, "expunge") for path in (ROOT / room).glob("**/*") if path.is_file()}
     data = {path for path in files if path.suffix not in {".py", ".pyc", ".mako"}}
-    assert data == shipped
+    assert data == {path for path in shipped if path.suffix != ".py"}  # the examples are code that is no package

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import typer
 
-from expunge_client.cli.main import app
+from expunge_client.cli.main import ADMINISTER, EVERYDAY, app, grouped
 from tests.docs.commands import BLOCKS, PAGES, ROOT, Block
 from tests.docs.screenshots import FRAMES, PLACE, SCHEMES
 from tests.harness.browser import chromium
@@ -33,7 +33,7 @@ PHONE = 390
 COMMAND: Any = typer.main.get_command(app)
 FORWARDED = {
     "evaluate": ("expunge_lab.evaluate",),
-    "epsilon": ("expunge_lab.audit_epsilon",),
+    "attack": ("expunge_lab.audit_epsilon",),
     "check": ("expunge.workers.check", "expunge_lab.costs"),
 }
 """commands whose options are those of modules that need torch"""
@@ -121,6 +121,16 @@ def test_every_command_in_an_indented_block_and_on_the_page_exists() -> None:
         require(shlex.split(re.sub(r"\{\{.*?\}\}", "NAME", line), comments=True))
 
 
+def test_the_product_has_no_command_beyond_its_surface() -> None:
+    surface = {" ".join(word for word in words.split() if not word.startswith("--")) for words in SURFACE.split("; ")}
+    found = set()
+    for name in (name for title in (EVERYDAY, ADMINISTER) for name in grouped()[title]):
+        parts = getattr(COMMAND.get_command(None, name), "commands", {})
+        found |= {f"{name} {part}" for part in parts} or {name}
+    assert found <= surface
+    assert len({" ".join(words.split()[:1]) if words.startswith("run ") else words for words in found}) == 45
+
+
 def require(words: list[str]) -> None:
     """Fail where a word that should be a command, or an option, is not one."""
     command = COMMAND
@@ -156,10 +166,16 @@ def test_every_page_has_its_pictures() -> None:
 
 
 SURFACE = (
-    "up; worker; api; scheduler; migrate; doctor; models add --recipe --method --epsilon --delta --noise-std; models "
-    "list; "
-    "models show; delete --subject --wait; requests list; requests show; requests cancel; versions; budget; "
-    "evaluate --forget --methods; audit verify; audit export; keys create; keys list; keys revoke; suppressions lift"
+    "up; status --open; delete --subject --wait --estimate; find --subject; versions; check --measure; requests list; "
+    "requests show; requests verify; requests reject; requests approve; requests cancel; requests retry; "
+    "requests extend; certificate show --out; certificate verify; models add --recipe --method --option --guarantee "
+    "--epsilon --fallback --batch --retrain-every --leave-out-forgotten --set --no-wait; models list; models show; "
+    "models retrain; models policy --set; models retire; holds place; holds list; holds lift; audit list; audit "
+    "verify; audit export; audit rotate-key; keys create; keys list; keys rotate; keys revoke; webhooks add; webhooks "
+    "list; webhooks remove; models remove-consumer; login; logout; doctor; init; migrate; backup; restore; run api; "
+    "run worker; run updater; run scheduler; lab evaluate; lab attack; drop import; drop match; drop status; "
+    "drop export; registry bundle; registry push; "
+    "opendsr serve"
 )
 """what the design's page on the surface promises"""
 

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from expunge_client.cli.client import Account, Client
-from expunge_client.cli.commands import consumers, deletions, holds, models
+from expunge_client.cli.commands import deletions, holds, models
 from expunge_client.cli.main import app
 
 Follow = Callable[..., None]
@@ -57,6 +57,6 @@ def run(client: TestClient, monkeypatch: pytest.MonkeyPatch, *typed: str) -> Res
         def __exit__(self, *_: Any) -> None:
             pass
 
-    for room in (consumers, deletions, holds, models):
+    for room in (deletions, holds, models):
         monkeypatch.setattr(room, "connect", Here)
     return CliRunner().invoke(app, typed, input="y\n")

@@ -30,7 +30,7 @@ def test_no_other_actor_speaks_for_a_consumer(
     assert api.put(WEB, json={"version": 1}, headers=mine).status_code == 200
     refused = api.put(WEB, json={"version": 2}, headers=other)
     assert (refused.status_code, refused.json()["code"]) == (409, "consumer_of_another")
-    assert "expunge consumers remove digits web" in refused.json()["detail"]
+    assert "expunge models remove-consumer digits web" in refused.json()["detail"]
     (shown,) = client.get("/v1/models/digits/consumers").json()["data"]
     assert (shown["version"], shown["status"]) == (1, "behind")
     assert api.put(WEB, json={"version": 2}, headers=mine).json()["status"] == "current"

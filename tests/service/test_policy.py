@@ -138,9 +138,9 @@ def test_the_terminal_changes_and_shows_a_policy(
     client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live_model(service)
-    typed = ["--fallback", "hold", "--batch", "60"]
-    typed += ["--retrain-every", "604800", "--complete-when", "served", "--threshold", "0.6"]
-    done = run(client, monkeypatch, "models", "policy", "digits", *typed, "--max-accuracy-drop", "none")
+    typed = ["--fallback", "hold", "--batch", "60s", "--retrain-every", "7d"]
+    typed += [word for each in ("complete_when=served", "max_accuracy_drop=null") for word in ("--set", each)]
+    done = run(client, monkeypatch, "models", "policy", "digits", *typed)
     assert done.exit_code == 0 and changed(service) == [CHANGES]
     assert "604800" in run(client, monkeypatch, "models", "policy", "digits").output
     retired = run(client, monkeypatch, "models", "retire", "digits")
@@ -153,7 +153,7 @@ def test_the_terminal_cancels_a_preparation_and_the_name_is_free(
     body = {"name": "digits", "recipe": "digits", "method": "retrain"}
     assert client.post("/v1/models", json=body).status_code == 202
     assert "expunge models retire digits" in run(client, monkeypatch, "models", "show", "digits").output
-    assert run(client, monkeypatch, "models", "cancel", "digits").exit_code == 0
+    assert run(client, monkeypatch, "models", "retire", "digits").exit_code == 0
     assert client.post("/v1/models", json=body).status_code == 202
     names = [each["name"] for each in client.get("/v1/models").json()["data"]]
     assert names == ["digits", "digits-cancelled-1"]

@@ -38,7 +38,7 @@ def rotate_signing(service: Service, monkeypatch: pytest.MonkeyPatch) -> Verifie
     """The command as an operator runs it; returns the key that it prints."""
     monkeypatch.setenv("EXPUNGE_HOME", str(service.settings.home))
     monkeypatch.setenv("EXPUNGE_DATABASE_URL", service.database.engine.url.render_as_string(hide_password=False))
-    done = CliRunner().invoke(app, ["keys", "rotate-signing"])
+    done = CliRunner().invoke(app, ["audit", "rotate-key"])
     assert done.exit_code == 0, (done.output, done.exception)
     return Verifier.parse(done.stdout)
 
@@ -118,10 +118,10 @@ def test_a_rotation_that_was_cut_short_is_completed(
     grow(service, 2)
     old = Signer.of(service.settings)
     with pytest.MonkeyPatch.context() as cut:
-        cut.setattr(f"expunge.service.cli.commands.keys.{before}", lambda *_: 1 / 0)
+        cut.setattr(f"expunge.service.cli.log_rotation.{before}", lambda *_: 1 / 0)
         cut.setenv("EXPUNGE_HOME", str(service.settings.home))
         cut.setenv("EXPUNGE_DATABASE_URL", service.database.engine.url.render_as_string(hide_password=False))
-        assert CliRunner().invoke(app, ["keys", "rotate-signing"]).exit_code != 0
+        assert CliRunner().invoke(app, ["audit", "rotate-key"]).exit_code != 0
     assert Signer.of(service.settings).verifier == old.verifier  # the file was not replaced
     assert old.verifier.checkpoint(head(client)) is not None  # and its holder still reads the newest head
     new = rotate_signing(service, monkeypatch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from expunge_client.cli.main import grouped
+from expunge_client.cli.main import ADMINISTER, EVERYDAY, GONE
 from expunge_client.cli.output import due_in
 from tests.service.test_cli import ROOT, Site, expunge, here, site
 
@@ -39,13 +40,37 @@ def test_the_version_is_said(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stdout.split()[0] == "expunge"
 
 
-def test_help_shows_every_command_in_a_group(tmp_path: Path) -> None:
-    done = here("--help", home=tmp_path)
-    listed = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ") and line[2:3] != " "]
-    commands = [name for group in grouped().values() for name in group]
-    assert len(commands) > 20
-    assert [name for name in listed if name in commands] == commands
-    assert [title for title in grouped() if f"{title}:" not in done.stdout.splitlines()] == []
+def test_help_shows_the_everyday_commands_and_a_line_for_each_other_group(tmp_path: Path) -> None:
+    found: dict[str, list[str]] = {}
+    for line in here("--help", home=tmp_path).stdout.splitlines():
+        if line.endswith(":") and line[:1].isalpha():
+            found[line[:-1]] = section = []
+        elif line[:2] == "  " and line[2:3] not in ("", " ") and found:
+            section.append(re.split("  +", line.strip())[0])
+    assert list(found)[:3] == ["Options", EVERYDAY, ADMINISTER]
+    assert len(found[EVERYDAY]) == 22 and {"up", "find", "requests verify", "models retire"} <= set(found[EVERYDAY])
+    assert {"models remove-consumer", "holds", "run", "backup"} <= set(found[ADMINISTER])
+    assert "lab" in found["Add-ons"]
+
+
+def test_a_command_or_option_of_before_is_refused_with_its_new_name(site: Site, tmp_path: Path) -> None:
+    for words, told in GONE.items():
+        noun, _, rest = words.partition(" ")
+        typed = [noun, "add", "m", rest, "1"] if rest.startswith("--") else words.split()
+        done = here(*typed, home=tmp_path, **keys(site))
+        assert (done.returncode, done.stdout) == (2, ""), words
+        assert done.stderr.splitlines()[:2] == [f"error: There is no `expunge {words}` any more.", f" hint: {told}"]
+    assert site.calls == []
+
+
+def test_every_command_prints_json_and_a_list_csv(site: Site, tmp_path: Path) -> None:
+    site.answers = [(200, {"id": FIRST, "reason": "=1", "lifted_at": None})]
+    assert json.loads(here("holds", "list", FIRST, "--json", home=tmp_path, **keys(site)).stdout)["id"] == FIRST
+    cells = csv.reader(io.StringIO(here("holds", "list", FIRST, "--csv", home=tmp_path, **keys(site)).stdout))
+    assert list(cells) == [["id", FIRST], ["reason", "'=1"], ["lifted_at", ""]]
+    assert "lifted_at" in here("holds", "list", FIRST, home=tmp_path, **keys(site)).stdout, (
+        "one call's form ends with it"
+    )
 
 
 def test_a_short_id_is_enough_where_one_request_has_it(site: Site, tmp_path: Path) -> None:
@@ -58,7 +83,7 @@ def test_a_short_id_is_enough_where_one_request_has_it(site: Site, tmp_path: Pat
 
 def test_a_certificate_is_fetched_by_a_short_id(site: Site, tmp_path: Path) -> None:
     site.answers = [page(row(FIRST)), (200, {"payload": "signed"})]
-    done = here("certificate", "fetch", "ab1", str(tmp_path / "certificate.json"), home=tmp_path, **keys(site))
+    done = here("certificate", "show", "ab1", "--out", str(tmp_path / "certificate.json"), home=tmp_path, **keys(site))
     assert done.returncode == 0, done.stderr
     assert site.calls[-1][1] == f"/v1/deletion-requests/{FIRST}/certificate"
     assert json.loads((tmp_path / "certificate.json").read_text()) == {"payload": "signed"}
@@ -143,12 +168,13 @@ def test_status_shows_what_is_open_late_and_blocked(site: Site, tmp_path: Path) 
 
 def test_servers_have_names_and_their_keys_go_to_them_alone(site: Site, tmp_path: Path) -> None:
     config = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
-    added = here("servers", "add", "prod", site.url, home=tmp_path, typed="exp_secret\n", **config)
+    added = here("login", "prod", site.url, home=tmp_path, typed="exp_secret\n", **config)
     assert added.returncode == 0, added.stderr
     file = tmp_path / "config" / "expunge" / "servers.json"
     assert file.stat().st_mode & 0o777 == 0o600
-    listed = here("servers", "list", "--json", home=tmp_path, **config)
-    assert json.loads(listed.stdout) == [{"name": "prod", "url": site.url}] and "exp_secret" not in listed.stdout
+    site.answers = [(200, {"data": [], "next_cursor": None, "has_more": False, "workers": 1})]
+    named = here("--server", "prod", "status", "--json", home=tmp_path, **config)
+    assert json.loads(named.stdout)["others"] == ["prod"] and "exp_secret" not in named.stdout
     site.answers = [page()]
     other = {"EXPUNGE_URL": "http://127.0.0.1:1", "EXPUNGE_API_KEY": "other"}
     for choice, more in ((["--server", "prod"], {}), ([], {"EXPUNGE_SERVER": "prod"})):
@@ -157,7 +183,7 @@ def test_servers_have_names_and_their_keys_go_to_them_alone(site: Site, tmp_path
     assert {headers["Authorization"] for _, _, headers in site.calls} == {"Bearer exp_secret"}
     done = here("--server", "test", "models", "list", home=tmp_path, **config)
     assert done.returncode == 2 and "Known: prod" in done.stderr
-    assert here("servers", "remove", "prod", home=tmp_path, **config).returncode == 0
+    assert here("logout", "prod", home=tmp_path, **config).returncode == 0
     assert "exp_secret" not in file.read_text()
 
 
@@ -177,7 +203,7 @@ def test_names_of_models_and_requests_are_completed(site: Site, tmp_path: Path, 
     site.answers = [page({"name": "digits", "status": "live"}, {"name": "faces", "status": "live"})]
     found = complete("expunge models show d", shell, tmp_path, **keys(site))
     assert "digits" in found and "faces" not in found
-    for verb in ("cancel", "policy", "retire"):
+    for verb in ("retrain", "policy", "retire"):
         assert "digits" in complete(f"expunge models {verb} d", shell, tmp_path, **keys(site))
     site.answers = [page(row(FIRST))]
     assert FIRST in complete("expunge requests show ab", shell, tmp_path, **keys(site))
@@ -186,9 +212,9 @@ def test_names_of_models_and_requests_are_completed(site: Site, tmp_path: Path, 
     found = complete("expunge holds lift ab1", shell, tmp_path, **keys(site))
     assert FIRST in found and SECOND not in found
     site.answers = [page(row(FIRST, url="https://example.org/news"))]
-    assert FIRST in complete("expunge webhooks disable a", shell, tmp_path, **keys(site))
+    assert FIRST in complete("expunge webhooks remove a", shell, tmp_path, **keys(site))
     site.answers = [page({"name": "shop", "status": "behind"}, {"name": "app", "status": "current"})]
-    found = complete("expunge consumers remove digits s", shell, tmp_path, **keys(site))
+    found = complete("expunge models remove-consumer digits s", shell, tmp_path, **keys(site))
     assert "shop" in found and "app" not in found and site.calls[-1][1] == "/v1/models/digits/consumers"
     assert "requests" in complete("expunge req", shell, tmp_path)
     away = {"EXPUNGE_URL": "http://127.0.0.1:1", "EXPUNGE_API_KEY": "k"}
@@ -211,12 +237,12 @@ def test_bash_takes_the_script_and_completes_with_it(site: Site, tmp_path: Path)
 
 
 REMOTE = (
-    ["status"], ["versions", "m"], ["budget", "m"], ["models", "list"], ["models", "show", "m"],
+    ["status"], ["versions", "m"], ["models", "list"], ["models", "show", "m"],
     ["delete", "--subject", "a"], ["requests", "list"], ["requests", "show", FIRST], ["holds", "list"],
-    ["suppressions", "lift", FIRST, "--reason", "r"], ["webhooks", "list"], ["consumers", "list", "m"],
-    ["servers", "list"], ["requests", "find", "--subject", "a"], ["requests", "approve", FIRST],
-    ["models", "policy", "m"], ["audit", "list"], ["audit", "export", "f"], ["certificate", "fetch", FIRST, "f"],
-    ["registry", "bundle", "m", "f"],
+    ["certificate", "show", FIRST], ["webhooks", "list"], ["models", "remove-consumer", "m", "c"],
+    ["logout", "n"], ["find", "--subject", "a"], ["requests", "approve", FIRST],
+    ["models", "policy", "m"], ["audit", "list"], ["audit", "export", "f"], 
+    ["certificate", "verify", "f", "--key", "k"],    ["registry", "bundle", "m", "f"],
 )  # fmt: skip
 
 
@@ -243,12 +269,12 @@ def test_a_remote_command_imports_neither_torch_nor_sqlalchemy(tmp_path: Path) -
         assert not modules & other, command
 
 
-def test_the_page_is_opened_in_the_browser(tmp_path: Path) -> None:
+def test_the_page_is_opened_in_the_browser(site: Site, tmp_path: Path) -> None:
     shown = tmp_path / "shown"
     program = tmp_path / "browser"
     program.write_text(f'#!/bin/sh\necho "$1" > {shown}\n')
     program.chmod(0o755)
-    account = {"EXPUNGE_URL": "http://127.0.0.1:1", "EXPUNGE_API_KEY": "k"}
-    done = here("open", home=tmp_path, BROWSER=f"{program} %s", **account)
+    site.answers = [(200, {"data": [], "next_cursor": None, "has_more": False, "workers": 1})]
+    done = here("status", "--open", home=tmp_path, BROWSER=f"{program} %s", **keys(site))
     assert done.returncode == 0, done.stderr
-    assert shown.read_text() == "http://127.0.0.1:1\n"
+    assert shown.read_text() == f"{site.url}\n"

@@ -71,11 +71,10 @@ def by_command(certificate: Path, key: Path, log: Path | None) -> bool:
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said):
-            verify(certificate, key, log, as_json=True)
+            verify(certificate, key, log)
     except CommandError:
         return False
-    compared = json.loads(said.getvalue())["log"]
-    assert compared.startswith("claim not compared" if log is None else "claim compared with the log of ")
+    assert ("claim not compared" if log is None else "claim compared with the log of ") in said.getvalue()
     return True
 
 

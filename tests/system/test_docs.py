@@ -74,7 +74,7 @@ def test_your_own_model_in_ten_minutes_word_for_word(stack: Stack, clone: Path) 
     assert len(said) == 6
     checked = next(text for block, text in said.items() if "expunge check" in block)
     assert "Without every tenth row of people.csv nobody changes sides" in checked and "FAIL" not in checked
-    statement = next(text for block, text in said.items() if "requests certificate" in block)
+    statement = next(text for block, text in said.items() if "certificate show" in block)
     assert '"guarantee": "proved"' in statement
     assert json.loads((clone / "certificate.json").read_text())["signatures"]
     assert stack.head("people")["number"] == 3, "the deletion, and the retrain on the table that grew"
@@ -114,7 +114,7 @@ def test_a_table_that_the_page_does_not_mention_ends_in_a_certified_deletion(sta
     said = dict(followed(ours, clone, stack))
     request = json.loads(typed(".venv/bin/expunge requests list --status completed --json", clone, stack))[0]
     assert request["models"][0]["model"] == "wines" and request["models"][0]["samples"] == 3
-    assert any("requests certificate" in block for block in said)
+    assert any("certificate show" in block for block in said)
     assert stack.head("wines")["claim"]["guarantee"] == "proved"
 
 

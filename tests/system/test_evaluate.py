@@ -1,4 +1,4 @@
-"""`expunge evaluate NAME`: a registered model's recipe and policy, measured beside the running service."""
+"""`expunge lab evaluate NAME`: a registered model's recipe and policy, measured beside the running service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_registered_model_is_evaluated_with_its_recipe_and_policy(stack: Stack
     arguments = ["--methods", "recollection", "--seeds", "1", "--shadows", "0", "--trials", "0", "--no-plot", "--json"]
     environment = stack.environment | {"EXPUNGE_URL": stack.account.url, "EXPUNGE_API_KEY": stack.account.api_key}
     done = subprocess.run(
-        [sys.executable, "-m", "expunge_client.cli.main", "evaluate", name, *arguments],
+        [sys.executable, "-m", "expunge_client.cli.main", "lab", "evaluate", name, *arguments],
         env=environment,
         capture_output=True,
         text=True,

@@ -31,6 +31,7 @@ SOURCE = (
     "workers",
     "migrations",
     "client",
+    "examples",
     "pyproject.toml",
     "README.md",
     "LICENSE",
@@ -57,7 +58,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source, source / "client")
     venv.create(environment, with_pip=False, symlinks=True)
     (site,) = environment.glob("lib/python*/site-packages")
-    (site / "libraries.pth").write_text("\n".join(each for each in sys.path if each.endswith("site-packages")))
+    for each in (each for library in sys.path if library.endswith("site-packages") for each in Path(library).iterdir()):
+        ours = each.name.startswith(("expunge", "__editable__")) or each.suffix == ".pth"
+        if not ours and not (site / each.name).exists():
+            (site / each.name).symlink_to(each)
     run("-m", "pip", "install", "-q", "--no-deps", "--target", site, *folder.glob("expunge*.whl"))
     program = environment / "bin" / "expunge"  # as pip writes it where it installs into its own environment
     program.write_text(
@@ -79,7 +83,6 @@ def test_a_person_is_deleted_and_the_certificate_verified(programs: Path, tmp_pa
         place = tmp_path / name
         place.parent.mkdir(exist_ok=True)
         place.write_text("raise RuntimeError('this module is the user\\'s own')\n")
-    shutil.copytree(ROOT / "examples" / "digits", tmp_path / "recipes" / "digits")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("EXPUNGE_", "PYTHON"))}
     ours = {"EXPUNGE_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
     environment = kept | ours | {"PATH": f"{programs}:{kept['PATH']}"}
@@ -91,8 +94,9 @@ def test_a_person_is_deleted_and_the_certificate_verified(programs: Path, tmp_pa
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    expunge("init")
     with running(programs, tmp_path, environment):
-        expunge("models", "add", "digits", "--recipe", "digits", "--method", "newton", "--min-guarantee", "proved")
+        expunge("models", "add", "digits", "--recipe", "digits", "--method", "newton", "--guarantee", "proved")
         request = json.loads(expunge("delete", "--subject", "person-003", "--wait", "--json"))
         assert request["status"] == "completed"
         until(lambda: fetched(expunge, request["id"]))
@@ -102,7 +106,7 @@ def test_a_person_is_deleted_and_the_certificate_verified(programs: Path, tmp_pa
 
 def fetched(expunge: Any, request: str) -> bool:
     try:
-        expunge("certificate", "fetch", request, "certificate.json")
+        expunge("certificate", "show", request, "--out", "certificate.json")
     except AssertionError:  # it is signed within seconds
         return False
     return True

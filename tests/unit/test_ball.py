@@ -105,7 +105,7 @@ def test_a_ball_does_not_go_with_convergence_or_clipped_samples() -> None:
         ul.Training(epochs=1, radius=-1.0)
 
 
-METHOD = Newton(damping=5.0, radius=RADIUS, ball="enforced", threshold=None)
+METHOD = Newton(damping=5.0, radius=RADIUS, ball="enforced")
 
 
 def test_an_enforced_ball_is_no_assumption() -> None:

@@ -156,7 +156,7 @@ def test_the_bound_holds_in_ten_trials_with_39690_weights() -> None:
     for place in range(10):
         forget = forget_set(examples, [f"p{place}", f"p{50 + place}"])
         kept = left_by(examples, forget)
-        done = Newton(threshold=None).forget(problem, start, forget, kept, torch.Generator())
+        done = Newton().forget(problem, start, forget, kept, torch.Generator())
         weights = bound.refine(problem, done.state.weights, kept, 1e-5)
         claimed = bound.distance(problem, Forgotten(State(weights)), kept, {})
         reference, doubt = by_autograd(kept, 1e-5)

@@ -36,7 +36,7 @@ def test_a_step_stays_within_the_bound_of_retraining() -> None:
     smallest, rough, gradient = measured(problem, examples, w, radius)
     bound = Constrained(radius, 0.0, smallest, rough, gradient).distance()
     generator = torch.Generator().manual_seed(1)
-    method = Newton(radius=radius, threshold=None)
+    method = Newton(radius=radius)
     used = []
     for _ in range(20):
         gone = torch.randperm(len(examples), generator=generator)[:5].sort().values

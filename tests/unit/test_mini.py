@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,10 @@ from unlearning.methods.mini import METHOD, NOBODY, Mini
 from unlearning.methods.mini.secant import secant_product
 from unlearning.model.problem import Problem
 from unlearning.model.training import Recorder, replay, train
-from unlearning.quality.distance_left import calibration_sets
+from unlearning.quality.distance_left import calibration_sets, with_distance_left
 from unlearning.recipe import Recipe, Samples
 from unlearning.settings import Training
-from unlearning.types import Examples, ForgetSet, Learned, Need, Refused, State, Trajectory
+from unlearning.types import Examples, ForgetSet, Ineffective, Learned, Need, Refused, State, Trajectory, Vectors
 
 COUNT = 48
 
@@ -51,7 +50,7 @@ def without(examples: Examples, *positions: int) -> tuple[ForgetSet, Examples]:
 
 def forgotten(method: Mini, made: Recipe, *positions: int) -> Tensor:
     problem, examples, learned = trained(made)
-    state = replace(method, threshold=None).prepare(problem, examples, learned)
+    state = method.prepare(problem, examples, learned)
     return release(method, problem, examples, state, *positions).weights
 
 
@@ -128,7 +127,7 @@ def test_the_error_falls_with_the_square_of_what_is_forgotten() -> None:
         names = [str(index) for index in range(len(inputs))]
         made = Recipe(made.model, Samples(names, names, inputs, targets), made.holdout, made.loss, made.training)
         problem, examples, learned = trained(made)
-        state = Mini(steps=1000, threshold=None).prepare(problem, examples, learned)
+        state = Mini(steps=1000).prepare(problem, examples, learned)
         found = release(Mini(steps=1000), problem, examples, state, 0).weights
         retrained = train(problem, examples, omit=(0,)).weights
         errors.append(float((found - retrained).norm()))
@@ -164,7 +163,7 @@ def test_after_convergence_it_descends_from_the_minimiser() -> None:
 def test_it_works_in_the_precision_of_the_weights() -> None:
     made = recipe(Training(epochs=1, learning_rate=0.2, weight_decay=0.05, converge=1e-10))
     problem, examples = Problem(made), made.samples.examples()
-    state = Mini(threshold=None).prepare(problem, examples, train(problem, examples))
+    state = Mini().prepare(problem, examples, train(problem, examples))
     assert release(Mini(), problem, examples, state, 3).weights.dtype == torch.float64
 
 
@@ -172,27 +171,25 @@ def test_it_works_in_the_precision_of_the_weights() -> None:
 def test_the_tail_is_half_the_training_unless_told(epochs: int, steps: int | None, kept: int) -> None:
     made = recipe(Training(epochs=epochs, learning_rate=0.1))
     problem, examples, learned = trained(made)
-    state = Mini(steps=steps, threshold=None).prepare(problem, examples, learned)
+    state = Mini(steps=steps).prepare(problem, examples, learned)
     assert state.tensors["tail"].shape == (kept + 1, problem.dimension)
-    assert state.facts["report"] == {"steps": kept, "trajectory_steps": epochs}
+    assert state.facts["report"] == {"steps": kept, "trajectory_steps": epochs, "reference": "renormalised"}
 
 
 def test_epochs_count_passes_as_the_paper_does() -> None:
     made = recipe(Training(epochs=4, batch_size=20, learning_rate=0.1))
     problem, examples, learned = trained(made)
-    passes, steps = (
-        Mini(**k, threshold=None).prepare(problem, examples, learned) for k in ({"epochs": 2}, {"steps": 6})
-    )
+    passes, steps = (Mini(**k).prepare(problem, examples, learned) for k in ({"epochs": 2}, {"steps": 6}))
     assert passes.tensors["sizes"].tolist() == [20, 20, 8, 20, 20, 8]
     assert torch.equal(passes.tensors["tail"], steps.tensors["tail"])
-    whole = Mini(epochs=9, threshold=None).prepare(problem, examples, learned)
+    whole = Mini(epochs=9).prepare(problem, examples, learned)
     assert len(whole.tensors["rates"]) == len(learned.trajectory or ()) == 12
 
 
 def test_an_epoch_of_a_converged_training_is_one_full_batch() -> None:
     made = recipe(Training(epochs=1, batch_size=20, learning_rate=0.2, weight_decay=0.05, converge=1e-8))
     problem, examples, learned = trained(made)
-    assert Mini(epochs=3, threshold=None).prepare(problem, examples, learned).tensors["sizes"].tolist() == [48, 48, 48]
+    assert Mini(epochs=3).prepare(problem, examples, learned).tensors["sizes"].tolist() == [48, 48, 48]
 
 
 def test_steps_and_epochs_together_are_refused() -> None:
@@ -205,23 +202,26 @@ def test_steps_and_epochs_together_are_refused() -> None:
 def test_the_tail_stays_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unlearning.methods.mini.TAIL_LIMIT", 4 * 15)
     problem, examples, learned = trained(recipe(Training(epochs=9, learning_rate=0.1)))
-    assert Mini(threshold=None).prepare(problem, examples, learned).tensors["tail"].shape == (4, 15)
+    assert Mini().prepare(problem, examples, learned).tensors["tail"].shape == (4, 15)
 
 
 def test_preparation_measures_how_near_the_tail_comes_to_retraining() -> None:
     made = recipe(Training(epochs=40, learning_rate=0.5, weight_decay=0.01))
     problem, examples, learned = trained(made)
-    method = Mini(steps=40, calibration_count=1)
-    report = method.prepare(problem, examples, learned).facts["report"]
-    [chosen] = calibration_sets(examples, 0.05, 1, made.training.seed)
-    gone = tuple(list(chosen.positions))
-    retrained = train(problem, examples, omit=gone).weights
-    found = forgotten(method, made, *gone)
-    assert report["distance_left"] == pytest.approx(  # type: ignore[index,call-overload]
-        float((found - retrained).norm() / (learned.weights - retrained).norm())
-    )
-    with pytest.raises(Refused, match=r"mini leaves 0\.9.* of the distance to retraining on this model"):
-        Mini(steps=1).prepare(problem, examples, learned)
+    method, left = Mini(steps=40), []
+    for chosen in calibration_sets(examples, 0.05, 3, made.training.seed):
+        retrained = train(problem, examples, omit=chosen.positions).weights
+        found = forgotten(method, made, *chosen.positions)
+        left.append(float((found - retrained).norm() / (learned.weights - retrained).norm()))
+
+    def measured(method: Mini) -> State:
+        state = method.prepare(problem, examples, learned)
+        return with_distance_left(method, problem, examples, learned, state, vectors=Vectors({}))
+
+    report = measured(method).facts["report"]
+    assert report["distance_left"] == pytest.approx(sum(left) / 3)  # type: ignore[index,call-overload]
+    with pytest.raises(Ineffective, match=r"After mini the weights are 0\.9.* times as far"):
+        measured(Mini(steps=1))
 
 
 CLIPPED = Training(epochs=3, batch_size=16, learning_rate=0.4, weight_decay=0.05, clip=0.5, seed=2)
@@ -269,14 +269,14 @@ def test_scales_of_a_recorded_loop_are_taken_as_they_are() -> None:
         return w, recorder.finish(w)
 
     learned = Learned(*loop(examples))
-    state = Mini(steps=4, threshold=None).prepare(problem, examples, learned)
+    state = Mini(steps=4).prepare(problem, examples, learned)
     found = Mini().forget(problem, state, forget, retain, torch.Generator()).state.weights
     assert torch.allclose(found, loop(retain)[0], atol=1e-13)
 
 
 def test_the_order_and_grouping_of_requests_do_not_matter() -> None:
     problem, examples, learned = trained(recipe(MINIBATCH, "tanh"))
-    state = Mini(threshold=None).prepare(problem, examples, learned)
+    state = Mini().prepare(problem, examples, learned)
     together = release(Mini(), problem, examples, state, 1, 2, 40)
     for order in ((1, 2, 40), (40, 1, 2)):
         stepwise, left = state, examples
@@ -294,13 +294,13 @@ def test_someone_outside_the_last_steps_leaves_the_weights_as_they_were() -> Non
     learned = train(problem, examples)
     assert learned.trajectory is not None
     [outside, *_] = sorted(set(range(COUNT)) - set(learned.trajectory.batches[-1].tolist()))
-    state = Mini(steps=1, threshold=None).prepare(problem, examples, learned)
+    state = Mini(steps=1).prepare(problem, examples, learned)
     assert torch.equal(release(Mini(steps=1), problem, examples, state, outside).weights, learned.weights)
 
 
 def test_the_state_is_storable_and_keeps_no_place_of_the_forgotten(tmp_path: Path) -> None:
     problem, examples, learned = trained(recipe(MINIBATCH))
-    state = Mini(steps=7, threshold=None).prepare(problem, examples, learned)
+    state = Mini(steps=7).prepare(problem, examples, learned)
     assert state.tensors["tail"].shape == (8, problem.dimension)
     assert 11 in state.tensors["batches"]
     after = release(Mini(steps=7), problem, examples, state, 11)
@@ -379,21 +379,21 @@ def test_secant_products_enter_the_recursion_as_their_dense_matrix(reference: st
 
 def test_an_empty_forget_set_returns_the_state_itself() -> None:
     problem, examples, learned = trained(recipe(MINIBATCH))
-    state = Mini(threshold=None).prepare(problem, examples, learned)
+    state = Mini().prepare(problem, examples, learned)
     result = Mini().forget(problem, state, ForgetSet(frozenset(), ()), examples, torch.Generator())
     assert result.state is state
 
 
 def test_forgetting_everyone_is_refused() -> None:
     problem, examples, learned = trained(recipe(MINIBATCH))
-    state = Mini(threshold=None).prepare(problem, examples, learned)
+    state = Mini().prepare(problem, examples, learned)
     with pytest.raises(Refused, match="Nobody is left"):
         release(Mini(), problem, examples, state, *range(COUNT))
 
 
 def test_forgetting_someone_twice_changes_nothing() -> None:
     problem, examples, learned = trained(recipe(MINIBATCH))
-    state = Mini(threshold=None).prepare(problem, examples, learned)
+    state = Mini().prepare(problem, examples, learned)
     once = release(Mini(), problem, examples, state, 7)
     assert torch.equal(release(Mini(), problem, examples, once, 7).weights, once.weights)
 
@@ -417,7 +417,7 @@ def test_a_recursion_that_does_not_contract_is_refused() -> None:
 def test_a_model_without_a_trajectory_is_refused() -> None:
     problem, examples, learned = trained(recipe(MINIBATCH))
     with pytest.raises(Refused, match="there is none"):
-        Mini(threshold=None).prepare(problem, examples, Learned(learned.weights))
+        Mini().prepare(problem, examples, Learned(learned.weights))
 
 
 def test_weights_that_the_trajectory_does_not_end_in_are_refused() -> None:
@@ -440,8 +440,6 @@ def test_training_that_clips_samples_is_refused() -> None:
         {"pairs": 0},
         {"reference": "none"},
         {"amplification": 0.5},
-        {"threshold": 0.0},
-        {"calibration_count": 0},
     ],
 )
 def test_hyperparameters_out_of_range_are_refused(wrong: dict[str, object]) -> None:
@@ -457,7 +455,7 @@ def test_what_it_declares() -> None:
 
 def test_samples_that_are_retained_and_forgotten_at_once_are_refused() -> None:
     problem, examples, learned = trained(recipe(MINIBATCH))
-    state = Mini(threshold=None).prepare(problem, examples, learned)
+    state = Mini().prepare(problem, examples, learned)
     forget, _ = without(examples, 0)
     with pytest.raises(Refused, match="holds samples that are to be forgotten"):
         Mini().forget(problem, state, forget, examples, torch.Generator())

@@ -15,10 +15,10 @@ from unlearning.model.curvature import refined_conjugate_gradients
 from unlearning.model.objective import Objective
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn, train
-from unlearning.quality.distance_left import calibration_sets
+from unlearning.quality.distance_left import calibration_sets, with_distance_left
 from unlearning.recipe import Recipe, Samples
 from unlearning.settings import Training
-from unlearning.types import Examples, ForgetSet, Need, Refused, State
+from unlearning.types import Examples, ForgetSet, Ineffective, Need, Refused, State, Vectors
 
 CONVERGED = Training(epochs=0, weight_decay=0.05, converge=1e-11, seed=3)
 
@@ -44,8 +44,8 @@ def recipe(training: Training = CONVERGED, model: str = "linear", loss: str = "c
 
 
 def prepared(made: Recipe, method: Newton = Newton()) -> tuple[Problem, Examples, State]:  # noqa: B008  (frozen)
-    """A trained model and a state, without the measurement that has its own tests."""
-    problem, method = Problem(made), replace(method, threshold=None)
+    """A trained model and a state."""
+    problem = Problem(made)
     examples = made.samples.examples()
     return problem, examples, method.prepare(problem, examples, train(problem, examples))
 
@@ -251,9 +251,9 @@ def test_negative_curvature_is_refused_at_registration_with_the_damping_that_wor
     smallest = float(torch.linalg.eigvalsh(hessian)[0])
     assert smallest < -1e-3
     with pytest.raises(Refused, match=f"eigenvalue is at most {smallest:.3g}") as refusal:
-        Newton(threshold=None).prepare(problem, examples, learned)
+        Newton().prepare(problem, examples, learned)
     assert f"Set damping above {-smallest:.3g}" in refusal.value.hint
-    Newton(damping=-1.01 * smallest, threshold=None).prepare(problem, examples, learned)
+    Newton(damping=-1.01 * smallest).prepare(problem, examples, learned)
 
 
 def test_negative_curvature_met_by_a_release_is_refused() -> None:
@@ -371,25 +371,27 @@ def test_preparation_measures_how_near_a_step_comes_to_retraining() -> None:
     made = recipe()
     problem, examples = Problem(made), made.samples.examples()
     learned = train(problem, examples)
-    method = Newton(calibration_count=1)
-    report = method.prepare(problem, examples, learned).facts["report"]
-    [chosen] = calibration_sets(examples, 0.05, 1, made.training.seed)
-    forget, retain = without(examples, *list(chosen.positions))
-    found = method.forget(problem, State(learned.weights), forget, retain, seeded()).state.weights
-    retrained = converge(problem.double(), problem.initial().double(), retain, 1e-11)
-    assert report["distance_left"] == pytest.approx(  # type: ignore[index,call-overload]
-        float((found - retrained).norm() / (learned.weights - retrained).norm()), rel=1e-5
-    )
-    with pytest.raises(Refused, match=r"newton leaves 0\.0.* of the distance to retraining"):
-        Newton(threshold=1e-4).prepare(problem, examples, learned)
+    method = Newton()
+    left = []
+    for chosen in calibration_sets(examples, 0.05, 3, made.training.seed):
+        forget, retain = without(examples, *list(chosen.positions))
+        found = method.forget(problem, State(learned.weights), forget, retain, seeded()).state.weights
+        retrained = converge(problem.double(), problem.initial().double(), retain, 1e-11)
+        left.append(float((found - retrained).norm() / (learned.weights - retrained).norm()))
+    prepared = method.prepare(problem, examples, learned)
+    state = with_distance_left(method, problem, examples, learned, prepared, vectors=Vectors({}))
+    report = state.facts["report"]
+    assert report["distance_left"] == pytest.approx(sum(left) / 3, rel=1e-4)  # type: ignore[index,call-overload]
 
 
 def test_a_step_that_does_not_help_is_refused_at_registration() -> None:
     # Ten epochs are far from a minimum: the step goes where no retraining of ten epochs goes.
     made = recipe(Training(epochs=10, learning_rate=0.1, weight_decay=1e-3), "tanh")
     problem, examples = Problem(made), made.samples.examples()
-    with pytest.raises(Refused, match="of the distance to retraining on this model"):
-        Newton(damping=0.5).prepare(problem, examples, train(problem, examples))
+    method, learned = Newton(damping=0.5), train(problem, examples)
+    state = method.prepare(problem, examples, learned)
+    with pytest.raises(Ineffective, match=r"After newton the weights are .* \(distance_left, must be below 0\.7"):
+        with_distance_left(method, problem, examples, learned, state, vectors=Vectors({}))
 
 
 def test_a_model_trained_elsewhere_is_not_measured() -> None:
@@ -413,9 +415,6 @@ def test_a_model_trained_elsewhere_is_not_measured() -> None:
         {"radius": -1.0},
         {"lissa_batch": 0},
         {"precision": "float16"},
-        {"threshold": 0.0},
-        {"calibration_count": 0},
-        {"calibration_share": 1.0},
         {"damping": math.nan},
     ],
 )

@@ -14,19 +14,18 @@ from torch import Tensor
 
 from tests.unit.recipes import draw, network, recipe, softmax
 from tests.unit.test_training import recorded
-from unlearning.methods import recollection as module
 from unlearning.methods.recollection import Recollection, vectors
 from unlearning.model.curvature import clipped_map
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn, train
 from unlearning.quality import simulate
-from unlearning.quality.distance_left import distance_left
+from unlearning.quality.distance_left import THRESHOLD, calibration_sets, distance_left, with_distance_left
 from unlearning.quality.simulate import left_by
 from unlearning.recipe import Recipe
-from unlearning.types import Examples, ForgetSet, Learned, Refused, State, Trajectory
+from unlearning.types import Examples, ForgetSet, Ineffective, Learned, Refused, State, Trajectory, Vectors
 
 SETTINGS = {"plain": {}, "clipped": {"clip": 0.55}, "always clipped": {"clip": 0.05}, "decaying": {"decay": 0.9}}
-LAX = Recollection(threshold=10.0)
+LAX = Recollection()
 PUBLISHED = replace(LAX, carried_by="everyone")
 
 
@@ -233,7 +232,6 @@ def test_the_report_says_what_was_measured() -> None:
     assert report["reference"] == "fixed-denominator"
     assert 0 < report["clipped_steps"] < 12
     assert report["eta_lambda_max"] == max(report["eta_lambda_max_along"]) > 0.0
-    assert report["distance_left"] == pytest.approx(sum(report["distance_left_sets"]) / 3)
 
 
 def test_eta_lambda_max_is_that_of_the_dense_hessian() -> None:
@@ -246,26 +244,34 @@ def test_eta_lambda_max_is_that_of_the_dense_hessian() -> None:
     assert state.facts["report"]["eta_lambda_max"] == pytest.approx(0.2 * largest, rel=1e-4)  # type: ignore[index,call-overload]
 
 
+def measured(
+    problem: Problem, examples: Examples, learned: Learned, state: State, threshold: float = THRESHOLD
+) -> State:
+    source = Vectors(state.vectors)
+    return with_distance_left(Recollection(), problem, examples, learned, state, vectors=source, threshold=threshold)
+
+
 def test_the_measured_distance_left_is_that_of_a_real_retraining() -> None:
-    method = replace(LAX, calibration_count=1)
-    problem, examples, learned, state = of_network(method)
-    (chosen,) = module.calibration_sets(examples, 0.05, 1, problem.training.seed)
-    retrained = train(problem, examples, omit=list(chosen.positions), reference="fixed-denominator").weights
-    unlearned = learned.weights + state.vectors[next(iter(chosen.people))]
-    expected = distance_left(learned.weights, unlearned, retrained)
-    assert state.facts["report"]["distance_left"] == pytest.approx(expected, rel=1e-9)  # type: ignore[index,call-overload]
+    problem, examples, learned, state = of_network(Recollection())
+    left = []
+    for chosen in calibration_sets(examples, 0.05, 3, problem.training.seed):
+        retrained = train(problem, examples, omit=list(chosen.positions), reference="fixed-denominator").weights
+        unlearned = learned.weights + state.vectors[next(iter(chosen.people))]
+        left.append(distance_left(learned.weights, unlearned, retrained))
+    report = measured(problem, examples, learned, state).facts["report"]
+    assert report["distance_left"] == pytest.approx(sum(left) / 3, rel=1e-9)  # type: ignore[index,call-overload]
 
 
 def test_a_model_trained_at_the_edge_of_stability_is_refused_with_the_measurement() -> None:
     written = network(epochs=20, learning_rate=6.0, weight_decay=0.0)
-    with pytest.raises(Refused, match=r"distance_left, must be below 0\.7.*eta\*lambda_max is .*Use retrain"):
-        prepared(written, Recollection())
+    with pytest.raises(Ineffective, match=r"distance_left, must be below 0\.7.*eta\*lambda_max is .*Use retrain"):
+        measured(*prepared(written, Recollection()))
 
 
 def test_the_threshold_decides() -> None:
-    with pytest.raises(Refused, match=r"must be below 0\.01"):
-        prepared(network(), Recollection(threshold=0.01))
-    assert of_network(Recollection(threshold=0.7))[3].vectors
+    with pytest.raises(Ineffective, match=r"must be below 0\.01"):
+        measured(*of_network(Recollection()), threshold=0.01)
+    assert measured(*of_network(Recollection())).vectors
 
 
 def test_a_model_trained_elsewhere_without_a_record_is_refused_with_what_would_work() -> None:
@@ -311,8 +317,6 @@ def test_nobody_left_is_refused(written: Recipe) -> None:
         {"reference": "renormalized"},
         {"curvature": "fisher"},
         {"carried_by": "nobody"},
-        {"calibration_count": 0},
-        {"calibration_share": 0.0},
     ],
 )
 def test_an_unknown_option_is_a_mistake(options: dict[str, object]) -> None:

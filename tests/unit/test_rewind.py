@@ -15,8 +15,8 @@ from unlearning.accounting.certificate import Guarantee
 from unlearning.methods.retrain import Retrain
 from unlearning.methods.rewind import Rewind
 from unlearning.model.training import Recorder, train
-from unlearning.quality.distance_left import calibration_sets
-from unlearning.types import Examples, ForgetSet, Learned, Refused, State
+from unlearning.quality.distance_left import calibration_sets, with_distance_left
+from unlearning.types import Examples, ForgetSet, Learned, Refused, State, Vectors
 
 CLASSES, WIDTH, N = 3, 4, 30
 GENERATOR = torch.Generator().manual_seed(0)
@@ -183,16 +183,17 @@ def test_preparation_reports_how_near_retraining_it_comes(reference: str) -> Non
     problem = problem_of(SETTINGS["mini-batches"], deep)
     everyone = everyone_of(problem)
     learned = train(problem, everyone)
-    method = Rewind(fraction=0.4, reference=reference, calibration_count=2, calibration_share=0.1)
+    method = Rewind(fraction=0.4, reference=reference)
     start = method.prepare(problem, everyone, learned)
+    told = with_distance_left(method, problem, everyone, learned, start, vectors=Vectors({}), threshold=1e-9)
     measured = []
-    for chosen in calibration_sets(everyone, 0.1, 2, problem.training.seed):
+    for chosen in calibration_sets(everyone, 0.05, 3, problem.training.seed):
         gone = list(chosen.positions)
         retrained = train(problem, everyone, omit=gone, reference=reference).weights
         gap = (release(method, problem, start, gone, []).weights - retrained).norm()
         measured.append(float(gap / (learned.weights - retrained).norm()))
-    mean = pytest.approx(sum(measured) / 2)
-    assert start.facts["report"] == {"reference": reference, "steps": 25, "rewound": 10, "distance_left": mean}
+    mean = pytest.approx(sum(measured) / 3)
+    assert told.facts["report"] == {"reference": reference, "steps": 25, "rewound": 10, "distance_left": mean}
 
 
 def test_nothing_is_measured_of_a_model_trained_elsewhere() -> None:
@@ -441,7 +442,6 @@ def test_steps_that_diverge_are_refused(ready: tuple[Problem, State]) -> None:
         {"source": "guess"},
         {"reference": "none"},
         {"precision": "half"},
-        {"calibration_share": 1.0},
     ],
 )
 def test_hyperparameters_are_checked(wrong: dict[str, object]) -> None:

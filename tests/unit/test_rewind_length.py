@@ -77,7 +77,7 @@ def test_rounding_that_exceeds_the_distance_is_refused() -> None:
 def test_an_update_of_the_chosen_length_keeps_the_epsilon_and_one_step_less_does_not() -> None:
     problem = problem_of(FULL)
     everyone = everyone_of(problem)
-    method = Rewind(steps_from="bound", feature_norm=2**0.5, calibration_count=0, **ASKED)
+    method = Rewind(steps_from="bound", feature_norm=2**0.5, **ASKED)
     start = method.prepare(problem, everyone, train(problem, everyone))
     state = release(method, problem, start, [1, 4, 9], [])
     bound = method.bound(Guarantee.PROVED)
@@ -94,7 +94,7 @@ def test_both_sources_choose_alike_and_measure_without_a_norm(source: str) -> No
     problem = problem_of(FULL, deep)
     everyone = everyone_of(problem)
     learned = train(problem, everyone)
-    method = Rewind(steps_from="corollary", source=source, calibration_count=0, **(ASKED | {"noise_std": 1e30}))
+    method = Rewind(steps_from="corollary", source=source, **(ASKED | {"noise_std": 1e30}))
     report = method.prepare(problem, everyone, learned).facts["report"]
     assert report["steps_from"] == "corollary" and report["L"] > 0 and report["G"] > 0  # type: ignore[call-overload,index,operator]
     assert report["rewound"] == 1  # type: ignore[call-overload,index]
@@ -106,7 +106,7 @@ def test_the_bound_is_about_full_batches_and_the_corollary_is_taken_as_the_paper
     learned = train(problem, everyone)
     with pytest.raises(Refused, match="full-batch"):
         Rewind(steps_from="bound", **ASKED).prepare(problem, everyone, learned)
-    state = Rewind(steps_from="corollary", calibration_count=0, **ASKED).prepare(problem, everyone, learned)
+    state = Rewind(steps_from="corollary", **ASKED).prepare(problem, everyone, learned)
     assert 1 <= state.facts["rewound"] <= 25  # type: ignore[operator]
 
 

@@ -15,8 +15,8 @@ from unlearning import Problem, Recipe, Samples, Training
 from unlearning.methods.safe import MODES, STEPS, Safe, class_probabilities, forgetting_gradient
 from unlearning.methods.safe.moments import Moments
 from unlearning.model.training import train
-from unlearning.quality.distance_left import calibration_sets
-from unlearning.types import Examples, ForgetSet, Learned, Refused, State, Tensors
+from unlearning.quality.distance_left import calibration_sets, with_distance_left
+from unlearning.types import Examples, ForgetSet, Learned, Refused, State, Tensors, Vectors
 
 CLASSES, WIDTH, N = 3, 5, 45
 GENERATOR = torch.Generator().manual_seed(0)
@@ -411,9 +411,7 @@ def test_missing_samples_are_refused(problem: Problem, everyone: Examples, learn
 
 def test_weights_that_are_not_finite_are_refused(problem: Problem, everyone: Examples, learned: Learned) -> None:
     broken = Learned(torch.full_like(learned.weights, torch.nan))
-    with pytest.raises(Refused, match="not finite"):
-        Safe().prepare(problem, everyone, broken)
-    state = Safe(calibration_count=0).prepare(problem, everyone, broken)
+    state = Safe().prepare(problem, everyone, broken)
     with pytest.raises(Refused, match="not finite"):
         Safe().forget(problem, state, ask(everyone, [3]), None, GENERATOR)
 
@@ -421,17 +419,18 @@ def test_weights_that_are_not_finite_are_refused(problem: Problem, everyone: Exa
 def test_preparation_reports_how_near_retraining_it_comes(
     problem: Problem, everyone: Examples, learned: Learned
 ) -> None:
-    method = Safe(calibration_count=2, calibration_share=0.1)
-    report = method.prepare(problem, everyone, learned).facts["report"]
-    sets = calibration_sets(everyone, 0.1, 2, problem.training.seed)
+    method = Safe()
+    state = method.prepare(problem, everyone, learned)
+    assert state.facts["report"] == {"mode": "freeze"}
+    told = with_distance_left(method, problem, everyone, learned, state, vectors=Vectors({}), threshold=1e-9)
+    sets = calibration_sets(everyone, 0.05, 3, problem.training.seed)
     measured = []
     for chosen in sets:
         positions = list(chosen.positions)
         retrained = train(problem, everyone, omit=positions).weights
         forgotten = stream(method, problem, everyone, learned, [positions]).weights
         measured.append(float((forgotten - retrained).norm() / (learned.weights - retrained).norm()))
-    assert report == {"mode": "freeze", "distance_left": pytest.approx(sum(measured) / 2)}
-    assert Safe(calibration_count=0).prepare(problem, everyone, learned).facts["report"] == {"mode": "freeze"}
+    assert told.facts["report"] == {"mode": "freeze", "distance_left": pytest.approx(sum(measured) / 3)}
 
 
 def test_binary_logistic_models_are_served() -> None:
@@ -453,7 +452,6 @@ def test_binary_logistic_models_are_served() -> None:
         {"rounds": 0},
         {"strength": -1.0},
         {"cut": float("inf")},
-        {"calibration_count": -1},
     ],
 )
 def test_hyperparameters_are_checked(wrong: dict[str, object]) -> None:

@@ -39,7 +39,7 @@ def test_the_published_perturbation_is_that_of_the_theorem_and_drowns_the_model(
     problem = Problem(recipe_of(*blobs())).double()
     everyone = problem.recipe.samples.examples()
     learned = train(problem, everyone)
-    method = Safe(step="published", perturbation=published_perturbation(1.0, 1e-5), calibration_count=0)
+    method = Safe(step="published", perturbation=published_perturbation(1.0, 1e-5))
     moved = stream(method, problem, everyone, learned, ROUNDS).weights - learned.weights
     assert float(moved.norm()) > 10 * float(learned.weights.norm())
 
@@ -49,13 +49,13 @@ def test_a_stream_of_three_rounds_refuses_the_fourth_update(mode: str) -> None:
     problem = Problem(recipe_of(*blobs())).double()
     everyone = problem.recipe.samples.examples()
     learned = train(problem, everyone)
-    method = Safe(mode=mode, step="published", rounds=3, calibration_count=0)
+    method = Safe(mode=mode, step="published", rounds=3)
     state = stream(method, problem, everyone, learned, [[0], [1], [2]])
     assert state.facts["updates"] == 3
     with pytest.raises(Refused, match=r"made for 3 updates .* all of them were made") as refused:
         method.forget(problem, state, ask(everyone, [3]), None, torch.Generator())
     assert "more rounds" in refused.value.hint
-    ours = Safe(mode=mode, rounds=3, calibration_count=0)
+    ours = Safe(mode=mode, rounds=3)
     assert stream(ours, problem, everyone, learned, [[0], [1], [2], [3]]).facts["updates"] == 4, "T is not its length"
 
 
@@ -67,7 +67,7 @@ def test_a_perturbation_claims_nothing() -> None:
 def test_without_one_nothing_is_drawn() -> None:
     problem = Problem(recipe_of(*blobs())).double()
     everyone = problem.recipe.samples.examples()
-    state = Safe(calibration_count=0).prepare(problem, everyone, train(problem, everyone))
+    state = Safe().prepare(problem, everyone, train(problem, everyone))
     generator = torch.Generator().manual_seed(1)
     before = generator.get_state()
     Safe().forget(problem, state, ask(everyone, [3]), None, generator)
@@ -86,7 +86,7 @@ def test_over_the_papers_range_of_lambda_the_step_hardly_turns() -> None:
     learned = train(problem, everyone)
     ways = []
     for strength in (1.0, 1e3, 1e6):
-        method = Safe(step="published", strength=strength, calibration_count=0)
+        method = Safe(step="published", strength=strength)
         moved = stream(method, problem, everyone, learned, ROUNDS).weights - learned.weights
         ways.append(moved / moved.norm())
     assert float(ways[1] @ ways[2]) > 0.9999 > float(ways[0] @ ways[2])

@@ -151,7 +151,7 @@ def test_newton_by_blocks_is_newton_in_memory(loss: str, outputs: int) -> None:
     require_agreement(problem.double(), blocks, torch.Generator().manual_seed(0))
     learned = [train(problem, each) for each in (whole, blocks)]
     assert torch.allclose(learned[0].weights, learned[1].weights, atol=1e-9)
-    method, forget = Newton(threshold=None, residual=1e-12), choose(whole, 30, torch.Generator().manual_seed(0))
+    method, forget = Newton(residual=1e-12), choose(whole, 30, torch.Generator().manual_seed(0))
     found = [
         method.forget(problem, method.prepare(problem, each, one), forget, left_by(each, forget), torch.Generator())
         for each, one in zip((whole, blocks), learned, strict=True)

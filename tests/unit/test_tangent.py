@@ -219,8 +219,8 @@ def test_an_update_is_proved_and_lies_within_its_distance(monkeypatch: pytest.Mo
     """The bound, which costs as much as several solves, is computed once for refining and once for the claim."""
     written = small()
     problem, examples = Problem(written), written.samples.examples()
-    method = Newton(threshold=None)
-    policy = Policy.from_json({"method": "newton", "guarantee": "proved", "options": {"threshold": None}})
+    method = Newton()
+    policy = Policy.from_json({"method": "newton", "guarantee": "proved"})
     assert guarantee_of(policy, problem, method) is Guarantee.PROVED
     require_own_weights(problem, examples, torch.Generator().manual_seed(0))
     require_agreement(problem.double(), examples, torch.Generator().manual_seed(0))
@@ -312,6 +312,6 @@ def test_the_displacement_is_about_that_of_the_minimisers() -> None:
 def test_weights_learned_elsewhere_start_a_tangent_too() -> None:
     """A displacement far from the minimum is brought there; ``Learned`` weights need not come from our training."""
     problem, examples = problem_of()
-    state = Newton(threshold=None, steps=20, gradient_norm=1e-9).prepare(problem, examples, Learned(0.1 * draw(SIZE)))
+    state = Newton(steps=20, gradient_norm=1e-9).prepare(problem, examples, Learned(0.1 * draw(SIZE)))
     found = convex.converge(problem, state.weights, examples, 1e-10)
     assert float((found - dense_minimiser("cross_entropy", torch.arange(COUNT), 1e-2)).norm()) <= 1e-7

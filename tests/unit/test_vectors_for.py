@@ -49,7 +49,7 @@ def test_fewer_than_two_chosen_people_are_refused() -> None:
 
 
 def test_a_repair_carries_the_vectors_of_the_chosen() -> None:
-    repairing = Recollection(threshold=10.0, repair_epochs=1)
+    repairing = Recollection(repair_epochs=1)
     problem, examples, _, state = prepared(replace(network(), vectors_for=CHOSEN), repairing)
     forget = replace(forget_set(examples, "p1"), vectors=Vectors(state.vectors))
     done = repairing.forget(problem, state, forget, examples.without(torch.tensor(forget.positions)), torch.Generator())

@@ -163,8 +163,8 @@ FAULTS: dict[str, tuple[Break, str, str]] = {
     ),
     "schema behind": (sql("DELETE FROM alembic_version"), "schema", "expunge migrate"),
     "schema ahead": (sql("UPDATE alembic_version SET version_num = '9999'"), "schema", "newer release"),
-    "no worker": (without("worker"), "worker", "expunge worker"),
-    "no scheduler": (without("scheduler"), "scheduler", "expunge scheduler"),
+    "no worker": (without("worker"), "worker", "expunge run worker"),
+    "no scheduler": (without("scheduler"), "scheduler", "expunge run scheduler"),
     "clock of a process": (after(wrong_clock), "clock", "worker is 90 s behind"),
     "store not writable": (store_under_a_file, "store", "cannot be written"),
     "recipe that does not import": (

@@ -43,7 +43,7 @@ def test_a_worker_that_dies_after_the_switch_prepares_the_retrain(world: World) 
 @pytest.mark.parametrize("fallback", ["hold", "retrain"])
 def test_the_request_after_the_last_round_of_safe_ends_visibly(world: World, fallback: str) -> None:
     """One update more than the published step is made for: it is blocked with its ways out, or retrained."""
-    options = {"step": "published", "rounds": 1, "calibration_count": 0}
+    options = {"step": "published", "rounds": 1}
     model_id = world.live("steps", "safe", guarantee="none", options=options, fallback=fallback)
     first = world.delete("p1")
     world.work(model_id)

@@ -17,7 +17,7 @@ from tests.workers import meanwhile
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.bounds.newton import constrained_of, residual_of
-from unlearning.methods import OWN
+from unlearning.methods import OWN, newton
 from unlearning.methods.newton import Newton
 from unlearning.model.convex import rounding_floor
 from unlearning.model.problem import Problem
@@ -26,7 +26,7 @@ from unlearning.types import ForgetSet, State
 
 LOOSE = {"noise_std": 10.0, "max_distance": 1.0}
 FLOATING = {"feature_norm": 4.0, "precision": "float64", "fraction": 0.9}
-BALL = {"radius": 5.0, "threshold": None}
+BALL = {"radius": 5.0}
 SERVED: dict[str, tuple[str, str, dict[str, Any], Guarantee]] = {
     "retrain": ("steps", "retrain", {}, Guarantee.EXACT),
     "late": ("steps", "late", {}, Guarantee.EXACT),
@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
     "a cap as wide as the ball": (
         "ridge",
         "newton",
-        {"guarantee": "estimated", "options": BALL, "noise_std": 100.0, "max_distance": 10.0},
+        {"guarantee": "estimated", "options": BALL, "threshold": 1e9, "noise_std": 100.0, "max_distance": 10.0},
         ("max_distance 10 is vacuous", "ball of radius 5", "Lower max_distance"),
     ),
     "a cap as wide as any two trainings": (
@@ -139,7 +139,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
     "a step left out that would not fit": (
         "ridge",
         "newton",
-        {"guarantee": "estimated", "options": {**BALL, "gradient_norm": 4.0}, **LOOSE},
+        {"guarantee": "estimated", "options": {**BALL, "gradient_norm": 4.0}, "threshold": 1e9, **LOOSE},
         ("above max_distance",),
     ),
     "an undecayed bias": ("biased", "newton", {"guarantee": "proved"}, ("bias", "Decay every parameter")),
@@ -337,8 +337,11 @@ def test_the_dry_run_shows_an_accuracy_that_noise_destroys(world: World) -> None
     assert loud["accuracy"] < 0.9
 
 
-def test_a_refused_release_tells_the_log_no_number(world: World) -> None:
-    model_id = world.live("descent", "newton", options={"threshold": None, "iterations": 1, "residual": 1e-12})
+def test_a_refused_release_tells_the_log_no_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registration makes such an update itself, so it is the later one that fails."""
+    model_id = world.live("descent", "newton", threshold=1e9)
+    solved = newton._require_solved
+    monkeypatch.setattr(newton, "_require_solved", lambda found, _: solved(found, 0.0))
     request = world.delete("p3")
     world.work(model_id)
     assert world.request(request).reason == "needs_retrain"

@@ -113,7 +113,7 @@ def test_registering_a_recipe_that_still_names_them_is_refused_with_their_reques
     told = refusal(world, "again")
     assert "still names 5 samples" in told and f"requests: 2; {', '.join(sorted((one, other)))})" in told
     assert elsewhere not in told, "that one asked to be limited to another model"
-    for way in ("Take these samples out", "--leave-out-forgotten", "expunge suppressions lift REQUEST"):
+    for way in ("Take these samples out", "--leave-out-forgotten", "POST /v1/deletion-requests/REQUEST/lift"):
         assert way in told
     for index in (5, 6, 7):
         forget(world, first, f"p{index}")
@@ -177,7 +177,7 @@ def test_registering_a_recipe_that_still_names_them_says_which_requests_keep_the
     again = world.live(guarantee="proved", name="again", leave_out_forgotten=True)
     told = world.report(again)["kept_out"]
     assert told["requests"] == [{"request": request, "samples": 3} for request in sorted(requests)]
-    assert "refused" in told["why"] and "suppressions lift" in told["why"]
+    assert "refused" in told["why"] and "REQUEST/lift" in told["why"]
     assert (
         len({row.holder for row in world.rows_of(StoredVector) if row.generation_id == world.generation(again).id})
         == 10

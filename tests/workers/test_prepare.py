@@ -282,7 +282,9 @@ def test_a_refusal_names_what_measures_the_other_methods(world: World) -> None:
     model_id = world.register("convex", "mini", options={"steps": 1})
     world.work(model_id)
     reason = world.model(model_id).reason or ""
-    assert "mini leaves 0." in reason and reason.endswith("measures which other methods work on this model.")
+    assert "After mini the weights are 0." in reason and reason.endswith(
+        "measures which other methods work on this model."
+    )
 
 
 def test_a_required_guarantee_that_the_method_lacks_is_refused(world: World) -> None:

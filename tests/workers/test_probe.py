@@ -13,8 +13,9 @@ from tests.workers.worlds import World
 from unlearning.methods.recollection import Recollection
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn
+from unlearning.quality.distance_left import mean_distance_left
 from unlearning.quality.probe import Probed, probe
-from unlearning.types import Ineffective
+from unlearning.types import Ineffective, Vectors
 
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
@@ -29,9 +30,10 @@ def test_the_probe_finds_what_the_whole_preparation_finds() -> None:
     problem, examples = Problem(recipe), recipe.samples.examples()
     learned = learn(recipe, problem, examples)
     found = probe(Recollection(), problem, examples, learned, clock)
-    whole = Recollection().prepare(problem, examples, learned).facts["report"]
-    assert found.people == 3 and isinstance(whole, dict)
-    assert found.distance_left == pytest.approx(whole["distance_left"], rel=1e-3)
+    state = Recollection().prepare(problem, examples, learned)
+    whole = mean_distance_left(Recollection(), problem, examples, learned, state, vectors=Vectors(state.vectors))
+    assert found.people == 3
+    assert found.distance_left == pytest.approx(whole, rel=1e-3)
 
 
 def test_its_price_is_counted_by_the_clock_that_it_is_given() -> None:

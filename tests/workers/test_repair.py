@@ -51,7 +51,7 @@ def in_memory(world: World, *people: str) -> list[State]:
     """The states after one update each, without the service."""
     recipe = recipes.load(world.settings.recipes, "steps").recipe
     problem, examples = Problem(recipe), recipe.samples.examples()
-    method = Method(repair_epochs=2, threshold=10.0)
+    method = Method(repair_epochs=2)
     states = [method.prepare(problem, examples, train(problem, examples))]
     gone: list[str] = []
     for person in people:
@@ -76,7 +76,7 @@ def test_a_second_deletion_uses_the_vector_that_the_first_release_carried(world:
     world.work(model_id)
     assert world.request(request).status == "completed"
     assert torch.allclose(weights_of(world, model_id), second.weights, atol=1e-6)
-    stale = Method(repair_epochs=2, threshold=10.0)
+    stale = Method(repair_epochs=2)
     recipe = recipes.load(world.settings.recipes, "steps").recipe
     problem, examples = Problem(recipe), recipe.samples.examples()
     retain = left_by(examples, forget_set(examples, ["p3", "p5"]))

@@ -203,7 +203,7 @@ def rotated(world: World, monkeypatch: pytest.MonkeyPatch) -> Verifier:
     for name in ("home", "store", "secrets"):
         monkeypatch.setenv(f"EXPUNGE_{name.upper()}", str(getattr(world.settings, name)))
     monkeypatch.setenv("EXPUNGE_DATABASE_URL", world.database.engine.url.render_as_string(hide_password=False))
-    done = CliRunner().invoke(app, ["keys", "rotate-signing"])
+    done = CliRunner().invoke(app, ["audit", "rotate-key"])
     assert done.exit_code == 0, (done.output, done.exception)
     return signer(world).verifier
 

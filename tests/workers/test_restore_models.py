@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 
 from expunge.service.infra.tables import Erasure, Hold, Model, StoredVector
 from expunge.service.models.policy import change_policy
-from expunge.service.models.retire import cancel_preparation, retire
+from expunge.service.models.retire import retire
 from expunge.service.requests.legal_holds import lift
 from expunge.service.requests.states import RequestRefused
 from expunge.workers.scheduler import run as scheduler
@@ -53,7 +53,7 @@ def test_a_preparation_that_was_cancelled_after_the_backup_is_cancelled_again(wo
     waiting = world.register(name="waiting")
     old = snapshot(world)
     with world.database.write() as session:
-        cancel_preparation(session, session.get_one(Model, waiting))
+        retire(session, session.get_one(Model, waiting))
     report = restored(old, world)
     assert f"model.cancelled {waiting}" in report.reapplied
     old.work(waiting)

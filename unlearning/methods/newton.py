@@ -26,8 +26,7 @@ Deviations, each with its reason:
   gradients stall near (condition number) * 6e-8. Most products of a solve are in float32 all the same, refined until
   the float64 residual is reached. Trainings with ``converge`` always take float64.
 
-* Preparation measures on a few sets of people, really retrained without them, whether the step helps on this model,
-  and refuses above ``threshold``.
+* Registration measures on a few sets of people, really retrained without them, whether the step helps on this model.
 
 What cannot be solved is refused, not returned: neither decay nor damping on some coordinate (nothing keeps the
 Hessian from being singular), a direction of non-positive curvature, a residual that is not reached, a step after which
@@ -52,8 +51,6 @@ from unlearning.model.linear_head import head_of
 from unlearning.model.method import Bound, Method, require_followed
 from unlearning.model.objective import Objective, Point, Product
 from unlearning.model.problem import Problem
-from unlearning.model.training import retrained
-from unlearning.quality.distance_left import calibration_sets, measure, require_effective
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -95,16 +92,13 @@ class Newton(Method):
         lissa_repeats: s_1, recursions that are averaged.
         lissa_batch: samples drawn (with replacement) for each product; None: everyone retained.
         precision: "float64" or "float32".
-        threshold: preparation refuses a distance left of this or more; None: it is not measured. A model trained
-            elsewhere has no retraining to measure against.
-        calibration_count: how many sets of people are really retrained without.
-        calibration_share: the share of all people in each set.
 
     Raises:
         Refused: a value outside its range.
     """
 
     name: ClassVar[str] = "newton"
+    near: ClassVar[bool] = True
     follows: ClassVar[frozenset[Ingredient]] = frozenset({Ingredient.MOMENTUM, Ingredient.BALL})
     reads_blocks: ClassVar[bool] = True
     secret_state: ClassVar[tuple[str, ...]] = (
@@ -125,9 +119,6 @@ class Newton(Method):
     lissa_repeats: int = 1
     lissa_batch: int | None = None
     precision: str = "float64"
-    threshold: float | None = 0.7
-    calibration_count: int = 3
-    calibration_share: float = 0.05
 
     def __post_init__(self) -> None:
         _require(0.0 <= self.damping < float("inf"), "damping", self.damping, "0 or more")
@@ -135,21 +126,20 @@ class Newton(Method):
         _require(0.0 < self.residual < 1.0, "residual", self.residual, "between 0 and 1")
         _require(self.ball in BALLS, "ball", self.ball, f"one of {', '.join(BALLS)}")
         _require(self.precision in PRECISIONS, "precision", self.precision, f"one of {', '.join(PRECISIONS)}")
-        for name in ("iterations", "steps", "lissa_depth", "lissa_repeats", "calibration_count"):
+        for name in ("iterations", "steps", "lissa_depth", "lissa_repeats"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("gradient_norm", "radius", "lissa_scale", "lissa_batch", "threshold"):
+        for name in ("gradient_norm", "radius", "lissa_scale", "lissa_batch"):
             value = getattr(self, name)
             _require(value is None or value > 0, name, value, "positive, or None")
-        _require(0 < self.calibration_share < 1, "calibration_share", self.calibration_share, "between 0 and 1")
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
-        """Keep the weights; see whether a step can be solved on everyone, and whether it helps.
+        """Keep the weights; see whether a step can be solved on everyone.
 
-        ``facts["report"]`` holds ``damping`` and, where measured, ``distance_left``.
+        ``facts["report"]`` holds ``damping``.
 
         Raises:
-            Refused: the step would have no unique solution, weights outside the ball, a LiSSA scale that diverges,
-                a distance left of ``threshold`` or more.
+            Refused: the step would have no unique solution, weights outside the ball, or a LiSSA scale that
+                diverges.
         """
         require_followed(self, problem.recipe)
         self._require_unique(problem)
@@ -163,10 +153,6 @@ class Newton(Method):
             self._scale(Objective(work, examples), w)
         report: dict[str, Json] = {"damping": self.damping}
         progress(0.1)
-        if self.threshold is not None and problem.recipe.weights is None:
-            measured = self._measure(problem, examples, State(learned.weights))
-            require_effective("newton", measured, self.threshold, "Change damping, or use retrain.")
-            report |= {"distance_left": sum(measured) / len(measured), "threshold": self.threshold}
         progress(1.0)
         return State(learned.weights, {}, {"report": report})
 
@@ -207,14 +193,6 @@ class Newton(Method):
         """Return the paper's bound, ``estimated``: its constants are measured."""
         bound = BALLS[self.ball](self.radius, self.damping, self.gradient_norm)
         return bound if guarantee is Guarantee.ESTIMATED else None
-
-    def _measure(self, problem: Problem, examples: Examples, state: State) -> list[float]:
-        sets = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
-
-        def again(omit: tuple[int, ...]) -> Tensor:
-            return retrained(problem, examples, state.weights, omit)
-
-        return measure(self, problem, examples, state, retrained=again, sets=sets)
 
     def _work(self, problem: Problem) -> Problem:
         if problem.training.converge is not None:

@@ -45,7 +45,6 @@ from unlearning.model.descent.plan import REFERENCES
 from unlearning.model.method import Bound, Method, require_followed
 from unlearning.model.problem import Problem
 from unlearning.model.training import advance, replay, train
-from unlearning.quality.distance_left import mean_distance_left
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -193,9 +192,6 @@ class Rewind(Method):
             included) that does not come from the data; checked at preparation. L follows from it in closed form.
         precision: ``training`` repeats the steps in the training's own dtype; ``float64`` trains once more in float64
             at preparation, because a proof counts rounding and float32's would drown it.
-        calibration_count: how many sets of people are really retrained without at preparation, to report the
-            distance left; 0: none.
-        calibration_share: the share of all people in each set.
     """
 
     name: ClassVar[str] = "rewind"
@@ -214,8 +210,6 @@ class Rewind(Method):
     reference: str = "renormalised"
     feature_norm: float | None = None
     precision: str = "training"
-    calibration_count: int = 3
-    calibration_share: float = 0.05
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
@@ -230,10 +224,6 @@ class Rewind(Method):
             raise Refused(f"reference is {self.reference!r}.", f"Choose one of {', '.join(REFERENCES)}.")
         if self.precision not in PRECISIONS:
             raise Refused(f"precision is {self.precision!r}.", f"Choose one of {', '.join(PRECISIONS)}.")
-        if self.calibration_count < 0:
-            raise Refused(f"calibration_count is {self.calibration_count}.", "Choose 0 or more.")
-        if not 0 < self.calibration_share < 1:
-            raise Refused(f"calibration_share is {self.calibration_share}.", "Choose a share between 0 and 1.")
 
     def wanted(self) -> Wanted:
         """Return what K is chosen from. Raises Refused where an option for it is missing or out of range."""
@@ -247,7 +237,7 @@ class Rewind(Method):
         return Wanted(epsilon, self.delta, noise_std, forgotten)
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
-        """Find w_{T-K}. ``facts["report"]`` holds K, T, the reference and, where measured, the distance left.
+        """Find w_{T-K}. ``facts["report"]`` holds K, T and the reference.
 
         Raises Refused for a converged model and where ``source`` cannot find w_{T-K}.
         """
@@ -274,7 +264,7 @@ class Rewind(Method):
             "positions": examples.positions.cpu(),
         }
         state = State(learned.weights, tensors | _pack(rewound.batches), facts | dict(rewound.facts))
-        state = replace(state, facts={**state.facts, "report": self._report(problem, examples, state)})
+        state = replace(state, facts={**state.facts, "report": self._report(state)})
         progress(1.0)
         return state
 
@@ -310,23 +300,13 @@ class Rewind(Method):
             return RewoundProof(self.reference, self.source, self.feature_norm)
         return RewoundEstimate(self.reference) if guarantee is Guarantee.ESTIMATED else None
 
-    def _report(self, problem: Problem, examples: Examples, state: State) -> dict[str, Json]:
-        report: dict[str, Json] = {
+    def _report(self, state: State) -> dict[str, Json]:
+        return {
             "reference": self.reference,
             "steps": state.facts["steps"],
             "rewound": state.facts["rewound"],
             **cast("dict[str, Json]", state.facts["chosen"]),
         }
-        measured = mean_distance_left(
-            self,
-            problem,
-            examples,
-            state,
-            reference=self.reference,
-            share=self.calibration_share,
-            count=self.calibration_count,
-        )
-        return report if measured is None else report | {"distance_left": measured}
 
 
 def _again(problem: Problem, examples: Examples) -> Learned:

@@ -82,7 +82,8 @@ class Method(ABC):
     """A way to forget. A subclass is a frozen dataclass; its fields are the options that a policy may set.
 
     ``prepare`` is called once in the life of a training and ``forget`` once per update. Both are pure: no I/O, no
-    clock, no global random state. ``exact``: an update equals a cold retraining. ``trains``: ``prepare`` trains
+    clock, no global random state. ``exact``: an update equals a cold retraining. ``near``: it aims at the retrained
+    weights, so that preparation refuses it where it leaves too much of the distance. ``trains``: ``prepare`` trains
     the model itself, and ``learned`` is the model's start. ``assumptions`` and
     ``checked`` are a certificate's sentences where the method is exact. ``secret_state`` lists, for certificates,
     what the method keeps that still depends on deleted people. ``follows`` names what a built-in training may use
@@ -92,6 +93,7 @@ class Method(ABC):
 
     name: ClassVar[str]
     exact: ClassVar[bool] = False
+    near: ClassVar[bool] = False
     trains: ClassVar[bool] = False
     assumptions: ClassVar[tuple[str, ...]] = ()
     checked: ClassVar[tuple[str, ...]] = ()

@@ -5,15 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from unlearning.model.method import Method
+from unlearning.model.method import KeepsVectors, Method
 from unlearning.model.problem import Problem
-from unlearning.model.training import retrained
+from unlearning.model.training import retrace, retrained
 from unlearning.quality.simulate import forget_set, left_by
-from unlearning.types import Examples, ForgetSet, Ineffective, RecipeError, Refused, State, Vectors
+from unlearning.types import (
+    Examples,
+    ForgetSet,
+    Ineffective,
+    Json,
+    Learned,
+    OutOfTolerance,
+    RecipeError,
+    Refused,
+    State,
+    Vectors,
+    VectorSource,
+)
 
 THRESHOLD = 0.7
 """the least distance left at which a method does not help"""
@@ -57,6 +70,7 @@ def measure(
     sets: Sequence[ForgetSet],
 ) -> list[float]:
     """Measure the distance left by one update of each set, in order. ``retrained`` maps positions to retrained weights.
+    A set has the vectors of its people.
 
     A reference that diverges gives infinity: there is nothing to approximate.
 
@@ -66,37 +80,90 @@ def measure(
     return [_measure_one(method, problem, examples, state, retrained=retrained, chosen=chosen) for chosen in sets]
 
 
-def mean_distance_left(
-    method: Method, problem: Problem, examples: Examples, state: State, *, reference: str, share: float, count: int
-) -> float | None:
-    """Measure the mean over ``count`` sets of ``share`` of the people, really retrained without; None: not known.
+def with_distance_left(
+    method: Method,
+    problem: Problem,
+    examples: Examples,
+    learned: Learned,
+    state: State,
+    *,
+    vectors: VectorSource,
+    threshold: float = THRESHOLD,
+) -> State:
+    """Return the prepared state with ``distance_left`` in its report, where it is known.
 
-    It is not known for a model trained elsewhere, for a single person, where ``count`` is 0, and where some training
-    diverges.
+    Raises:
+        Refused: ``mean_distance_left``; Ineffective where a method that aims at the retrained weights leaves
+            ``threshold`` of the distance or more.
     """
-    if count == 0 or problem.recipe.weights is not None or len(examples.people.distinct()) < 2:
+    mean = mean_distance_left(method, problem, examples, learned, state, vectors=vectors)
+    if mean is None:
+        return state
+    report = {**cast("dict[str, Json]", state.facts.get("report", {})), "distance_left": mean}
+    if method.near and not mean < threshold:
+        steep = report.get("eta_lambda_max")
+        cause = f" eta*lambda_max is {steep:.2g}." if isinstance(steep, float) else ""
+        raise Ineffective(
+            f"After {method.name} the weights are {mean:.3g} times as far from retraining as before (distance_left, "
+            f"must be below {threshold:g}).{cause}",
+            "Use retrain, other options, or a smaller learning rate.",
+        )
+    return replace(state, facts={**state.facts, "report": report})
+
+
+def mean_distance_left(
+    method: Method, problem: Problem, examples: Examples, learned: Learned, state: State, *, vectors: VectorSource
+) -> float | None:
+    """Measure the mean over sets of people who are really retrained without; None: there is nothing to compare with.
+
+    So it is for an exact method, and for a model that was trained elsewhere, unless its steps were recorded or it ends
+    in a minimiser. Of a method that does not aim at the retrained weights it is also None where there is a single
+    person or a training diverges.
+
+    Raises:
+        Refused: there is a single person, or the method refuses a set; Ineffective where a set is beyond the method's
+            own tolerance.
+    """
+    elsewhere = problem.recipe.weights is not None and problem.training.converge is None
+    if method.exact or (elsewhere and learned.trajectory is None):
         return None
-    work = problem.cast(state.weights.dtype)
+    people = _with_vectors(method, problem, examples)
+    if not method.near and len(people.people.distinct()) < 2:
+        return None
+    work, reference = problem.cast(state.weights.dtype), reference_of(state)
+    followed = learned.trajectory if learned.weights.dtype == state.weights.dtype else None
 
     def again(omit: tuple[int, ...]) -> Tensor:
+        if followed is not None and problem.training.converge is None:
+            return retrace(work, examples, followed, omit, reference=reference)
         return retrained(work, examples, state.weights, omit, reference=reference)
 
-    sets = calibration_sets(examples, share, count, problem.training.seed)
-    measured = measure(method, problem, examples, state, retrained=again, sets=sets)
+    drawn = calibration_sets(people, CALIBRATION_SHARE, CALIBRATION_COUNT, problem.training.seed)
+    sets = [replace(each, vectors=Vectors(dict(vectors.read(each.people)))) for each in drawn]
+    try:
+        measured = measure(method, problem, examples, state, retrained=again, sets=sets)
+    except OutOfTolerance:
+        raise Ineffective(
+            f"With the options of {method.name} a calibration set is beyond its tolerance.",
+            "Raise the tolerance, or use another method.",
+        ) from None
     mean = sum(measured) / len(measured)
-    return mean if math.isfinite(mean) else None
+    return mean if method.near or math.isfinite(mean) else None
 
 
-def require_effective(method: str, measured: Sequence[float], threshold: float, hint: str) -> None:
-    """Raise Ineffective where the mean of ``measured`` is not below ``threshold``."""
-    mean = sum(measured) / len(measured)
-    if mean < threshold:
-        return
-    raise Ineffective(
-        f"{method} leaves {mean:.3g} of the distance to retraining on this model (1: as far as doing nothing), where "
-        f"at most {threshold:g} is asked.",
-        hint,
-    )
+def reference_of(state: State) -> str:
+    """Return the retraining that a method approximates, as its report says."""
+    report = state.facts.get("report")
+    named = report.get("reference") if isinstance(report, dict) else None
+    return named if isinstance(named, str) else "renormalised"
+
+
+def _with_vectors(method: Method, problem: Problem, examples: Examples) -> Examples:
+    """Return the samples of those who have a vector, where the method keeps vectors; else all."""
+    if not isinstance(method, KeepsVectors):
+        return examples
+    kept = frozenset(method.holders(problem, examples))
+    return examples.only(examples.positions[examples.people.where(kept.__contains__).to(examples.positions.device)])
 
 
 def _measure_one(
@@ -108,10 +175,9 @@ def _measure_one(
     retrained: Callable[[tuple[int, ...]], Tensor],
     chosen: ForgetSet,
 ) -> float:
-    forget = replace(chosen, vectors=Vectors(state.vectors))
     generator = torch.Generator().manual_seed(problem.training.seed)
-    unlearned = method.forget(problem, state, forget, left_by(examples, chosen), generator).state.weights
+    unlearned = method.forget(problem, state, chosen, left_by(examples, chosen), generator).state.weights
     try:
-        return distance_left(state.weights, unlearned, retrained(forget.positions))
+        return distance_left(state.weights, unlearned, retrained(chosen.positions))
     except RecipeError:
         return math.inf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -12,7 +12,7 @@ from unlearning.model.problem import Problem
 from unlearning.model.training import retrace
 from unlearning.quality.distance_left import calibration_sets, measure
 from unlearning.quality.simulate import forget_set
-from unlearning.types import Examples, Ineffective, Learned, Refused
+from unlearning.types import Examples, Ineffective, Learned, Refused, Vectors
 
 SHARE, COUNT, MOST_PEOPLE = 0.05, 3, 8
 """share of the people in a set, sets, and people in a set at most"""
@@ -64,7 +64,8 @@ def probe(
     def retrained(omit: tuple[int, ...]) -> Tensor:
         return retrace(problem, examples, trajectory, omit)
 
-    measured = measure(method, problem, examples, state, retrained=retrained, sets=sets)
+    given = [replace(each, vectors=Vectors(state.vectors)) for each in sets]
+    measured = measure(method, problem, examples, state, retrained=retrained, sets=given)
     each = (between - start) / len(people)
     retraining = (clock() - between) / len(sets)
     whole = each * len(examples.people.distinct()) / retraining if retraining > 0.0 else 0.0

@@ -90,7 +90,6 @@ def main(handle: int) -> None:
     import torch._dynamo  # noqa: PLC0415
 
     import expunge.workers.runtime.recipes  # noqa: F401, PLC0415
-    import unlearning.methods.shards.head  # noqa: PLC0415
     import unlearning.model.fit  # noqa: F401, PLC0415
 
     torch.use_deterministic_algorithms(True, warn_only=True)

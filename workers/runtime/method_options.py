@@ -12,11 +12,15 @@ from unlearning.methods import NAMES, load
 from unlearning.model.method import Method
 from unlearning.types import Refused
 
+SKETCHED = ("rank", "probes", "tolerance", "updates", "oversampling", "stability")
 SKETCH = "It is one of the method recollection_sketch, which the package expunge-lab brings."
 GONE = {
-    f"recollection {each}": SKETCH for each in ("rank", "probes", "tolerance", "updates", "oversampling", "stability")
+    **{f"recollection {each}": SKETCH for each in SKETCHED},
+    "threshold": "Leave it out: every method is measured alike at registration.",
+    "calibration_count": "Leave it out: registration really retrains without three sets of people.",
+    "calibration_share": "Leave it out: registration really retrains without three sets of 5 % of the people.",
 }
-"""what to do in place of an option that a method had"""
+"""what to do in place of an option that is gone, of one method or of all"""
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", NoneType: "null"}
 
 
@@ -41,7 +45,8 @@ def with_options(kind: Any, name: str, options: Mapping[str, Any], required: Map
     names = [field.name for field in fields(kind) if not field.metadata.get("internal")]
     unknown = sorted(required.keys() - set(names))
     if unknown:
-        hint = GONE.get(f"{name} {unknown[0]}", f"Its options are: {', '.join(sorted(names))}.")
+        gone = GONE.get(f"{name} {unknown[0]}") or GONE.get(unknown[0])
+        hint = gone or f"Its options are: {', '.join(sorted(names))}."
         raise Refused(f"{name} has no option {unknown[0]!r}.", hint)
     given = {each: _fitting(name, each, options[each], types[each]) for each in names if each in options}
     try:
@@ -69,5 +74,4 @@ def _fitting(method: str, name: str, value: object, wanted: Any) -> object:
 
 def _from_policy(policy: Policy) -> dict[str, Any]:
     """Return the values of the policy that a method's field of the same name takes if there is no such option."""
-    given = {"threshold": policy.threshold, "reference": policy.reference and policy.reference.value}
-    return {name: value for name, value in given.items() if value is not None}
+    return {} if policy.reference is None else {"reference": policy.reference.value}

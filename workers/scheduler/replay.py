@@ -266,7 +266,7 @@ def _in_doubt(since: str, until: str) -> list[str]:
         f"Keys: one under keys_to_check that was revoked or rotated since {since} works again. End it with "
         "`expunge keys revoke ID`. Keys that were made since do not work: make others.",
         f"Webhooks: one under webhooks_to_check that was disabled since {since} is live again. End it with `expunge "
-        "webhooks disable ID` before the scheduler is started, and add again those that were added since.",
+        "webhooks remove ID` before the scheduler is started, and add again those that were added since.",
     ]
 
 

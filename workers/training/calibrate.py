@@ -122,7 +122,7 @@ def require_useful_cap(found: Found, cap: float) -> None:
     if bound >= nothing:
         raise Refused(
             f"For {people} people this method's calibrated bound is no smaller than that of doing nothing.",
-            "Choose another method: one that `expunge evaluate` shows below 1, or retrain.",
+            "Choose another method: one that `expunge lab evaluate` shows below 1, or retrain.",
         )
     if bound > cap:
         raise Refused(f"The calibrated bound for {people} people is above max_distance {cap:g}.", better)

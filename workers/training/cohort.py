@@ -144,7 +144,8 @@ def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
     requests = [{"request": request, "samples": count} for request, count in sorted(left_out.items())]
     why = (
         "The recipe still names people who were forgotten, or asked to be. Their samples were refused: nothing was "
-        "trained on them. `expunge suppressions lift REQUEST` admits them to generations that begin afterwards."
+        "trained on them. `POST /v1/deletion-requests/REQUEST/lift`, or the page, admits them to generations that "
+        "begin afterwards."
     )
     return {"kept_out": {"requests": requests, "why": why}}
 
@@ -174,7 +175,8 @@ def _require_nobody_returns(
         f"The recipe still names {len(out)} samples of people who asked to be forgotten before it was registered "
         f"(requests: {len(requests)}; {', '.join(requests[:SHOWN])}{more}).",
         "Take these samples out of the recipe (imported weights: train them again without), or register with "
-        "--leave-out-forgotten, or `expunge suppressions lift REQUEST` for people who may come back.",
+        "--leave-out-forgotten, or lift the suppression of people who may come back: on the page, or "
+        "with `POST /v1/deletion-requests/REQUEST/lift`.",
     )
 
 

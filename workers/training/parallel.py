@@ -33,7 +33,7 @@ from expunge.workers.storage import private_state as state
 from expunge.workers.storage.checkpoint_format import Malformed
 from unlearning.accounting.policy import Policy
 from unlearning.model.method import Divisible, Method
-from unlearning.types import Examples, Learned, Progress, Refused, State, Trajectory, silent
+from unlearning.types import Examples, Learned, Progress, Refused, State, Trajectory, VectorSource, silent
 
 LEAST_HOLDERS = 64
 """Fewer people than this make no unit: following the trajectory costs each unit as much as a few vectors."""
@@ -259,12 +259,11 @@ class VectorUnits(Units):
             self.mark_done(session, number)
         crash_point("work-unit-after")
 
-    def completed(self, progress: Progress) -> State:
-        """Return the method's state once all units are done; its vectors stay in the database. Raises Refused."""
+    def vectors(self) -> VectorSource:
+        """Return where the vectors of all units are read from, once they are done."""
         storage, problem = self.process.storage, self.bench.problem
         numbers, device = self.method.length(problem), problem.device
-        vectors = state.Kept(storage.database, storage.keys, self.generation_id, numbers, device)
-        return self.method.complete(problem, self.examples, self.learned, vectors, progress)
+        return state.Kept(storage.database, storage.keys, self.generation_id, numbers, device)
 
 
 def divisible(bench: Bench, learned: Learned) -> Divisible | None:

@@ -63,6 +63,7 @@ from expunge.workers.update.draft import write_draft
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import RETRAIN
 from unlearning.model.method import KeepsVectors
+from unlearning.quality.distance_left import with_distance_left
 from unlearning.quality.probe import probe
 from unlearning.types import (
     Examples,
@@ -75,6 +76,8 @@ from unlearning.types import (
     Refused,
     State,
     Unsuited,
+    Vectors,
+    VectorSource,
 )
 
 MEASURES = "`expunge check PATH --measure` measures which other methods work on this model."
@@ -265,23 +268,32 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
 
     Raises Ineffective where the fallback is to try, and Refused otherwise.
     """
-    bench = begun.bench
+    bench, threshold = begun.bench, job.policy.threshold
     try:
         method = divisible(bench, begun.learned)
         if method is not None:
             probed = probe(method, bench.problem, begun.examples, begun.learned, time.perf_counter)
             process.storage.figures.keep(job.generation_id, {"probe": asdict(probed)})
-            probed.require_below(job.policy.threshold)
-        if begun.units is not None:
-            done = begun.units.compute_all(job, progress)
-            return begun.units.completed(progress) if done else Ended.PUT_OFF
-        made = bench.method.prepare(bench.problem, begun.examples, begun.learned, progress)
+            probed.require_below(threshold)
+        vectors: VectorSource
+        if begun.units is None:
+            made = bench.method.prepare(bench.problem, begun.examples, begun.learned, progress)
+            vectors = Vectors(made.vectors)
+        elif not begun.units.compute_all(job, progress):
+            return Ended.PUT_OFF
+        else:
+            vectors = begun.units.vectors()
+            made = begun.units.method.complete(bench.problem, begun.examples, begun.learned, vectors, progress)
+        told = with_distance_left(
+            bench.method, bench.problem, begun.examples, begun.learned, made, vectors=vectors, threshold=threshold
+        )
     except (Ineffective, Unsuited) as error:
         if isinstance(error, Ineffective) and job.policy.falls_back:
             raise
         raise Refused(error.what, f"{error.hint} {MEASURES}") from None
-    _keep_vectors(process.storage, job, made)
-    return made
+    if begun.units is None:
+        _keep_vectors(process.storage, job, told)
+    return told
 
 
 def bring_into_service(process: Process, job: Preparation, prepared: Prepared, watch: Stopwatch) -> bool:

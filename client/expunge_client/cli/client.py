@@ -58,7 +58,7 @@ class Account:
         if stored is None:
             raise CommandError(
                 "No service is configured.",
-                "Run `expunge up`, or `expunge servers add NAME URL`, or set EXPUNGE_URL and EXPUNGE_API_KEY.",
+                "Run `expunge up`, or `expunge login NAME URL`, or set EXPUNGE_URL and EXPUNGE_API_KEY.",
                 UNREACHABLE,
             )
         if url is not None and url.rstrip("/") != stored.url.rstrip("/"):
@@ -110,7 +110,7 @@ def _named(name: str, path: Path) -> Account:
     servers = read_servers(path)
     if name not in servers:
         known = ", ".join(sorted(servers)) or "none"
-        raise CommandError(f"There is no server {name!r}.", f"Known: {known}. `expunge servers add` adds one.", USAGE)
+        raise CommandError(f"There is no server {name!r}.", f"Known: {known}. `expunge login` adds one.", USAGE)
     return servers[name]
 
 

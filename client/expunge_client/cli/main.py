@@ -14,17 +14,67 @@ import typer
 from typer.core import TyperGroup
 
 from expunge_client.cli.completion import server_names
-from expunge_client.cli.output import FAILED, USAGE, CommandError, show_error
+from expunge_client.cli.output import FAILED, FORMS, USAGE, CommandError, show_error
 
-TITLES = ("Look", "Delete", "Models", "Prove", "Connect", "Operate")
-"""the groups that come first in the help"""
-PACKAGES = dict.fromkeys(("drop", "opendsr", "registry"), "expunge-connect")
-"""commands of packages that need not be installed"""
+EVERYDAY, ADMINISTER = "Everyday", "Administer"
+PACKAGES = (
+    dict.fromkeys(("drop", "opendsr", "registry"), "expunge-connect")
+    | dict.fromkeys(
+        ("up", "check", "audit", "keys", "doctor", "migrate", "backup", "restore", "run", "init"), "expunge"
+    )
+    | {"lab": "expunge-lab"}
+)
+"""which package has a command; not every package is installed"""
+_ON_THE_PAGE = "The page and the API have it"
+GONE = {
+    "open": "It is `expunge status --open`.",
+    "budget": "`expunge models show NAME` shows it.",
+    "requests find": "It is `expunge find`.",
+    "requests certificate": "It is `expunge certificate show REQUEST`.",
+    "certificate fetch": "It is `expunge certificate show REQUEST --out FILE`.",
+    "holds show": "It is `expunge holds list HOLD`.",
+    "suppressions": f"{_ON_THE_PAGE}: POST /v1/deletion-requests/REQUEST/lift.",
+    "models cancel": "It is `expunge models retire NAME`.",
+    "consumers list": "`expunge models show NAME` lists them.",
+    "consumers remove": "It is `expunge models remove-consumer NAME CONSUMER`.",
+    "consumers report": f"{_ON_THE_PAGE}: PUT /v1/models/NAME/consumers/CONSUMER.",
+    "webhooks test": f"`expunge webhooks add` sends one. {_ON_THE_PAGE}: POST /v1/webhooks/ENDPOINT/test.",
+    "webhooks disable": "It is `expunge webhooks remove ENDPOINT`.",
+    "webhooks deliveries": "It is `expunge webhooks list ENDPOINT`.",
+    "webhooks replay": f"{_ON_THE_PAGE}: POST /v1/webhooks/ENDPOINT/deliveries/DELIVERY/replay.",
+    "servers add": "It is `expunge login NAME URL`.",
+    "servers list": "`expunge status` names them.",
+    "servers remove": "It is `expunge logout NAME`.",
+    "keys actors": "`expunge keys list` shows them.",
+    "keys rename": f"{_ON_THE_PAGE}: PUT /v1/actors/ACTOR.",
+    "keys erase": f"{_ON_THE_PAGE}: PUT /v1/actors/ACTOR.",
+    "keys rotate-signing": "It is `expunge audit rotate-key`.",
+    "advise": "It is `expunge check RECIPE --measure`.",
+    "evaluate": "It is `expunge lab evaluate`.",
+    "audit epsilon": "It is `expunge lab attack`.",
+    "api": "It is `expunge run api`.",
+    "worker": "It is `expunge run worker`.",
+    "updater": "It is `expunge run updater`.",
+    "scheduler": "It is `expunge run scheduler`.",
+    "models --min-guarantee": "It is --guarantee.",
+    "models --on-exhausted": "It is --fallback.",
+    "models --cadence": "It is --batch, as 12h.",
+    "models --collect": "It is --batch, as 12h.",
+    "models --on-suppressed": "It is --leave-out-forgotten.",
+    "models --on-unchecked-feed": "expunge-connect decides at registration; docs/deletion-lists.md says how.",
+} | {
+    f"models --{field.replace('_', '-')}": f"It is --set {field}=VALUE."
+    for field in (
+        "delta", "noise_std", "max_distance", "granularity", "reference", "threshold", "calibration", "complete_when",
+        "utility_tolerance",
+    )
+} | {f"models --{field}": f"It is --option {field}=VALUE." for field in ("rank", "probes")}  # fmt: skip
+"""what commands and options of before became"""
 
 
 def grouped() -> dict[str, dict[str, EntryPoint]]:
     """Return the commands of all packages that are installed, by group: entry points named Group.command."""
-    found: dict[str, dict[str, EntryPoint]] = {title: {} for title in TITLES}
+    found: dict[str, dict[str, EntryPoint]] = {EVERYDAY: {}, ADMINISTER: {}}
     for each in sorted(entry_points(group="expunge.commands")):
         title, _, name = each.name.partition(".")
         found.setdefault(title, {})[name] = each
@@ -46,21 +96,52 @@ class Commands(TyperGroup):
             raise CommandError(what, f"pip install {package}", USAGE)
         if place is None:
             return None
-        found = place.load()
+        try:
+            found = place.load()
+        except ImportError as error:
+            package = place.dist.name if place.dist else "expunge"
+            what = f"`expunge {cmd_name}` cannot be loaded: {error}."
+            raise CommandError(what, f"pip install {package}", USAGE) from None
         if not isinstance(found, typer.Typer):
             alone = typer.Typer(add_completion=False, rich_markup_mode=None)
             alone.command()(found)
             found = alone
         command = typer.main.get_command(found)
         command.name = cmd_name
+        for each in [command, *getattr(command, "commands", {}).values()]:
+            if not (hasattr(each, "commands") or each.context_settings.get("ignore_unknown_options")):
+                each.params.extend(FORMS)  # a command that hands its options on takes no other
         return command
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Refuse a command of before with its new name, and find any other."""
+        options = (f"{args[0]} {each.partition('=')[0]}" for each in args[2:])
+        for words in (" ".join(args[:2]), args[0], *options):
+            if words in GONE:
+                raise CommandError(f"There is no `expunge {words}` any more.", GONE[words], USAGE)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands in groups, each by what it is for."""
+        """Write the everyday commands one by one, and of all others a line for each group."""
+        sections: dict[str, list[tuple[str, str]]] = {}
         for title, places in grouped().items():
-            commands = [(name, self.get_command(ctx, name)) for name in places]
-            with formatter.section(title):
-                formatter.write_dl([(name, command.get_short_help_str(90)) for name, command in commands])
+            found, lines = {}, sections.setdefault(title, [])
+            for name in places:
+                try:
+                    found[name] = self.get_command(ctx, name)
+                except CommandError as error:  # of a package that is half installed
+                    lines.append((name, error.what))
+            for name in sorted(found, key=lambda name: hasattr(found[name], "commands")):  # alone first
+                parts = getattr(found[name], "commands", {}) if title == EVERYDAY else {}
+                for part, each in parts.items():
+                    section = sections.setdefault(each.rich_help_panel or title, [])
+                    section.append((f"{name} {part}", each.get_short_help_str(90)))
+                if not parts:
+                    lines.append((name, found[name].get_short_help_str(90)))
+        for title, lines in sections.items():
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
 
 
 app = typer.Typer(
@@ -76,7 +157,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version  # noqa: PLC0415  (reads the disk)
 
-        typer.echo(f"expunge {version('expunge')}")
+        typer.echo(f"expunge {version('expunge-client')}")
         raise typer.Exit
 
 
@@ -84,7 +165,7 @@ def _version(wanted: bool) -> None:
 def expunge(
     server: Annotated[
         str | None,
-        typer.Option(help="A server of `expunge servers`, instead of the configured one.", autocompletion=server_names),
+        typer.Option(help="A server of `expunge login`, instead of the configured one.", autocompletion=server_names),
     ] = None,
     version: Annotated[  # noqa: ARG001
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the release, and end.")

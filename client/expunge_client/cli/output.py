@@ -27,8 +27,35 @@ LINE_SECONDS = 2.0
 errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
 output = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 200)
 
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+_wanted = {"json": False, "csv": False}
+"""the form of this process's output, as the command line named it"""
+
+
+def _want(parameter: typer.CallbackParam, value: bool) -> None:
+    _wanted[str(parameter.name)] = value
+
+
+_forms = typer.Typer(add_completion=False)
+
+
+@_forms.command()
+def _declared(
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of a table.", callback=_want, expose_value=False)
+    ] = False,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV instead of a table.", callback=_want, expose_value=False)
+    ] = False,
+) -> None: ...
+
+
+FORMS = typer.main.get_command(_forms).params
+"""the options of every command"""
+
+
+def as_json() -> bool:
+    """Return whether JSON was asked for."""
+    return _wanted["json"]
 
 
 class CommandError(Exception):
@@ -78,14 +105,10 @@ def json_list() -> Iterator[Callable[[Any], None]]:
         typer.echo("[]" if before == "[" else "\n]")
 
 
-def show_list(rows: Sequence[dict[str, Any]], columns: Sequence[str], as_json: bool, as_csv: bool) -> None:
+def show_list(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
     """Print a list as JSON (every field), as CSV, or as a table (the columns)."""
-    if as_json:
+    if _wanted["json"]:
         show_json(rows)
-    elif as_csv:
-        table = csv.writer(sys.stdout, lineterminator="\n")
-        table.writerow(columns)
-        table.writerows([_for_a_spreadsheet(nested(row, column)) for column in columns] for row in rows)
     else:
         show_rows(rows, columns)
 
@@ -108,7 +131,12 @@ def _for_a_spreadsheet(value: Any) -> str:
 
 
 def show_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
-    """Print a table with one line for each row. A column may name a nested value, as ``budget.spent``."""
+    """Print one line for each row, as CSV or as a table. A column may name a nested value, as ``budget.spent``."""
+    if _wanted["csv"]:
+        written = csv.writer(sys.stdout, lineterminator="\n")
+        written.writerow(columns)
+        written.writerows([_for_a_spreadsheet(nested(row, column)) for column in columns] for row in rows)
+        return
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column.rpartition(".")[2], overflow="fold")
@@ -118,7 +146,15 @@ def show_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
 
 
 def show_facts(record: dict[str, Any]) -> None:
-    """Print one line for each field. Nested objects are indented under their name."""
+    """Print a record as JSON, or one line for each field, with nested objects under their name; in CSV two cells."""
+    if _wanted["json"]:
+        show_json(record)
+        return
+    if _wanted["csv"]:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(
+            (name, _for_a_spreadsheet(value)) for name, value in _flat(record)
+        )
+        return
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")

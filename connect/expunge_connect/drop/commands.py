@@ -15,7 +15,7 @@ import typer
 
 from expunge_client import Expunge, Refused, Unreachable
 from expunge_client.cli.client import Account
-from expunge_client.cli.output import UNREACHABLE, AsJson, CommandError, errors, show_facts, show_json
+from expunge_client.cli.output import UNREACHABLE, CommandError, errors, show_facts
 from expunge_connect.drop.admission import PEOPLE
 from expunge_connect.drop.items import (
     Answer,
@@ -49,7 +49,6 @@ def import_lists(
     files: Annotated[list[Path], typer.Argument(help="Downloaded lists: the CSV files, or the ZIP file.")],
     people: People = None,
     tenant: Tenant = "default",
-    as_json: AsJson = False,
 ) -> None:
     """Keep the entries of downloaded lists, and delete the people whom they name. May be repeated.
 
@@ -65,11 +64,11 @@ def import_lists(
             else:
                 facts["items"] += store(feed, each.source, each.entries)
         facts |= _matched(feed, service, people) if people.exists() else {}
-    show_json(facts) if as_json else show_facts(facts)
+    show_facts(facts)
 
 
 @commands.command("match")
-def match_people(people: People = None, tenant: Tenant = "default", as_json: AsJson = False) -> None:
+def match_people(people: People = None, tenant: Tenant = "default") -> None:
     """Compare every kept entry with everybody whom you know, and ask for the deletion of whom they name.
 
     The file is read once and not stored. It must hold everybody: an entry that names nobody in it is answered
@@ -77,11 +76,11 @@ def match_people(people: People = None, tenant: Tenant = "default", as_json: AsJ
     """
     with _opened(tenant) as (feed, service):
         facts = _matched(feed, service, people or _kept_people(tenant))
-    show_json(facts) if as_json else show_facts(facts)
+    show_facts(facts)
 
 
 @commands.command("status")
-def status(tenant: Tenant = "default", as_json: AsJson = False) -> None:
+def status(tenant: Tenant = "default") -> None:
     """Count the entries by what they would be answered now."""
     with _opened(tenant) as (feed, service):
         refresh(feed, service)
@@ -90,14 +89,13 @@ def status(tenant: Tenant = "default", as_json: AsJson = False) -> None:
     days = 0.0 if last is None else (time.time() - last) / DAY_SECONDS
     if days > LATE_DAYS:
         errors.print(f"Lists were last imported {days:.0f} days ago; the Delete Act asks for it every 45 days.")
-    show_json(facts) if as_json else show_facts(facts)
+    show_facts(facts)
 
 
 @commands.command("export")
 def export(
     folder: Annotated[Path, typer.Argument(help="Where to write the answers; it is created.")],
     tenant: Tenant = "default",
-    as_json: AsJson = False,
 ) -> None:
     """Write the answers that were not given yet, one file for each list, to be uploaded. Then they count as given.
 
@@ -113,7 +111,7 @@ def export(
     if waiting:
         errors.print(f"{waiting} entries have no answer yet. {_LATER}")
     facts = {"answers": len(found), "waiting": waiting, "files": written}
-    show_json(facts) if as_json else show_facts(facts)
+    show_facts(facts)
 
 
 def _file(answer: Answer) -> str:

@@ -14,7 +14,7 @@ import typer
 from expunge_client import NotAuthentic
 from expunge_client.cli.client import Client, connect
 from expunge_client.cli.completion import ModelArgument
-from expunge_client.cli.output import AsJson, CommandError, show_facts, show_json
+from expunge_client.cli.output import CommandError, show_facts
 from expunge_connect.registry.bundle import write_bundle
 from expunge_connect.registry.mlflow_registry import push as push_to_mlflow
 
@@ -29,7 +29,6 @@ def bundle(
     folder: Annotated[Path, typer.Argument(help="Where to write it; it is created.")],
     version: Number = None,
     key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Write the checkpoint, its bill of materials (CycloneDX) and, with --sign, a signature over both.
 
@@ -39,7 +38,7 @@ def bundle(
         found = _version(client, model, version)
         names = write_bundle(folder, client.get(f"/v1/models/{model}"), found, client.download, key)
     facts = {"model": model, "version": found["number"], "files": names}
-    show_json(facts) if as_json else show_facts(facts)
+    show_facts(facts)
 
 
 @commands.command("push")
@@ -47,7 +46,6 @@ def push(
     model: ModelArgument,
     mlflow: Annotated[str, typer.Option(help="Address of an MLflow server, for example http://mlflow:5000.")],
     key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Register the current version in MLflow under the alias `current`, and delete there what it replaces.
 
@@ -60,7 +58,7 @@ def push(
         facts: dict[str, Any] = {"model": model, "version": found["number"]}
         with redirect_stdout(sys.stderr):  # MLflow prints where its runs are
             facts |= push_to_mlflow(mlflow, found, Path(name), names)
-    show_json(facts) if as_json else show_facts(facts)
+    show_facts(facts)
 
 
 def _version(client: Client, model: str, number: int | None) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def closing(offers: Sequence[Offer], demand: Demand, retraining: float | None) -
     nightly = Demand(demand.min_guarantee, demand.requests_per_month, max(demand.batch, NIGHT_SECONDS))
     retrain = next((offer for offer in offers if offer.method == "retrain" and offer.update is not None), None)
     if retrain is not None and retrain.update is not None and monthly(retrain, nightly) <= SHORT_SECONDS:
-        return f"Retrain nightly: it takes {duration(retrain.update)} and is exact (--method retrain --batch 86400)."
+        return f"Retrain nightly: it takes {duration(retrain.update)} and is exact (--method retrain --batch 1d)."
     chosen = choose(offers, demand, retraining)
     if chosen is None:
         return f"No method has the guarantee {demand.min_guarantee.value} on this model: see why above."

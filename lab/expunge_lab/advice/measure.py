@@ -40,9 +40,10 @@ from unlearning.bounds.calibration import Design
 from unlearning.methods import NAMES
 from unlearning.model.parts import require_declared
 from unlearning.model.training import learn
+from unlearning.quality.distance_left import with_distance_left
 from unlearning.quality.simulate import forget_set, left_by, release
 from unlearning.recipe import Recipe
-from unlearning.types import Examples, Learned, Progress, RecipeError, Refused, State
+from unlearning.types import Examples, Learned, Progress, RecipeError, Refused, State, Vectors
 
 STEPS = (64, 16, 4, 1)
 """a step of the trial takes one in so many people"""
@@ -288,6 +289,7 @@ def _step(trainings: _Trainings, bench: Bench, guarantee: Guarantee, count: int,
     examples, (learned, _) = trainings.of(count), trainings.learned[count]
     start = time.perf_counter()
     state = method.prepare(problem, examples, Learned(problem.initial()) if method.trains else learned, progress)
+    state = with_distance_left(method, problem, examples, learned, state, vectors=Vectors(state.vectors))
     policy = _policy_of(trainings.scene, method.name)
     terms = terms_of(policy, guarantee, reference_of(policy, state), len(examples))
     terms, _ = establish(bench, replace(terms, design=_design(trainings.scene, guarantee, count)), examples, state)

@@ -1,4 +1,4 @@
-"""``expunge audit``: check the whole log with the public key alone, or take it along; attack what claims say."""
+"""``expunge audit``: check the whole log with the public key alone, take it along, give it a new signing key."""
 
 from __future__ import annotations
 
@@ -9,13 +9,9 @@ from typing import Annotated
 import typer
 
 from expunge_client.cli.client import LOG, LOG_PAGE, connect, signed_log
-from expunge_client.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
+from expunge_client.cli.output import errors, show_facts, show_list
 
-commands = typer.Typer(
-    no_args_is_help=True, help="The audit log: list, verify, export. And `epsilon`: attack the claims of a recipe."
-)
-FORWARDED = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""every option, --help too, is that of ``python -m expunge_lab.audit_epsilon``"""
+commands = typer.Typer(no_args_is_help=True, help="The audit log: list, verify, export, rotate-key.")
 
 Key = Annotated[
     Path | None, typer.Option(help="The log's public key (name+hash+base64); that of this installation otherwise.")
@@ -26,32 +22,23 @@ Key = Annotated[
 def verify(
     file: Annotated[Path | None, typer.Option(help="An exported log; the running service's otherwise.")] = None,
     key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Check every entry against the signed head, that the log continues every head seen before, and that every
     version that the running service shows claims what the log says was published."""
     from expunge.service.cli.log_check import check  # noqa: PLC0415  (with the database's library, which no other command needs)
 
     facts = check(file, key)
-    show_json(facts) if as_json else show_facts(facts)
+    show_facts(facts)
 
 
 @commands.command("list")
-def list_entries(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+def list_entries() -> None:
     """List what happened and who did it, oldest first."""
     with connect() as client:
         rows = list(client.pages(LOG, limit=LOG_PAGE))
     for row in rows:
         row["who"] = row["actor_name"] or row["actor"]
-    show_list(rows, ("index", "at", "kind", "who", "request_id"), as_json, as_csv)
-
-
-@commands.command("epsilon", add_help_option=False, context_settings=FORWARDED)
-def epsilon(context: typer.Context) -> None:
-    """Try to refute the claims of a recipe (--recipe PATH): canaries, thousands of guesses; fail if one is exceeded."""
-    from expunge.service.cli.commands.evaluate import run_module  # noqa: PLC0415  (with the settings' library)
-
-    run_module("expunge_lab.audit_epsilon", context.args)
+    show_list(rows, ("index", "at", "kind", "who", "request_id"))
 
 
 @commands.command("export")
@@ -65,3 +52,16 @@ def export(file: Annotated[Path, typer.Argument(help="Where to write it, one ent
             out.write(json.dumps({name: value for name, value in entry.items() if name != "actor_name"}) + "\n")
         out.write(json.dumps({"checkpoint": head}) + "\n")
     errors.print(f"written: {file}", markup=False)
+
+
+@commands.command("rotate-key")
+def rotate() -> None:
+    """Sign the log and certificates with a new key from now on; the old one is retired in the log.
+
+    What was signed before still verifies. Run it where the API and the scheduler read EXPUNGE_SIGNING_KEY_FILE.
+    """
+    from expunge.service.cli.log_rotation import rotate_key  # noqa: PLC0415  (with the database's library)
+
+    new = rotate_key()
+    errors.print("rotated. The log's public key from now on:")
+    typer.echo(str(new))

@@ -21,7 +21,7 @@ from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import DEFAULT_TENANT
 from expunge.service.models.restore_guard import confirm
-from expunge_client.cli.output import AsJson, CommandError, errors, show_facts, show_json
+from expunge_client.cli.output import CommandError, errors, show_facts
 
 
 @told()
@@ -41,11 +41,10 @@ def backup(file: Annotated[Path, typer.Argument(help="Where to write the copy; i
 def restore(
     log: Annotated[list[Path] | None, typer.Option(help="An exported audit log; one for each tenant.")] = None,
     confirm_it: Annotated[bool, typer.Option("--confirm", help="The report is read: let the service write.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Take up what was published since the backup that was put back. The service reads only until --confirm."""
     report = _confirmed() if confirm_it else _restored(log or [])
-    show_json(report) if as_json else show_facts(report)
+    show_facts(report)
 
 
 def _restored(exports: list[Path]) -> dict[str, Any]:

@@ -10,20 +10,20 @@ import typer
 from expunge.service.cli.checks import Finding, ask_worker, examine
 from expunge.service.cli.errors import told
 from expunge.service.infra.settings import Settings
-from expunge_client.cli.output import FAILED, AsJson, output, show_json
+from expunge_client.cli.output import FAILED, as_json, output, show_json
 
 
 @told()
-def doctor(as_json: AsJson = False) -> None:
+def doctor() -> None:
     """Look at secrets, stores, disk, broker, database, clocks, processes, recipes and generations. Exit 1 on a
     fault.
     """
     findings = []
     for finding in chain(examine(Settings()), ask_worker()):
         findings.append(finding)
-        if not as_json:
+        if not as_json():
             _show(finding)
-    if as_json:
+    if as_json():
         show_json([asdict(finding) for finding in findings])
     if not all(finding.well for finding in findings):
         raise typer.Exit(FAILED)

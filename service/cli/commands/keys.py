@@ -16,29 +16,23 @@ from expunge.service.access.api_keys import (
     find_actor,
     list_actors,
     list_keys,
-    name_actor,
     revoke_key,
     rotate_key,
 )
-from expunge.service.access.installation import check_places
 from expunge.service.access.roles import SCOPES, KeyRole, remark, role_of
-from expunge.service.audit.key_rotation import keep_handovers, rotate
-from expunge.service.audit.log import newest_key
-from expunge.service.audit.signed_note import Signer
 from expunge.service.cli.errors import told
 from expunge.service.infra.db import Database, now
-from expunge.service.infra.files import folder_at
 from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.pseudonyms import Pepper
-from expunge.service.infra.settings import Settings, adopt_secret, next_secret
+from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import ActorName
 from expunge.service.infra.tenants import DEFAULT_TENANT
 from expunge.service.infra.time import DAY_SECONDS, HOUR_SECONDS, SECOND
-from expunge_client.cli.output import AsCsv, AsJson, CommandError, errors, show_hint, show_json, show_list
+from expunge_client.cli.output import CommandError, as_json, errors, show_hint, show_json, show_list
 
 commands = typer.Typer(
     no_args_is_help=True,
-    help="API keys: create, list, rotate, revoke; actors, rename, erase: who holds them; rotate-signing.",
+    help="API keys: create, list, rotate, revoke.",
 )
 
 Tenant = Annotated[str, typer.Option(help="Whose keys.")]
@@ -50,7 +44,7 @@ def create(
     label: Annotated[str, typer.Option(help="What the key is for, or who holds it.")] = "",
     actor: Annotated[
         str | None,
-        typer.Option(help="Who is to hold it: an id of `keys actors`; a new actor named by the label otherwise."),
+        typer.Option(help="Who is to hold it: an actor of `keys list`; a new one named by the label otherwise."),
     ] = None,
     scope: Annotated[
         list[Scope] | None, typer.Option(help="May be repeated; without one and without --role: all scopes.")
@@ -60,12 +54,11 @@ def create(
     ] = None,
     days: Annotated[int | None, typer.Option(help="Days until it expires; never otherwise.", min=1)] = None,
     tenant: Tenant = DEFAULT_TENANT,
-    as_json: AsJson = False,
 ) -> None:
     """Make a key. It is shown once and not stored."""
     settings = Settings()
     scopes = {*(scope or ()), *(SCOPES[role] if role else ())} or set(Scope)
-    with _database(settings) as database, database.write() as session:
+    with open_database(settings) as database, database.write() as session:
         expires_at = None if days is None else now(session) + days * DAY_SECONDS * SECOND
         pepper = Pepper.load(settings.pepper_file)
         if actor is not None:
@@ -80,7 +73,7 @@ def create(
             actor_id=actor,
         )
     show_hint(remark(scopes) or "")
-    if as_json:
+    if as_json():
         show_json({"id": key.id, "prefix": key.prefix, "actor": key.actor_id, "key": key.secret})
         return
     errors.print("The key, shown once:")
@@ -89,15 +82,17 @@ def create(
 
 @commands.command("list")
 @told()
-def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
-    """List all keys, revoked ones included. The keys themselves are not shown."""
-    with _database(Settings()) as database, database.read() as session:
+def list_all(tenant: Tenant = DEFAULT_TENANT) -> None:
+    """List all keys and the actors who hold them, revoked ones included. The keys themselves are not shown."""
+    with open_database(Settings()) as database, database.read() as session:
+        names = {each.id: each.name for each in list_actors(session, tenant)}
         rows = [
             {
                 "id": key.id,
                 "prefix": key.prefix,
                 "label": key.label,
                 "actor": key.actor_id,
+                "held_by": names.get(key.actor_id),
                 "role": role_of(key.scopes),
                 "scopes": list(key.scopes),
                 "created_at": _iso(key.created_at),
@@ -107,7 +102,8 @@ def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False, as_csv: A
             for key in list_keys(session, tenant)
         ]
     show_list(
-        rows, ("prefix", "label", "actor", "created_at", "expires_at", "revoked_at", "role", "scopes"), as_json, as_csv
+        rows,
+        ("prefix", "label", "actor", "held_by", "created_at", "expires_at", "revoked_at", "role", "scopes"),
     )
 
 
@@ -120,7 +116,7 @@ def rotate_one(
 ) -> None:
     """Make a key's successor, with the same scopes; it is shown once. The old key ends after the overlap."""
     settings = Settings()
-    with _database(settings) as database, database.write() as session:
+    with open_database(settings) as database, database.write() as session:
         overlap = overlap_hours * HOUR_SECONDS * SECOND
         made = rotate_key(session, Pepper.load(settings.pepper_file), key, overlap, tenant)
     if made is None:
@@ -135,80 +131,24 @@ def revoke(
     key: Annotated[str, typer.Argument(help="Id or prefix of the key.")], tenant: Tenant = DEFAULT_TENANT
 ) -> None:
     """Revoke a key, at once and permanently."""
-    with _database(Settings()) as database, database.write() as session:
+    with open_database(Settings()) as database, database.write() as session:
         done = revoke_key(session, key, tenant)
     if not done:
         raise CommandError("There is no such key, or it was revoked before.", "`expunge keys list` shows them.")
     errors.print("revoked.")
 
 
-@commands.command("actors")
-@told()
-def actors(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
-    """List all actors, who hold the keys: the ids that the audit log names, and their names."""
-    with _database(Settings()) as database, database.read() as session:
-        found = list_actors(session, tenant)
-    rows = [{"id": each.id, "name": each.name, "created_at": _iso(each.created_at)} for each in found]
-    show_list(rows, ("id", "name", "created_at"), as_json, as_csv)
-
-
-@commands.command("rename")
-@told()
-def rename(
-    actor: Annotated[str, typer.Argument(help="Id of the actor.")],
-    name: Annotated[str, typer.Argument(help="The new name.")],
-    tenant: Tenant = DEFAULT_TENANT,
-) -> None:
-    """Name an actor. The name is kept in one table, never in the audit log."""
-    with _database(Settings()) as database, database.write() as session:
-        name_actor(session, _actor(session, tenant, actor), name)
-    errors.print("renamed.")
-
-
-@commands.command("erase")
-@told()
-def erase(actor: Annotated[str, typer.Argument(help="Id of the actor.")], tenant: Tenant = DEFAULT_TENANT) -> None:
-    """Erase an actor's name and the labels of their keys. The audit log keeps the id alone."""
-    with _database(Settings()) as database, database.write() as session:
-        name_actor(session, _actor(session, tenant, actor), None)
-    errors.print("erased.")
-
-
-@commands.command("rotate-signing")
-@told()
-def rotate_signing() -> None:
-    """Sign the log and certificates with a new key from now on; the old one is retired in the log.
-
-    What was signed before still verifies. Run it where the API and the scheduler read EXPUNGE_SECRETS.
-    """
-    settings = Settings()
-    old, new = Signer.of(settings), Signer.at(settings, next_secret(settings.signing_key_file))
-    store = folder_at(settings.store)
-    with _database(settings) as database:
-        check_places(database, {"store": store})
-        with database.write() as session:
-            if newest_key(session) != new.verifier:  # else the database knows already, and the file was not replaced
-                rotate(session, old, new)
-        with database.read() as session:
-            keep_handovers(session, store)
-    adopt_secret(settings.signing_key_file)
-    published = settings.home / "log.vkey"
-    if published.exists():
-        published.write_text(f"{new.verifier}\n")
-    errors.print("rotated. The log's public key from now on:")
-    typer.echo(str(new.verifier))
-
-
 def _actor(session: Session, tenant_id: str, actor_id: str) -> ActorName:
     """Return the actor. Raises CommandError where there is none."""
     found = find_actor(session, tenant_id, actor_id)
     if found is None:
-        raise CommandError(f"There is no actor {actor_id}.", "`expunge keys actors` lists them.")
+        raise CommandError(f"There is no actor {actor_id}.", "`expunge keys list` shows them.")
     return found
 
 
 @contextmanager
-def _database(settings: Settings) -> Iterator[Database]:
+def open_database(settings: Settings) -> Iterator[Database]:
+    """Open the database. Raises CommandError where it lacks the schema of this release."""
     database = Database(settings.database_url)
     try:
         if schema_state(database) is not SchemaState.CURRENT:

@@ -1,4 +1,4 @@
-"""``up``, ``api``, ``worker``, ``updater``, ``scheduler``, ``migrate``: commands that run the service itself."""
+"""``up``, ``run``, ``migrate``: commands that run the service itself."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from expunge_client.cli.client import Account
 from expunge_client.cli.output import CommandError, errors, output
 
 READY_SECONDS = 90.0
+run = typer.Typer(no_args_is_help=True, help="One process alone, in the foreground: api, worker, updater, scheduler.")
 
 
 @told()
@@ -41,6 +42,7 @@ def migrate() -> None:
     errors.print("The database has the current schema.")
 
 
+@run.command("api")
 @told()
 def api() -> None:
     """Run the API process alone, in the foreground."""
@@ -48,16 +50,19 @@ def api() -> None:
     _become(["-m", "expunge.service.api.http.serve", "--host", host, "--port", str(port)])
 
 
+@run.command("worker")
 def worker() -> None:
     """Run a worker process alone, in the foreground."""
     _become(["-m", "expunge.workers.main", "worker"])
 
 
+@run.command("updater")
 def updater() -> None:
     """Run an updater alone, in the foreground: a worker that takes deletions which other workers are too busy for."""
     _become(["-m", "expunge.workers.main", "updater"])
 
 
+@run.command("scheduler")
 def scheduler() -> None:
     """Run the scheduler process alone, in the foreground."""
     _become(["-m", "expunge.workers.main", "scheduler"])

@@ -32,8 +32,8 @@ Deviations, each with its reason:
 * A batch that lost everyone steps by weight decay alone, as in ``training.train`` (the paper divides by zero).
 * Products are exact by default. ``products="secant"`` is the paper's L-BFGS with m = ``pairs``; its pairs come from
   one batch, because the difference between two batches' gradients is mostly sampling noise.
-* Preparation measures on a few sets of people, really retrained without them, whether k steps are enough, and refuses
-  above ``threshold``: where the training does not contract, k of T steps recover little more than k/T of the way.
+* Registration measures on a few sets of people, really retrained without them, whether k steps are enough: where the
+  training does not contract, k of T steps recover little more than k/T of the way.
 * The paper assumes a contraction. Where it holds, ||dw|| is at most the sum of the norms that the steps contribute; a
   update that exceeds that sum ``amplification`` times is refused.
 * "Recover H from p basis vectors" costs p products a step and is left out.
@@ -57,13 +57,16 @@ from unlearning.model.training import (
     Batch,
     batch_of,
     replay,
-    retrace,
     scale_of,
     step_gradient,
     steps_per_epoch,
-    train,
 )
-from unlearning.quality.distance_left import calibration_sets, measure, require_effective
+from unlearning.model.training import (
+    retrace as retrace,
+)
+from unlearning.model.training import (
+    train as train,
+)
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -100,15 +103,13 @@ class Mini(Method):
         pairs: m, how many differences a secant product looks back on.
         reference: the retraining that is approximated: "renormalised" (the paper's) or "fixed-denominator".
         amplification: an update is refused when ||dw|| exceeds this many times what its steps contribute.
-        threshold: preparation refuses a distance left of this or more; None: it is not measured.
-        calibration_count: how many sets of people are really retrained without.
-        calibration_share: the share of all people in each set.
 
     Raises:
         Refused: a value outside its range.
     """
 
     name: ClassVar[str] = "mini"
+    near: ClassVar[bool] = True
     secret_state: ClassVar[tuple[str, ...]] = (
         "The weights of the training's last steps were trained on the people who were deleted.",
     )
@@ -120,9 +121,6 @@ class Mini(Method):
     pairs: int = 2
     reference: str = "renormalised"
     amplification: float = 2.0
-    threshold: float | None = 0.7
-    calibration_count: int = 3
-    calibration_share: float = 0.05
 
     def __post_init__(self) -> None:
         _require(self.steps is None or self.steps >= 1, "steps", self.steps, "at least 1, or None")
@@ -132,26 +130,20 @@ class Mini(Method):
         _require(self.pairs >= 1, "pairs", self.pairs, "at least 1")
         _require(self.reference in REFERENCES, "reference", self.reference, f"one of {', '.join(REFERENCES)}")
         _require(self.amplification >= 1.0, "amplification", self.amplification, "at least 1")
-        _require(self.threshold is None or self.threshold > 0, "threshold", self.threshold, "positive, or None")
-        _require(self.calibration_count >= 1, "calibration_count", self.calibration_count, "at least 1")
-        _require(0 < self.calibration_share < 1, "calibration_share", self.calibration_share, "between 0 and 1")
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """Keep ``tail`` (k+1, d) weights, ``batches`` (k, B) positions, ``sizes``, ``rates`` and ``scales`` (k,).
 
-        ``facts["report"]`` holds ``steps`` (k), ``trajectory_steps`` and, where measured, ``distance_left``.
+        ``facts["report"]`` holds ``steps`` (k), ``trajectory_steps`` and ``reference``.
 
         Raises:
             Refused: no trajectory (and no ``converge``), one that does not end in the weights, samples clipped one by
-                one, or a distance left of ``threshold`` or more.
+                one.
         """
         require_followed(self, problem.recipe)
         tail = self._tail(problem, examples, learned, lambda share: progress(0.3 * share))
         report: dict[str, Json] = {"steps": len(tail["rates"]), "trajectory_steps": len(learned.trajectory or ())}
-        if self.threshold is not None:
-            measured = self._measure(problem, examples, learned, State(learned.weights, tail))
-            require_effective("mini", measured, self.threshold, "Raise steps, or use retrain.")
-            report |= {"distance_left": sum(measured) / len(measured), "threshold": self.threshold}
+        report["reference"] = self.reference
         progress(1.0)
         return State(learned.weights, tail, {"report": report})
 
@@ -196,16 +188,6 @@ class Mini(Method):
             progress((step - first) / (total - first))
             weights.append(w)
         return _recorded(trajectory, first, torch.stack([*weights, learned.weights]))
-
-    def _measure(self, problem: Problem, examples: Examples, learned: Learned, state: State) -> list[float]:
-        sets = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
-
-        def again(omit: tuple[int, ...]) -> Tensor:
-            if problem.training.converge is None and learned.trajectory is not None:
-                return retrace(problem, examples, learned.trajectory, omit, reference=self.reference)
-            return train(problem, examples, omit=omit, reference=self.reference).weights
-
-        return measure(self, problem, examples, state, retrained=again, sets=sets)
 
     def _advance(self, problem: Problem, step: _Step, shift: Tensor) -> tuple[Tensor, Tensor]:
         """Return what this step contributes, and dw (d,) after it."""

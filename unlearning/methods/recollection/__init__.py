@@ -31,9 +31,9 @@ accuracy has fallen. Trajectory form alone: a converged update ends in a minimis
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -56,24 +56,31 @@ from unlearning.methods.recollection.vectors import (
 from unlearning.model.descent.plan import REFERENCES
 from unlearning.model.method import Method, require_followed
 from unlearning.model.problem import Problem
-from unlearning.quality.distance_left import calibration_sets, distance_left
-from unlearning.quality.simulate import left_by
+from unlearning.quality.distance_left import calibration_sets as calibration_sets
+from unlearning.quality.distance_left import distance_left as distance_left
+from unlearning.quality.simulate import left_by as left_by
 from unlearning.types import (
     Examples,
     ForgetSet,
     Forgotten,
-    Ineffective,
     Json,
     Learned,
     Need,
     Progress,
-    RecipeError,
     Refused,
     State,
-    Vectors,
     VectorSource,
     retained,
     silent,
+)
+from unlearning.types import (
+    Ineffective as Ineffective,
+)
+from unlearning.types import (
+    RecipeError as RecipeError,
+)
+from unlearning.types import (
+    Vectors as Vectors,
 )
 
 
@@ -87,9 +94,6 @@ class Recollection(Method):
         curvature: ``hessian``, or ``gauss-newton`` (no negative curvature; trajectory form).
         carried_by: whose curvature a vector is carried through: ``others`` (without its person's own; exact vectors
             along a trajectory only), or ``everyone``. None: ``others`` where it can be had.
-        threshold: preparation refuses a distance left of this or more.
-        calibration_count: how many sets of people are really retrained without.
-        calibration_share: the share of all people in each set.
         repair_epochs: E_r, passes over the retained samples at each update, through which every remaining vector is
             carried. 0: none; more needs the retained samples and rewrites all vectors at each repair.
         repair_tolerance: an update is repaired where the holdout accuracy is more than this, a fraction, below that of
@@ -97,6 +101,7 @@ class Recollection(Method):
     """
 
     name: ClassVar[str] = "recollection"
+    near: ClassVar[bool] = True
     secret_state: ClassVar[tuple[str, ...]] = (
         "The recollections of the people who are left depend on those who were deleted.",
         "The sum of the deleted people's recollections: a converged model keeps it by itself, a recorded training "
@@ -105,9 +110,6 @@ class Recollection(Method):
     reference: str | None = None
     curvature: str = "hessian"
     carried_by: str | None = None
-    threshold: float = 0.7
-    calibration_count: int = 3
-    calibration_share: float = 0.05
     repair_epochs: int = 0
     repair_tolerance: float | None = None
 
@@ -123,23 +125,20 @@ class Recollection(Method):
             raise ValueError(f"curvature is {self.curvature!r}; it must be one of {tuple(CURVATURES)}.")
         if self.carried_by not in (None, *CARRIED_BY):
             raise ValueError(f"carried_by is {self.carried_by!r}; it must be None or one of {CARRIED_BY}.")
-        if self.calibration_count < 1 or not 0.0 < self.calibration_share < 1.0:
-            raise ValueError("calibration_count must be at least 1 and calibration_share in (0, 1).")
         if self.repair_epochs < 0:
             raise ValueError("repair_epochs must be 0 or more.")
         if self.repair_tolerance is not None and not (self.repair_epochs and 0.0 <= self.repair_tolerance < 1.0):
             raise ValueError("repair_tolerance needs repair_epochs, and must be at least 0 and below 1.")
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
-        """Compute every person's vector and measure whether adding them helps.
+        """Compute every person's vector.
 
-        ``facts["report"]`` holds ``form``, ``reference``, ``distance_left`` (the mean over the calibration sets),
-        ``distance_left_sets`` and, for trajectories, ``eta_lambda_max`` (the largest of a few sampled steps). With
-        repair, ``distance_left`` is that of a repaired update and ``distance_left_unrepaired`` that of the vectors.
+        ``facts["report"]`` holds ``form``, ``reference`` and, for trajectories, ``eta_lambda_max`` (the largest of a
+        few sampled steps).
 
         Raises:
-            Refused: no trajectory, a reference that the form does not approximate, clipped samples, one person
-                only, no memory for what it keeps, or a distance left of ``threshold`` or more.
+            Refused: no trajectory, a reference that the form does not approximate, clipped samples, or no memory for
+                what it keeps.
         """
         require_followed(self, problem.recipe)
         form = self._form(problem, learned)
@@ -151,11 +150,11 @@ class Recollection(Method):
         size = people * problem.dimension * problem.dtype.itemsize
         what = f"The exact vectors of {people} people, {problem.dimension} numbers each,"
         room.require_room(what, size, problem.device, "Use rewind or retrain.")
-        state = form.state(examples, lambda share: progress(0.7 * share))
+        state = form.state(examples, progress)
         if learned.trajectory is not None and self.repair_epochs:
             more = {"steps": len(learned.trajectory), "accuracy": accuracy_of(problem, state.weights)}
             state = replace(state, facts={**state.facts, **more})
-        return self._measured(form, problem, state, examples, vectors=Vectors(state.vectors), progress=progress)
+        return _reported(form, examples, state)
 
     def growth(self, problem: Problem) -> int:
         """Return 2 where each person's vector is carried through everyone's samples, and 1 where all share the work."""
@@ -191,28 +190,8 @@ class Recollection(Method):
     def complete(
         self, problem: Problem, examples: Examples, learned: Learned, vectors: VectorSource, progress: Progress = silent
     ) -> State:
-        """Measure whether the vectors of all parts help. Raises Refused and Ineffective, as ``prepare`` does."""
         form = self._followed(problem, learned)
-        return self._measured(form, problem, form.stated(examples, {}), examples, vectors=vectors, progress=progress)
-
-    def _measured(
-        self,
-        form: Form,
-        problem: Problem,
-        state: State,
-        examples: Examples,
-        *,
-        vectors: VectorSource,
-        progress: Progress,
-    ) -> State:
-        """Return the state with its report. Raises Ineffective where its vectors do not help."""
-        report = {**form.report(examples), **self._effect(form, problem, state, examples, vectors)}
-        report |= cast("Mapping[str, Json]", state.facts.get("report", {}))
-        progress(1.0)
-        mean = cast(float, report["distance_left"])
-        if not mean < self.threshold:
-            raise Ineffective(_harm(mean, self.threshold, report), "Use retrain, or a smaller learning rate.")
-        return State(state.weights, state.tensors, {**state.facts, "report": report}, state.vectors)
+        return _reported(form, examples, form.stated(examples, {}))
 
     def forget(
         self,
@@ -283,32 +262,6 @@ class Recollection(Method):
             raise Refused("The training converges: carried_by others follows a trajectory.", "Leave carried_by out.")
         return Converged(problem.double(), learned.weights.double(), self.reference or "renormalised")
 
-    def _effect(
-        self, form: Form, problem: Problem, state: State, examples: Examples, vectors: VectorSource
-    ) -> dict[str, Json]:
-        """Measure the distance left over the calibration sets, by the whole update and by it without repair."""
-        drawn = calibration_sets(
-            self._chosen(problem, examples), self.calibration_share, self.calibration_count, problem.training.seed
-        )
-        sets = [(replace(state, vectors=dict(vectors.read(chosen.people))), chosen) for chosen in drawn]
-        measured = [self._measure(form, problem, theirs, examples, chosen) for theirs, chosen in sets]
-        found: dict[str, Json] = {
-            "distance_left": sum(measured) / len(measured),
-            "distance_left_sets": cast("list[Json]", measured),
-            "calibration_people": len(drawn[0].people),
-            "threshold": self.threshold,
-        }
-        if self.repair_epochs:
-            plain = replace(self, repair_epochs=0, repair_tolerance=None)
-            alone = [plain._measure(form, problem, theirs, examples, chosen) for theirs, chosen in sets]
-            found["distance_left_unrepaired"] = sum(alone) / len(alone)
-        return found
-
-    def _chosen(self, problem: Problem, examples: Examples) -> Examples:
-        """Return the samples of those who have a vector."""
-        kept = frozenset(self.holders(problem, examples))
-        return examples.only(examples.positions[examples.people.where(kept.__contains__).to(examples.positions.device)])
-
     def _require_chosen(self, problem: Problem, examples: Examples) -> None:
         if problem.recipe.vectors_for is None:
             return
@@ -321,22 +274,9 @@ class Recollection(Method):
             raise Refused("This preparation is not shared out.", "Prepare it in one piece.")
         return form
 
-    def _measure(self, form: Form, problem: Problem, state: State, examples: Examples, chosen: ForgetSet) -> float:
-        forget = replace(chosen, vectors=Vectors(state.vectors))
-        unlearned = self.forget(problem, state, forget, left_by(examples, chosen), torch.Generator()).state.weights
-        try:
-            retrained = form.retrained(examples, forget.positions)
-        except RecipeError:  # the reference itself diverges: nothing to approximate
-            return float("inf")
-        return distance_left(state.weights, unlearned, retrained)
 
-
-def _harm(mean: float, threshold: float, report: Mapping[str, Json]) -> str:
-    cause = f" eta*lambda_max is {report['eta_lambda_max']:.2g}." if "eta_lambda_max" in report else ""
-    return (
-        f"After recollection the weights are {mean:.3g} times as far from retraining as before "
-        f"(distance_left, must be below {threshold:g}).{cause}"
-    )
+def _reported(form: Form, examples: Examples, state: State) -> State:
+    return replace(state, facts={**state.facts, "report": form.report(examples)})
 
 
 METHOD = Recollection

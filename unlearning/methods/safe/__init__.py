@@ -56,7 +56,6 @@ from unlearning.methods.safe.moments import Moments
 from unlearning.model.descent.ingredients import Ingredient
 from unlearning.model.method import Method, require_followed
 from unlearning.model.problem import Problem
-from unlearning.quality.distance_left import mean_distance_left
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -155,9 +154,6 @@ class Safe(Method):
         ridge: added to the pooled covariance's diagonal, in units of the inputs' mean variance at preparation.
         cut: log q is cut to [-cut, cut].
         seed: of the projection.
-        calibration_count: how many sets of people are really retrained without at preparation, to report the
-            distance left; 0: none.
-        calibration_share: the share of all people in each set.
     """
 
     name: ClassVar[str] = "safe"
@@ -180,8 +176,6 @@ class Safe(Method):
     ridge: float = 1e-2
     cut: float = 10.0
     seed: int = 0
-    calibration_count: int = 3
-    calibration_share: float = 0.05
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -195,34 +189,19 @@ class Safe(Method):
         for name in ("strength", "perturbation"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise Refused(f"{name} is {getattr(self, name)}.", "Choose a finite number, zero or above.")
-        if self.calibration_count < 0:
-            raise Refused(f"calibration_count is {self.calibration_count}.", "Choose 0 or more.")
-        if not 0 < self.calibration_share < 1:
-            raise Refused(f"calibration_share is {self.calibration_share}.", "Choose a share between 0 and 1.")
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """Compute mean data gradient at w_0 and class moments, in one pass over the samples.
 
-        ``facts["report"]`` holds the mode and, where measured, the distance left (1: as far from retraining as doing
-        nothing). SAFE does not aim at it, so that nothing is refused.
+        SAFE does not aim at the retrained weights, so that nothing is refused for its distance to them.
 
         Raises Refused when the targets are not classes, or a class has a single sample (its Gaussian would
         be that sample).
         """
         require_followed(self, problem.recipe)
         state = self._start(problem, examples, learned.weights.detach().clone(), progress)
-        distance_left = mean_distance_left(
-            self,
-            problem,
-            examples,
-            state,
-            reference="renormalised",
-            share=self.calibration_share,
-            count=self.calibration_count,
-        )
-        report: dict[str, Json] = {"mode": self.mode}
         progress(1.0)
-        return replace(state, facts={**state.facts, "report": report | _where_known(distance_left)})
+        return replace(state, facts={**state.facts, "report": {"mode": self.mode}})
 
     def _start(self, problem: Problem, examples: Examples, origin: Tensor, progress: Progress) -> State:
         problem = problem.cast(origin.dtype)
@@ -317,10 +296,6 @@ class Safe(Method):
         draw = torch.randn(width, self.features, dtype=torch.float64, generator=generator)
         axes: Tensor = torch.linalg.qr(draw).Q
         return axes.contiguous().to(inputs.device)
-
-
-def _where_known(distance_left: float | None) -> dict[str, Json]:
-    return {} if distance_left is None else {"distance_left": distance_left}
 
 
 def _step(origin: Tensor, direction: Tensor, gamma: float) -> Tensor:

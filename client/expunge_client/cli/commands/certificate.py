@@ -1,9 +1,10 @@
-"""``expunge certificate``: check a certificate of erasure offline, with the public key alone; or fetch one."""
+"""``expunge certificate``: check a certificate of erasure offline, with the public key alone; or show one."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from base64 import b64decode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,10 +14,10 @@ import typer
 from expunge_client.certificates import LogKey, verify_certificate
 from expunge_client.cli.client import REQUESTS, connect
 from expunge_client.cli.completion import Request
-from expunge_client.cli.output import USAGE, AsJson, CommandError, errors, show_facts, show_json
+from expunge_client.cli.output import USAGE, CommandError, errors, show_facts
 from expunge_client.errors import NotAuthentic
 
-commands = typer.Typer(no_args_is_help=True, help="Certificates of erasure: verify, fetch.")
+commands = typer.Typer(no_args_is_help=True, help="Certificates of erasure: show, verify.")
 
 
 @commands.command("verify")
@@ -34,7 +35,6 @@ def verify(
     ] = None,
     sample: Annotated[list[str] | None, typer.Option(help="Which sample it named; may be repeated.")] = None,
     case: Annotated[str | None, typer.Option(help="The case that the request named; needed if it named one.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Check a certificate without service and database: its signature, its proofs, its files, whom it is about.
 
@@ -59,18 +59,25 @@ def verify(
     files = [_name_of(found.statement, each) for each in checkpoint or []]
     facts = _facts(found.statement)
     facts |= {"log": found.compared, "files": files, "opening": "fits" if opening else "not given"}
-    show_json(facts) if as_json else show_facts(facts)
+    show_facts(facts)
 
 
-@commands.command("fetch")
-def fetch(
+@commands.command("show")
+def show(
     request: Request,
-    file: Annotated[Path, typer.Argument(help="Where to write the certificate.")],
+    out: Annotated[Path | None, typer.Option(help="Write it to this file, as the service answers it.")] = None,
+    statement: Annotated[bool, typer.Option("--statement", help="Only what it states, decoded.")] = False,
 ) -> None:
-    """Write the certificate of a request to a file."""
+    """Print the certificate of a completed request as JSON: a DSSE envelope over an in-toto statement."""
     with connect() as client:
-        file.write_text(client.text(f"{REQUESTS}/{client.whole_id(REQUESTS, request)}/certificate"))
-    errors.print(f"written: {file}", markup=False)
+        text = client.text(f"{REQUESTS}/{client.whole_id(REQUESTS, request)}/certificate")
+    if statement:
+        text = json.dumps(json.loads(b64decode(json.loads(text)["payload"])), indent=2)
+    if out is None:
+        typer.echo(text)
+    else:
+        out.write_text(text)
+        errors.print(f"written: {out}", markup=False)
 
 
 def _key(path: Path) -> str:

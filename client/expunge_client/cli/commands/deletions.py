@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import uuid
-from base64 import b64decode
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,9 +16,8 @@ from expunge_client.cli.completion import Request, model_names
 from expunge_client.cli.output import (
     BLOCKED,
     FAILED,
-    AsCsv,
-    AsJson,
     CommandError,
+    as_json,
     commands_of,
     due_in,
     errors,
@@ -36,7 +33,7 @@ from expunge_client.cli.people import read_people
 
 commands = typer.Typer(
     no_args_is_help=True,
-    help="Deletion requests: list, find, show, cancel, verify, reject, approve, retry, extend, certificate.",
+    help="Deletion requests: list, show, verify, reject, approve, cancel, retry, extend.",
 )
 POLL_SECONDS = 0.3
 BATCH = 500
@@ -85,7 +82,6 @@ def delete(
     ] = True,
     wait: Annotated[bool, typer.Option("--wait", help="Stay until it is completed, or blocked.")] = False,
     estimate: Annotated[bool, typer.Option("--estimate", help="Only say what it would cost; change nothing.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Forget a person in every model, or in those that --model names."""
     if bool(subject) + bool(sample) + (file is not None) != 1:
@@ -103,22 +99,39 @@ def delete(
     if file is not None:
         if wait or estimate:
             raise typer.BadParameter("--file cannot be combined with --wait or --estimate")
-        _delete_all(read_people(file, due_at), order, idempotency_key, as_json)
+        _delete_all(read_people(file, due_at), order, idempotency_key)
         return
     order |= _named(subject or [], sample or [])
     with connect() as client:
         if estimate:
-            _show(client.post("/v1/deletion-requests/estimate", order), as_json)
+            _show(client.post("/v1/deletion-requests/estimate", order))
             return
         request = client.post("/v1/deletion-requests", order, idempotency_key or str(uuid.uuid4()))
         if wait:
             # only the first answer has the opening
             request |= await_ended(client, request["id"])
-    _show(request, as_json)
+    _show(request)
     _show_rest(request)
     if wait and request["status"] != "completed":
         code = BLOCKED if request["status"] == "blocked" else FAILED
         raise CommandError(f"The request is {request['status']}. {_reasons(request)}", _remedies(request), code)
+
+
+def find(
+    subject: Annotated[str, typer.Option(help="The person's id; - reads it from standard input, which no log sees.")],
+) -> None:
+    """Find a person: every request that concerns them, and every model that holds them or forgot them."""
+    with connect() as client:
+        found = client.post("/v1/deletion-requests/search", {"subject_id": _typed(subject)})
+    if as_json():
+        show_json(found)
+        return
+    if found["models"]:
+        show_rows(found["models"], ("model", "state", "samples", "in_holdout", "version", "forgotten_at"))
+    if found["requests"]:
+        show_rows(found["requests"], _COLUMNS)
+    if not found["models"] and not found["requests"]:
+        errors.print("No model and no request knows this person.", markup=False)
 
 
 def _named(subjects: list[str], samples: list[str]) -> dict[str, Any]:
@@ -129,13 +142,13 @@ def _named(subjects: list[str], samples: list[str]) -> dict[str, Any]:
     return {"subject_id": ids[0]} if len(ids) == 1 else {"subject_ids": ids}
 
 
-def _delete_all(people: list[dict[str, str]], order: dict[str, Any], key: str | None, as_json: bool) -> None:
+def _delete_all(people: list[dict[str, str]], order: dict[str, Any], key: str | None) -> None:
     """Send one request for each person, ``BATCH`` in a call, and print what became of them as it comes.
 
     Without a ``key`` that of each call follows from its rows. Raises CommandError where a row or a call was refused.
     """
     refused: list[dict[str, Any]] = []
-    listed = json_list() if as_json else nullcontext(None)
+    listed = json_list() if as_json() else nullcontext(None)
     with connect() as client, meter("deletion requests") as progress, listed as show:
         for start in range(0, len(people), BATCH):
             body = {"requests": [order | person for person in people[start : start + BATCH]]}
@@ -176,106 +189,73 @@ def list_requests(
         str | None, typer.Option(help="Only requests that touch this model.", autocompletion=model_names)
     ] = None,
     case: Annotated[str | None, typer.Option(help="Only requests of this case.")] = None,
-    as_json: AsJson = False,
-    as_csv: AsCsv = False,
 ) -> None:
     """List all deletion requests, newest first."""
     with connect() as client:
         rows = list(client.pages(REQUESTS, status=status, model=model, case_id=case))
     shown = [row | {"due in": due_in(row)} for row in rows]
     columns = ("id", "status", "reason", "due in", "received_at", "due_at", "completed_at")
-    show_list(rows if as_json else shown, columns, as_json, as_csv)
-
-
-@commands.command("find")
-def find(
-    subject: Annotated[str, typer.Option(help="The person's id; - reads it from standard input, which no log sees.")],
-    as_json: AsJson = False,
-) -> None:
-    """Find a person: every request that concerns them, and every model that holds them or forgot them."""
-    with connect() as client:
-        found = client.post("/v1/deletion-requests/search", {"subject_id": _typed(subject)})
-    if as_json:
-        show_json(found)
-        return
-    if found["models"]:
-        show_rows(found["models"], ("model", "state", "samples", "in_holdout", "version", "forgotten_at"))
-    if found["requests"]:
-        show_rows(found["requests"], _COLUMNS)
-    if not found["models"] and not found["requests"]:
-        errors.print("No model and no request knows this person.", markup=False)
+    show_list(rows if as_json() else shown, columns)
 
 
 @commands.command("show")
-def show(request: Request, as_json: AsJson = False) -> None:
+def show(request: Request) -> None:
     """Show one request and what each model did."""
     with connect() as client:
         record = client.get(_at(client, request))
-    _show(record, as_json)
+    _show(record)
 
 
 @commands.command("cancel")
-def cancel(request: Request, as_json: AsJson = False) -> None:
+def cancel(request: Request) -> None:
     """Cancel a request inside its cancel window."""
     with connect() as client:
         path = _at(client, request)
         record = client.delete(path) or client.get(path)
-    _show(record, as_json)
+    _show(record)
 
 
 @commands.command("verify")
-def verify(request: Request, as_json: AsJson = False) -> None:
+def verify(request: Request) -> None:
     """Continue an unverified request: it does come from the person it names."""
     with connect() as client:
         record = client.post(_at(client, request) + "/verify", {})
-    _show(record, as_json)
+    _show(record)
 
 
 @commands.command("reject")
 def reject(
     request: Request,
     reason: Annotated[str, typer.Option(help="Why, in the words for the person; it must not name anybody.")],
-    as_json: AsJson = False,
 ) -> None:
     """Turn an unverified request down. Tell the person why, within a month."""
     with connect() as client:
         record = client.post(_at(client, request) + "/reject", {"reason": reason})
-    _show(record, as_json)
+    _show(record)
 
 
 @commands.command("approve")
-def approve(request: Request, as_json: AsJson = False) -> None:
+def approve(request: Request) -> None:
     """Let a request go on that is blocked because it removes unusually many samples."""
     with connect() as client:
         record = client.post(_at(client, request) + "/approve", {})
-    _show(record, as_json)
+    _show(record)
 
 
 @commands.command("retry")
-def retry(request: Request, as_json: AsJson = False) -> None:
+def retry(request: Request) -> None:
     """Retry a blocked request, after what held it was put right."""
     with connect() as client:
         record = client.post(_at(client, request) + "/retry", {})
-    _show(record, as_json)
+    _show(record)
 
 
 @commands.command("extend")
-def extend(request: Request, as_json: AsJson = False) -> None:
+def extend(request: Request) -> None:
     """Extend the deadline by what the regulation allows, once: the GDPR two months. Tell the person first."""
     with connect() as client:
         record = client.post(_at(client, request) + "/extend", {})
-    _show(record, as_json)
-
-
-@commands.command("certificate")
-def certificate(
-    request: Request,
-    statement: Annotated[bool, typer.Option("--statement", help="Only what it states, decoded.")] = False,
-) -> None:
-    """Print the certificate of a completed request as JSON: a DSSE envelope over an in-toto statement."""
-    with connect() as client:
-        envelope = client.get(_at(client, request) + "/certificate")
-    show_json(json.loads(b64decode(envelope["payload"])) if statement else envelope)
+    _show(record)
 
 
 def _at(client: Client, request: str) -> str:
@@ -301,8 +281,8 @@ def await_ended(client: Client, request_id: str) -> dict[str, Any]:
             time.sleep(POLL_SECONDS)
 
 
-def _show(request: dict[str, Any], as_json: bool) -> None:
-    if as_json:
+def _show(request: dict[str, Any]) -> None:
+    if as_json():
         show_json(request)
         return
     show_facts({name: value for name, value in request.items() if name not in ("models", "remedy", "actions")})

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from expunge_client.cli.client import connect
-from expunge_client.cli.completion import HoldArgument
-from expunge_client.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
+from expunge_client.cli.completion import HoldArgument, hold_ids
+from expunge_client.cli.output import errors, show_facts, show_list
 
-commands = typer.Typer(no_args_is_help=True, help="Legal holds: place, list, show, lift.")
+commands = typer.Typer(no_args_is_help=True, help="Legal holds: place, list, lift.")
 _PATH = "/v1/holds"
 
 
@@ -20,7 +20,6 @@ def place(
     reason: Annotated[str, typer.Option(help="Why; must not name anybody.")],
     subject: Annotated[str | None, typer.Option(help="The person's id; - reads it from standard input.")] = None,
     sample: Annotated[str | None, typer.Option(help="A sample's id instead of a person.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Keep a person's data, or a sample, from being forgotten."""
     if (subject is None) == (sample is None):
@@ -30,23 +29,22 @@ def place(
         named = {"subject_id": sys.stdin.read().strip()}
     with connect() as client:
         hold = client.post(_PATH, {**named, "reason": reason})
-    show_json(hold) if as_json else show_facts(hold)
+    show_facts(hold)
 
 
 @commands.command("list")
-def list_holds(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
-    """List all holds, newest first, lifted ones included."""
+def list_holds(
+    hold: Annotated[
+        str | None, typer.Argument(help="Only this one: its id, or its first digits.", autocompletion=hold_ids)
+    ] = None,
+) -> None:
+    """List all holds, newest first, lifted ones included; or one."""
     with connect() as client:
+        if hold is not None:
+            show_facts(client.get(f"{_PATH}/{client.whole_id(_PATH, hold)}"))
+            return
         rows = list(client.pages(_PATH))
-    show_list(rows, ("id", "reason", "created_at", "lifted_at"), as_json, as_csv)
-
-
-@commands.command("show")
-def show(hold: HoldArgument, as_json: AsJson = False) -> None:
-    """Show one hold: why it was placed, and since when."""
-    with connect() as client:
-        found = client.get(f"{_PATH}/{client.whole_id(_PATH, hold)}")
-    show_json(found) if as_json else show_facts(found)
+    show_list(rows, ("id", "reason", "created_at", "lifted_at"))
 
 
 @commands.command("lift")

@@ -1,20 +1,20 @@
-"""``expunge models``, ``versions`` and ``budget``: what is served, and what it may still cost."""
+"""``expunge models`` and ``versions``: what is served, and what it may still cost."""
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Annotated, Any
 
 import typer
 
 from expunge_client.cli.client import Client, connect
-from expunge_client.cli.completion import ModelArgument
+from expunge_client.cli.completion import ModelArgument, consumer_names
 from expunge_client.cli.output import (
     USAGE,
-    AsCsv,
-    AsJson,
     CommandError,
+    as_json,
     commands_of,
     errors,
     meter,
@@ -27,17 +27,22 @@ from expunge_client.cli.output import (
     show_rows,
 )
 
-commands = typer.Typer(no_args_is_help=True, help="Models: register, list, show, retrain, policy, cancel, retire.")
+commands = typer.Typer(no_args_is_help=True, help="Models: add, list, show, retrain, policy, retire, remove-consumer.")
 POLL_SECONDS = 0.3
 SETTLED = {"live", "refused", "cancelled", "exhausted", "retired"}
 
 Name = Annotated[str, typer.Argument(help="The model's name.")]
-Fallback = Annotated[str | None, typer.Option(help="Where the method cannot go on: retrain, or hold.")]
-Batch = Annotated[int | None, typer.Option(help="Least seconds between updates.")]
-RetrainEvery = Annotated[
-    int | None, typer.Option(help="Seconds between two trainings on the recipe's present data; 0: none is planned.")
+Fallback = Annotated[
+    str | None, typer.Option(help="retrain, or hold: what a request does that the method cannot serve any more.")
 ]
-CompleteWhen = Annotated[str | None, typer.Option(help="published, or served: every consumer has moved on.")]
+Batch = Annotated[str | None, typer.Option(help="Least time between two updates, as 7d, 12h or 90s.")]
+RetrainEvery = Annotated[
+    str | None, typer.Option(help="Time between two trainings on the recipe's present data; 0: none is planned.")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any field of the policy, NAME=VALUE; repeatable."),
+]
 
 
 @commands.command("add")
@@ -45,85 +50,57 @@ def add(
     name: Name,
     recipe: Annotated[str, typer.Option(help="Name of a recipe in EXPUNGE_RECIPES, e.g. digits.")],
     method: Annotated[
-        str | None, typer.Option(help="How people are forgotten: retrain, newton, ...; left out: chosen by counts.")
+        str | None, typer.Option(help="How people are forgotten: retrain, newton, ...; left out: by counts.")
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="A field of the method, NAME=VALUE; repeatable.")] = None,
-    fallback: Fallback = None,
     guarantee: Annotated[
         str | None, typer.Option(help="The least that may be published: exact, proved, calibrated, estimated, none.")
     ] = None,
-    calibration: Annotated[
-        list[str] | None,
-        typer.Option(help="How calibrated is measured: alpha=0.05, orders=19, sizes=1,2,4; repeatable."),
-    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Budget of the generation.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Budget of the generation; at least 1e-12.")] = None,
-    noise_std: Annotated[float | None, typer.Option(help="Noise of each update, in units of the weights.")] = None,
-    max_distance: Annotated[
-        float | None, typer.Option(help="Greatest distance to retraining an update may have.")
-    ] = None,
-    granularity: Annotated[str | None, typer.Option(help="subject or sample.")] = None,
-    reference: Annotated[str | None, typer.Option(help="renormalised or fixed-denominator.")] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="Greatest distance left ratio that counts as working.")
-    ] = None,
+    fallback: Fallback = None,
     batch: Batch = None,
     retrain_every: RetrainEvery = None,
-    complete_when: CompleteWhen = None,
     leave_out_forgotten: Annotated[
-        bool, typer.Option("--leave-out-forgotten", help="Leave out people who asked before and are in the recipe.")
+        bool, typer.Option("--leave-out-forgotten", help="Leave out people of the recipe who asked to be forgotten.")
     ] = False,
-    max_accuracy_drop: Annotated[
-        str | None, typer.Option(help="Greatest fall of holdout accuracy in a release, 0 to 1; none: no gate.")
-    ] = None,
-    wait: Annotated[bool, typer.Option(help="Stay until the model is live or refused.")] = True,
-    as_json: AsJson = False,
+    fields: Set = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until the model is live or refused.")] = True,
 ) -> None:
     """Register a model: it is trained (or imported), its first version published, and a dry run shown."""
-    body = {
-        "name": name,
-        "recipe": recipe.removeprefix("recipes/").removeprefix("examples/"),
+    body = {"name": name, "recipe": recipe.removeprefix("recipes/").removeprefix("examples/")}
+    named: dict[str, Any] = {
         "method": method,
-        "options": _options(option),
-        "fallback": fallback,
+        "options": dict(map(_field, option or [])) or None,
         "guarantee": guarantee,
-        "calibration": _calibration(calibration),
-        "epsilon": epsilon,
-        "delta": delta,
-        "noise_std": noise_std,
-        "max_distance": max_distance,
-        "granularity": granularity,
-        "reference": reference,
-        "threshold": threshold,
-        "batch": batch,
-        "retrain_every": retrain_every,
-        "complete_when": complete_when,
-        "leave_out_forgotten": leave_out_forgotten or None,
     }
-    given: dict[str, Any] = {field: value for field, value in body.items() if value is not None}
-    if max_accuracy_drop is not None:
-        given["max_accuracy_drop"] = _tolerance(max_accuracy_drop)
+    named |= {"epsilon": epsilon, "fallback": fallback, "batch": batch, "retrain_every": retrain_every}
+    if leave_out_forgotten:
+        named["leave_out_forgotten"] = True
     with connect() as client:
-        answer = client.post("/v1/models", given)
+        answer = client.post("/v1/models", body | _policy(named, fields))
         if wait:
             answer = await_prepared(client, name)
-    show_json(answer) if as_json else _show(answer)
+    _show(answer)
 
 
 @commands.command("list")
-def list_models(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+def list_models() -> None:
     """List all models."""
     with connect() as client:
         rows = list(client.pages("/v1/models"))
-    show_list(rows, ("name", "status", "method", "guarantee", "recipe", "current"), as_json, as_csv)
+    show_list(rows, ("name", "status", "method", "guarantee", "recipe", "current"))
 
 
 @commands.command("show")
-def show(name: ModelArgument, as_json: AsJson = False) -> None:
-    """Show one model: status, policy, current version, what preparation measured, and the dry run."""
+def show(name: ModelArgument) -> None:
+    """Show one model: status, policy, version, what preparation measured, its budget, and who serves it."""
     with connect() as client:
-        record = client.get(f"/v1/models/{name}")
-    show_json(record) if as_json else _show(record)
+        path = f"/v1/models/{name}"
+        record = client.get(path)
+        if record["current"] is not None:
+            record["budget"] = client.get(f"{path}/budget")
+        record["consumers"] = client.get(f"{path}/consumers")["data"]
+    _show(record)
 
 
 @commands.command("retrain")
@@ -135,7 +112,6 @@ def retrain(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what changed in the data, and stop.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask after the dry run.")] = False,
     wait: Annotated[bool, typer.Option(help="Stay until the new version is published or refused.")] = True,
-    as_json: AsJson = False,
 ) -> None:
     """Train a model again under its name: a dry run first, then a new generation, and the switch to it."""
     if not new_data:
@@ -145,7 +121,7 @@ def retrain(
     path = f"/v1/models/{name}/retrains"
     with connect() as client:
         found = _await_retrain(client, name, client.post(path, {"dry_run": True})["generation"])
-        if not as_json or not dry_run:
+        if not as_json() or not dry_run:
             _show_changes(found["changes"])
             _show_cost(found["expected_seconds"])
         if not dry_run:
@@ -159,7 +135,7 @@ def retrain(
             found = client.post(path, {})
             if wait:
                 found = _await_retrain(client, name, found["generation"])
-    if as_json:
+    if as_json():
         show_json(found)
     elif not dry_run:
         errors.print(f"generation {found['generation']} of {name} is {found['status']}.")
@@ -171,53 +147,41 @@ def policy(
     fallback: Fallback = None,
     batch: Batch = None,
     retrain_every: RetrainEvery = None,
-    complete_when: CompleteWhen = None,
-    threshold: Annotated[float | None, typer.Option(help="Greatest distance left that counts as working.")] = None,
-    max_accuracy_drop: Annotated[
-        str | None, typer.Option(help="Greatest fall of holdout accuracy in an update, 0 to 1; none: no gate.")
-    ] = None,
-    as_json: AsJson = False,
+    fields: Set = None,
 ) -> None:
     """Change what may change of a model's policy, or show it. Noise, bound and method are fixed at registration."""
-    body: dict[str, Any] = {
-        "fallback": fallback,
-        "batch": batch,
-        "retrain_every": retrain_every,
-        "complete_when": complete_when,
-        "threshold": threshold,
-    }
-    changes = {field: value for field, value in body.items() if value is not None}
-    if max_accuracy_drop is not None:
-        changes["max_accuracy_drop"] = _tolerance(max_accuracy_drop)
+    changes = _policy({"fallback": fallback, "batch": batch, "retrain_every": retrain_every}, fields)
     with connect() as client:
         path = f"/v1/models/{name}"
         record = client.patch(f"{path}/policy", changes) if changes else client.get(path)
-    show_json(record) if as_json else show_facts(record["policy"])
-
-
-@commands.command("cancel")
-def cancel(name: ModelArgument, as_json: AsJson = False) -> None:
-    """Cancel the preparation of a model: what was built is destroyed, and its name is free."""
-    with connect() as client:
-        status = client.get(f"/v1/models/{name}")["status"]
-        if status != "preparing":
-            raise CommandError(f"{name} is {status}: nothing is prepared.", f"Run `expunge models retire {name}`.")
-        record = client.post(f"/v1/models/{name}/retire", {})
-    show_json(record) if as_json else _show(record)
+    show_facts(record["policy"])
 
 
 @commands.command("retire")
 def retire(
     name: ModelArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    as_json: AsJson = False,
 ) -> None:
-    """Stop serving a model permanently: its requests end with it, its state and keys are destroyed."""
+    """Stop serving a model permanently: its requests end with it, its state and keys are destroyed.
+
+    The name of a model that was never published is free then.
+    """
     if not (yes or typer.confirm(f"Retire {name}? It cannot be served or updated again.", err=True)):
         raise CommandError("Nothing was retired.", "")
     with connect() as client:
         record = client.post(f"/v1/models/{name}/retire", {})
-    show_json(record) if as_json else _show(record)
+    _show(record)
+
+
+@commands.command("remove-consumer", rich_help_panel="Administer")
+def remove_consumer(
+    model: ModelArgument,
+    consumer: Annotated[str, typer.Argument(help="Name of a consumer.", autocompletion=consumer_names)],
+) -> None:
+    """Remove a consumer that no longer serves the model. Nothing waits for it then."""
+    with connect() as client:
+        client.delete(f"/v1/models/{model}/consumers/{consumer}")
+    errors.print("removed.")
 
 
 def _await_retrain(client: Client, name: str, generation: int) -> dict[str, Any]:
@@ -251,19 +215,12 @@ def _show_cost(seconds: float | None) -> None:
     errors.print(f"{told}. The current version is served until the new one is ready.")
 
 
-def versions(name: ModelArgument, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+def versions(name: ModelArgument) -> None:
     """List the published versions of a model, with what each one claims."""
     columns = ("number", "status", "method", "samples", "people", "holdout_accuracy", "claim.guarantee", "published_at")
     with connect() as client:
         rows = list(client.pages(f"/v1/models/{name}/versions"))
-    show_list(rows, columns, as_json, as_csv)
-
-
-def budget(name: ModelArgument, as_json: AsJson = False) -> None:
-    """Show what is spent, the limit, what remains, and how many updates are left."""
-    with connect() as client:
-        record = client.get(f"/v1/models/{name}/budget")
-    show_json(record) if as_json else show_facts(record)
+    show_list(rows, columns)
 
 
 def await_prepared(client: Client, name: str) -> dict[str, Any]:
@@ -285,14 +242,20 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
 
 def _show(record: dict[str, Any]) -> None:
     """Print the facts, then what other values of noise_std and max_distance would cost, one a line."""
-    steps = record.get("actions") or []
-    record = {field: value for field, value in record.items() if field != "actions"}
+    if as_json():
+        show_json(record)
+        return
+    steps, consumers = record.get("actions") or [], record.get("consumers") or []
+    record = {field: value for field, value in record.items() if field not in ("actions", "consumers")}
     report = dict(nested(record, "preparation.report") or {})
     rows = report.pop("dry_run", None)
     repeats = report.pop("expected_repeats", None)
     if record.get("preparation"):
         record = {**record, "preparation": {**record["preparation"], "report": report}}
     show_facts(record)
+    if consumers:
+        output.print("\nwho serves it: current, behind, or unknown after five silent minutes")
+        show_rows(consumers, ("name", "version", "status"))
     if rows:
         output.print("\ndry run: the holdout accuracy that noise_std costs, and how many releases the budget allows")
         show_rows(rows, ("noise_std", "max_distance", "accuracy", "updates"))
@@ -303,26 +266,21 @@ def _show(record: dict[str, Any]) -> None:
     show_hint(commands_of(steps).strip())
 
 
-def _options(given: list[str] | None) -> dict[str, Any] | None:
-    """Return the method's fields, given as NAME=VALUE."""
-    return dict(_option(each) for each in given or []) or None
+def _policy(named: dict[str, Any], fields: list[str] | None) -> dict[str, Any]:
+    """Return the fields of a policy: those of the options that were given, then --set."""
+    given = {name: value for name, value in named.items() if value is not None}
+    for name in ("batch", "retrain_every"):
+        if name in given:
+            given[name] = _seconds(given[name])
+    return given | dict(map(_field, fields or []))
 
 
-def _calibration(given: list[str] | None) -> dict[str, Any] | None:
-    """Read alpha=0.05, orders=19 and sizes=1,2,4."""
-    found = dict(_option(each) for each in given or [])
-    if "sizes" in found:
-        found["sizes"] = [_option(f"size={part}")[1] for part in str(found["sizes"]).split(",")]
-    return found or None
-
-
-def _tolerance(text: str) -> float | None:
-    if text == "none":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is neither a number nor none") from None
+def _seconds(text: str) -> int:
+    """Read a duration: 7d, 12h, 30m, 90s, or seconds."""
+    found = re.fullmatch(r"(\d+)([smhd]?)", text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no duration; 7d, 12h, 30m and 90s are.")
+    return int(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
 
 
 def _doing(state: dict[str, Any]) -> str:
@@ -332,7 +290,8 @@ def _doing(state: dict[str, Any]) -> str:
     return f"{state['preparation']['phase'] or state['status']}{told}"
 
 
-def _option(text: str) -> tuple[str, Any]:
+def _field(text: str) -> tuple[str, Any]:
+    """Read NAME=VALUE; the value is JSON where it is some, and a text otherwise."""
     field, equals, value = text.partition("=")
     if not equals:
         raise typer.BadParameter(f"{text!r} is not NAME=VALUE")

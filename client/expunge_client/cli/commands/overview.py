@@ -1,16 +1,18 @@
-"""``expunge status`` and ``open``: how the service is, in the terminal or in the browser."""
+"""``expunge status``: how the service is, in the terminal or in the browser."""
 
 from __future__ import annotations
 
 import os
 import webbrowser
 from collections import Counter
-from typing import Any
+from typing import Annotated, Any
 
-from expunge_client.cli.client import REQUESTS, Account, Client, connect
+import typer
+
+from expunge_client.cli.client import REQUESTS, Client, connect, read_servers, servers_file
 from expunge_client.cli.output import (
-    AsJson,
     CommandError,
+    as_json,
     due_in,
     errors,
     output,
@@ -24,27 +26,25 @@ OPEN = ("blocked", "running", "queued")
 MOST_SHOWN = 10
 
 
-def status(as_json: AsJson = False) -> None:
+def status(
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser as well.")] = False,
+) -> None:
     """Show whether the service works, its models, and which requests are open, blocked or late."""
     with connect() as client:
+        if open_page:
+            errors.print(client.url, markup=False)
+            if not webbrowser.open(client.url):
+                raise CommandError("There is no browser here.", f"Open {client.url} in one.")
         found = _overview(client)
-    if as_json:
+    if as_json():
         show_json(found)
         return
-    show_facts({name: found[name] for name in ("server", "ready", "models", "open", "late", "next_due")})
+    show_facts({name: value for name, value in found.items() if name != "blocked"})
     if found["blocked"]:
         rows = [row | {"due in": due_in(row)} for row in found["blocked"][:MOST_SHOWN]]
         output.print()
         show_rows(rows, ("id", "status", "reason", "due in"))
         show_hint("`expunge requests show ID` says what to do about each.")
-
-
-def open_page() -> None:
-    """Open the status page in the browser."""
-    url = Account.find(os.environ).url
-    errors.print(url, markup=False)
-    if not webbrowser.open(url):
-        raise CommandError("There is no browser here.", f"Open {url} in one.")
 
 
 def _overview(client: Client) -> dict[str, Any]:
@@ -58,6 +58,7 @@ def _overview(client: Client) -> dict[str, Any]:
         "open": dict(Counter(row["status"] for row in requests)) or "no request",
         "late": len(late),
         "next_due": min(due, default=None),
+        "others": sorted(read_servers(servers_file(os.environ))) or "none",
         "blocked": [row for row in requests if row["status"] == "blocked"],
     }
 

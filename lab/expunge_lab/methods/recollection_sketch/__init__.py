@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
 import torch
@@ -37,20 +37,11 @@ from unlearning.methods.recollection.room import require_room
 from unlearning.model.linear_head import head_of
 from unlearning.model.method import Method, require_followed
 from unlearning.model.problem import Problem
-from unlearning.model.training import retrace, steps_per_epoch
-from unlearning.quality.distance_left import (
-    CALIBRATION_COUNT,
-    CALIBRATION_SHARE,
-    THRESHOLD,
-    calibration_sets,
-    measure,
-    require_effective,
-)
+from unlearning.model.training import steps_per_epoch
 from unlearning.types import (
     Examples,
     ForgetSet,
     Forgotten,
-    Ineffective,
     Json,
     Learned,
     Need,
@@ -87,6 +78,7 @@ class RecollectionSketch(Method):
     """
 
     name: ClassVar[str] = "recollection_sketch"
+    near: ClassVar[bool] = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FORGOTTEN})
     secret_state: ClassVar[tuple[str, ...]] = (
         "The numbers and directions kept for the people who are left depend on those who were deleted.",
@@ -109,38 +101,15 @@ class RecollectionSketch(Method):
             raise ValueError("oversampling must be at least 1, tolerance and stability above 0.")
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
-        """Compute the sketch with a secret seed, and measure whether adding what it gives helps.
+        """Compute the sketch with a secret seed.
 
         Raises:
-            Refused: as ``sketched``; a training that converges, clips single samples, or was not recorded;
-                ``vectors_for``; a mean distance left that is too large, or a calibration set beyond the tolerance.
+            Refused: as ``sketched``; a training that converges or clips single samples; ``vectors_for``.
         """
         require_followed(self, problem.recipe)
         _require_sketchable(problem)
         seed = secrets.randbits(62) if self.probe_seed is None else self.probe_seed
-        state = self.sketched(problem, examples, learned, seed, lambda share: progress(0.7 * share))
-        measured = self._measured(problem, examples, learned, state)
-        report = cast("Mapping[str, Json]", state.facts["report"])
-        found: dict[str, Json] = {**report, "distance_left": sum(measured) / len(measured)}
-        progress(1.0)
-        return replace(state, facts={**state.facts, "report": found})
-
-    def _measured(self, problem: Problem, examples: Examples, learned: Learned, state: State) -> list[float]:
-        trajectory = _recorded(learned)
-
-        def again(omit: tuple[int, ...]) -> Tensor:
-            return retrace(problem, examples, trajectory, omit)
-
-        sets = calibration_sets(examples, CALIBRATION_SHARE, CALIBRATION_COUNT, problem.training.seed)
-        try:
-            measured = measure(self, problem, examples, state, retrained=again, sets=sets)
-        except OutOfTolerance:
-            raise Ineffective(
-                f"With rank {self.rank} a calibration set is beyond the tolerance of {self.tolerance:g}.",
-                "Raise rank or tolerance, or use recollection.",
-            ) from None
-        require_effective(self.name, measured, THRESHOLD, "Use retrain, or a smaller learning rate.")
-        return measured
+        return self.sketched(problem, examples, learned, seed, progress)
 
     def require_size(self, problem: Problem, samples: int) -> None:
         """Raise Refused where the weights before each step do not fit into the free memory."""
