@@ -133,7 +133,8 @@ def retrained(world: World, model_id: str) -> None:
     """What waits is carried out by a retrain: the budget is spent."""
     with world.database.write() as session:
         session.get_one(Generation, world.generation(model_id).id).spent = world.generation(model_id).budget or 0
-        session.get_one(Model, model_id).status = "exhausted"
+        model = session.get_one(Model, model_id)
+        model.status, model.policy = "exhausted", model.policy | {"fallback": "retrain"}
     world.work(model_id)
 
 

@@ -96,7 +96,7 @@ def test_a_switch_leaves_alone_what_only_waits_for_consumers(world: World) -> No
 
 
 def test_a_large_request_is_not_carried_out_by_a_retrain_before_it_is_approved(world: World) -> None:
-    model_id = world.live(guarantee="proved", **ONE_UPDATE)
+    model_id = world.live(guarantee="proved", fallback="retrain", **ONE_UPDATE)
     with world.database.write() as session:
         order = intake.Order(subject_id="p9")
         held = intake.accept(session, world.storage.pepper, TENANT, order, intake.Windows(0, 2, 3600)).request.id
