@@ -21,13 +21,13 @@ import torch
 
 from benchmarks.release import TENANT, delete, live, worker
 from expunge.service.infra.tables import Model, Version
-from expunge.service.queue import Deletions, Size, TakenLease
+from expunge.service.queue import Deletions, ForgottenCount, TakenLease
 from expunge.workers.app import Worker
 from expunge.workers.guarantee.certify import certify
 from expunge.workers.guarantee.needs import generator
 from expunge.workers.guarantee.refine import refine
 from expunge.workers.runtime.process import Process
-from expunge.workers.storage.private_state import Kept
+from expunge.workers.storage.private_state import VectorStore
 from expunge.workers.update import run
 from unlearning.accounting.policy import Policy
 from unlearning.model.training import train
@@ -106,12 +106,12 @@ def against(process: Process, busy: Worker, model_id: str, going: Sequence[int],
     state, found = busy._benches.state_of(current.version.state), busy._benches.samples_of(job.current_id)
     assert state is not None and found is not None
     retain = found.without(going).examples
-    vectors = Kept(process.storage.database, process.storage.keys, job.generation_id, 0, bench.problem.device)
+    vectors = VectorStore(process.storage.database, process.storage.keys, job.generation_id, 0, bench.problem.device)
     forget = ForgetSet(frozenset({"somebody"}), tuple(going), None, vectors)
 
     def maths() -> None:
         result = bench.method.forget(bench.problem, state, forget, retain, generator(torch.device("cpu")))
-        certify(bench, current.terms, refine(bench, current.terms, result, retain), retain, Size(EACH, 1, 1))
+        certify(bench, current.terms, refine(bench, current.terms, result, retain), retain, ForgottenCount(EACH, 1, 1))
 
     sides["maths"].append(cpu(maths))
     sides["retraining"].append(cpu(lambda: train(bench.problem, retain)))

@@ -27,8 +27,8 @@ from expunge.service.models import register as registration
 from expunge.service.queue import Deletions, claim
 from expunge.service.requests import intake
 from expunge.workers.app import Worker
-from expunge.workers.runtime.heartbeat import Pulse
-from expunge.workers.runtime.model import Benches
+from expunge.workers.runtime.heartbeat import HeartbeatSender
+from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage import checkpoint_format as codec
@@ -68,7 +68,7 @@ def floor(label: str, people: int, features: int, updates: int, target: float) -
     """Median update over median floor, in wall-clock seconds: the wait for the disk is the point."""
     with tempfile.TemporaryDirectory() as folder:
         process, model_id = live(Path(folder), people=people, features=features, classes=10)
-        benches = Benches(process.settings)
+        benches = ModelCache(process.settings)
         fast, slow = [], []
         for index in range(updates):
             delete(process, f"p{index}")
@@ -169,8 +169,8 @@ def worker(process: Process) -> Worker:
     return Worker(process, pulse(process))
 
 
-def pulse(process: Process) -> Pulse:
-    return Pulse(process.storage.database, process.owner, "worker", process.limits.lease_seconds, "cpu")
+def pulse(process: Process) -> HeartbeatSender:
+    return HeartbeatSender(process.storage.database, process.owner, "worker", process.limits.lease_seconds, "cpu")
 
 
 def delete(process: Process, subject: str) -> None:
@@ -186,7 +186,7 @@ def least_bytes(folder: Path, database: Database, numbers: int) -> None:
         session.add(row)
 
 
-def timed_update(process: Process, benches: Benches, model_id: str) -> float:
+def timed_update(process: Process, benches: ModelCache, model_id: str) -> float:
     """Seconds of the update's phases: claim to commit. What follows the commit is not part of it."""
     watch = Stopwatch(pulse(process))
     start = time.perf_counter()
@@ -194,17 +194,17 @@ def timed_update(process: Process, benches: Benches, model_id: str) -> float:
     if not isinstance(job, Deletions):
         raise RuntimeError("there was nothing to update")
     committed: list[float] = []
-    original = unlearn.note_commit
+    original = unlearn.record_commit_time
 
     def noted(*values: Any) -> None:
         committed.append(time.perf_counter())
         original(*values)
 
-    unlearn.note_commit = noted  # type: ignore[assignment]
+    unlearn.record_commit_time = noted  # type: ignore[assignment]
     try:
         unlearn.update(job, process.storage, benches, process.settings, watch)
     finally:
-        unlearn.note_commit = original
+        unlearn.record_commit_time = original
     return committed[0] - start
 
 

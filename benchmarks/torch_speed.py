@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from benchmarks.gpu import residual_network
 from benchmarks.release import delete, live, timed_update
-from expunge.workers.runtime.model import Benches
+from expunge.workers.runtime.model import ModelCache
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.model.curvature import gradient_and_product
 from unlearning.model.training import train
@@ -95,7 +95,7 @@ def forgotten_by(method: str) -> Row:
         registered = time.process_time() - start
         delete(process, "p3")
         start = time.process_time()
-        timed_update(process, Benches(process.settings), model_id)
+        timed_update(process, ModelCache(process.settings), model_id)
         updated = time.process_time() - start
         parameters = sum(value.numel() for value in residual_network().parameters())
         process.storage.close()

@@ -32,17 +32,17 @@ from expunge.service.queue import (
     before,
     claim,
     claim_deletions,
-    give_up,
     postpone,
+    requeue,
     waiting_deletions,
 )
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import of_the_machine
-from expunge.workers.runtime.heartbeat import Pulse
-from expunge.workers.runtime.model import Benches
+from expunge.workers.runtime.heartbeat import HeartbeatSender
+from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
-from expunge.workers.training.calibrate import Orders
+from expunge.workers.training.calibrate import CalibrationUnits
 from expunge.workers.training.parallel import VectorUnits, assist
 from expunge.workers.training.run import prepare
 from expunge.workers.training.start import Ended
@@ -61,11 +61,11 @@ log = logging.getLogger(__name__)
 class Worker:
     """One worker process. It has at most one claim at a time, and keeps models and problems between claims."""
 
-    def __init__(self, process: Process, pulse: Pulse) -> None:
+    def __init__(self, process: Process, pulse: HeartbeatSender) -> None:
         self._process = process
         self._database = process.storage.database
         self._pulse = pulse
-        self._benches = Benches(process.settings)
+        self._benches = ModelCache(process.settings)
         pulse.after_beats.append(lambda: self._benches.drop_superseded(process.storage.database))
 
     def work(self, model_id: str) -> None:
@@ -157,7 +157,7 @@ class Worker:
             why = _where(error)
             log.error("attempt on model %s failed: %s", model_id, _shown(why))
             pause, most = (MACHINE_PAUSE_SECONDS, HALVE_AFTER) if of_the_machine(error) else (PAUSE_SECONDS, HOLD_AFTER)
-            retry(lambda: give_up(self._database, job, why, pause, most))
+            retry(lambda: requeue(self._database, job, why, pause, most))
         finally:
             self._pulse.release()
         if isinstance(job, Preparation) and ended is Ended.PUT_OFF:  # taken up again after the messages that wait
@@ -169,7 +169,7 @@ class Worker:
     def _help(self, model_id: str) -> bool:
         """Compute a piece of a preparation or calibration by another worker; return False if none is free."""
         try:
-            return assist(self._process, model_id, (VectorUnits, Orders))
+            return assist(self._process, model_id, (VectorUnits, CalibrationUnits))
         except Exception as error:  # the piece is free again; who builds the generation will meet the same, and say so
             log.error("helping to prepare model %s failed: %s", model_id, _shown(_where(error)))
             return False

@@ -51,7 +51,7 @@ class Served:
     guarantee: Guarantee
     frozen: dict[str, object]
     state: str
-    places: manifest.Digests
+    places: manifest.SampleIndex
     gone: frozenset[int]
 
 

@@ -49,11 +49,11 @@ def _worker(settings: Settings, limits: Limits) -> int:
     from expunge.service.infra.broker.notify import consumer  # noqa: PLC0415  (the scheduler starts without torch)
     from expunge.workers.app import Worker, register  # noqa: PLC0415
     from expunge.workers.runtime.db_retry import retry  # noqa: PLC0415
-    from expunge.workers.runtime.heartbeat import Pulse  # noqa: PLC0415
+    from expunge.workers.runtime.heartbeat import HeartbeatSender  # noqa: PLC0415
     from expunge.workers.runtime.process import Process  # noqa: PLC0415
 
     process = retry(lambda: Process.of(settings, limits), tries=None)
-    pulse = Pulse(process.storage.database, process.owner, "worker", limits.lease_seconds, settings.device)
+    pulse = HeartbeatSender(process.storage.database, process.owner, "worker", limits.lease_seconds, settings.device)
     app = consumer(settings.broker_url)
     register(app, Worker(process, pulse))
     pulse.start()
@@ -82,7 +82,7 @@ def _updater(settings: Settings, limits: Limits) -> int:
     """
     from expunge.service.queue import PATIENCE_SECONDS, waiting_deletions  # noqa: PLC0415
     from expunge.workers.runtime.db_retry import retry  # noqa: PLC0415
-    from expunge.workers.runtime.heartbeat import Pulse  # noqa: PLC0415
+    from expunge.workers.runtime.heartbeat import HeartbeatSender  # noqa: PLC0415
     from expunge.workers.runtime.process import Process  # noqa: PLC0415
 
     ended = threading.Event()
@@ -90,7 +90,7 @@ def _updater(settings: Settings, limits: Limits) -> int:
         signal.signal(number, lambda *_: ended.set())
     process = retry(lambda: Process.of(settings, limits), tries=None)
     database = process.storage.database
-    pulse = Pulse(database, process.owner, "updater", limits.lease_seconds, settings.device)
+    pulse = HeartbeatSender(database, process.owner, "updater", limits.lease_seconds, settings.device)
     pulse.start()
     try:
         while not ended.wait(LOOK_SECONDS):

@@ -23,14 +23,14 @@ from sklearn.svm import SVC
 from torch import Tensor
 
 from expunge.service.infra.settings import Settings
-from expunge.service.queue import Size
+from expunge.service.queue import ForgottenCount
 from expunge.workers.guarantee.certify import Terms, certify, require_certified
 from expunge.workers.guarantee.choose import guarantee_of
 from expunge.workers.guarantee.refine import refine
 from expunge.workers.guarantee.register import sigma_of
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.method_options import method_of, with_options
-from expunge.workers.runtime.model import Bench, device_of
+from expunge.workers.runtime.model import OpenModel, device_of
 from expunge_lab import plots, report
 from expunge_lab.attack.may_be_drawn import may_be_drawn
 from expunge_lab.experiment.comparators import kinds
@@ -147,8 +147,8 @@ def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[...,
         ):  # registration would refuse: here it is measured
             guarantee = Guarantee.NONE
         terms = _terms(policy, guarantee, forgotten, count=count, updates=updates)
-        bench = Bench(request.recipe, problem, methods[method], digest="", settings="", parts=brought)
-        size = Size(len(forget.positions), len(forget.people), len(forget.people))
+        bench = OpenModel(request.recipe, problem, methods[method], digest="", settings="", parts=brought)
+        size = ForgottenCount(len(forget.positions), len(forget.people), len(forget.people))
         made = require_certified(certify(bench, terms, refine(bench, terms, forgotten, retain), retain, size))
         return CertifiedWeights(made.state.weights, terms.noise_std, made.claim.to_json())
 

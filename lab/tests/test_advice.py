@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from expunge.service.queue import Size
+from expunge.service.queue import ForgottenCount
 from expunge.workers import check
 from expunge.workers.guarantee.certify import Terms, certify
 from expunge.workers.guarantee.choose import guarantee_of
@@ -86,7 +86,7 @@ def happens(scene: Scene, name: str) -> tuple[float, float]:
         forget = forget_set(examples, [person])
         retain = left_by(examples, forget)
         done = release(method, problem, made, forget, retain, generator=generator(problem.device))
-        certify(bench, terms, refine(bench, terms, done, retain), retain, Size(len(forget.positions), 1, 1))
+        certify(bench, terms, refine(bench, terms, done, retain), retain, ForgottenCount(len(forget.positions), 1, 1))
         spent += clock() - start
     return prepared, spent / len(people)
 

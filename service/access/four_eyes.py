@@ -29,7 +29,7 @@ class Act(StrEnum):
     RETIRE = "retire"
 
 
-def seconded(session: Session, caller: Caller, act: Act, subject: str) -> bool:
+def second_approval(session: Session, caller: Caller, act: Act, subject: str) -> bool:
     """Return whether another person has consented to this act on ``subject`` (an id), and use that consent up.
 
     Otherwise note the caller's own consent. The transaction must commit in both cases.

@@ -9,9 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 from fastapi import Depends, FastAPI
 
 from expunge.service.access.api_keys import check_pepper
-from expunge.service.access.installation import check_places
 from expunge.service.access.proxy import NamedPeople
-from expunge.service.api import health, news, problems
+from expunge.service.access.store_identity import check_places
+from expunge.service.api import health, problems, webhook_events
 from expunge.service.api.console import acts, pages, runbooks
 from expunge.service.api.dependencies import Service, look_for_unread
 from expunge.service.api.http.bodies import Bodies
@@ -64,7 +64,7 @@ def create_app(settings: Settings | None = None, limits: Limits = LIMITS) -> Fas
         title="Expunge",
         version=software_version(),
         lifespan=lifespan,
-        webhooks=news.SCHEMAS,
+        webhooks=webhook_events.SCHEMAS,
         redoc_url=None,
         docs_url=None,
         generate_unique_id_function=operation_id,

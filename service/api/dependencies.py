@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from expunge.service.access.api_keys import Caller, Scope, authenticate, caller_of
-from expunge.service.access.four_eyes import Act, seconded
+from expunge.service.access.four_eyes import Act, second_approval
 from expunge.service.access.proxy import named_by_proxy
 from expunge.service.access.session_cookie import open_session, read_cookie
 from expunge.service.api.http.limits import Limiter, client_of, wrong_keys
@@ -94,7 +94,7 @@ async def running(request: Request) -> Service:
 Running = Annotated[Service, Depends(running)]
 
 
-def holding(*scopes: Scope) -> Callable[..., Caller]:
+def require_scope(*scopes: Scope) -> Callable[..., Caller]:
     """Make a dependency that returns the caller, who must hold one of ``scopes``.
 
     It answers 401 without a valid key, and 403 without the scope.
@@ -117,9 +117,9 @@ def holding(*scopes: Scope) -> Callable[..., Caller]:
     return caller
 
 
-def holding_all(first: Scope, *others: Scope) -> Callable[..., Caller]:
+def require_scopes(first: Scope, *others: Scope) -> Callable[..., Caller]:
     """Make a dependency as ``holding`` does, for a caller who must hold every one of the scopes."""
-    by_key = holding(first)
+    by_key = require_scope(first)
 
     def caller(
         service: Running,
@@ -176,11 +176,11 @@ def known(service: Service, request: Request, key: str) -> Caller | None:
     return None
 
 
-def watching(*scopes: Scope) -> Callable[..., Caller]:
+def require_stream(*scopes: Scope) -> Callable[..., Caller]:
     """Make a dependency as ``holding`` does, for what the status page reads itself: its session's cookie serves as a
     key.
     """
-    by_key = holding(*scopes)
+    by_key = require_scope(*scopes)
 
     def caller(
         service: Running,
@@ -241,7 +241,7 @@ def agreed(service: Service, session: Session, caller: Caller, act: Act, subject
     if service.settings.actor_header and not caller.vouched:
         detail = f"To {act} takes two people, whom the proxy names. This call did not come through it."
         raise ApiProblem(403, "person_unnamed", detail)
-    return seconded(session, caller, act, subject)
+    return second_approval(session, caller, act, subject)
 
 
 def awaits_another(act: Act) -> ApiProblem:

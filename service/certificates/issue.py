@@ -47,7 +47,7 @@ from expunge.service.models.publications import PUBLISHING, body_of, require_pub
 from expunge.service.requests.intake import opening
 from expunge.service.requests.reasons import Reason, reason_of
 from expunge.service.requests.status import outcomes_of
-from expunge.service.requests.webhooks import News, announce
+from expunge.service.requests.webhooks import WebhookEvent, announce
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.composition import Allowance
 
@@ -146,7 +146,7 @@ def _keep(session: Session, outcomes: Mapping[tuple[str, int | None], Outcome]) 
                 row.envelope, row.issued_at, row.refused = envelope, at, None
                 digest = payload_digest(json.loads(envelope))
                 record(session, row.tenant_id, "certificate.issued", request_id=row.request_id, payload_sha256=digest)
-                announce(session, row.tenant_id, News.CERTIFICATE_ISSUED, {"id": row.request_id})
+                announce(session, row.tenant_id, WebhookEvent.CERTIFICATE_ISSUED, {"id": row.request_id})
                 issued += 1
             case NotAuthentic() as error:
                 _refuse(session, row, error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from expunge.service.access.installation import check_places
+from expunge.service.access.store_identity import check_places
 from expunge.service.audit.key_rotation import keep_handovers, rotate
 from expunge.service.audit.log import newest_key
 from expunge.service.audit.signed_note import Signer, Verifier

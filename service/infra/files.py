@@ -36,7 +36,7 @@ class Damaged(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredFile:
     """What was written: the sha256 (hex) that names the file, and its size in bytes."""
 
     digest: str
@@ -304,7 +304,7 @@ class Store:
         """Open the store that a setting names, as ``folder_at``."""
         return cls(folder_at(place))
 
-    def put(self, chunks: Iterable[Chunk]) -> Stored:
+    def put(self, chunks: Iterable[Chunk]) -> StoredFile:
         """Write ``chunks`` durably. When this returns, the file survives a power cut.
 
         A file that is there already is written again: that heals it, and makes it young for the sweep.
@@ -314,7 +314,7 @@ class Store:
         hasher = hashlib.sha256()
         for part in parts:
             hasher.update(part)
-        stored = Stored(hasher.hexdigest(), sum(memoryview(part).nbytes for part in parts))
+        stored = StoredFile(hasher.hexdigest(), sum(memoryview(part).nbytes for part in parts))
         self.folder.write(stored.digest, parts)
         return stored
 
@@ -378,8 +378,8 @@ def filesystem_of(path: Path) -> tuple[str, str]:
     if not _MOUNTS.exists():
         return "", ""
     points = (line.split()[1:3] for line in _MOUNTS.read_text().splitlines())
-    holding = [(point, kind) for point, kind in points if path.is_relative_to(point)]
-    return max(holding, key=lambda mount: len(mount[0]), default=("", ""))
+    require_scope = [(point, kind) for point, kind in points if path.is_relative_to(point)]
+    return max(require_scope, key=lambda mount: len(mount[0]), default=("", ""))
 
 
 def _write_all(file: BinaryIO, data: bytes | memoryview) -> None:

@@ -20,7 +20,7 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.pool import StaticPool
 
 from expunge.service.infra.db import Database, tell_sqlite
-from expunge.service.infra.files import Damaged, DiskFolder, Store, Stored
+from expunge.service.infra.files import Damaged, DiskFolder, Store, StoredFile
 from expunge.service.infra.time import DAY_SECONDS, SECOND
 
 _UNIX_EPOCH = 2440587.5  # as a Julian day
@@ -104,11 +104,11 @@ class MemoryStore(Store):
         """Replace all files by these, by digest; a sweep takes them for old."""
         self.files, self._written = dict(files), {}
 
-    def put(self, chunks: Iterable[bytes | memoryview]) -> Stored:
+    def put(self, chunks: Iterable[bytes | memoryview]) -> StoredFile:
         data = b"".join(bytes(chunk) for chunk in chunks)
         digest = hashlib.sha256(data).hexdigest()
         self.files[digest], self._written[digest] = data, self._clock.at
-        return Stored(digest, len(data))
+        return StoredFile(digest, len(data))
 
     def open(self, digest: str) -> BinaryIO:
         data = self.files.get(digest)

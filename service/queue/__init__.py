@@ -13,11 +13,11 @@ from expunge.service.queue.claims import (
     postpone,
     waiting_deletions,
 )
-from expunge.service.queue.jobs import Claimed, Deletions, Job, Preparation, Work
+from expunge.service.queue.jobs import ClaimedTask, Deletions, Job, Preparation, Work
 from expunge.service.queue.journal import JournalEntry
 from expunge.service.queue.leases import Stale, TakenLease, alive, alive_at, drawn, fence, give_back, renew
-from expunge.service.queue.promotion import Departure, departure, publish_generation
-from expunge.service.queue.publication import Draft, Replan, erase, mark_forgotten, note_commit, publish
+from expunge.service.queue.promotion import Leaving, departure, publish_generation
+from expunge.service.queue.publication import Draft, Replan, erase, mark_forgotten, publish, record_commit_time
 from expunge.service.queue.results import (
     Blocked,
     Postponed,
@@ -26,16 +26,16 @@ from expunge.service.queue.results import (
     charge_withheld,
     end_dry_run,
     end_without_version,
-    give_up,
     note_exhaustion,
     points_of,
     queue_tasks,
     refuse,
+    requeue,
     without_numbers,
 )
 from expunge.service.queue.selection import (
+    ForgottenCount,
     Selection,
-    Size,
     Target,
     begins_model,
     forgotten,
@@ -45,7 +45,7 @@ from expunge.service.queue.selection import (
     undecided,
     without_vector,
 )
-from expunge.service.queue.work_units import BUILT, POLL_SECONDS, Piece, Pieces
+from expunge.service.queue.work_units import BUILT, POLL_SECONDS, Piece, WorkUnits
 
 __all__ = [
     "BUILT",
@@ -54,25 +54,25 @@ __all__ = [
     "PATIENCE_SECONDS",
     "POLL_SECONDS",
     "Blocked",
-    "Claimed",
+    "ClaimedTask",
     "Deletions",
-    "Departure",
     "Draft",
+    "ForgottenCount",
     "Job",
     "JournalEntry",
+    "Leaving",
     "Piece",
-    "Pieces",
     "Postponed",
     "Preparation",
     "Published",
     "Replan",
     "Result",
     "Selection",
-    "Size",
     "Stale",
     "TakenLease",
     "Target",
     "Work",
+    "WorkUnits",
     "alive",
     "alive_at",
     "before",
@@ -89,9 +89,7 @@ __all__ = [
     "fence",
     "forgotten",
     "give_back",
-    "give_up",
     "mark_forgotten",
-    "note_commit",
     "note_exhaustion",
     "plan",
     "points_of",
@@ -99,8 +97,10 @@ __all__ = [
     "publish",
     "publish_generation",
     "queue_tasks",
+    "record_commit_time",
     "refuse",
     "renew",
+    "requeue",
     "served",
     "target_of",
     "undecided",

@@ -24,7 +24,7 @@ from expunge.service.infra.tables import DeletionRequest, Generation, Model, Tas
 from expunge.service.infra.time import SECOND
 from expunge.service.models.restore_guard import unconfirmed
 from expunge.service.models.retrain_plan import budget_of, candidate_of, measured_seconds, plan_retrain
-from expunge.service.queue.jobs import Claimed, Deletions, Preparation, Work
+from expunge.service.queue.jobs import ClaimedTask, Deletions, Preparation, Work
 from expunge.service.queue.leases import (
     TakenLease,
     alive,
@@ -320,7 +320,7 @@ def _hold_lost(session: Session, model: Model, generation: Generation, lost: Ite
     settle(session, requests)
 
 
-def _mark_running(session: Session, choice: Choice, lease: TakenLease) -> tuple[Claimed, ...]:
+def _mark_running(session: Session, choice: Choice, lease: TakenLease) -> tuple[ClaimedTask, ...]:
     alike: dict[int, list[str]] = {}
     for task in choice.take:
         alike.setdefault(choice.attempts(task), []).append(task.id)
@@ -332,4 +332,4 @@ def _mark_running(session: Session, choice: Choice, lease: TakenLease) -> tuple[
         DeletionRequest.traceparent.is_not(None), DeletionRequest.id.in_(requests)
     )
     traces: dict[str, str | None] = {row.id: row.traceparent for row in session.execute(traced)}
-    return tuple(Claimed(task.id, task.request_id, traces.get(task.request_id)) for task in choice.take)
+    return tuple(ClaimedTask(task.id, task.request_id, traces.get(task.request_id)) for task in choice.take)

@@ -39,7 +39,7 @@ class Preparation(Job):
 
 
 @dataclass(frozen=True)
-class Claimed:
+class ClaimedTask:
     """One queued task that this claim took."""
 
     id: str
@@ -53,7 +53,7 @@ class Deletions(Job):
     """Deletions to carry out in one update of the version ``current_id``."""
 
     current_id: str
-    tasks: tuple[Claimed, ...]
+    tasks: tuple[ClaimedTask, ...]
 
 
 Work: TypeAlias = Preparation | Deletions

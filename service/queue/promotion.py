@@ -20,7 +20,7 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Generation, Membership, Model, Removal, Task, Version
 from expunge.service.models.retrain_plan import schedule_retrain
 from expunge.service.models.vectors import drop_all_vectors
-from expunge.service.queue.jobs import Claimed, Preparation
+from expunge.service.queue.jobs import ClaimedTask, Preparation
 from expunge.service.queue.journal import Journal
 from expunge.service.queue.leases import Stale, drawn, give_back, give_back_beside
 from expunge.service.queue.publication import (
@@ -34,35 +34,43 @@ from expunge.service.queue.publication import (
     still_there,
 )
 from expunge.service.queue.results import OPEN, Blocked, Postponed, Published, Result, finish, queue_newcomers
-from expunge.service.queue.selection import Asked, Size, Target, asked, held_positions, target_of, why_empty
+from expunge.service.queue.selection import (
+    ForgottenCount,
+    Outstanding,
+    Target,
+    asked,
+    held_positions,
+    target_of,
+    why_empty,
+)
 from expunge.service.requests import suppression as suppressions
 from expunge.service.requests.reasons import Reason
 
 
 @dataclass(frozen=True)
-class Departure:
+class Leaving:
     """The people who leave the served model with a generation's first version, as the database says now."""
 
     target: Target
     """whom the method still forgets in the new generation"""
-    size: Size
+    size: ForgottenCount
     """how many leave in all"""
-    asked: Asked
+    asked: Outstanding
     replaced: Version | None = None
     """the current version, which the switch replaces; None for version 1"""
     leaving: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """by request: the positions of the replaced generation that the new version lacks"""
 
 
-def departure(session: Session, job: Preparation) -> Departure:
+def departure(session: Session, job: Preparation) -> Leaving:
     """Return who leaves with the first version if it is drafted now: everyone who has asked."""
     found = asked(session, job)
     return _departure(session, job, found, target_of(session, job.generation_id, found.going))
 
 
-def _departure(session: Session, job: Preparation, found: Asked, target: Target) -> Departure:
+def _departure(session: Session, job: Preparation, found: Outstanding, target: Target) -> Leaving:
     if not job.retrains:
-        return Departure(target, Size(len(target.positions), target.people), found)
+        return Leaving(target, ForgottenCount(len(target.positions), target.people), found)
     model = session.get_one(Model, job.model_id)
     if model.current_id is None or model.generation_id is None:
         raise Stale(f"model {model.id} has no current version to replace")
@@ -70,7 +78,7 @@ def _departure(session: Session, job: Preparation, found: Asked, target: Target)
     leaving = _leaving(session, job, model.generation_id, found, target)
     going = frozenset().union(*leaving.values())
     people = target_of(session, model.generation_id, going).people
-    return Departure(target, Size(len(going), people), found, replaced, leaving)
+    return Leaving(target, ForgottenCount(len(going), people), found, replaced, leaving)
 
 
 def publish_generation(
@@ -81,7 +89,7 @@ def publish_generation(
     *,
     report: Mapping[str, Any],
     left_out: Mapping[str, int],
-    drafted: Departure,
+    drafted: Leaving,
 ) -> None:
     """Publish a generation's first version, without anyone who asked to be forgotten before this moment.
 
@@ -119,7 +127,7 @@ def publish_generation(
             crash_point("switch-after-tasks")
 
 
-def _require_unchanged(session: Session, job: Preparation, current: Departure, drafted: Departure) -> None:
+def _require_unchanged(session: Session, job: Preparation, current: Leaving, drafted: Leaving) -> None:
     """Check that the model is what the draft was made for. Raises Replan."""
     before, after = drafted.replaced, current.replaced
     if before is None or after is None or (before.id, drafted.size) != (after.id, current.size):
@@ -139,8 +147,8 @@ def _end_replaced(session: Session, model: Model, job: Preparation, replaced: Ve
 
 
 def _first_results(
-    session: Session, job: Preparation, current: Departure, left_out: Mapping[str, int]
-) -> dict[Claimed, Result]:
+    session: Session, job: Preparation, current: Leaving, left_out: Mapping[str, int]
+) -> dict[ClaimedTask, Result]:
     """Return the result of every waiting task with version 1, without those that can still be cancelled.
 
     Raises Replan where someone asked since the draft.
@@ -152,13 +160,13 @@ def _first_results(
     rows = session.execute(
         select(Task.id, Task.request_id).where(Task.model_id == job.model_id, Task.status.in_(("queued", "running")))
     )
-    results: dict[Claimed, Result] = {}
+    results: dict[ClaimedTask, Result] = {}
     for task_id, request_id in rows:
         if request_id in found.later:
             continue
         positions = found.named.get(request_id, frozenset())
         kept_out = left_out.get(request_id, 0)
-        task = Claimed(task_id, request_id)
+        task = ClaimedTask(task_id, request_id)
         if positions & found.protected:
             results[task] = Blocked(Reason.LEGAL_HOLD)
         elif request_id in found.partial:
@@ -170,10 +178,12 @@ def _first_results(
     return results
 
 
-def _switch_results(session: Session, job: Preparation, current: Departure, replaced: Version) -> dict[Claimed, Result]:
+def _switch_results(
+    session: Session, job: Preparation, current: Leaving, replaced: Version
+) -> dict[ClaimedTask, Result]:
     """Return the result of each open task with the switch. Raises Replan."""
     named, target = current.asked.named, frozenset(current.target.positions)
-    results: dict[Claimed, Result] = {}
+    results: dict[ClaimedTask, Result] = {}
     for task_id, request_id, status in _tasks(session, job, named):
         positions = named.get(request_id, frozenset())
         if status == "completed" and not positions <= target | current.asked.protected:
@@ -183,7 +193,7 @@ def _switch_results(session: Session, job: Preparation, current: Departure, repl
             raise Replan(what, train_again=True)
         if status not in OPEN or request_id in current.asked.later:
             continue
-        task = Claimed(task_id, request_id)
+        task = ClaimedTask(task_id, request_id)
         if positions & current.asked.protected:
             results[task] = Blocked(Reason.LEGAL_HOLD)
         elif positions <= target:
@@ -196,7 +206,7 @@ def _switch_results(session: Session, job: Preparation, current: Departure, repl
 
 
 def _leaving(
-    session: Session, job: Preparation, old_id: int, found: Asked, target: Target
+    session: Session, job: Preparation, old_id: int, found: Outstanding, target: Target
 ) -> dict[str, frozenset[int]]:
     old = suppressions.positions(session, job.tenant_id, job.model_name, old_id)
     protected = held_positions(session, job.tenant_id, old_id)

@@ -18,20 +18,20 @@ from expunge.service.audit import log as ledger
 from expunge.service.audit.witness import Contradicted
 from expunge.service.infra.db import Database, batches, log_after_commit, now
 from expunge.service.infra.fault_injection import crash_point
-from expunge.service.infra.files import Stored
+from expunge.service.infra.files import StoredFile
 from expunge.service.infra.tables import Erasure, Generation, Membership, Model, PhaseSeconds, Removal, Version
 from expunge.service.infra.time import HOUR_SECONDS, SECOND, bucket
 from expunge.service.models.figures import withdraw
 from expunge.service.models.publications import PUBLISHED, facts_of
 from expunge.service.models.swept_files import any_swept
 from expunge.service.models.vectors import Row, drop_vectors, rewrite_vectors
-from expunge.service.queue.jobs import Claimed, Deletions, Job
+from expunge.service.queue.jobs import ClaimedTask, Deletions, Job
 from expunge.service.queue.journal import Journal
 from expunge.service.queue.leases import Stale, fence
-from expunge.service.queue.results import Published, Result, finish, note_exhaustion, queue_newcomers, wrap_up
-from expunge.service.queue.selection import Size, Target, protected_positions
+from expunge.service.queue.results import Published, Result, finish, note_exhaustion, queue_newcomers, release_claim
+from expunge.service.queue.selection import ForgottenCount, Target, protected_positions
 from expunge.service.requests import suppression as suppressions
-from expunge.service.requests.webhooks import News, announce
+from expunge.service.requests.webhooks import WebhookEvent, announce
 from unlearning.accounting.certificate import Claim
 
 
@@ -55,15 +55,15 @@ class Draft:
     """A version that is ready to be published. Its files are durable and its claim is made."""
 
     version_id: str
-    checkpoint: Stored
-    state: Stored
+    checkpoint: StoredFile
+    state: StoredFile
     method: str
     claim: Claim
     accuracy: float
     budget_cost: int
     target: Target
     """what the method forgot, in the draft's generation"""
-    size: Size
+    size: ForgottenCount
     """how many leave the served model with this version"""
     seconds: Mapping[str, float] = field(default_factory=dict)
     vectors: Sequence[Row] = ()
@@ -88,7 +88,7 @@ def publication(database: Database, journal: Journal, job: Job, draft: Draft) ->
         require_no_hold(session, job, draft.target)
         yield session, model
         note_exhaustion(session, model)
-        wrap_up(session, model)
+        release_claim(session, model)
         number = session.get_one(Version, draft.version_id).number
         try:
             journal.write(session, job, draft.budget_cost, draft.version_id, rewritten=bool(draft.vectors))
@@ -99,7 +99,7 @@ def publication(database: Database, journal: Journal, job: Job, draft: Draft) ->
 
 
 def publish(
-    database: Database, journal: Journal, job: Deletions, draft: Draft, results: Mapping[Claimed, Result]
+    database: Database, journal: Journal, job: Deletions, draft: Draft, results: Mapping[ClaimedTask, Result]
 ) -> None:
     """Publish an update. Raises Stale, Replan, Overspent, and RuntimeError where a request would end too early."""
     with publication(database, journal, job, draft) as (session, model):
@@ -112,7 +112,7 @@ def publish(
         queue_newcomers(session, job, model, parent.published_at - HOUR_SECONDS * SECOND)
 
 
-def note_commit(database: Database, job: Deletions, draft: Draft, seconds: float) -> None:
+def record_commit_time(database: Database, job: Deletions, draft: Draft, seconds: float) -> None:
     """Record how long the transaction took. That includes its commit, so it is known only afterwards."""
     with database.write() as session:
         _time_phases(session, job, replace(draft, seconds={"commit": seconds}), now(session))
@@ -125,7 +125,7 @@ def still_there(named: Mapping[str, frozenset[int]], missing: frozenset[int]) ->
     return f"not published: {', '.join(shown[:5])}{', ...' if len(shown) > 5 else ''} that this version still holds"
 
 
-def _require_gone(session: Session, job: Deletions, results: Mapping[Claimed, Result]) -> None:
+def _require_gone(session: Session, job: Deletions, results: Mapping[ClaimedTask, Result]) -> None:
     """Check that the version lacks every sample of the requests that end with it. Raises RuntimeError."""
     ending = [task.request_id for task, result in results.items() if isinstance(result, Published)]
     left = suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id, ending)
@@ -190,7 +190,7 @@ def make_version(
         **facts_of(version, parent, draft.budget_cost),
     )
     facts = {"model": model.name, "version": number, "checkpoint_sha256": draft.checkpoint.digest}
-    announce(session, job.tenant_id, News.VERSION_PUBLISHED, facts)
+    announce(session, job.tenant_id, WebhookEvent.VERSION_PUBLISHED, facts)
     said = {"model": model.name, "version": number, "method": version.method, "count": version.people}
     # as coarse as the metric: exact seconds would tell how many steps were taken
     log_after_commit(session, log, "version published", **said, seconds=bucket(sum(draft.seconds.values())))

@@ -28,7 +28,7 @@ from expunge.service.models.retrain_plan import (
     waiting_for_retrain,
     why_due,
 )
-from expunge.service.queue.jobs import Claimed, Deletions, Job
+from expunge.service.queue.jobs import ClaimedTask, Deletions, Job
 from expunge.service.queue.journal import Journal
 from expunge.service.queue.leases import fence, give_back, give_back_beside
 from expunge.service.requests import suppression as suppressions
@@ -74,7 +74,7 @@ Result: TypeAlias = Published | Blocked | Postponed
 
 
 def end_without_version(
-    database: Database, journal: Journal, job: Deletions, results: Mapping[Claimed, Result], budget_cost: int = 0
+    database: Database, journal: Journal, job: Deletions, results: Mapping[ClaimedTask, Result], budget_cost: int = 0
 ) -> None:
     """End a claim that changes no weights: there is nothing to forget, or everything is blocked or postponed.
 
@@ -87,7 +87,7 @@ def end_without_version(
         finish(session, job, results, model.current_id, job.policy.method)
         _record(session, job, results)
         note_exhaustion(session, model)
-        wrap_up(session, model)
+        release_claim(session, model)
 
 
 def without_numbers(text: str) -> str:
@@ -107,7 +107,7 @@ def charge_withheld(session: Session, journal: Journal, job: Job, budget_cost: i
         journal.write_withheld(session, job, budget_cost)
 
 
-def give_up(database: Database, job: Job, why: Mapping[str, Any], pause_seconds: float, most: int) -> None:
+def requeue(database: Database, job: Job, why: Mapping[str, Any], pause_seconds: float, most: int) -> None:
     """Let the tasks of a failed attempt wait again for a pause. Nothing is discarded. Raises Stale, Busy.
 
     ``why`` has the error's type, file and line, as far as they are known.
@@ -130,10 +130,12 @@ def give_up(database: Database, job: Job, why: Mapping[str, Any], pause_seconds:
             task.status, task.attempts = "queued", min(task.attempts, most)
             task.reason, task.facts = Reason.FAILED, stored(Reason.FAILED, why)
         settle(session, [task.request_id for task in tasks])
-        wrap_up(session, model, later)
+        release_claim(session, model, later)
 
 
-def finish(session: Session, job: Job, results: Mapping[Claimed, Result], version_id: str | None, method: str) -> None:
+def finish(
+    session: Session, job: Job, results: Mapping[ClaimedTask, Result], version_id: str | None, method: str
+) -> None:
     """Write each task's result and its request's status; plan the retrain that any of them waits for.
 
     Completed tasks point to ``version_id`` and to the ``method`` that made it.
@@ -177,7 +179,7 @@ def _columns(result: Result, behind: bool) -> dict[str, Any]:
     return {**columns, "version_id": None, "method": None, "completed_at": None}
 
 
-def _record(session: Session, job: Job, results: Mapping[Claimed, Result]) -> None:
+def _record(session: Session, job: Job, results: Mapping[ClaimedTask, Result]) -> None:
     blocked = {task.request_id: each for task, each in results.items() if isinstance(each, Blocked)}
     reasons = sorted({each.reason for each in results.values() if each.reason})
     kind = "update.blocked" if blocked else "update.postponed" if Reason.AWAITING_RETRAIN in reasons else "update.empty"
@@ -295,7 +297,7 @@ def note_exhaustion(session: Session, model: Model) -> None:
     plan_retrain(session, model)
 
 
-def wrap_up(session: Session, model: Model, due_at: int | None = None) -> None:
+def release_claim(session: Session, model: Model, due_at: int | None = None) -> None:
     """Give the lease back; the next work is due at ``due_at``, or when the next waiting task or retrain is."""
     session.flush()
     session.execute(update(Generation).where(Generation.id == model.generation_id).values(phase=None))

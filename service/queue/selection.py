@@ -21,7 +21,7 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
-from expunge.service.queue.jobs import Claimed, Deletions, Job, Preparation
+from expunge.service.queue.jobs import ClaimedTask, Deletions, Job, Preparation
 from expunge.service.queue.results import Blocked, Published
 from expunge.service.requests import suppression as suppressions
 from expunge.service.requests.reasons import Cause, Reason
@@ -38,7 +38,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Size:
+class ForgottenCount:
     """How much is forgotten in this update."""
 
     samples: int = 0
@@ -51,9 +51,9 @@ class Size:
 class Selection:
     """A batch of tasks. Each is in exactly one of three: to forget (with its positions), empty, blocked."""
 
-    forget: Mapping[Claimed, frozenset[int]]
-    empty: Mapping[Claimed, Published]
-    blocked: Mapping[Claimed, Blocked]
+    forget: Mapping[ClaimedTask, frozenset[int]]
+    empty: Mapping[ClaimedTask, Published]
+    blocked: Mapping[ClaimedTask, Blocked]
     target: Target
 
 
@@ -116,7 +116,7 @@ def plan(session: Session, job: Deletions, atomic: bool) -> Selection:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Outstanding:
     """What all suppression entries name in a generation and is not forgotten yet, and what of it must stay for now."""
 
     named: Mapping[str, frozenset[int]]
@@ -135,7 +135,7 @@ class Asked:
         return frozenset().union(*free)
 
 
-def asked(session: Session, job: Job) -> Asked:
+def asked(session: Session, job: Job) -> Outstanding:
     """Read every suppression entry that concerns the generation of the job."""
     later = frozenset(session.scalars(select(Task.request_id).where(undecided(job.model_id, now(session)))))
     found = suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id)
@@ -145,7 +145,7 @@ def asked(session: Session, job: Job) -> Asked:
     if job.policy.granularity is Granularity.SUBJECT and _has_vectors(session, job.generation_id):
         free = {r: p for r, p in named.items() if r not in later and p.isdisjoint(protected)}
         torn = partial(session, job.generation_id, free)
-    return Asked(named, protected, torn, later)
+    return Outstanding(named, protected, torn, later)
 
 
 def undecided(model_id: str, at: int) -> ColumnElement[bool]:
@@ -218,7 +218,7 @@ def forgotten(session: Session, generation_id: int) -> frozenset[int]:
     return frozenset(session.scalars(select(Removal.position).where(Removal.generation_id == generation_id)))
 
 
-def why_empty(session: Session, job: Job, task: Claimed) -> Published:
+def why_empty(session: Session, job: Job, task: ClaimedTask) -> Published:
     """Return ``already_deleted`` where the model once had the request's samples, else ``no_match`` or the like."""
     columns = select(SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
     entries = session.execute(columns.where(SuppressionEntry.request_id == task.request_id)).all()

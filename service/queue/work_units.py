@@ -24,7 +24,7 @@ POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
-class Pieces:
+class WorkUnits:
     """All pieces of one kind of one generation, numbered from 0."""
 
     database: Database

@@ -11,7 +11,7 @@ from expunge.service.infra.tables import DeletionRequest
 from expunge.service.infra.time import DAY_SECONDS, SECOND, instant, moment
 from expunge.service.requests.states import Regulation, Status, extended, require_extendable
 from expunge.service.requests.status import announce_requests
-from expunge.service.requests.webhooks import News
+from expunge.service.requests.webhooks import WebhookEvent
 
 NEAR_SECONDS = 7 * DAY_SECONDS
 """as the alert ExpungeDeadlineNear"""
@@ -41,7 +41,7 @@ def extend(session: Session, request: DeletionRequest) -> None:
     session.flush()
 
 
-def warn(database: Database) -> int:
+def announce_due_soon(database: Database) -> int:
     """Announce the open requests whose deadline is near, once for each deadline; return how many. Raises Busy."""
     open_ones = DeletionRequest.status.in_((Status.QUEUED, Status.RUNNING, Status.BLOCKED))
     unwarned = or_(DeletionRequest.warned_due_at.is_(None), DeletionRequest.warned_due_at != DeletionRequest.due_at)
@@ -53,7 +53,7 @@ def warn(database: Database) -> int:
     with database.write() as session:
         rows = select(DeletionRequest).where(DeletionRequest.id.in_(found), open_ones, unwarned)
         requests = session.scalars(rows.order_by(DeletionRequest.id).with_for_update()).all()
-        announce_requests(session, *((News.REQUEST_DUE_SOON, request) for request in requests))
+        announce_requests(session, *((WebhookEvent.REQUEST_DUE_SOON, request) for request in requests))
         for request in requests:
             request.warned_due_at = request.due_at
         return len(requests)

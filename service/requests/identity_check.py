@@ -34,7 +34,7 @@ from expunge.service.requests.reasons import Reason, stored
 from expunge.service.requests.states import Status, awaits_decision, may_reject, may_verify, step
 from expunge.service.requests.status import announce_requests, record_status
 from expunge.service.requests.suppression import registered_after
-from expunge.service.requests.webhooks import News
+from expunge.service.requests.webhooks import WebhookEvent
 
 
 def accept_unverified(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> Accepted:
@@ -44,7 +44,7 @@ def accept_unverified(session: Session, pepper: Pepper, tenant_id: str, order: O
     row = new_row(session, tenant_id, order, named)
     row |= {"status": Status.BLOCKED.value, "reason": Reason.UNVERIFIED}
     (request,) = write(session, pepper, [NewRequest(order, named, row)])
-    announce_requests(session, (News.REQUEST_ACCEPTED, request))
+    announce_requests(session, (WebhookEvent.REQUEST_ACCEPTED, request))
     record_status(session, request)
     session.flush()
     crash_point("api-after-audit")
@@ -61,7 +61,7 @@ def verify(session: Session, request: DeletionRequest, windows: Windows) -> tupl
         return ()
     names = sorted(name for _, name in found.places)
     record(session, request.tenant_id, "request.verified", request_id=request.id, models=names)
-    announce_requests(session, (News.REQUEST_VERIFIED, request))
+    announce_requests(session, (WebhookEvent.REQUEST_VERIFIED, request))
     if request.status != Status.QUEUED:
         record_status(session, request)
     session.flush()

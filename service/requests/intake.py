@@ -25,7 +25,7 @@ from expunge.service.requests import suppression
 from expunge.service.requests.reasons import Reason, stored
 from expunge.service.requests.states import Regulation, RequestRefused, Status, Suppress, due_at
 from expunge.service.requests.status import announce_requests, record_status
-from expunge.service.requests.webhooks import News
+from expunge.service.requests.webhooks import WebhookEvent
 from unlearning.accounting.ids import nfc
 
 FORGETTING = ("preparing", "live", "exhausted")
@@ -161,7 +161,7 @@ def accept_all(
     ]
     if tasks:
         session.execute(insert(Task), tasks)
-    announce_requests(session, *((News.REQUEST_ACCEPTED, request) for request in requests))
+    announce_requests(session, *((WebhookEvent.REQUEST_ACCEPTED, request) for request in requests))
     record_status(session, *(request for request, each in written if not each.found.places or each.found.large))
     session.flush()
     crash_point("api-after-audit")

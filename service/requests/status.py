@@ -19,7 +19,7 @@ from expunge.service.infra.time import SECOND, rfc_3339
 from expunge.service.requests.reasons import Reason, explain
 from expunge.service.requests.states import Status, derive, stands_alone, step
 from expunge.service.requests.suppression import holds_on
-from expunge.service.requests.webhooks import News, announce, is_wanted
+from expunge.service.requests.webhooks import WebhookEvent, announce, is_wanted
 
 
 class _Columns(NamedTuple):
@@ -48,10 +48,10 @@ class _Settled:
 
 log = logging.getLogger(__name__)
 _NEWS = {
-    Status.COMPLETED: News.REQUEST_COMPLETED,
-    Status.BLOCKED: News.REQUEST_BLOCKED,
-    Status.CANCELLED: News.REQUEST_CANCELLED,
-    Status.REJECTED: News.REQUEST_REJECTED,
+    Status.COMPLETED: WebhookEvent.REQUEST_COMPLETED,
+    Status.BLOCKED: WebhookEvent.REQUEST_BLOCKED,
+    Status.CANCELLED: WebhookEvent.REQUEST_CANCELLED,
+    Status.REJECTED: WebhookEvent.REQUEST_REJECTED,
 }
 SETTLED_AT_ONCE = 5_000
 _UNRECORDED = {(Status.QUEUED, Status.RUNNING), (Status.RUNNING, Status.QUEUED)}
@@ -171,7 +171,7 @@ def record_status(session: Session, *requests: DeletionRequest) -> None:
     announce_requests(session, *((news, request) for news, request in kinds if news is not None))
 
 
-def announce_requests(session: Session, *happened: tuple[News, DeletionRequest]) -> None:
+def announce_requests(session: Session, *happened: tuple[WebhookEvent, DeletionRequest]) -> None:
     """Announce what happened to requests: what each model does, why, when, and nothing of the person. Log it as well.
 
     ``seconds`` of a line are those since the request was received. Call it after the tasks were written.

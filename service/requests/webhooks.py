@@ -40,7 +40,7 @@ class DeliveryOutcome(StrEnum):
     NO_ANSWER = "no_answer"  # no such name, no connection, or it broke
 
 
-class News(StrEnum):
+class WebhookEvent(StrEnum):
     """The kinds of news. service/api/routes/webhooks.py describes what each one carries."""
 
     REQUEST_ACCEPTED = "deletion_request.accepted"
@@ -56,22 +56,22 @@ class News(StrEnum):
     TEST = "webhook.test"
 
 
-SUBSCRIBED: tuple[News, ...] = tuple(kind for kind in News if kind is not News.TEST)
+SUBSCRIBED: tuple[WebhookEvent, ...] = tuple(kind for kind in WebhookEvent if kind is not WebhookEvent.TEST)
 """what an endpoint gets that names no kinds; a test is sent to the one endpoint that it tests"""
 
 
 ABOUT_REQUESTS = frozenset(
-    kind for kind in News if kind.startswith("deletion_request.") or kind is News.CERTIFICATE_ISSUED
+    kind for kind in WebhookEvent if kind.startswith("deletion_request.") or kind is WebhookEvent.CERTIFICATE_ISSUED
 )
 """kinds that tell what became of requests: an endpoint for them takes the scope ``deletions:read``"""
 
 
-def is_wanted(session: Session, tenant_id: str, news: News) -> bool:
+def is_wanted(session: Session, tenant_id: str, news: WebhookEvent) -> bool:
     """Return whether an endpoint of the tenant asked for this kind of news."""
     return any(news in kinds for _, kinds in _endpoints(session, tenant_id))
 
 
-def announce(session: Session, tenant_id: str, news: News, data: dict[str, Any]) -> None:
+def announce(session: Session, tenant_id: str, news: WebhookEvent, data: dict[str, Any]) -> None:
     """Put the news into the outbox of every endpoint of the tenant that wants it. ``data`` names no person."""
     at = recorded_at(session)
     rows = [
@@ -83,14 +83,14 @@ def announce(session: Session, tenant_id: str, news: News, data: dict[str, Any])
 
 def send_test(session: Session, endpoint: WebhookEndpoint) -> WebhookDelivery:
     """Put a delivery that says nothing into the outbox of one endpoint, and return it."""
-    row = _delivery(endpoint.id, News.TEST, {"endpoint": endpoint.id}, recorded_at(session))
+    row = _delivery(endpoint.id, WebhookEvent.TEST, {"endpoint": endpoint.id}, recorded_at(session))
     delivery = WebhookDelivery(**row)
     session.add(delivery)
     session.flush()
     return delivery
 
 
-def _delivery(endpoint_id: str, news: News, data: dict[str, Any], at: int) -> dict[str, Any]:
+def _delivery(endpoint_id: str, news: WebhookEvent, data: dict[str, Any], at: int) -> dict[str, Any]:
     return {
         "id": f"msg_{new_id()}",
         "endpoint_id": endpoint_id,
@@ -111,11 +111,11 @@ def announce_exhaustion(session: Session, generation_id: int) -> None:
     if would_overspend(row.spent, row.budget, row.budget_cost):
         facts = {"model": row.name, "generation": generation_id, "spent": row.spent, "limit": row.budget}
         steps = actions(Reason.BUDGET_EXHAUSTED.steps, model=[row.name])
-        announce(session, row.tenant_id, News.BUDGET_EXHAUSTED, facts | {"actions": steps})
+        announce(session, row.tenant_id, WebhookEvent.BUDGET_EXHAUSTED, facts | {"actions": steps})
 
 
 def add_endpoint(
-    session: Session, session_key: bytes, tenant_id: str, url: str, kinds: Sequence[News]
+    session: Session, session_key: bytes, tenant_id: str, url: str, kinds: Sequence[WebhookEvent]
 ) -> tuple[WebhookEndpoint, str]:
     """Add an endpoint; return it with its secret (``whsec_...``), which is shown once."""
     endpoint = WebhookEndpoint(

@@ -31,14 +31,14 @@ from safetensors.torch import load
 from torch import Tensor
 
 from expunge.service.infra.settings import Settings, ensure_secrets
-from expunge.service.queue import Size
+from expunge.service.queue import ForgottenCount
 from expunge.workers.guarantee.certify import Certified, certify, require_certified
 from expunge.workers.guarantee.choose import guarantee_of, require_closed_form, require_needs
 from expunge.workers.guarantee.dry_run import establish
 from expunge.workers.guarantee.refine import refine
 from expunge.workers.guarantee.register import reference_of, terms_of
 from expunge.workers.runtime.method_options import method_of
-from expunge.workers.runtime.model import Bench
+from expunge.workers.runtime.model import OpenModel
 from expunge.workers.training.start import cold
 from tests.contract import drawn_code, retraining
 from tests.contract.drawn import TRAPS, Drawn, draw
@@ -92,7 +92,7 @@ def serve(drawn: Drawn) -> list[Served]:
     """Register and forget as the workers do. Raises Refused or RecipeError."""
     problem, method = Problem(drawn.recipe), method_of(drawn.policy)
     parts = parts_of(drawn.recipe)
-    bench = Bench(drawn.recipe, problem, method, "drawn", "", parts)
+    bench = OpenModel(drawn.recipe, problem, method, "drawn", "", parts)
     require_needs(drawn.policy, method, drawn.recipe)
     guarantee = guarantee_of(drawn.policy, problem, method)
     if guarantee in (Guarantee.PROVED, Guarantee.EXACT):
@@ -112,7 +112,7 @@ def serve(drawn: Drawn) -> list[Served]:
         else:
             given = replace(forget, vectors=Vectors(state.vectors))
             forgotten = method.forget(problem, state, given, retain, torch.Generator().manual_seed(1))
-        size = Size(len(forget.positions), len(gone), len(forget.people))
+        size = ForgottenCount(len(forget.positions), len(gone), len(forget.people))
         certified = require_certified(certify(bench, terms, refine(bench, terms, forgotten, retain), retain, size))
         terms = replace(
             terms,

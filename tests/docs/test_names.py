@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from expunge.service.api.app import create_app
 from expunge.service.infra.settings import Settings
-from expunge.service.requests.webhooks import News
+from expunge.service.requests.webhooks import WebhookEvent
 from tests.docs.commands import PAGES, ROOT
 
 
@@ -44,8 +44,8 @@ def test_no_module_path_is_in_the_openapi_document(tmp_path: Path) -> None:
 def test_a_kind_of_webhook_that_a_page_names_is_one() -> None:
     texts = {page: page.read_text() for page in PAGES}
     named = {(page.name, kind) for page in PAGES for kind in re.findall(r"webhook of the kind `([^`]+)`", texts[page])}
-    assert named and {kind for _, kind in named} <= set(News), named
+    assert named and {kind for _, kind in named} <= set(WebhookEvent), named
     (listed,) = re.findall(r"^Kinds: (.+)$", texts[ROOT / "docs" / "operations" / "monitor.md"], re.MULTILINE)
     told = re.findall(r"`([^`]+)`", listed)
-    missing = [kind for kind in News if kind not in told and kind.rpartition(".")[2] not in told]
+    missing = [kind for kind in WebhookEvent if kind not in told and kind.rpartition(".")[2] not in told]
     assert not missing

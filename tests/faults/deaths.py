@@ -17,7 +17,7 @@ from expunge.service.infra.db import Database
 from expunge.service.infra.settings import session_key
 from expunge.service.infra.tables import Heartbeat, Lease, WebhookDelivery
 from expunge.service.models.retrain_plan import retrain_lease
-from expunge.service.requests.webhooks import News, add_endpoint, announce
+from expunge.service.requests.webhooks import WebhookEvent, add_endpoint, announce
 from expunge.workers.scheduler.run import open_scheduler
 from expunge.workers.scheduler.ssrf_guard import Outbound
 from expunge.workers.scheduler.webhook_sender import WebhookSender
@@ -133,8 +133,10 @@ def of_the_webhook_sender(place: Place, point: str, _: Random) -> list[Broken]:
     """Kill the webhook sender around sending; the news arrives at least once, under one id."""
     with receiver() as (url, seen):
         with place.world.database.write() as session:
-            endpoint, _secret = add_endpoint(session, session_key(place.world.settings), "default", url, list(News))
-            announce(session, "default", News.VERSION_PUBLISHED, {"model": "drill", "version": 1})
+            endpoint, _secret = add_endpoint(
+                session, session_key(place.world.settings), "default", url, list(WebhookEvent)
+            )
+            announce(session, "default", WebhookEvent.VERSION_PUBLISHED, {"model": "drill", "version": 1})
             endpoint_id = endpoint.id
         url_of_database = place.world.settings.database_url
         place.die(point, lambda: webhook_sender(place, Database(url_of_database)).round())

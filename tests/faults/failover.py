@@ -27,12 +27,12 @@ from sqlalchemy import func, make_url, select
 from expunge.service.audit.signed_note import Signer
 from expunge.service.cli.checks import examine
 from expunge.service.infra.db import Busy, Database, now
-from expunge.service.infra.files import Stored
+from expunge.service.infra.files import StoredFile
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import Certificate, Generation, TreeHead, Version
 from expunge.service.models.restore_guard import PutBack
-from expunge.service.queue import Deletions, Draft, Size, Target, publish
+from expunge.service.queue import Deletions, Draft, ForgottenCount, Target, publish
 from expunge.service.queue.leases import lock, take
 from expunge.workers.scheduler.run import extend_log
 from tests.faults.invariants import Broken
@@ -426,14 +426,14 @@ def _publish_empty(world: World, model_id: str) -> None:
         )
         draft = Draft(
             version_id=new_id(),
-            checkpoint=Stored(current.checkpoint, current.size),
-            state=Stored(current.state, 1),
+            checkpoint=StoredFile(current.checkpoint, current.size),
+            state=StoredFile(current.state, 1),
             method=current.method,
             claim=Claim.from_json(current.claim),
             accuracy=current.holdout_accuracy or 0.0,
             budget_cost=0,
             target=Target(),
-            size=Size(),
+            size=ForgottenCount(),
             begun=now(session),
         )
     publish(world.storage.database, world.storage.journal, job, draft, {})

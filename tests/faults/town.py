@@ -30,7 +30,7 @@ from expunge.service.queue import Preparation, Work
 from expunge.service.requests import intake
 from expunge.service.requests.states import RequestRefused
 from expunge.service.requests.webhooks import add_endpoint
-from expunge.workers.runtime.model import Benches
+from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.scheduler.replay import RestoreReport
 from expunge.workers.scheduler.restore import restore
@@ -139,7 +139,7 @@ class Town:
     notifier: MemoryBroker
     world: World
     scheduler: Scheduler
-    benches: Benches
+    benches: ModelCache
     signer: Signer
     doors: Doors
 
@@ -222,7 +222,7 @@ class Town:
         shutil.rmtree(root_of(storage.store))
         shutil.copytree(photo.journal, root_of(storage.store))
         self.notifier.messages.clear()
-        self.benches = Benches(self.world.settings)
+        self.benches = ModelCache(self.world.settings)
         self._forget()
 
     def _forget(self) -> None:
@@ -287,7 +287,7 @@ def found(folder: Path) -> Town:
     scheduler = replace(_scheduler(settings), database=database, keys=storage.keys, store=storage.store)
     scheduler = replace(scheduler, private=storage.private, notifier=world.process.notifier)
     notifier, signer = cast(MemoryBroker, world.process.notifier), scheduler.signer()
-    return Town(clock, database, keys, notifier, world, scheduler, Benches(settings), signer, _doors(world))
+    return Town(clock, database, keys, notifier, world, scheduler, ModelCache(settings), signer, _doors(world))
 
 
 def _doors(world: World) -> Doors:

@@ -12,7 +12,7 @@ from sqlalchemy import event, text
 
 from expunge.service.audit.witness import DRAFT, Witness, place
 from expunge.service.infra.db import Database
-from expunge.service.models.tallies import tally
+from expunge.service.models.counters import tally
 
 A_VERSION = 20
 """finished requests for each version"""

@@ -32,7 +32,7 @@ WHOLE = {
     "service/models/generations.py:empty_generation": "a generation that ended: all of it is deleted",
     "service/api/views/log.py:inclusion": "a proof that is asked for by an entry's hash; certificates name indexes",
     "service/infra/migrate.py:migrate": "a migration, once",
-    "service/models/tallies.py:_of_entries": "the first tally counts what was there before there were tallies",
+    "service/models/counters.py:_of_entries": "the first tally counts what was there before there were tallies",
     "service/requests/suppression.py:effective": "where a hold is in force, and in a restore: everybody who was served",
     "workers/storage/crypto_erase.py:erase_ended": "models that ended in the last days, mostly none",
     "workers/storage/manifest.py:places": "an update that reads everybody's samples",

@@ -15,9 +15,9 @@ from expunge.service.audit.log import integrate
 from expunge.service.audit.signed_note import Signer
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import PhaseSeconds, Task, WebhookDelivery
-from expunge.service.models.tallies import tally
+from expunge.service.models.counters import tally
 from expunge.service.requests.status import settle
-from expunge.service.requests.webhooks import News, add_endpoint
+from expunge.service.requests.webhooks import WebhookEvent, add_endpoint
 from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
 
@@ -87,7 +87,9 @@ def test_the_audit_page_says_who_acted(login: Login, service: Service) -> None:
 def test_a_button_sends_a_test_to_a_webhook_that_is_in_use(login: Login, service: Service) -> None:
     api = login()
     with service.database.write() as session:
-        endpoint = add_endpoint(session, service.session_key, "default", "https://hooks.example/", list(News))[0].id
+        endpoint = add_endpoint(session, service.session_key, "default", "https://hooks.example/", list(WebhookEvent))[
+            0
+        ].id
     place, test = f"/console/webhooks/{endpoint}", {"act": "test", "endpoint_id": endpoint}
     page = api.get(place).text
     assert "Send a test" in page

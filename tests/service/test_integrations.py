@@ -19,7 +19,7 @@ from sqlalchemy import func, select, update
 from expunge.service.api.dependencies import Service
 from expunge.service.infra.tables import DeletionRequest, WebhookDelivery, WebhookEndpoint
 from expunge.service.requests.status import record_status
-from expunge.service.requests.webhooks import News, add_endpoint, signature
+from expunge.service.requests.webhooks import WebhookEvent, add_endpoint, signature
 from expunge_client import Expunge
 from tests.service.worlds import live_model
 
@@ -145,7 +145,9 @@ def bridge(expunge: Expunge, service: Service, tmp_path: Path) -> Iterator[tuple
     folder = tmp_path / "tokens"
     folder.mkdir()
     with service.database.write() as session:
-        _, secret = add_endpoint(session, service.session_key, "default", "https://bridge.example/expunge", [*News])
+        _, secret = add_endpoint(
+            session, service.session_key, "default", "https://bridge.example/expunge", [*WebhookEvent]
+        )
     with httpx.Client(base_url="https://fides", transport=httpx.MockTransport(fake)) as fides:
         server = adapter.serve(adapter.Bridge(expunge, fides, "shared", secret, folder), 0)
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()

@@ -21,7 +21,7 @@ from expunge.service.audit.signed_note import Signer
 from expunge.service.certificates.envelope import sign, verify
 from expunge.service.infra.settings import Settings
 from expunge.service.requests.intake import Order, commitment
-from expunge.service.requests.webhooks import News, add_endpoint, public_key, signature
+from expunge.service.requests.webhooks import WebhookEvent, add_endpoint, public_key, signature
 from expunge_client import NotAuthentic, answers, calls, certificates, verify_certificate, verify_webhook
 from tests.service.test_certificates import forgeries, issued
 
@@ -134,7 +134,7 @@ def test_the_client_opens_what_the_service_commits_to(service: Service, issued: 
 def test_the_client_verifies_what_the_service_signs(service: Service) -> None:
     with service.database.write() as session:
         url = "https://example.org/hook"
-        endpoint, secret = add_endpoint(session, service.session_key, "default", url, list(News))
+        endpoint, secret = add_endpoint(session, service.session_key, "default", url, list(WebhookEvent))
         public = public_key(service.session_key, endpoint)
         seconds, body = int(time.time()), '{"type":"x"}'
         signed = signature(service.session_key, endpoint, "msg_1", seconds, body)

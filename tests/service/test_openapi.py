@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 
 from expunge.service.api.app import create_app
 from expunge.service.infra.settings import Settings
-from expunge.service.requests.webhooks import News
+from expunge.service.requests.webhooks import WebhookEvent
 
 GENERATOR = os.environ.get("EXPUNGE_TEST_OPENAPI_PYTHON_CLIENT") or shutil.which("openapi-python-client")
 JAR = os.environ.get("EXPUNGE_TEST_OPENAPI_GENERATOR_JAR")
@@ -61,7 +61,7 @@ def test_every_body_that_a_client_sends_has_an_example_that_its_schema_admits(do
 
 
 def test_every_kind_of_news_is_a_webhook_with_its_payload(document: dict[str, Any]) -> None:
-    assert set(document["webhooks"]) == {kind.value for kind in News}
+    assert set(document["webhooks"]) == {kind.value for kind in WebhookEvent}
     for kind, methods in document["webhooks"].items():
         body = methods["post"]["requestBody"]["content"]["application/json"]["schema"]
         schema = document["components"]["schemas"][body["$ref"].rpartition("/")[2]]

@@ -24,7 +24,7 @@ from expunge.service.audit.log import integrate
 from expunge.service.audit.signed_note import Signer
 from expunge.service.infra.db import Busy, Database, now
 from expunge.service.infra.tables import ApiKey, Heartbeat
-from expunge.service.requests.webhooks import News, add_endpoint, announce
+from expunge.service.requests.webhooks import WebhookEvent, add_endpoint, announce
 from tests.service.worlds import live_model
 
 if not any((Path(folder) / "schemathesis").is_dir() for folder in sys.path):
@@ -43,9 +43,9 @@ def address(client: TestClient, service: Service) -> Iterator[str]:
         at = now(session)
         beat = {"software": "0", "device": None, "started_at": at, "beat_at": 2 * at}
         session.add(Heartbeat(process="conformity", kind="worker", **beat))
-        add_endpoint(session, service.session_key, "default", "https://hooks.example/", list(News))
+        add_endpoint(session, service.session_key, "default", "https://hooks.example/", list(WebhookEvent))
         session.flush()
-        announce(session, "default", News.VERSION_PUBLISHED, {"model": "digits"})
+        announce(session, "default", WebhookEvent.VERSION_PUBLISHED, {"model": "digits"})
     server = uvicorn.Server(uvicorn.Config(client.app, port=0, log_level="error", lifespan="off"))  # type: ignore[arg-type]
     threads = [threading.Thread(target=server.run), threading.Thread(target=_integrate, args=(service, server))]
     for thread in threads:

@@ -16,7 +16,7 @@ from expunge.service.audit.signed_note import Signer
 from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import Restoration
-from expunge.service.requests.webhooks import News, announce
+from expunge.service.requests.webhooks import WebhookEvent, announce
 from tests.service.worlds import live_model
 
 Keys = Callable[..., dict[str, str]]
@@ -36,7 +36,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/holds"): {"subject_id": "nobody-in-particular", "reason": "court"},
     ("POST", "/v1/keys"): {"scopes": ["keys:admin"]},
     ("PUT", "/v1/actors/{actor_id}"): {"name": "an-auditor"},
-    ("POST", "/v1/webhooks"): {"url": "https://example.org/hook", "kinds": [News.VERSION_PUBLISHED]},
+    ("POST", "/v1/webhooks"): {"url": "https://example.org/hook", "kinds": [WebhookEvent.VERSION_PUBLISHED]},
 }
 """a valid body for each route that takes one"""
 SENT = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
@@ -117,7 +117,7 @@ def furnish(client: TestClient, service: Service, key: dict[str, str], tenant: s
     path = f"/v1/models/{name}/consumers/{names['consumer_id']}"
     assert client.put(path, json={"version": 1}, headers=key).status_code == 200
     with service.database.write() as session:
-        announce(session, tenant, News.BUDGET_EXHAUSTED, {"model": name})
+        announce(session, tenant, WebhookEvent.BUDGET_EXHAUSTED, {"model": name})
     with service.database.write() as session:
         integrate(session, Signer.of(service.settings))
     deliveries = client.get(f"/v1/webhooks/{names['endpoint_id']}", headers=key).json()["deliveries"]["data"]

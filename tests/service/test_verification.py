@@ -16,7 +16,7 @@ from expunge.service.api.dependencies import Service
 from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, SuppressionEntry, Task, WebhookDelivery
 from expunge.service.requests.suppression import carried_out, positions
-from expunge.service.requests.webhooks import News, add_endpoint
+from expunge.service.requests.webhooks import WebhookEvent, add_endpoint
 from expunge.workers.scheduler import run as scheduler
 from tests.service.worlds import live_model
 
@@ -66,7 +66,7 @@ def test_an_unverified_request_is_taken_in_with_its_clock_and_changes_nothing(
 ) -> None:
     model = live_model(service)
     with service.database.write() as session:
-        add_endpoint(session, service.session_key, "default", "https://hooks.example/", list(News))
+        add_endpoint(session, service.session_key, "default", "https://hooks.example/", list(WebhookEvent))
     body = {"subject_id": "ada", "verified": False, "regulation": "gdpr"}
     first = client.post(PATH, json=body, headers={"Idempotency-Key": "k"})
     made = first.json()

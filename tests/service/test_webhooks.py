@@ -25,7 +25,14 @@ from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import DeletionRequest, Generation, Task, WebhookDelivery, WebhookEndpoint
 from expunge.service.requests.deadlines import warn
 from expunge.service.requests.status import settle
-from expunge.service.requests.webhooks import MAX_ATTEMPTS, SUBSCRIBED, News, announce, announce_exhaustion, signature
+from expunge.service.requests.webhooks import (
+    MAX_ATTEMPTS,
+    SUBSCRIBED,
+    WebhookEvent,
+    announce,
+    announce_exhaustion,
+    signature,
+)
 from tests.service.test_certificates import carry_out, tick
 from tests.service.worlds import live_model
 
@@ -77,12 +84,14 @@ def test_completed_and_held_requests_are_news_that_names_nobody(client: TestClie
 def test_news_of_requests_takes_the_scope_that_reads_them(api: TestClient, service: Service, key_of: Any) -> None:
     """With ``models:admin`` alone every request of the tenant came to an endpoint of one's own."""
     operator, both = key_of("models:admin"), key_of("models:admin", "deletions:read")
-    hidden = [kind for kind in SUBSCRIBED if kind not in (News.VERSION_PUBLISHED, News.BUDGET_EXHAUSTED)]
-    for kinds in [{}, *({"kinds": [News.VERSION_PUBLISHED, kind]} for kind in hidden)]:
+    hidden = [
+        kind for kind in SUBSCRIBED if kind not in (WebhookEvent.VERSION_PUBLISHED, WebhookEvent.BUDGET_EXHAUSTED)
+    ]
+    for kinds in [{}, *({"kinds": [WebhookEvent.VERSION_PUBLISHED, kind]} for kind in hidden)]:
         refused = api.post(PATH, json=URL | kinds, headers=operator)
         assert (refused.status_code, refused.json()["code"]) == (403, "scope_missing"), kinds
         assert api.post(PATH, json=URL | kinds, headers=both).status_code == 201
-    seen = {"kinds": [News.VERSION_PUBLISHED, News.BUDGET_EXHAUSTED]}
+    seen = {"kinds": [WebhookEvent.VERSION_PUBLISHED, WebhookEvent.BUDGET_EXHAUSTED]}
     assert api.post(PATH, json=URL | seen, headers=operator).status_code == 201
 
 
@@ -90,7 +99,7 @@ def test_news_of_requests_takes_the_scope_that_reads_them(api: TestClient, servi
 def test_news_is_undone_with_its_transaction(client: TestClient, service: Service) -> None:
     client.post(PATH, json=URL)
     with pytest.raises(KeyError), service.database.write() as session:
-        announce(session, "default", News.VERSION_PUBLISHED, {"model": "digits"})
+        announce(session, "default", WebhookEvent.VERSION_PUBLISHED, {"model": "digits"})
         raise KeyError
     assert outbox(service) == []
 
@@ -173,7 +182,7 @@ def test_a_delivery_is_replayed_under_its_id_by_its_tenant_alone(
 
 
 def test_plain_http_to_this_machine_is_for_development(settings: Settings) -> None:
-    order = {"url": "http://127.0.0.1:9000/hook", "kinds": [News.VERSION_PUBLISHED]}
+    order = {"url": "http://127.0.0.1:9000/hook", "kinds": [WebhookEvent.VERSION_PUBLISHED]}
     for mode, status in (("development", 201), ("production", 422)):
         with TestClient(create_app(settings.model_copy(update={"mode": mode}))) as client:
             service = client.app.state.service  # type: ignore[attr-defined]
@@ -205,35 +214,35 @@ def test_every_step_of_a_request_is_news_and_fits_its_schema(client: TestClient,
     assert tick(service) == 1
     sent = [json.loads(each.payload) for each in outbox(service)]
     assert {kind: Counter(each["type"] for each in sent)[kind] for kind in SUBSCRIBED} == {
-        News.REQUEST_ACCEPTED: 3,
-        News.REQUEST_BLOCKED: 3,
-        News.REQUEST_VERIFIED: 1,
-        News.REQUEST_REJECTED: 1,
-        News.REQUEST_CANCELLED: 1,
-        News.REQUEST_COMPLETED: 1,
-        News.CERTIFICATE_ISSUED: 1,
-        News.REQUEST_DUE_SOON: 0,
-        News.VERSION_PUBLISHED: 0,
-        News.BUDGET_EXHAUSTED: 0,
+        WebhookEvent.REQUEST_ACCEPTED: 3,
+        WebhookEvent.REQUEST_BLOCKED: 3,
+        WebhookEvent.REQUEST_VERIFIED: 1,
+        WebhookEvent.REQUEST_REJECTED: 1,
+        WebhookEvent.REQUEST_CANCELLED: 1,
+        WebhookEvent.REQUEST_COMPLETED: 1,
+        WebhookEvent.CERTIFICATE_ISSUED: 1,
+        WebhookEvent.REQUEST_DUE_SOON: 0,
+        WebhookEvent.VERSION_PUBLISHED: 0,
+        WebhookEvent.BUDGET_EXHAUSTED: 0,
     }
     parts = {each["type"]: each["data"].get("models") for each in sent if each["data"]["id"] == first}
     queued = {"model": "digits", "status": "queued", "reason": None, "version": None}
-    assert parts[News.REQUEST_ACCEPTED] == [], "nobody is looked for before the request is verified"
-    assert parts[News.REQUEST_VERIFIED] == [queued]
-    assert parts[News.REQUEST_COMPLETED] == [queued | {"status": "completed", "version": 2}]
+    assert parts[WebhookEvent.REQUEST_ACCEPTED] == [], "nobody is looked for before the request is verified"
+    assert parts[WebhookEvent.REQUEST_VERIFIED] == [queued]
+    assert parts[WebhookEvent.REQUEST_COMPLETED] == [queued | {"status": "completed", "version": 2}]
     document = client.get("/openapi.json").json()
     for each in sent:
         body = document["webhooks"][each["type"]]["post"]["requestBody"]["content"]["application/json"]
         schema = body["schema"] | {"components": document["components"]}
         Draft202012Validator(schema).validate(each)
         facts = document["components"]["schemas"]["RequestFacts"]["properties"]
-        assert each["type"] == News.CERTIFICATE_ISSUED or each["data"].keys() == facts.keys()
+        assert each["type"] == WebhookEvent.CERTIFICATE_ISSUED or each["data"].keys() == facts.keys()
         assert "somebody else" not in json.dumps(each) and not re.search(r"\bada\b", json.dumps(each))
 
 
 @ON_SQLITE
 def test_a_near_deadline_is_news_once_and_again_after_an_extension(client: TestClient, service: Service) -> None:
-    client.post(PATH, json=URL | {"kinds": [News.REQUEST_DUE_SOON]})
+    client.post(PATH, json=URL | {"kinds": [WebhookEvent.REQUEST_DUE_SOON]})
     live_model(service)
     received = (datetime.now(UTC) - timedelta(days=27)).isoformat()
     late = ask(client, "ada", regulation="gdpr", received_at=received)["id"]

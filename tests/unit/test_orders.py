@@ -18,8 +18,8 @@ from unlearning.methods.shards.head import RIDGE, answers_of, fit_head
 from unlearning.model import fit as fitting
 from unlearning.model.fit import JoinOrder
 from unlearning.model.method import Method
-from unlearning.model.own_code.own_training import seed_of
 from unlearning.model.problem import Problem
+from unlearning.model.user_code.own_training import seed_of
 from unlearning.recipe import Run
 from unlearning.types import Examples, Refused
 

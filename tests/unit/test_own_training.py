@@ -18,9 +18,9 @@ from unlearning.methods.retrain import Retrain
 from unlearning.methods.shards import Shards
 from unlearning.methods.shards.ensemble import Ensemble
 from unlearning.model.method import Method
-from unlearning.model.own_code.own_training import packed, train_by_recipe, unpacked
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
+from unlearning.model.user_code.own_training import packed, train_by_recipe, unpacked
 from unlearning.recipe import Run
 from unlearning.types import Examples, ForgetSet, Learned, RecipeError, Refused, State
 

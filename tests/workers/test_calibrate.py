@@ -12,7 +12,7 @@ from expunge.service.infra.files import Damaged
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import AuditEntry, CalibrationOrder, Generation
 from expunge.workers.scheduler.run import open_scheduler, sweep_files
-from expunge.workers.training.calibrate import Found, Orders, place_of, require_useful_cap
+from expunge.workers.training.calibrate import CalibrationResult, CalibrationUnits, place_of, require_useful_cap
 from expunge.workers.training.parallel import assist
 from tests.harness.files import names_in, path_in, root_of
 from tests.workers import meanwhile
@@ -80,9 +80,9 @@ def test_a_cap_that_doing_nothing_would_keep_is_refused_as_vacuous(world: World)
     assert world.generation(other).guarantee == "calibrated"
 
 
-def found(method: float, nothing: float) -> Found:
+def found(method: float, nothing: float) -> CalibrationResult:
     design = Design((1, 2), alpha=0.2, orders=4)
-    return Found(Calibrated(design, method), Calibrated(design, nothing))
+    return CalibrationResult(Calibrated(design, method), Calibrated(design, nothing))
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ def test_an_order_measured_by_another_process_equals_the_pure_function(world: Wo
     model_id = world.register("convex", "newton", **ASKED)
     release_connections(world)
     die_at(world, "calibration-after-order", lambda other: other.work(model_id))
-    assist(world.process, model_id, [Orders])
-    course = Orders.opened(world.process, world.generation(model_id), "convex")
+    assist(world.process, model_id, [CalibrationUnits])
+    course = CalibrationUnits.opened(world.process, world.generation(model_id), "convex")
     assert course is not None
     rows = {row.number: row for row in world.rows_of(CalibrationOrder) if row.measured_at}
     assert set(rows) == {0, 1}

@@ -13,7 +13,7 @@ from expunge.service.audit.witness import Witness
 from expunge.service.infra.files import folder_at
 from expunge.service.infra.tables import BudgetEntry, Generation, Removal
 from expunge.service.queue import claim
-from expunge.workers.runtime.heartbeat import Pulse
+from expunge.workers.runtime.heartbeat import HeartbeatSender
 from tests.harness.s3 import silent
 from tests.workers import meanwhile
 from tests.workers.worlds import World, open_world
@@ -103,7 +103,7 @@ def test_the_pulse_renews_a_lease_and_stops_when_it_is_taken_over(world: World) 
     world.delete("p3")
     job = world.claim(model_id, seconds=0.5)
     assert job is not None
-    pulse = Pulse(world.database, "here", "worker", 30, "cpu")
+    pulse = HeartbeatSender(world.database, "here", "worker", 30, "cpu")
     pulse.hold(job.lease, job.generation_id)
     pulse.phase("forget")
     pulse.beat()

@@ -22,7 +22,7 @@ from expunge.service.infra.tables import Generation, Heartbeat, Model, Version
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND
 from expunge.service.models.generations import open_generation
 from expunge.workers import doctor as sickbay
-from expunge.workers.runtime.heartbeat import Pulse
+from expunge.workers.runtime.heartbeat import HeartbeatSender
 from expunge.workers.scheduler.run import SILENT_SECONDS, forget_processes
 from tests.harness.servers import free_port
 from tests.workers.worlds import World
@@ -65,7 +65,7 @@ def sound(world: World) -> World:
     """An installation without a fault: a proved model, a worker and a scheduler that beat."""
     world.live("rows", method="newton", guarantee="proved")
     for kind in ("worker", "scheduler"):
-        Pulse(world.database, kind, kind, 30, None).beat()
+        HeartbeatSender(world.database, kind, kind, 30, None).beat()
     return world
 
 
@@ -120,7 +120,7 @@ def without(kind: str) -> Break:
 
 
 def wrong_clock(world: World) -> None:
-    Pulse(world.database, "worker", "worker", 30, None, clock=lambda: time.time() - 90).beat()
+    HeartbeatSender(world.database, "worker", "worker", 30, None, clock=lambda: time.time() - 90).beat()
 
 
 def store_under_a_file(world: World) -> Settings:
@@ -259,7 +259,7 @@ def test_the_command_asks_a_worker_process_and_its_exit_code_tells(sound: World)
 
 
 def test_a_process_that_stops_takes_its_heartbeat_away(world: World) -> None:
-    pulse = Pulse(world.database, "here", "worker", 30, None)
+    pulse = HeartbeatSender(world.database, "here", "worker", 30, None)
     pulse.start()
     assert world.count(Heartbeat) == 1
     pulse.stop()
@@ -269,7 +269,7 @@ def test_a_process_that_stops_takes_its_heartbeat_away(world: World) -> None:
 def test_a_process_that_died_is_forgotten_for_good_by_the_one_that_replaces_it(world: World) -> None:
     """One for one, of the same kind, and by nobody who ran beside it. It stays forgotten when its heir is stopped."""
     kinds = {"first": "worker", "second": "worker", "beside": "worker", "writer": "scheduler"}
-    pulses = {name: Pulse(world.database, name, kind, 30, None) for name, kind in kinds.items()}
+    pulses = {name: HeartbeatSender(world.database, name, kind, 30, None) for name, kind in kinds.items()}
     for pulse in pulses.values():
         pulse.beat()
     with world.database.write() as session:
@@ -284,19 +284,19 @@ def test_a_process_that_died_is_forgotten_for_good_by_the_one_that_replaces_it(w
 
     pulses["beside"].beat()
     assert shown() == set(kinds)
-    heir = Pulse(world.database, "heir", "worker", 30, None)
+    heir = HeartbeatSender(world.database, "heir", "worker", 30, None)
     for _ in range(3):
         heir.beat()
     assert shown() == {"second", "beside", "writer", "heir"}
     heir.stop()
     assert shown() == {"second", "beside", "writer"}
-    last = Pulse(world.database, "last", "worker", 30, None)
+    last = HeartbeatSender(world.database, "last", "worker", 30, None)
     last.beat()
     assert shown() == {"beside", "writer", "last"}
 
 
 def test_a_process_that_died_just_before_its_heir_began_is_forgotten_when_it_is_silent(world: World) -> None:
-    died, heir = (Pulse(world.database, name, "worker", 30, None) for name in ("died", "heir"))
+    died, heir = (HeartbeatSender(world.database, name, "worker", 30, None) for name in ("died", "heir"))
     died.beat()
     heir.beat()
     with world.database.write() as session:
@@ -311,7 +311,7 @@ def test_a_process_that_died_just_before_its_heir_began_is_forgotten_when_it_is_
 
 def test_a_process_that_died_is_forgotten_once_it_was_silent_for_an_hour(world: World) -> None:
     for name in ("dead", "alive"):
-        Pulse(world.database, name, "worker", 30, None).beat()
+        HeartbeatSender(world.database, name, "worker", 30, None).beat()
     with world.database.write() as session:
         past = now(session) - (SILENT_SECONDS - 60) * SECOND
         session.execute(update(Heartbeat).where(Heartbeat.process == "dead").values(beat_at=past))

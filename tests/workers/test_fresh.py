@@ -30,9 +30,9 @@ from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.columns import Column
 from unlearning.model.fit import Phase
-from unlearning.model.own_code.own_training import Fitted
 from unlearning.model.parts import runs_own_code
 from unlearning.model.problem import Problem
+from unlearning.model.user_code.own_training import Fitted
 from unlearning.types import Examples, silent
 
 RECIPE = """

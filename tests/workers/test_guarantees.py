@@ -106,7 +106,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
     "a vacuous estimate": (
         "descent",
         "newton",
-        {"guarantee": "estimated", "options": BALL, **LOOSE},
+        {"guarantee": "estimated", "options": BALL, "threshold": 1e9, **LOOSE},
         ("vacuous",),
     ),
     "a cap as wide as the ball": (

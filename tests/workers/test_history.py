@@ -13,7 +13,7 @@ from expunge.service.api.traffic import Traffic
 from expunge.service.api.views.metrics import render
 from expunge.service.infra.tables import PhaseSeconds, Removal, Version
 from expunge.service.models import consumers
-from expunge.service.models.tallies import (
+from expunge.service.models.counters import (
     LATENCY,
     PHASE,
     PUBLISHED,

@@ -12,8 +12,8 @@ import torch
 from expunge.workers.app import Worker
 from expunge.workers.runtime import model as opened
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.model import Benches
-from expunge.workers.storage.manifest import Located
+from expunge.workers.runtime.model import ModelCache
+from expunge.workers.storage.manifest import FoundSamples
 from expunge.workers.update import run
 from tests.workers import meanwhile
 from tests.workers.test_update import entries
@@ -45,17 +45,17 @@ def updated(world: World, worker: Worker, model_id: str, person: str) -> str:
     return str(world.task(request).status)
 
 
-def kept(world: World, worker: Worker, model_id: str) -> Located:
+def kept(world: World, worker: Worker, model_id: str) -> FoundSamples:
     found = worker._benches.samples_of(world.head(model_id).id)
     assert found is not None
     return found
 
 
-def slow_twin(world: World, model_id: str) -> Located:
+def slow_twin(world: World, model_id: str) -> FoundSamples:
     """The retained samples of the current version, each found in the recipe by its digests."""
     world.delete("p11")
     job = world.claim(model_id)
-    bench = Benches(world.settings).of(job.generation_id, job.tenant_id, job.recipe, job.policy)
+    bench = ModelCache(world.settings).of(job.generation_id, job.tenant_id, job.recipe, job.policy)
     samples = run._recipe_samples(job, bench, world.settings)
     wants = {"wants_forgotten": False, "wants_retained": True}
     _, found = run._found_again(job, samples, (), storage=world.storage, settings=world.settings, **wants)  # type: ignore[arg-type,misc]
@@ -63,7 +63,7 @@ def slow_twin(world: World, model_id: str) -> Located:
     return found
 
 
-def same(one: Located, other: Located) -> bool:
+def same(one: FoundSamples, other: FoundSamples) -> bool:
     a, b = one.examples, other.examples
     tensors = ((a.positions, b.positions), (a.inputs, b.inputs), (a.targets, b.targets))
     names = (one.ids, a.people, a.subjects) == (other.ids, b.people, b.subjects)
@@ -94,7 +94,7 @@ def test_an_update_from_kept_samples_gives_the_weights_that_one_from_the_recipe_
         raise ArithmeticError
 
     monkeypatch.setattr(run, "compute", without_publishing)
-    for models in (worker._benches, Benches(world.settings)):
+    for models in (worker._benches, ModelCache(world.settings)):
         with pytest.raises(ArithmeticError):
             world.update(job, models)
     assert torch.equal(computed[0], computed[1])

@@ -54,7 +54,7 @@ def test_digests_in_blocks_are_those_of_one_sample_after_the_other(
         named = [PEOPLE[row]] if isinstance(PEOPLE[row], str) else PEOPLE[row]
         people = tuple(sorted(subject_digest(PEPPER, TENANT, name) for name in named))
         holder = people[0] if len(people) == 1 else digest(PEPPER, "holder", "+".join(people))
-        assert found.samples[row].tobytes().hex() == manifest.Hex(found.samples)[row] == sample
+        assert found.samples[row].tobytes().hex() == manifest.HexColumn(found.samples)[row] == sample
         assert found.contents[row].tobytes().hex() == content_digest(
             PEPPER, TENANT, content(x[row]) + b"\0" + content(y[row])
         )
@@ -86,7 +86,7 @@ def test_samples_are_found_again_in_any_order_and_counted_where_they_are_not() -
     turned = ul.Samples(given.ids[::-1], PEOPLE[::-1], given.tensors()[0].flip(0), given.tensors()[1].flip(0))
     now = manifest.given(PEPPER, TENANT, turned)
     found = manifest.found_again(turned, now, then, frozenset({0, 5}), torch.device("cpu"))
-    assert isinstance(found, manifest.Located)
+    assert isinstance(found, manifest.FoundSamples)
     staying = [row for row in range(COUNT) if row not in {0, 5}]
     assert found.examples.positions.tolist() == staying
     assert torch.equal(found.examples.inputs, given.tensors()[0][staying])

@@ -47,14 +47,14 @@ def trained(names: list[str]) -> list[str]:
     return [name for name in names if not held_out(name)]
 
 
-def digests(*rows: tuple[str, str, str]) -> manifest.Digests:
+def digests(*rows: tuple[str, str, str]) -> manifest.SampleIndex:
     """Samples by name, content and people ("ada eve"), at places from 0."""
     names, contents = (
         np.array([list(sha256(row[column].encode()).digest()) for row in rows], dtype=np.uint8).reshape(-1, 32)
         for column in (0, 1)
     )
     people = Column.of(tuple(row[2].split()) for row in rows)
-    return manifest.Digests(names, contents, torch.arange(len(rows)), people, people.map("+".join))
+    return manifest.SampleIndex(names, contents, torch.arange(len(rows)), people, people.map("+".join))
 
 
 def test_changes_are_counted_by_sample_and_by_person() -> None:

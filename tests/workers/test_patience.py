@@ -16,7 +16,7 @@ from expunge.service.infra.migrate import migrate
 from expunge.service.infra.tables import Heartbeat
 from expunge.workers.runtime import db_retry as patience
 from expunge.workers.runtime.db_retry import retry
-from expunge.workers.runtime.heartbeat import Pulse
+from expunge.workers.runtime.heartbeat import HeartbeatSender
 from expunge.workers.storage.key_files import KeyFiles
 from expunge.workers.storage.key_store import KeyStore
 
@@ -55,7 +55,7 @@ def test_the_first_heartbeat_waits_for_the_database(tmp_path: Path, waited: thre
     path = tmp_path / "expunge.db"
     database = db.Database(f"sqlite:///{path}")
     migrate(database)
-    pulse = Pulse(database, "here", "worker", 30, None)
+    pulse = HeartbeatSender(database, "here", "worker", 30, None)
     with locked(path, waited):
         pulse.start()
         assert waited.is_set()

@@ -161,7 +161,7 @@ def doors(world: World) -> Doors:
             for name in ("kept", "rotated", "overlapping", "revoked")
         }
         hook, _ = webhooks.add_endpoint(
-            session, session_key(world.settings), TENANT, "https://example.com/x", list(webhooks.News)
+            session, session_key(world.settings), TENANT, "https://example.com/x", list(webhooks.WebhookEvent)
         )
         return Doors(keys, hook.id)
 

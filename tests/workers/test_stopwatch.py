@@ -11,7 +11,7 @@ import pytest
 from expunge.service.infra.tables import AuditEntry
 from expunge.service.infra.time import BUCKETS, LONGEST, SHORTEST, bucket
 from expunge.workers.guarantee.certify import Certified
-from expunge.workers.runtime.heartbeat import Pulse
+from expunge.workers.runtime.heartbeat import HeartbeatSender
 from expunge.workers.runtime.stopwatch import UNLEARN, Stopwatch
 from expunge.workers.update import run as unlearn
 from tests.workers.worlds import World
@@ -34,7 +34,7 @@ class Phases:
 
 def watch() -> tuple[Stopwatch, list[str]]:
     pulse = Phases()
-    return Stopwatch(cast(Pulse, pulse)), pulse.shown
+    return Stopwatch(cast(HeartbeatSender, pulse)), pulse.shown
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-9, SHORTEST, 0.0011, 0.5, 0.50000001, 3.0, 4.0, 4.000001, 290.0, 1e9])

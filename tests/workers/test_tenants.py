@@ -19,7 +19,7 @@ from expunge.service.infra.tables import Erasure, Membership, Model, Task
 from expunge.service.infra.tenants import recipes_of
 from expunge.workers.scheduler.run import sweep
 from expunge.workers.storage.crypto_erase import destroy_keys
-from expunge.workers.training.calibrate import Orders
+from expunge.workers.training.calibrate import CalibrationUnits
 from expunge.workers.training.parallel import VectorUnits, assist
 from tests.workers.worlds import RECIPES, World, open_world
 
@@ -111,7 +111,7 @@ def test_a_worker_does_no_work_of_a_tenant_that_its_settings_do_not_name(shared:
     assert ask(ONE, "POST", "/v1/models", **body).status_code == 202
     model_id = shared.model_named("m")
     mine.work(model_id)
-    assert not assist(mine.process, model_id, [VectorUnits, Orders])
+    assert not assist(mine.process, model_id, [VectorUnits, CalibrationUnits])
     model = mine.model(model_id)
     assert (model.status, model.lease_token, model.notified_at) == ("preparing", 0, 0)
     assert sweep(shared.database, shared.process.notifier) == 1, "the bell rings again for a worker that serves them"

@@ -33,7 +33,7 @@ from expunge.service.models import restore_guard as backups
 from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.requests import intake
 from expunge.service.requests.states import Status
-from expunge.service.requests.webhooks import News, add_endpoint
+from expunge.service.requests.webhooks import WebhookEvent, add_endpoint
 from expunge.workers.scheduler.restore import restore
 from expunge.workers.scheduler.run import LEASE, open_scheduler
 from expunge.workers.scheduler.ssrf_guard import Outbound
@@ -98,7 +98,7 @@ def test_one_request_through_every_state_and_each_step_is_on_record(world: World
         return found
 
     with world.database.write() as session:
-        _, secret = add_endpoint(session, session_key(world.settings), TENANT, receiver.url, list(News))
+        _, secret = add_endpoint(session, session_key(world.settings), TENANT, receiver.url, list(WebhookEvent))
     with http(world) as api:
         request = ask(api, "p1", verified=False)
         assert stood(request) == ("blocked", "unverified") and world.claim(model_id) is None

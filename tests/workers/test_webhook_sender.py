@@ -27,7 +27,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.tables import WebhookDelivery, WebhookEndpoint
-from expunge.service.requests.webhooks import MAX_ATTEMPTS, News, add_endpoint, announce, public_key, replay
+from expunge.service.requests.webhooks import MAX_ATTEMPTS, WebhookEvent, add_endpoint, announce, public_key, replay
 from expunge.workers.scheduler.ssrf_guard import Outbound, Resolver, public
 from expunge.workers.scheduler.webhook_sender import ROUND_PER_ENDPOINT, WebhookSender, claim
 from tests.service.conftest import database
@@ -96,10 +96,10 @@ def webhook_sender(database: Database, outbound: Outbound | None = None) -> Webh
 def subscribe(database: Database, url: str, news: int = 1) -> tuple[WebhookEndpoint, bytes]:
     """An endpoint with so much news for it, and its secret."""
     with database.write() as session:
-        endpoint, secret = add_endpoint(session, SESSION_KEY, "default", url, list(News))
+        endpoint, secret = add_endpoint(session, SESSION_KEY, "default", url, list(WebhookEvent))
     for number in range(news):
         with database.write() as session:
-            announce(session, "default", News.VERSION_PUBLISHED, {"model": "digits", "version": number})
+            announce(session, "default", WebhookEvent.VERSION_PUBLISHED, {"model": "digits", "version": number})
     return endpoint, base64.b64decode(secret.removeprefix("whsec_"))
 
 
@@ -288,7 +288,7 @@ def test_the_certificate_must_be_the_names_though_the_connection_is_to_an_addres
     with database.write() as session:
         session.query(WebhookEndpoint).filter(WebhookEndpoint.url.like("%hooks.test%")).update({"disabled_at": 1})
     with database.write() as session:
-        announce(session, "default", News.VERSION_PUBLISHED, {})
+        announce(session, "default", WebhookEvent.VERSION_PUBLISHED, {})
     assert webhook_sender(database, outbound).round() == 1
     assert len(receiver.seen) == 1
     serving.close()

@@ -186,7 +186,9 @@ def vectors_of(world: World, model_id: str) -> dict[str, Any]:
     names = tuple(sorted(row.holder for row in world.rows_of(StoredVector)))
     generation = world.generation(model_id)
     return dict(
-        state.Kept(world.storage.database, world.storage.keys, generation.id, 10, torch.device("cpu")).read(names)
+        state.VectorStore(world.storage.database, world.storage.keys, generation.id, 10, torch.device("cpu")).read(
+            names
+        )
     )
 
 

@@ -35,13 +35,13 @@ from expunge.service.infra.tables import (
 from expunge.service.infra.time import SECOND
 from expunge.service.models import register as registration
 from expunge.service.models.publications import PUBLISHING, claim_digest
-from expunge.service.queue import Claimed, Deletions, Preparation, Result, claim
+from expunge.service.queue import ClaimedTask, Deletions, Preparation, Result, claim
 from expunge.service.requests import identity_check as verification
 from expunge.service.requests import intake
 from expunge.service.requests.states import Suppress
 from expunge.workers.app import Worker
-from expunge.workers.runtime.heartbeat import Pulse
-from expunge.workers.runtime.model import Benches
+from expunge.workers.runtime.heartbeat import HeartbeatSender
+from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.scheduler.run import LEASE as SCHEDULER
@@ -138,8 +138,8 @@ class World:
     def worker(self) -> Worker:
         return Worker(self.process, self.pulse())
 
-    def pulse(self) -> Pulse:
-        return Pulse(self.database, self.process.owner, "worker", self.limits.lease_seconds, "cpu")
+    def pulse(self) -> HeartbeatSender:
+        return HeartbeatSender(self.database, self.process.owner, "worker", self.limits.lease_seconds, "cpu")
 
     def work(self, model_id: str) -> None:
         """What one notification does."""
@@ -148,9 +148,9 @@ class World:
     def claim(self, model_id: str, owner: str = "another", seconds: float = 30.0) -> Preparation | Deletions | None:
         return claim(self.database, model_id, owner, seconds)
 
-    def update(self, job: Deletions, models: Benches | None = None) -> Mapping[Claimed, Result]:
+    def update(self, job: Deletions, models: ModelCache | None = None) -> Mapping[ClaimedTask, Result]:
         watch = Stopwatch(self.pulse())
-        return run.update(job, self.storage, models or Benches(self.settings), self.settings, watch)
+        return run.update(job, self.storage, models or ModelCache(self.settings), self.settings, watch)
 
     def expire_lease(self, model_id: str) -> None:
         """As if the worker had died and its lease had run out."""

@@ -86,7 +86,7 @@ class Design:
 
 
 @dataclass(frozen=True)
-class Along:
+class OrderErrors:
     """What one order showed: at each size the distance to a real retraining of the weights that the method gave,
     and of those that forgot nobody."""
 
@@ -103,7 +103,7 @@ def errors_along(
     *,
     sizes: Sequence[int],
     reference: str = "renormalised",
-) -> Along:
+) -> OrderErrors:
     """Return ||w~ - w_retrained||, and ||w - w_retrained|| of the weights that ``state`` has, at each size.
 
     The people in ``order`` are forgotten, one update for each size. ``state`` is what ``method.prepare`` gave for
@@ -129,7 +129,7 @@ def errors_along(
         untouched.append(float((start - retrained.double()).norm()))
         gone = size
     missing = (math.inf,) * (len(sizes) - len(errors))
-    return Along((*errors, *missing), (*untouched, *missing))
+    return OrderErrors((*errors, *missing), (*untouched, *missing))
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import torch
 
 from unlearning.model.fit import PHASES, REUSED, JoinOrder, checkpoints_of, with_checkpoints
 from unlearning.model.method import Method
-from unlearning.model.own_code.own_training import Fitted
 from unlearning.model.problem import Problem
+from unlearning.model.user_code.own_training import Fitted
 from unlearning.types import (
     Examples,
     ForgetSet,

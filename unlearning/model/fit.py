@@ -18,9 +18,9 @@ from torch import Tensor
 
 from unlearning.model.descent.loop import descend
 from unlearning.model.descent.plan import Steps
-from unlearning.model.own_code.own_training import Fitted, seed_of, train_by_recipe
 from unlearning.model.problem import Problem
 from unlearning.model.training import advance, drawn, steps_per_epoch
+from unlearning.model.user_code.own_training import Fitted, seed_of, train_by_recipe
 from unlearning.types import Examples, Json, Progress, RecipeError, Refused, State, silent
 
 REUSED = (

@@ -15,12 +15,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unlearning.model.descent.ingredients import ACTING, ingredients_of
 from unlearning.model.imports import load_constants
-from unlearning.model.own_code.global_state import settings_kept
+from unlearning.model.user_code.global_state import settings_kept
 from unlearning.recipe import Recipe, SampleLoss
 from unlearning.types import Examples, Progress, RecipeError
 
 if TYPE_CHECKING:
-    from unlearning.model.own_code.own_training import Fitted
+    from unlearning.model.user_code.own_training import Fitted
 
 
 @dataclass(frozen=True)

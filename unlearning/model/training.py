@@ -13,8 +13,8 @@ from unlearning.model.convex import converge
 from unlearning.model.descent.loop import descend
 from unlearning.model.descent.plan import Steps, denominator_of
 from unlearning.model.imports import require_same_accuracy
-from unlearning.model.own_code.own_training import WHOLE, Fitted, train_by_recipe
 from unlearning.model.problem import Problem, build
+from unlearning.model.user_code.own_training import WHOLE, Fitted, train_by_recipe
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, Learned, Progress, RecipeError, Trajectory, silent
 

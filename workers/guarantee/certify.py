@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from expunge.service.infra.fault_injection import crash_point
-from expunge.service.queue import Blocked, Size
+from expunge.service.queue import Blocked, ForgottenCount
 from expunge.service.requests.reasons import Cause, Reason
 from expunge.workers.guarantee import statements
 from expunge.workers.guarantee.choose import bound_of
 from expunge.workers.guarantee.noise import perturbed
-from expunge.workers.runtime.model import Bench
+from expunge.workers.runtime.model import OpenModel
 from expunge.workers.storage.checkpoint_format import Malformed, admit
 from unlearning.accounting.certificate import Claim, Constant, Guarantee, Reference
 from unlearning.bounds.calibration import Design
@@ -80,7 +80,7 @@ class Certified:
 
 
 def certify(
-    bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples | None, size: Size
+    bench: OpenModel, terms: Terms, forgotten: Forgotten, retain: Examples | None, size: ForgottenCount
 ) -> Certified | Blocked:
     """Compute the bound, draw the noise, measure y, and claim. Noise is drawn once, over the bytes that were bounded.
 
@@ -136,7 +136,7 @@ def published_of(terms: Terms, weights: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def bounded(
-    bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples | None, size: Size
+    bench: OpenModel, terms: Terms, forgotten: Forgotten, retain: Examples | None, size: ForgottenCount
 ) -> float | Blocked | None:
     """Return the bound on the distance of the weights to retraining; None where nothing is computed. Raises Refused."""
     if terms.design is not None and terms.unlearned + size.unlearned > terms.design.sizes[-1]:
@@ -151,7 +151,7 @@ def bounded(
     return distance
 
 
-def _claim(bench: Bench, terms: Terms, budget_cost: int, size: Size) -> Claim:
+def _claim(bench: OpenModel, terms: Terms, budget_cost: int, size: ForgottenCount) -> Claim:
     forgot, bound = 1 if size.samples else 0, terms.bound(bench.method)
     return Claim.of(
         method=terms.method,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from expunge.workers.runtime.model import Bench
+from expunge.workers.runtime.model import OpenModel
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Granularity, Policy
 from unlearning.bounds.calibration import Design
@@ -98,7 +98,7 @@ def require_needs(policy: Policy, method: Method, recipe: Recipe) -> None:
     )
 
 
-def require_vectors_fit(bench: Bench, examples: Examples, most: int) -> None:
+def require_vectors_fit(bench: OpenModel, examples: Examples, most: int) -> None:
     """Require that the holders' vectors take at most ``most`` bytes, and what else it keeps fits. Raises Refused."""
     method = bench.method
     method.require_size(bench.problem, len(examples))

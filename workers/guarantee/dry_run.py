@@ -11,7 +11,7 @@ from torch import Tensor
 from expunge.service.requests.suppression import HOLDOUT_READ
 from expunge.workers.guarantee.certify import Terms
 from expunge.workers.guarantee.noise import perturbed
-from expunge.workers.runtime.model import Bench
+from expunge.workers.runtime.model import OpenModel
 from unlearning.accounting.budget import charge_of, updates_left
 from unlearning.accounting.certificate import Constant, Guarantee
 from unlearning.bounds.calibration import Design
@@ -25,7 +25,7 @@ REQUESTS = (1, 10, 100)
 """for which the cost of an update is shown"""
 
 
-def establish(bench: Bench, terms: Terms, examples: Examples, made: State) -> tuple[Terms, dict[str, Json]]:
+def establish(bench: OpenModel, terms: Terms, examples: Examples, made: State) -> tuple[Terms, dict[str, Json]]:
     """Return the terms with the constants of the bound, and what registration reports of it.
 
     Raises:
@@ -39,7 +39,7 @@ def establish(bench: Bench, terms: Terms, examples: Examples, made: State) -> tu
     return terms, bound.require_useful(bench.problem, examples, made, terms.max_distance, terms.values)
 
 
-def dry_run(bench: Bench, terms: Terms, weights: Tensor) -> list[Json]:
+def dry_run(bench: OpenModel, terms: Terms, weights: Tensor) -> list[Json]:
     """Measure what noise_std costs in holdout accuracy; count the updates that each pair of noise_std and cap allows.
 
     The accuracy is that of y, the mean of a few draws that are thrown away; version 1 costs nothing, and nobody is
@@ -58,7 +58,7 @@ def dry_run(bench: Bench, terms: Terms, weights: Tensor) -> list[Json]:
     return rows
 
 
-def _accuracy(bench: Bench, weights: Tensor, noise_std: float) -> float:
+def _accuracy(bench: OpenModel, weights: Tensor, noise_std: float) -> float:
     inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout)
     draws = (perturbed(weights, noise_std, bench.problem.dtype).to(bench.problem.device) for _ in range(DRAWS))
     return sum(bench.problem.accuracy(y, inputs, targets) for y in draws) / DRAWS

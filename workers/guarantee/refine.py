@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from expunge.workers.guarantee.certify import Terms
-from expunge.workers.runtime.model import Bench
+from expunge.workers.runtime.model import OpenModel
 from unlearning.types import Examples, Forgotten
 
 
-def refine(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples | None) -> Forgotten:
+def refine(bench: OpenModel, terms: Terms, forgotten: Forgotten, retain: Examples | None) -> Forgotten:
     """Return the update with the weights that get noise; float64 where the guarantee is computed at the weights.
 
     Only bounds that can be worked on move them: under ``proved``, Newton's method on ``retain``.

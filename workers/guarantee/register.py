@@ -12,7 +12,7 @@ from expunge.service.queue import Preparation, fence
 from expunge.workers.guarantee.certify import Terms
 from expunge.workers.guarantee.choose import BOUNDED
 from expunge.workers.guarantee.dry_run import guarantee_to_json
-from expunge.workers.runtime.model import Bench
+from expunge.workers.runtime.model import OpenModel
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Policy
 from unlearning.types import State
@@ -86,7 +86,7 @@ def reference_of(policy: Policy, made: State) -> Reference:
     return policy.reference or Reference.RENORMALISED
 
 
-def report_of(made: State, bench: Bench, job: Preparation) -> dict[str, Any]:
+def report_of(made: State, bench: OpenModel, job: Preparation) -> dict[str, Any]:
     """Return what preparation measured, before any deletion."""
     measured = made.facts.get("report")
     report = dict(cast(Mapping[str, Any], measured)) if isinstance(measured, dict) else {}

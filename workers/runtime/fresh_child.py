@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from unlearning.model.own_code.own_training import Fitted
     from unlearning.model.problem import Problem
+    from unlearning.model.user_code.own_training import Fitted
     from unlearning.recipe import Recipe
     from unlearning.types import Examples, Progress
 
@@ -290,8 +290,8 @@ def _trained(
     from expunge.workers.runtime.failures import may_pass, refusal  # noqa: PLC0415
     from unlearning.methods.shards.head import MemberAnswers  # noqa: PLC0415
     from unlearning.model.fit import Phase  # noqa: PLC0415
-    from unlearning.model.own_code.own_training import Fitted  # noqa: PLC0415
     from unlearning.model.training import Whole  # noqa: PLC0415
+    from unlearning.model.user_code.own_training import Fitted  # noqa: PLC0415
     from unlearning.types import RecipeError, Refused  # noqa: PLC0415
 
     name, fields = order.part

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 STATUS = Path("/proc/self/status")
 
 
-class Pulse:
+class HeartbeatSender:
     """A thread that beats every third of a lease, at least every five seconds. ``hold`` names the lease to renew.
 
     ``after_beats``: what the thread calls after each beat.

@@ -17,7 +17,7 @@ from expunge.workers.runtime import recipes
 from expunge.workers.runtime.failures import refusal_of
 from expunge.workers.runtime.fresh import FreshProcesses, Recipes
 from expunge.workers.runtime.method_options import method_of
-from expunge.workers.storage.manifest import Located
+from expunge.workers.storage.manifest import FoundSamples
 from unlearning.accounting.certificate import Part
 from unlearning.accounting.policy import Policy
 from unlearning.model.method import Method
@@ -31,7 +31,7 @@ KEPT_BYTES = 2 * 2**30
 
 
 @dataclass(frozen=True)
-class Bench:
+class OpenModel:
     """An opened model. ``digest`` is that of the recipe's code, ``settings`` that of its settings; ``parts`` are the
     model's declared parts. ``fresh`` carries out its trainings where the recipe's own code runs in them; None: none
     does, or this system has no fresh processes."""
@@ -51,16 +51,16 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class Left:
+class LastPublished:
     """What an update left in memory: the state of the version that it published, and the samples still in the model."""
 
     version_id: str
     state_digest: str
     state: State
-    samples: Located | None
+    samples: FoundSamples | None
 
 
-class Benches:
+class ModelCache:
     """What a worker process keeps from one update to the next: one opened model, and what its last update left.
 
     The opened model holds no samples. It is opened again when its recipe's code changes.
@@ -68,21 +68,21 @@ class Benches:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._kept: dict[int, Bench] = {}
-        self._left: Left | None = None
+        self._kept: dict[int, OpenModel] = {}
+        self._left: LastPublished | None = None
 
     def state_of(self, digest: str) -> State | None:
         """Return the state of that digest if this process published it last: it need not be read and decrypted."""
         return self._left.state if self._left is not None and self._left.state_digest == digest else None
 
-    def samples_of(self, version_id: str) -> Located | None:
+    def samples_of(self, version_id: str) -> FoundSamples | None:
         """Return the samples that are in a version if this process published it last and they were few enough."""
         return self._left.samples if self._left is not None and self._left.version_id == version_id else None
 
-    def remember(self, version_id: str, digest: str, state: State, samples: Located | None) -> None:
+    def remember(self, version_id: str, digest: str, state: State, samples: FoundSamples | None) -> None:
         """Keep what was just published in place of what was kept: nobody who was forgotten is in it."""
         small = samples is not None and samples.examples.held and samples.size <= KEPT_BYTES
-        self._left = Left(version_id, digest, replace(state, vectors={}), samples if small else None)
+        self._left = LastPublished(version_id, digest, replace(state, vectors={}), samples if small else None)
 
     def drop(self) -> None:
         """Drop what the last update left: a preparation needs the memory, or another worker took over."""
@@ -102,7 +102,7 @@ class Benches:
         if superseded and self._left is left:
             self._left = None
 
-    def of(self, generation_id: int, tenant_id: str, recipe: str, policy: Policy) -> Bench:
+    def of(self, generation_id: int, tenant_id: str, recipe: str, policy: Policy) -> OpenModel:
         """Return the generation's model. Raises Refused as ``build`` does."""
         kept = self._kept.get(generation_id)
         folder = recipes_of(self._settings.recipes, tenant_id)
@@ -113,7 +113,7 @@ class Benches:
         return kept
 
 
-def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> Bench:
+def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> OpenModel:
     """Run the recipe; return its problem and method, set up. Raises Refused with a plain reason."""
     loaded = recipes.load(recipes_of(settings.recipes, tenant_id), recipe)
     named = replace(loaded, recipe=_pseudonymous(settings, tenant_id, loaded.recipe))
@@ -122,7 +122,7 @@ def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> Be
 
 def set_up(
     settings: Settings, tenant_id: str, name: str, loaded: recipes.Loaded, policy: Policy, *, samples: bool = True
-) -> Bench:
+) -> OpenModel:
     """Set up a recipe that was run, or all but its samples.
 
     Raises Refused with a plain reason, also for what ``model()`` raises. Where the method is exact, and the recipe's
@@ -146,14 +146,14 @@ def set_up(
         raise refused from None
 
 
-def opened(loaded: recipes.Loaded, policy: Policy, device: torch.device, *, samples: bool = True) -> Bench:
+def opened(loaded: recipes.Loaded, policy: Policy, device: torch.device, *, samples: bool = True) -> OpenModel:
     """Set up a recipe that was run, or all but its samples.
 
     Raises Refused and RecipeError; what ``model()`` raises is not caught.
     """
     method, parts = method_of(policy), parts_of(loaded.recipe)
     recipe = loaded.recipe if samples else _without_samples(loaded.recipe)
-    return Bench(recipe, Problem(method.recipe(recipe), device), method, loaded.digest, loaded.settings, parts)
+    return OpenModel(recipe, Problem(method.recipe(recipe), device), method, loaded.digest, loaded.settings, parts)
 
 
 def _pseudonymous(settings: Settings, tenant_id: str, recipe: Recipe) -> Recipe:

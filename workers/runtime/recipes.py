@@ -18,7 +18,7 @@ from types import ModuleType
 from expunge.service.models.recipe_files import locate
 from expunge.workers.runtime.failures import refusal
 from expunge.workers.runtime.recipe_digest import code_digest, settings_digest
-from unlearning.model.own_code.global_state import settings_kept
+from unlearning.model.user_code.global_state import settings_kept
 from unlearning.recipe import Recipe
 from unlearning.types import RecipeError, Refused
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from time import sleep
 
 from expunge.service.infra.time import bucket
-from expunge.workers.runtime.heartbeat import Pulse
+from expunge.workers.runtime.heartbeat import HeartbeatSender
 
 UNLEARN = "unlearn"
 """the phase that forgets, refines and certifies"""
@@ -17,7 +17,7 @@ UNLEARN = "unlearn"
 class Stopwatch:
     """Times the phases of an update and reports the running one. ``seconds``: wall-clock seconds by phase."""
 
-    def __init__(self, pulse: Pulse) -> None:
+    def __init__(self, pulse: HeartbeatSender) -> None:
         self._pulse = pulse
         self.seconds: dict[str, float] = {}
 

@@ -45,24 +45,24 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.infra.time import SECOND
 from expunge.service.models import consumers
+from expunge.service.models.counters import tally
 from expunge.service.models.figures import FOLDER as FIGURES
 from expunge.service.models.figures import Figures
 from expunge.service.models.restore_guard import Guard, PutBack, unconfirmed
 from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.models.swept_files import UNPURGED, note, note_deleted
 from expunge.service.models.swept_files import sweep as sweep_store
-from expunge.service.models.tallies import tally
 from expunge.service.queue import alive, alive_at, drawn
 from expunge.service.requests import legal_holds as holds
-from expunge.service.requests.deadlines import warn
+from expunge.service.requests.deadlines import announce_due_soon
 from expunge.service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from expunge.service.requests.status import settle
 from expunge.workers.runtime.db_retry import retry
-from expunge.workers.runtime.heartbeat import Pulse
+from expunge.workers.runtime.heartbeat import HeartbeatSender
 from expunge.workers.runtime.recipe_messages import drop_messages
 from expunge.workers.scheduler.ssrf_guard import Outbound
 from expunge.workers.scheduler.webhook_sender import WebhookSender
-from expunge.workers.storage.crypto_erase import bury, destroy_keys, erase_ended, erase_lost
+from expunge.workers.storage.crypto_erase import delete_ended_generations, destroy_keys, erase_ended, erase_lost
 from expunge.workers.storage.key_store import KeyStore
 from expunge.workers.storage.release_journal import confirm_committed
 from expunge.workers.storage.storage import open_places
@@ -123,7 +123,7 @@ class Scheduler:
             lambda: settle_unmatched(self.database),
             lambda: complete_served(self.database),
             lambda: retry_large(self.database),
-            lambda: warn(self.database),
+            lambda: announce_due_soon(self.database),
             lambda: expire_idempotency(self.database),
             lambda: forget_processes(self.database),
             lambda: drop_messages(self.database),
@@ -149,7 +149,7 @@ class Scheduler:
             lambda: erase_ended(self.database, self.private, self.keys, self.tenants),
             lambda: issue(self.database, self.signer(), self.pepper),
             lambda: purge(self.database, self.store, witness, self.grace_seconds),
-            lambda: bury(self.database),
+            lambda: delete_ended_generations(self.database),
             lambda: Figures(self.store.folder).sweep(self.database),
         ]
         if count % ORPHANS_EVERY == 0:
@@ -394,7 +394,7 @@ def open_scheduler(settings: Settings, limits: Limits = LIMITS) -> Scheduler:
 def run(settings: Settings, limits: Limits = LIMITS) -> None:
     """Repeat the duties until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
     scheduler = retry(lambda: open_scheduler(settings, limits), tries=None)
-    pulse = Pulse(scheduler.database, scheduler.owner, "scheduler", limits.lease_seconds, None)
+    pulse = HeartbeatSender(scheduler.database, scheduler.owner, "scheduler", limits.lease_seconds, None)
     pulse.start()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Letter:
+class WebhookRequest:
     """One attempt at a delivery."""
 
     id: str
@@ -84,10 +84,10 @@ class WebhookSender:
                 _settle(session, letter, outcome, status)
         return len(letters)
 
-    async def _send_all(self, letters: Sequence[Letter]) -> list[tuple[DeliveryOutcome, int | None]]:
+    async def _send_all(self, letters: Sequence[WebhookRequest]) -> list[tuple[DeliveryOutcome, int | None]]:
         return await asyncio.gather(*(self._send(letter) for letter in letters))
 
-    async def _send(self, letter: Letter) -> tuple[DeliveryOutcome, int | None]:
+    async def _send(self, letter: WebhookRequest) -> tuple[DeliveryOutcome, int | None]:
         """Send it; return the outcome, and the status that the receiver answered or None."""
         crash_point("webhook-before-send")
         try:
@@ -109,7 +109,7 @@ class WebhookSender:
                 self._stop.wait(self._every)
 
 
-def claim(database: Database, session_key: bytes) -> list[Letter]:
+def claim(database: Database, session_key: bytes) -> list[WebhookRequest]:
     """Claim what is due: count the attempt and plan the next one before this one is made. Raises Busy."""
     with database.read() as session:
         due = _due(session)
@@ -140,14 +140,14 @@ def _due(session: Session) -> Sequence[str]:
     return session.scalars(fair.order_by(waiting.c.turn, waiting.c.next_at).limit(ROUND)).all()
 
 
-def _letter(session_key: bytes, delivery: WebhookDelivery, endpoint: WebhookEndpoint, at: int) -> Letter:
+def _letter(session_key: bytes, delivery: WebhookDelivery, endpoint: WebhookEndpoint, at: int) -> WebhookRequest:
     wait = BACKOFF_SECONDS[min(delivery.attempts - delivery.attempts_before, len(BACKOFF_SECONDS) - 1)]
     delivery.attempts += 1
     delivery.last_outcome = delivery.last_status = None
     delivery.next_at = at + wait * SECOND
     signed = _standard(session_key, endpoint, delivery, at // SECOND)
     headers = {"Content-Type": "application/json", "User-Agent": "Expunge"} | signed
-    return Letter(delivery.id, endpoint.id, endpoint.url, delivery.payload.encode(), headers)
+    return WebhookRequest(delivery.id, endpoint.id, endpoint.url, delivery.payload.encode(), headers)
 
 
 def _standard(session_key: bytes, endpoint: WebhookEndpoint, delivery: WebhookDelivery, seconds: int) -> dict[str, str]:
@@ -165,7 +165,7 @@ def _failure(error: Exception) -> DeliveryOutcome:
     return DeliveryOutcome.TIMED_OUT if timed_out else DeliveryOutcome.NO_ANSWER
 
 
-def _settle(session: Session, letter: Letter, outcome: DeliveryOutcome, status: int | None) -> None:
+def _settle(session: Session, letter: WebhookRequest, outcome: DeliveryOutcome, status: int | None) -> None:
     """Record the outcome of an attempt. Disable the endpoint after a 410, as Standard Webhooks asks."""
     delivery = session.get_one(WebhookDelivery, letter.id)
     delivery.last_status, delivery.last_outcome = status, outcome

@@ -129,7 +129,7 @@ def erase_lost(database: Database, keys: KeyStore) -> int:
     return len(lost)
 
 
-def bury(database: Database) -> int:
+def delete_ended_generations(database: Database) -> int:
     """Delete what generations that ended or were refused still know about people; return how many generations.
 
     A generation is kept while a certificate must still be issued that commits to its samples.

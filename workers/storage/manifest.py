@@ -36,7 +36,7 @@ TEXT = np.dtype("S64")
 LIBRARIES = ("torch", "numpy", "safetensors", "expunge")
 
 
-class Hex(Sequence[str]):
+class HexColumn(Sequence[str]):
     """Digests in hex, made from their bytes (n, 32) when one is asked for."""
 
     def __init__(self, data: np.ndarray[Any, Any]) -> None:
@@ -54,7 +54,7 @@ class Hex(Sequence[str]):
 
 
 @dataclass(frozen=True)
-class Given:
+class SampleDigests:
     """What a recipe gives, in digests of n rows: ``samples`` and ``contents`` are (n, 32) uint8."""
 
     samples: np.ndarray[Any, Any]
@@ -62,7 +62,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Digests(Given):
+class SampleIndex(SampleDigests):
     """Samples in digests with whose they are, as columns of n rows.
 
     ``at`` is (n,) int64: the sample's row in the recipe, or its position in the manifest. ``subjects`` holds each
@@ -76,12 +76,12 @@ class Digests(Given):
     def __len__(self) -> int:
         return len(self.at)
 
-    def take(self, rows: Tensor) -> Digests:
+    def take(self, rows: Tensor) -> SampleIndex:
         """Return these rows: places (m,) int64, or a mask (n,) bool."""
         places = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
         here = places.numpy()
         subjects, holders = self.subjects.take(places), self.holders.take(places)
-        return Digests(self.samples[here], self.contents[here], self.at[places], subjects, holders)
+        return SampleIndex(self.samples[here], self.contents[here], self.at[places], subjects, holders)
 
     def people(self) -> frozenset[str]:
         """Return the people whose samples these are."""
@@ -97,7 +97,7 @@ class Digests(Given):
 
 
 @dataclass(frozen=True)
-class Located:
+class FoundSamples:
     """Samples of a generation, compared with the recipe at ``compared_at`` (``time.monotonic``); ``ids`` in order."""
 
     ids: Texts
@@ -109,13 +109,13 @@ class Located:
         """Return the bytes of inputs and targets."""
         return len(self.examples) * self.examples.rows.row_bytes
 
-    def without(self, positions: Sequence[int]) -> Located:
+    def without(self, positions: Sequence[int]) -> FoundSamples:
         """Return the samples whose position is not among ``positions``."""
         leaving = torch.tensor(positions, dtype=torch.int64, device=self.examples.positions.device)
         staying = (~torch.isin(self.examples.positions, leaving)).nonzero().squeeze(1)
         return replace(self, ids=self.ids.take(staying.cpu()), examples=self.examples.without(leaving))
 
-    def again(self, samples: Samples) -> Located | None:
+    def again(self, samples: Samples) -> FoundSamples | None:
         """Return the same samples as read now; None where ``samples`` lack one, or have another content, bit by bit."""
         index = samples.names.find(self.ids)
         if bool((index < 0).any()):
@@ -133,16 +133,16 @@ class Changed:
     changed: int
 
 
-def given(pepper: Pepper, tenant_id: str, samples: Samples) -> Given:
+def given(pepper: Pepper, tenant_id: str, samples: Samples) -> SampleDigests:
     """Return the digests of every sample of the recipe, in its order. All data are read once, by blocks."""
     starts = range(0, len(samples), BLOCK)
     ids = (samples.names.encoded(start, start + BLOCK) for start in starts)
     named = (digests(pepper, "sample", tenant_id, block) for block in ids)
     contents = (digests(pepper, "content", tenant_id, _messages(*block)) for block in samples.blocks())
-    return Given(_rows(named, len(samples)), _rows(contents, len(samples)))
+    return SampleDigests(_rows(named, len(samples)), _rows(contents, len(samples)))
 
 
-def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granularity) -> Digests:
+def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granularity) -> SampleIndex:
     """Return the digests of every sample of the recipe and of its people. All data are read once, by blocks."""
 
     def digests_of(people: tuple[str, ...]) -> tuple[str, ...]:
@@ -151,10 +151,10 @@ def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granu
     read, everyone = given(pepper, tenant_id, samples), torch.arange(len(samples))
     subjects = samples.people.map(digests_of)
     if granularity is Granularity.SAMPLE:
-        holders = Column(everyone, Hex(read.samples))
+        holders = Column(everyone, HexColumn(read.samples))
     else:
         holders = subjects.map(lambda people: _holder(pepper, people))
-    return Digests(read.samples, read.contents, everyone, subjects, holders)
+    return SampleIndex(read.samples, read.contents, everyone, subjects, holders)
 
 
 def _rows(blocks: Iterable[bytes | bytearray], count: int) -> np.ndarray[Any, Any]:
@@ -183,13 +183,13 @@ def _bytes(values: Tensor) -> np.ndarray[Any, Any]:
     return np.concatenate([np.broadcast_to(kind, (len(values), len(kind))), rows], axis=1)
 
 
-def blocks(kept: Digests) -> Iterator[tuple[int, Digests]]:
+def blocks(kept: SampleIndex) -> Iterator[tuple[int, SampleIndex]]:
     """Yield the kept samples a block at a time, each with the position of its first."""
     for start in range(0, len(kept), BLOCK):
         yield start, kept.take(torch.arange(start, min(start + BLOCK, len(kept))))
 
 
-def write(session: Session, generation_id: int, start: int, block: Digests) -> None:
+def write(session: Session, generation_id: int, start: int, block: SampleIndex) -> None:
     """Insert the membership rows of a block, whose positions count from ``start``: one for each person of a sample.
 
     PostgreSQL is sent them as text (COPY), which takes a fraction of the time of an INSERT.
@@ -239,7 +239,7 @@ def holdout_rows(pepper: Pepper, tenant_id: str, generation_id: int, recipe: Rec
     return [{"generation_id": generation_id, "subject_digest": person} for person in people]
 
 
-def places(session: Session, generation_id: int) -> Digests:
+def places(session: Session, generation_id: int) -> SampleIndex:
     """Return the manifest of a generation, by position."""
     columns = (Membership.position, Membership.sample_digest, Membership.content_digest, Membership.holder)
     query = select(*columns, Membership.subject_digest).where(Membership.generation_id == generation_id)
@@ -259,7 +259,7 @@ def places(session: Session, generation_id: int) -> Digests:
         codes.append((people.setdefault(subjects, len(people)), holders.setdefault(holder, len(holders))))
     of_people, of_holders = torch.tensor(codes, dtype=torch.int64).reshape(-1, 2).unbind(dim=1)
     samples, contents = (_rows([text], len(at)) for text in texts)
-    return Digests(
+    return SampleIndex(
         samples,
         contents,
         torch.tensor(at, dtype=torch.int64),
@@ -268,14 +268,14 @@ def places(session: Session, generation_id: int) -> Digests:
     )
 
 
-def examples(samples: Samples, kept: Digests, device: torch.device, most: int = HELD_BYTES) -> Examples:
+def examples(samples: Samples, kept: SampleIndex, device: torch.device, most: int = HELD_BYTES) -> Examples:
     """Return the kept samples at positions 0..n-1, on the device; read by blocks where they take more than ``most``."""
     everyone = torch.arange(len(kept), device=device)
     return Examples(everyone, samples.held(most, device), kept.holders, kept.subjects, kept.at).compact()
 
 
 @dataclass(frozen=True)
-class Compared:
+class DigestDiff:
     """Samples that were looked for: ``here`` (n,) is where each one lies now, -1 where it is missing."""
 
     here: Tensor
@@ -283,17 +283,23 @@ class Compared:
     changed: int
 
 
-def compared(now: Given, then: Given) -> Compared:
+def compared(now: SampleDigests, then: SampleDigests) -> DigestDiff:
     """Find samples again by their digests, and count those that are missing or have other content."""
     here = _places(now.samples, then.samples)
     there = here >= 0
     changed = (now.contents[here[there]] != then.contents[there]).any(axis=1)
-    return Compared(torch.from_numpy(here), int((~there).sum()), int(changed.sum()))
+    return DigestDiff(torch.from_numpy(here), int((~there).sum()), int(changed.sum()))
 
 
 def found_again(
-    samples: Samples, now: Given, manifest: Digests, gone: Set[int], device: torch.device, *, most: int = HELD_BYTES
-) -> Located | Changed:
+    samples: Samples,
+    now: SampleDigests,
+    manifest: SampleIndex,
+    gone: Set[int],
+    device: torch.device,
+    *,
+    most: int = HELD_BYTES,
+) -> FoundSamples | Changed:
     """Return the manifest's samples as the recipe has them now, without the positions ``gone``.
 
     ``now`` holds the digests of ``samples``. Samples that take more than ``most`` bytes are read by blocks. Changed
@@ -305,7 +311,7 @@ def found_again(
         return Changed(found.missing, found.changed)
     rows, index = samples.held(most, device), found.here
     examples = Examples(wanted.at.to(device), rows, wanted.holders, wanted.subjects, index).compact()
-    return Located(samples.names.take(index), examples, time.monotonic())
+    return FoundSamples(samples.names.take(index), examples, time.monotonic())
 
 
 def _same_bits(now: Tensor, before: Tensor) -> bool:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from torch import Tensor
 
 from expunge.service.infra.db import BATCH, Database
-from expunge.service.infra.files import Store, Stored
+from expunge.service.infra.files import Store, StoredFile
 from expunge.service.models.vectors import Row, keys_of, sealed_rows
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage.encryption import Sealer
@@ -29,7 +29,7 @@ STATE, NOTE = "state", "note"
 
 
 @dataclass(frozen=True)
-class Kept:
+class VectorStore:
     """The vectors of a generation, which stay in the database: each reading is one query, a few rows at a time.
 
     ``numbers`` is the most that a vector has.
@@ -49,7 +49,7 @@ class Kept:
             yield from _opened(rows, self.key_store, self.generation_id, self.device)
 
 
-def keep(private: Store, sealer: Sealer, state: State, evidence: Mapping[str, Json]) -> Stored:
+def keep(private: Store, sealer: Sealer, state: State, evidence: Mapping[str, Json]) -> StoredFile:
     """Write the unnoised weights, the method's tensors and facts, and the evidence, sealed and durable."""
     return private.put([sealer.seal(STATE, codec.encode_state(state, evidence))])
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from expunge.service.access.api_keys import check_pepper
-from expunge.service.access.installation import Markable, claim_places, place_name
+from expunge.service.access.store_identity import Markable, claim_places, place_name
 from expunge.service.infra.actors import WORKER
 from expunge.service.infra.db import Database
 from expunge.service.infra.files import Store

@@ -19,20 +19,20 @@ from expunge.service.infra.tables import CalibrationOrder, Generation
 from expunge.workers.guarantee.dry_run import guarantee_from_json
 from expunge.workers.storage import private_state as state
 from expunge.workers.training.parallel import Units
-from unlearning.bounds.calibration import Along, Calibrated, Design, calibrate, errors_along
+from unlearning.bounds.calibration import Calibrated, Design, OrderErrors, calibrate, errors_along
 from unlearning.model.problem import Problem
 from unlearning.types import Progress, Refused
 
 
 @dataclass(frozen=True)
-class Found:
+class CalibrationResult:
     """The calibration of the method, and of doing nothing in its place."""
 
     method: Calibrated
     nothing: Calibrated
 
 
-class Orders(Units):
+class CalibrationUnits(Units):
     """The deletion orders of one calibrated generation."""
 
     NOTE = "prepared"
@@ -71,7 +71,7 @@ class Orders(Units):
             row.errors = sealed
         crash_point("calibration-after-order")
 
-    def found(self) -> Found:
+    def found(self) -> CalibrationResult:
         """Return both calibrations once all orders are done. Raises Damaged, Refused."""
         query = select(CalibrationOrder).where(CalibrationOrder.generation_id == self.generation_id)
         with self.process.storage.database.read() as session:
@@ -83,7 +83,7 @@ class Orders(Units):
             if note["prepared"] != self.digest:
                 raise Damaged(f"The errors of order {row.number} were measured on another state.")
             errors, untouched = (tuple(float(error) for error in note[name]) for name in ("errors", "untouched"))
-            orders[row.number] = Along(errors, untouched)
+            orders[row.number] = OrderErrors(errors, untouched)
         return found_of(self.design, orders)
 
     def _manifest(self) -> Mapping[str, Any]:
@@ -101,15 +101,15 @@ def place_of(generation_id: int, number: int) -> str:
     return f"calibration/{generation_id}/{number}"
 
 
-def found_of(design: Design, orders: Mapping[int, Along]) -> Found:
+def found_of(design: Design, orders: Mapping[int, OrderErrors]) -> CalibrationResult:
     """Return both calibrations, by the same rule. Raises Refused where the method gives no bound."""
-    return Found(
+    return CalibrationResult(
         calibrate(design, {number: along.errors for number, along in orders.items()}),
         calibrate(design, {number: along.untouched for number, along in orders.items()}),
     )
 
 
-def require_useful_cap(found: Found, cap: float) -> None:
+def require_useful_cap(found: CalibrationResult, cap: float) -> None:
     """Require that the cap lies between the method's bound at the largest size and the bound of doing nothing.
 
     A cap above the latter would also cover weights that forgot nobody. The hint names powers of ten only, because the

@@ -44,7 +44,10 @@ class Changes:
 
 
 def changes(
-    places: manifest.Digests, forgotten_positions: Set[int], everyone: manifest.Digests, kept: manifest.Digests
+    places: manifest.SampleIndex,
+    forgotten_positions: Set[int],
+    everyone: manifest.SampleIndex,
+    kept: manifest.SampleIndex,
 ) -> Changes:
     """Count the changes from a generation's manifest (``places``) to the recipe's samples now (``everyone``).
 
@@ -68,8 +71,8 @@ def changes(
 def count_changes(
     storage: Storage,
     job: Preparation,
-    everyone: manifest.Digests,
-    kept: manifest.Digests,
+    everyone: manifest.SampleIndex,
+    kept: manifest.SampleIndex,
 ) -> bool:
     """Write the changes into the candidate's report; return False where it was a dry run, which has ended.
 

@@ -33,7 +33,7 @@ from expunge.service.requests import suppression as suppressions
 from expunge.service.requests.suppression import concerns, registration_of
 from expunge.workers.guarantee.needs import needs_forgotten, needs_retained
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.model import Bench
+from expunge.workers.runtime.model import OpenModel
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage import manifest
 from expunge.workers.training.admission import left_out
@@ -57,7 +57,7 @@ READINGS = 60
 """of all samples, in a preparation of newton: a solve is about 11, and it solves once and for its calibration sets"""
 
 
-def require_room(database: Database, everyone: manifest.Digests) -> None:
+def require_room(database: Database, everyone: manifest.SampleIndex) -> None:
     """Require a database that is large enough for so many people. Raises Refused."""
     people = len(everyone.people())
     if database.dialect == "sqlite" and people > SQLITE_PEOPLE:
@@ -103,8 +103,8 @@ def _seconds(recipe: Recipe) -> float:
 
 
 def admit(
-    process: Process, job: Preparation, bench: Bench, everyone: manifest.Digests
-) -> tuple[manifest.Digests, dict[str, int]]:
+    process: Process, job: Preparation, bench: OpenModel, everyone: manifest.SampleIndex
+) -> tuple[manifest.SampleIndex, dict[str, int]]:
     """Return the samples to train on, and how many samples each request keeps out.
 
     Imported weights were trained on everyone, so nobody can be left out; the method forgets them instead. Raises
@@ -163,7 +163,7 @@ def holdout_told(recipe: Recipe) -> dict[str, Any]:
 
 
 def _require_nobody_returns(
-    everyone: manifest.Digests, entries: Sequence[SuppressionEntry], under_hold: Tensor
+    everyone: manifest.SampleIndex, entries: Sequence[SuppressionEntry], under_hold: Tensor
 ) -> None:
     """Require that these suppression entries name no sample of the recipe that no legal hold keeps. Raises Refused."""
     out = everyone.take(everyone.named(_names(entries)) & ~under_hold)
@@ -180,7 +180,7 @@ def _require_nobody_returns(
     )
 
 
-def _require_nobody_left_out(everyone: manifest.Digests, names: frozenset[str], under_hold: Tensor) -> None:
+def _require_nobody_left_out(everyone: manifest.SampleIndex, names: frozenset[str], under_hold: Tensor) -> None:
     """Require that the checks leave out nobody whom no request names: imported weights know them. Raises Refused."""
     known = int((everyone.named(names) & ~under_hold).sum())
     if known:
@@ -196,9 +196,9 @@ def _names(entries: Sequence[SuppressionEntry]) -> frozenset[str]:
     return frozenset(name for each in entries for name in (each.subject_digest, each.sample_digest) if name)
 
 
-def _samples_of(entries: Sequence[SuppressionEntry], out: manifest.Digests) -> dict[str, int]:
+def _samples_of(entries: Sequence[SuppressionEntry], out: manifest.SampleIndex) -> dict[str, int]:
     """Return how many of these samples each request names; requests that name none are absent."""
-    counts = Counter(name for people in out.subjects for name in people) + Counter(manifest.Hex(out.samples))
+    counts = Counter(name for people in out.subjects for name in people) + Counter(manifest.HexColumn(out.samples))
     found: Counter[str] = Counter()
     for each in entries:
         found[each.request_id] += counts[each.subject_digest or each.sample_digest or ""]
@@ -238,7 +238,7 @@ def _held(session: Session, job: Preparation) -> frozenset[str]:
     return frozenset(name for row in rows for name in row if name)
 
 
-def _kept_by_hold(session: Session, job: Preparation, everyone: manifest.Digests) -> Tensor:
+def _kept_by_hold(session: Session, job: Preparation, everyone: manifest.SampleIndex) -> Tensor:
     """Return a mask (n,) bool of the samples that a legal hold keeps in.
 
     In a retrain it keeps only what the model still has: the hold may have been placed for another model, after the
@@ -256,7 +256,7 @@ def _kept_by_hold(session: Session, job: Preparation, everyone: manifest.Digests
 
 
 def require_readable(
-    process: Process, job: Preparation, bench: Bench, guarantee: Guarantee, everyone: manifest.Digests
+    process: Process, job: Preparation, bench: OpenModel, guarantee: Guarantee, everyone: manifest.SampleIndex
 ) -> None:
     """Require that a second run of the recipe gives the same samples, where updates read samples. Raises Refused."""
     if not (needs_retained(bench.method, guarantee) or needs_forgotten(bench.method)):

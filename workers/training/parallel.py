@@ -24,9 +24,9 @@ from expunge.service.infra.files import Damaged
 from expunge.service.infra.tables import Generation, Model, WorkUnit
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.models.vectors import drop_vectors, write_vectors
-from expunge.service.queue import BUILT, POLL_SECONDS, Piece, Pieces, Preparation, deletions_wait, fence
+from expunge.service.queue import BUILT, POLL_SECONDS, Piece, Preparation, WorkUnits, deletions_wait, fence
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.model import Bench, build
+from expunge.workers.runtime.model import OpenModel, build
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage import manifest
 from expunge.workers.storage import private_state as state
@@ -39,8 +39,8 @@ LEAST_HOLDERS = 64
 """Fewer people than this make no unit: following the trajectory costs each unit as much as a few vectors."""
 
 
-def pieces_of(process: Process, record: type[Piece], generation_id: int) -> Pieces:
-    return Pieces(process.storage.database, process.owner, process.limits.lease_seconds, record, generation_id)
+def pieces_of(process: Process, record: type[Piece], generation_id: int) -> WorkUnits:
+    return WorkUnits(process.storage.database, process.owner, process.limits.lease_seconds, record, generation_id)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Units(ABC):
     process: Process
     generation_id: int
     model_id: str
-    bench: Bench
+    bench: OpenModel
     examples: Examples
     state: State
     digest: str
@@ -61,7 +61,7 @@ class Units(ABC):
     RECORD: ClassVar[type[Piece]]
 
     @property
-    def pieces(self) -> Pieces:
+    def pieces(self) -> WorkUnits:
         """Return the rows of the units."""
         return pieces_of(self.process, self.RECORD, self.generation_id)
 
@@ -263,10 +263,10 @@ class VectorUnits(Units):
         """Return where the vectors of all units are read from, once they are done."""
         storage, problem = self.process.storage, self.bench.problem
         numbers, device = self.method.length(problem), problem.device
-        return state.Kept(storage.database, storage.keys, self.generation_id, numbers, device)
+        return state.VectorStore(storage.database, storage.keys, self.generation_id, numbers, device)
 
 
-def divisible(bench: Bench, learned: Learned) -> Divisible | None:
+def divisible(bench: OpenModel, learned: Learned) -> Divisible | None:
     """Return the method where its preparation can be shared out on this training; None elsewhere."""
     method: Method = bench.method
     return method if isinstance(method, Divisible) and method.divides(bench.problem, learned) else None

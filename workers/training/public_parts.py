@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from expunge.service.infra.tables import Generation, Model, Version
 from expunge.service.queue import Preparation
-from expunge.workers.runtime.model import Bench
+from expunge.workers.runtime.model import OpenModel
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage.storage import Storage
 from unlearning.accounting.certificate import Part
@@ -16,7 +16,7 @@ from unlearning.model.parts import digest_of
 from unlearning.types import Refused
 
 
-def require_nobody_in_public(storage: Storage, job: Preparation, bench: Bench) -> None:
+def require_nobody_in_public(storage: Storage, job: Preparation, bench: OpenModel) -> None:
     """Compare the public parts with every tensor of the tenant's versions whose file is still there, by digest.
 
     A tensor that a version's own recipe declares public is nobody's: two models may share it. A tensor that was

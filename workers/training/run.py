@@ -25,8 +25,8 @@ from expunge.service.infra.tables import Generation, HoldoutPerson, Membership, 
 from expunge.service.infra.time import bucket
 from expunge.service.models.vectors import write_vectors
 from expunge.service.queue import (
-    Departure,
     Draft,
+    Leaving,
     Preparation,
     Replan,
     Target,
@@ -47,15 +47,15 @@ from expunge.workers.guarantee.refine import refine
 from expunge.workers.guarantee.register import freeze_guarantee, how_chosen, longest_of, register, report_of, terms_of
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import RecipeRaised, facts_of, refusal_of
-from expunge.workers.runtime.model import Bench
+from expunge.workers.runtime.model import OpenModel
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage import private_state as state
-from expunge.workers.storage.crypto_erase import bury, destroy_keys, drop_superseded_state
+from expunge.workers.storage.crypto_erase import delete_ended_generations, destroy_keys, drop_superseded_state
 from expunge.workers.storage.private_state import open_note
 from expunge.workers.storage.storage import Storage
 from expunge.workers.training.by_rule import settled
-from expunge.workers.training.calibrate import Orders, require_useful_cap
+from expunge.workers.training.calibrate import CalibrationUnits, require_useful_cap
 from expunge.workers.training.cohort import holdout_told, kept_out
 from expunge.workers.training.parallel import VectorUnits, divisible
 from expunge.workers.training.start import Begun, Ended, again, begin, shown
@@ -88,7 +88,7 @@ log = logging.getLogger(__name__)
 class Prepared:
     """A trained model with its method's state, and what registration learned."""
 
-    bench: Bench
+    bench: OpenModel
     terms: Terms
     examples: Examples
     state: State
@@ -135,10 +135,10 @@ def _build(process: Process, job: Preparation, watch: Stopwatch) -> Ended | None
     if not bring_into_service(process, job, prepared, watch):
         return None
     VectorUnits.forget(process, job.generation_id)
-    Orders.drop_state(process, job.generation_id)
+    CalibrationUnits.drop_state(process, job.generation_id)
     if replaced is not None:
         drop_superseded_state(storage.database, storage.private, replaced)
-        bury(storage.database)
+        delete_ended_generations(storage.database)
     storage.figures.sweep(storage.database)
     destroy_keys(storage.database, storage.keys, storage.guard.witness, process.settings.served_tenants)
     return None
@@ -216,7 +216,9 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
     report = process.storage.figures.keep(job.generation_id, report)
     bare = State(made.weights, made.tensors, made.facts)
     if terms.design is not None:
-        Orders.lay_out(process, job, bare, terms.design.orders, {"report": report, "left_out": begun.left_out})
+        CalibrationUnits.lay_out(
+            process, job, bare, terms.design.orders, {"report": report, "left_out": begun.left_out}
+        )
     prepared = Prepared(bench, terms, begun.examples, bare, report, begun.left_out)
     return _settled(process, job, watch, prepared)
 
@@ -225,11 +227,11 @@ def taken_up(process: Process, job: Preparation, watch: Stopwatch) -> Prepared |
     """Go on with a calibration whose worker was lost, with the orders that are done; None where there is none."""
     with process.storage.database.read() as session:
         generation = generation_of(session, job)
-    kept = Orders.note_of(generation)
+    kept = CalibrationUnits.note_of(generation)
     if kept is None:
         return None
     with watch.phase("load"):
-        orders = Orders.opened(process, generation, job.recipe)
+        orders = CalibrationUnits.opened(process, generation, job.recipe)
     if orders is None:
         return None
     reference = Reference((generation.manifest or {})["reference"])
@@ -254,7 +256,7 @@ def _calibrate(process: Process, job: Preparation) -> bool:
     """Measure the guarantee; False where it gave way to deletions. Raises Refused."""
     with process.storage.database.read() as session:
         generation = generation_of(session, job)
-    orders = Orders.opened(process, generation, job.recipe)
+    orders = CalibrationUnits.opened(process, generation, job.recipe)
     if orders is None:
         raise RuntimeError("the calibration's state was laid out and cannot be opened")
     if not orders.compute_all(job, shown(process.storage.database, job, "calibrate", 0.5, 0.95)):
@@ -326,7 +328,7 @@ def bring_into_service(process: Process, job: Preparation, prepared: Prepared, w
             log.warning("%s", error)
 
 
-def _accuracy_fell(job: Preparation, draft: Draft, leaving: Departure) -> bool:
+def _accuracy_fell(job: Preparation, draft: Draft, leaving: Leaving) -> bool:
     """Return whether a retrain loses more accuracy than the policy allows."""
     before = None if leaving.replaced is None else leaving.replaced.holdout_accuracy
     tolerance = job.policy.max_accuracy_drop
@@ -358,7 +360,7 @@ def _throw_away(storage: Storage, draft: Draft) -> None:
     storage.store.delete(draft.checkpoint.digest)
 
 
-def _draft(storage: Storage, job: Preparation, prepared: Prepared, watch: Stopwatch, leaving: Departure) -> Draft:
+def _draft(storage: Storage, job: Preparation, prepared: Prepared, watch: Stopwatch, leaving: Leaving) -> Draft:
     target = leaving.target
     terms = _terms(job, prepared.terms, target)
     forgotten, retain = Forgotten(prepared.state), prepared.examples
@@ -407,7 +409,7 @@ def _forget(storage: Storage, job: Preparation, prepared: Prepared, target: Targ
         raise Refused("Everyone asked to be forgotten while the model was prepared.", "Register it with other data.")
     bench = prepared.bench
     problem = bench.problem
-    vectors = state.Kept(storage.database, storage.keys, job.generation_id, problem.dimension, problem.device)
+    vectors = state.VectorStore(storage.database, storage.keys, job.generation_id, problem.dimension, problem.device)
     theirs = prepared.examples.only(gone) if needs_forgotten(bench.method) else None
     forget = ForgetSet(frozenset(target.holders), target.positions, theirs, vectors)
     draws = generator(bench.problem.device)
@@ -431,6 +433,6 @@ def clean(process: Process, job: Preparation) -> None:
         for rows in (Membership, StoredVector, HoldoutPerson):
             session.execute(delete(rows).where(rows.generation_id == job.generation_id))
     VectorUnits.forget(process, job.generation_id)
-    Orders.forget(process, job.generation_id)
+    CalibrationUnits.forget(process, job.generation_id)
     process.storage.figures.delete(job.generation_id)
     process.storage.keys.destroy_generation(job.generation_id)

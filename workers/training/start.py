@@ -23,7 +23,7 @@ from expunge.workers.guarantee.choose import (
     require_needs,
     require_vectors_fit,
 )
-from expunge.workers.runtime.model import Bench, build
+from expunge.workers.runtime.model import OpenModel, build
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage import manifest
@@ -58,7 +58,7 @@ class Ended(Enum):
 class Begun:
     """A trained model whose method's state is still to be computed: in ``units``, or by one worker (None)."""
 
-    bench: Bench
+    bench: OpenModel
     guarantee: Guarantee
     examples: Examples
     learned: Learned
@@ -151,7 +151,7 @@ def shown(database: Database, job: Preparation, phase: str, start: float, stop: 
     return show
 
 
-def _learned(storage: Storage, job: Preparation, bench: Bench, examples: Examples) -> Learned:
+def _learned(storage: Storage, job: Preparation, bench: OpenModel, examples: Examples) -> Learned:
     """Train or import; a retrain always trains. A method that trains by itself gets the start. Raises Refused."""
     progress = shown(storage.database, job, "train", 0.05, 0.5)
     if bench.method.trains:
@@ -162,7 +162,7 @@ def _learned(storage: Storage, job: Preparation, bench: Bench, examples: Example
     return (cold if job.retrains else learn)(bench.recipe, problem, examples, progress)
 
 
-def _require_same_recipe(storage: Storage, job: Preparation, bench: Bench) -> None:
+def _require_same_recipe(storage: Storage, job: Preparation, bench: OpenModel) -> None:
     """Raise Refused where the recipe's code is not the one that the served generation was trained with.
 
     Its settings may follow from the data, which a retrain reads again.
@@ -190,7 +190,13 @@ def cold(recipe: Recipe, problem: Problem, examples: Examples, progress: Progres
 
 
 def _units(
-    process: Process, job: Preparation, bench: Bench, examples: Examples, learned: Learned, *, note: Mapping[str, Any]
+    process: Process,
+    job: Preparation,
+    bench: OpenModel,
+    examples: Examples,
+    learned: Learned,
+    *,
+    note: Mapping[str, Any],
 ) -> VectorUnits | None:
     """Add work units where the method's preparation divides and there are enough people."""
     method = bench.method
@@ -210,9 +216,9 @@ def _design(policy: Policy, guarantee: Guarantee, examples: Examples) -> Design 
 def _freeze(
     storage: Storage,
     job: Preparation,
-    bench: Bench,
-    kept: manifest.Digests,
-    everyone: manifest.Digests,
+    bench: OpenModel,
+    kept: manifest.SampleIndex,
+    everyone: manifest.SampleIndex,
 ) -> None:
     """Write the manifest: its summary on the generation, its rows in batches."""
     summary = {

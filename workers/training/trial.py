@@ -22,13 +22,13 @@ from torch import Tensor
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.time import bucket
 from expunge.workers.runtime.fresh import Doubtful, FreshProcesses, Lost, TooLong, Unloadable, temporary_folder
-from expunge.workers.runtime.model import Bench
-from expunge.workers.storage.manifest import Digests
+from expunge.workers.runtime.model import OpenModel
+from expunge.workers.storage.manifest import SampleIndex
 from unlearning.columns import Column
 from unlearning.model.fit import Phase
-from unlearning.model.own_code.own_training import WHOLE, Fitted
 from unlearning.model.parts import samples_read
 from unlearning.model.training import Whole
+from unlearning.model.user_code.own_training import WHOLE, Fitted
 from unlearning.types import Examples, Refused, Tensors, silent
 
 PEOPLE, EACH, SHARE = 8, 32, 0.1
@@ -78,7 +78,7 @@ class Trial:
         return {"trial": {"seconds": seconds, "tried": [*self.tried], "not_tried": [*self.not_tried]}}
 
 
-def tried(settings: Settings, bench: Bench, kept: Digests) -> Trial:
+def tried(settings: Settings, bench: OpenModel, kept: SampleIndex) -> Trial:
     """Try the recipe's training on some of the ``kept`` samples.
 
     A training that fails on a few samples gets a second chance on half of everybody's: only then it is refused.
@@ -113,7 +113,7 @@ def tried(settings: Settings, bench: Bench, kept: Digests) -> Trial:
     return replace(found, seconds=time.monotonic() - started)
 
 
-def _samples(kept: Digests, people: Sequence[str], each: int) -> Tensor:
+def _samples(kept: SampleIndex, people: Sequence[str], each: int) -> Tensor:
     """Return the places of the first samples of these people among ``kept``."""
     left = dict.fromkeys(people, each)
     places = []
@@ -128,9 +128,9 @@ def _samples(kept: Digests, people: Sequence[str], each: int) -> Tensor:
 class Runs:
     """The runs of a trial, which end before ``deadline`` (``time.monotonic``)."""
 
-    bench: Bench
+    bench: OpenModel
     fresh: FreshProcesses
-    kept: Digests
+    kept: SampleIndex
     deadline: float
     share: float
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import new_id
-from expunge.service.queue import Draft, Job, Size, Target
+from expunge.service.queue import Draft, ForgottenCount, Job, Target
 from expunge.workers.guarantee.certify import Certified
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage import private_state as state
@@ -20,7 +20,7 @@ def write_draft(
     job: Job,
     certified: Certified,
     target: Target,
-    size: Size,
+    size: ForgottenCount,
     *,
     evidence: Mapping[str, Json] | None = None,
 ) -> Draft:

@@ -21,20 +21,20 @@ from expunge.service.infra.tables import Version
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.queue import (
     Blocked,
-    Claimed,
+    ClaimedTask,
     Deletions,
+    ForgottenCount,
     Postponed,
     Published,
     Replan,
     Result,
     Selection,
-    Size,
     end_without_version,
     forgotten,
-    note_commit,
     plan,
     points_of,
     publish,
+    record_commit_time,
     served,
     without_numbers,
 )
@@ -46,7 +46,7 @@ from expunge.workers.guarantee.refine import refine
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import facts_of
-from expunge.workers.runtime.model import Bench, Benches, device_of
+from expunge.workers.runtime.model import ModelCache, OpenModel, device_of
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage import manifest
 from expunge.workers.storage import private_state as state
@@ -89,15 +89,15 @@ class Current:
 class Loaded:
     """The opened model, and what the method reads: the secret state, who is forgotten, and who stays or None."""
 
-    bench: Bench
+    bench: OpenModel
     state: State
     forget: ForgetSet
-    retained: manifest.Located | None
+    retained: manifest.FoundSamples | None
 
 
 def update(
-    claim: Deletions, storage: Storage, models: Benches, settings: Settings, watch: Stopwatch
-) -> Mapping[Claimed, Result]:
+    claim: Deletions, storage: Storage, models: ModelCache, settings: Settings, watch: Stopwatch
+) -> Mapping[ClaimedTask, Result]:
     """Carry out a batch of deletions, publish a version where anything is forgotten; return each task's result.
 
     Raises Stale, and RuntimeError where legal holds kept appearing during the computation.
@@ -112,16 +112,16 @@ def update(
 
 
 def _update(
-    claim: Deletions, storage: Storage, models: Benches, settings: Settings, watch: Stopwatch
-) -> Mapping[Claimed, Result]:
+    claim: Deletions, storage: Storage, models: ModelCache, settings: Settings, watch: Stopwatch
+) -> Mapping[ClaimedTask, Result]:
     """Do what ``update`` does, on one selection. Raises Replan too."""
     with watch.phase("load"), storage.database.read() as session:
         current = current_of(session, claim)
         selection = plan(session, claim, atomic=bool(current.manifest["vectors"]))
-    others: dict[Claimed, Result] = dict(selection.empty)
+    others: dict[ClaimedTask, Result] = dict(selection.empty)
     others |= {task: _or_retrain(claim, storage.sealer, why) for task, why in selection.blocked.items()}
 
-    def end(stopped: Result | None = None, budget_cost: int = 0) -> Mapping[Claimed, Result]:
+    def end(stopped: Result | None = None, budget_cost: int = 0) -> Mapping[ClaimedTask, Result]:
         results = others | ({} if stopped is None else dict.fromkeys(selection.forget, stopped))
         end_without_version(storage.database, storage.journal, claim, results, budget_cost)
         return results
@@ -139,7 +139,7 @@ def _update(
             facts = {"withheld": Reason.ACCURACY_DROP, "budget_cost": cost, **points_of(claim.policy)}
             return end(Blocked(Reason.ACCURACY_DROP, facts), cost)
         with watch.phase("store"):
-            draft = write_draft(storage, claim, certified, target, Size(len(target.positions), target.people))
+            draft = write_draft(storage, claim, certified, target, ForgottenCount(len(target.positions), target.people))
         draft, secret = replace(draft, seconds=dict(watch.seconds)), certified.state
         del computed, certified  # the published weights are on the disk by now
         results = others | {task: Published(len(positions)) for task, positions in selection.forget.items()}
@@ -147,7 +147,7 @@ def _update(
         retry(partial(publish, storage.database, storage.journal, claim, draft, results))
     except Overspent:
         return end(_or_retrain(claim, storage.sealer, Blocked(Reason.BUDGET_EXHAUSTED)))
-    note_commit(storage.database, claim, draft, time.perf_counter() - start)
+    record_commit_time(storage.database, claim, draft, time.perf_counter() - start)
     drop_superseded_state(storage.database, storage.private, current.version.id)
     storage.figures.sweep(storage.database)
     destroy_keys(storage.database, storage.keys, storage.guard.witness, settings.served_tenants)
@@ -183,10 +183,10 @@ def compute(
     selection: Selection,
     *,
     storage: Storage,
-    models: Benches,
+    models: ModelCache,
     settings: Settings,
     watch: Stopwatch,
-) -> tuple[Certified, manifest.Located | None] | Blocked:
+) -> tuple[Certified, manifest.FoundSamples | None] | Blocked:
     """Load, forget, refine, certify; return the retained samples too where they were read.
 
     An update that does not fit the budget is not begun; the transaction that publishes decides in the end.
@@ -207,7 +207,7 @@ def compute(
             result = bench.method.forget(bench.problem, loaded.state, loaded.forget, retain, draws)
             del loaded  # the state of a large model does not fit into memory together with its noise
             result = refine(bench, terms, result, retain)
-            size = Size(len(target.positions), target.people, len(target.holders))
+            size = ForgottenCount(len(target.positions), target.people, len(target.holders))
             certified = certify(bench, terms, result, retain, size)
         except VectorsMissing as error:
             return Blocked(Reason.NEEDS_RETRAIN, {"cause": Cause.VECTORS_MISSING, "missing": error.count})
@@ -218,7 +218,13 @@ def compute(
 
 
 def load(
-    claim: Deletions, current: Current, selection: Selection, *, storage: Storage, models: Benches, settings: Settings
+    claim: Deletions,
+    current: Current,
+    selection: Selection,
+    *,
+    storage: Storage,
+    models: ModelCache,
+    settings: Settings,
 ) -> Loaded | Blocked:
     """Load what the method reads. An update never starts from bytes that are not the current version's."""
     try:
@@ -240,11 +246,11 @@ def load(
     if retained is not None and len(retained.examples) == 0:
         return Blocked(Reason.NO_DATA_LEFT)
     numbers, target = int(current.manifest["vectors"]), selection.target
-    vectors = state.Kept(storage.database, storage.keys, claim.generation_id, numbers, device)
+    vectors = state.VectorStore(storage.database, storage.keys, claim.generation_id, numbers, device)
     return Loaded(bench, secret, ForgetSet(frozenset(target.holders), target.positions, theirs, vectors), retained)
 
 
-def _changed(claim: Deletions, current: Current, bench: Bench, settings: Settings) -> Blocked | None:
+def _changed(claim: Deletions, current: Current, bench: OpenModel, settings: Settings) -> Blocked | None:
     """Return in what the opened model, or this machine, is not the registered one; None where nothing is."""
     frozen = current.manifest
     parts = [asdict(part) for part in bench.parts if part.kind != REFERENCE or part.public]
@@ -265,7 +271,7 @@ def _other_recipe(claim: Deletions, settings: Settings, code: bool) -> Blocked:
     return Blocked(Reason.RECIPE_CHANGED, {"file": file} if code else {})
 
 
-def _secret(current: Current, storage: Storage, models: Benches, device: torch.device) -> State | Blocked:
+def _secret(current: Current, storage: Storage, models: ModelCache, device: torch.device) -> State | Blocked:
     kept, digest = models.state_of(current.version.state), current.version.state
     if kept is not None:
         return kept
@@ -281,12 +287,12 @@ def _samples(
     claim: Deletions,
     current: Current,
     selection: Selection,
-    bench: Bench,
+    bench: OpenModel,
     *,
     storage: Storage,
-    models: Benches,
+    models: ModelCache,
     settings: Settings,
-) -> tuple[Examples | None, manifest.Located | None] | Blocked:
+) -> tuple[Examples | None, manifest.FoundSamples | None] | Blocked:
     """Return the forgotten and the retained samples; None where they are not needed.
 
     They are those that the last update left in this process, or the recipe's. What was left is compared with the
@@ -326,7 +332,7 @@ def _found_again(
     settings: Settings,
     wants_forgotten: bool,
     wants_retained: bool,
-) -> tuple[Examples | None, manifest.Located | None] | Blocked:
+) -> tuple[Examples | None, manifest.FoundSamples | None] | Blocked:
     """Find the forgotten and the retained samples in the recipe's, each by its digests."""
     with storage.database.read() as session:
         places = manifest.places(session, claim.generation_id)
@@ -346,7 +352,7 @@ def _lacking(changed: manifest.Changed) -> Blocked:
     return Blocked(Reason.SAMPLES_CHANGED, {"lacking": changed.missing + changed.changed, **asdict(changed)})
 
 
-def _recipe_samples(claim: Deletions, bench: Bench, settings: Settings) -> Samples | Blocked:
+def _recipe_samples(claim: Deletions, bench: OpenModel, settings: Settings) -> Samples | Blocked:
     """Run the recipe for its samples. A setting that it computes from its data must be that of the opened model.
 
     Raises Refused.

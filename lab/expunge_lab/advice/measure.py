@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch.func import grad, vmap
 
-from expunge.service.queue import Size
+from expunge.service.queue import ForgottenCount
 from expunge.workers.guarantee.certify import Terms, certify, published_of, require_certified
 from expunge.workers.guarantee.choose import (
     design_of,
@@ -30,7 +30,7 @@ from expunge.workers.guarantee.dry_run import establish
 from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from expunge.workers.guarantee.refine import refine
 from expunge.workers.guarantee.register import reference_of, terms_of
-from expunge.workers.runtime.model import Bench, opened
+from expunge.workers.runtime.model import OpenModel, opened
 from expunge.workers.runtime.recipes import Loaded
 from expunge_lab.advice.choice import Offer
 from expunge_lab.advice.growth import Point, scaled
@@ -118,7 +118,7 @@ class _Trainings:
     """The plain trainings on parts of the people, each made once for all methods. ``learned``: by number of people."""
 
     scene: Scene
-    bench: Bench
+    bench: OpenModel
     learned: dict[int, tuple[Learned, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -180,7 +180,7 @@ def measure(
         raise OutOfTime(f"Training on {fewest} people takes more than {TRAINING_PART * seconds:.3g} s.") from None
     again = scene.loaded.recipe.weights is None or scene.loaded.recipe.train is not None
     offers: dict[str, Offer] = {}
-    able: list[tuple[int, str, Bench, Guarantee]] = []
+    able: list[tuple[int, str, OpenModel, Guarantee]] = []
     for name in names:
         try:
             bench, guarantee = _checked(scene, name)
@@ -212,7 +212,7 @@ def _policy_of(scene: Scene, name: str) -> Policy:
     return replace(scene.policy, method=name, options=scene.options.get(name, {}), fallback=Fallback.HOLD)
 
 
-def _checked(scene: Scene, name: str) -> tuple[Bench, Guarantee]:
+def _checked(scene: Scene, name: str) -> tuple[OpenModel, Guarantee]:
     """Return the opened model and its guarantee, by the checks of a registration. Raises Refused, RecipeError."""
     policy = _policy_of(scene, name)
     bench = opened(scene.loaded, policy, scene.device)
@@ -225,7 +225,7 @@ def _checked(scene: Scene, name: str) -> tuple[Bench, Guarantee]:
     return bench, guarantee
 
 
-def _offer(trainings: _Trainings, bench: Bench, guarantee: Guarantee, seconds: float, limit: Limit) -> Offer:
+def _offer(trainings: _Trainings, bench: OpenModel, guarantee: Guarantee, seconds: float, limit: Limit) -> Offer:
     """Try one method on more and more people for so many seconds; the largest trial that ended decides."""
     end, everyone, growth = time.perf_counter() + seconds, len(trainings.order), bench.method.growth(bench.problem)
     steps: list[_Step] = []
@@ -258,7 +258,7 @@ def _offer(trainings: _Trainings, bench: Bench, guarantee: Guarantee, seconds: f
     return _scaled_up(trainings, bench, guarantee, steps)
 
 
-def _scaled_up(trainings: _Trainings, bench: Bench, guarantee: Guarantee, steps: Sequence[_Step]) -> Offer:
+def _scaled_up(trainings: _Trainings, bench: OpenModel, guarantee: Guarantee, steps: Sequence[_Step]) -> Offer:
     scene, method, everyone = trainings.scene, bench.method, len(trainings.order)
     training = scaled(trainings.points, 1.0)
     made = scaled([(step.people / everyone, step.made) for step in steps], 1.0, method.growth(bench.problem))
@@ -283,7 +283,7 @@ def _scaled_up(trainings: _Trainings, bench: Bench, guarantee: Guarantee, steps:
     )
 
 
-def _step(trainings: _Trainings, bench: Bench, guarantee: Guarantee, count: int, progress: Progress) -> _Step:
+def _step(trainings: _Trainings, bench: OpenModel, guarantee: Guarantee, count: int, progress: Progress) -> _Step:
     """Prepare the method on ``count`` people and forget two. Raises Refused, RecipeError, OutOfTime."""
     method, problem = bench.method, bench.problem
     examples, (learned, _) = trainings.of(count), trainings.learned[count]
@@ -305,7 +305,9 @@ def _step(trainings: _Trainings, bench: Bench, guarantee: Guarantee, count: int,
     return _Step(count, made, update, time.perf_counter() - start, accuracy, fixed, rows / count)
 
 
-def _update(bench: Bench, terms: Terms, state: State, examples: Examples, people: Sequence[str]) -> tuple[float, float]:
+def _update(
+    bench: OpenModel, terms: Terms, state: State, examples: Examples, people: Sequence[str]
+) -> tuple[float, float]:
     """Forget, refine, certify: return the mean seconds, and the mean share of the training that was repeated.
 
     Of ``people``, those are forgotten, each alone, who repeat the least.
@@ -321,7 +323,7 @@ def _update(bench: Bench, terms: Terms, state: State, examples: Examples, people
     for _, forget in chosen:
         retain = left_by(examples, forget)
         forgotten = release(method, problem, state, forget, retain, generator=generator(problem.device))
-        refined, size = refine(bench, terms, forgotten, retain), Size(len(forget.positions), 1, 1)
+        refined, size = refine(bench, terms, forgotten, retain), ForgottenCount(len(forget.positions), 1, 1)
         require_certified(certify(bench, terms, refined, retain, size))
     seconds = time.perf_counter() - start
     return seconds / len(chosen), sum(share for share, _ in chosen) / len(chosen)

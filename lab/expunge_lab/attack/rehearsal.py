@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from expunge.service.queue import Size
+from expunge.service.queue import ForgottenCount
 from expunge.workers.guarantee.certify import Certified, Terms, certify, require_certified
 from expunge.workers.guarantee.choose import guarantee_of
 from expunge.workers.guarantee.dry_run import establish
 from expunge.workers.guarantee.needs import generator
 from expunge.workers.guarantee.refine import refine
 from expunge.workers.guarantee.register import reference_of, terms_of
-from expunge.workers.runtime.model import Bench
+from expunge.workers.runtime.model import OpenModel
 from expunge.workers.storage import checkpoint_format as codec
 from expunge_lab.experiment.two_worlds import Worlds
 from unlearning.accounting.certificate import Claim, Guarantee
@@ -36,11 +36,11 @@ class Update:
     """One update before its noise is drawn. ``retrained`` (d,) float64 never had who left, and was computed to within
     ``unsure``; ``terms`` are those before the update."""
 
-    bench: Bench
+    bench: OpenModel
     terms: Terms
     forgotten: Forgotten
     retain: Examples
-    size: Size
+    size: ForgottenCount
     retrained: Tensor
     unsure: float
     claim: Claim
@@ -69,14 +69,14 @@ class Update:
 class Prepared:
     """A model with canaries, trained and registered in memory."""
 
-    bench: Bench
+    bench: OpenModel
     terms: Terms
     examples: Examples
     state: State
     policy: Policy
 
 
-def prepare(bench: Bench, policy: Policy) -> Prepared:
+def prepare(bench: OpenModel, policy: Policy) -> Prepared:
     """Train, prepare the method and fix the terms, as registration does.
 
     Raises:
@@ -111,7 +111,7 @@ def _updates(made: Prepared, people: Sequence[str], progress: Callable[[], None]
         draws = generator(torch.device(bench.problem.device))
         forgotten = release(bench.method, bench.problem, state, forget, left, generator=draws)
         forgotten = refine(bench, terms, forgotten, left)
-        size = Size(len(forget.positions), 1, 1)
+        size = ForgottenCount(len(forget.positions), 1, 1)
         certified = require_certified(certify(bench, terms, forgotten, left, size))
         yield Update(bench, terms, forgotten, left, size, *_retrained(made, left), certified.claim)
         progress()

@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from expunge.service.api.console.forms import Fields, Form, field, filled
 from expunge.service.api.console.render import PageRoute
-from expunge.service.api.console.visit import Visit, Visitor
+from expunge.service.api.console.visit import PageContext, Visitor
 from expunge.service.api.console.words import span
 from expunge.service.api.dependencies import require_scopes_of
 from expunge.service.api.problems import ApiProblem, not_found
@@ -64,7 +64,7 @@ def _value(name: str, text: str) -> str | int | float | None:
         raise ApiProblem(422, "form_incomplete", f"{name} is a number. Nothing was changed.") from None
 
 
-def _cost(visit: Visit, name: str) -> str:
+def _cost(visit: PageContext, name: str) -> str:
     """Write what a retrain takes and what it serves."""
     with visit.service.database.read() as session:
         row = model_row(session, find_model(session, visit.caller.tenant_id, name))
@@ -95,7 +95,7 @@ class Act:
     route: Callable[..., Any]
     back: str
     done: str
-    warning: str | Callable[[Visit, str], str] = ""
+    warning: str | Callable[[PageContext, str], str] = ""
     body: Callable[[Fields], BaseModel] | None = None
 
 

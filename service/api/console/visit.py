@@ -39,7 +39,7 @@ SAID, MADE = "expunge_said", "expunge_made"
 
 
 @dataclass(frozen=True)
-class Visit:
+class PageContext:
     """One look at the page, at what service. ``cookie`` is its session's, ``token`` what its forms must carry."""
 
     request: Request
@@ -132,13 +132,13 @@ class Visit:
         return answer
 
 
-def visiting(request: Request, service: Running) -> Visit:
+def visiting(request: Request, service: Running) -> PageContext:
     """Return the visit. Raises ApiProblem (401) where there is no session, or it is over."""
     caller = session_of(service, request)
     if caller is None:
         raise ApiProblem(401, "login_needed", "Log in first.")
     cookie = read_cookie(request, service.over_tls(request)) or ""
-    return Visit(request, service, caller, cookie, form_token(service.session_key, cookie))
+    return PageContext(request, service, caller, cookie, form_token(service.session_key, cookie))
 
 
-Visitor = Annotated[Visit, Depends(visiting)]
+Visitor = Annotated[PageContext, Depends(visiting)]

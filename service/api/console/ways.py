@@ -34,7 +34,7 @@ _LINKS = (
 
 
 @dataclass(frozen=True)
-class Way:
+class NextStep:
     """A step on the page: a button that posts ``fields`` to ``address``, or a link to it.
 
     ``command`` is for those who rather type it, and the only way where the page has no place for the step.
@@ -48,7 +48,7 @@ class Way:
     command: str
 
 
-def ways(steps: Iterable[ActionView], caller: Caller) -> list[Way]:
+def ways(steps: Iterable[ActionView], caller: Caller) -> list[NextStep]:
     """Return the steps that this caller may take, each once, in their order."""
     found = {
         step.command: _way(step) for step in steps if all(caller.scopes.intersection(group) for group in step.scopes)
@@ -56,7 +56,7 @@ def ways(steps: Iterable[ActionView], caller: Caller) -> list[Way]:
     return list(found.values())
 
 
-def _way(step: ActionView) -> Way:
+def _way(step: ActionView) -> NextStep:
     for method, pattern, act, argument, label in _ACTS:
         match = re.fullmatch(pattern, step.path)
         if method == step.method and match is not None:
@@ -64,19 +64,19 @@ def _way(step: ActionView) -> Way:
             return (
                 _button(step, label.format(match[1]), fields)
                 if method == "PATCH"
-                else Way(step.verb, label.format(match[1]), "/console/act", True, fields, step.command)
+                else NextStep(step.verb, label.format(match[1]), "/console/act", True, fields, step.command)
             )
     for method, pattern, address, label in _LINKS:
         match = re.fullmatch(pattern, step.path)
         if method == step.method and match is not None:
-            return Way(step.verb, label.format(match[1]), address.format(match[1]), False, (), step.command)
-    return Way(step.verb, step.verb, "", False, (), step.command)
+            return NextStep(step.verb, label.format(match[1]), address.format(match[1]), False, (), step.command)
+    return NextStep(step.verb, step.verb, "", False, (), step.command)
 
 
-def _button(step: ActionView, label: str, fields: tuple[tuple[str, str], ...]) -> Way:
+def _button(step: ActionView, label: str, fields: tuple[tuple[str, str], ...]) -> NextStep:
     """Return the way of a policy's new value. One that is the person's choice is chosen on the model's page."""
     values = tuple((name, str(value)) for name, value in (step.body or {}).items())
     if any(value.isupper() for _, value in values):
-        return Way(step.verb, label, f"/console/models/{dict(fields)['name']}#policy", False, (), step.command)
+        return NextStep(step.verb, label, f"/console/models/{dict(fields)['name']}#policy", False, (), step.command)
     said = ", ".join(f"{name} to {value}" for name, value in values)
-    return Way(step.verb, f"{label}: {said}", "/console/act", True, fields + values, step.command)
+    return NextStep(step.verb, f"{label}: {said}", "/console/act", True, fields + values, step.command)

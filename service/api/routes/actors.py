@@ -8,14 +8,14 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from expunge.service.access.api_keys import Caller, Scope, find_actor, list_actors, name_actor
-from expunge.service.api.dependencies import Running, holding, problems
+from expunge.service.api.dependencies import Running, problems, require_scope
 from expunge.service.api.http.pagination import Listed
 from expunge.service.api.problems import not_found
 from expunge.service.api.types import RequestId
 from expunge.service.api.views.keys import ActorView, actor_view
 
 router = APIRouter(tags=["actors"])
-Admin = Annotated[Caller, Depends(holding(Scope.KEYS_ADMIN))]
+Admin = Annotated[Caller, Depends(require_scope(Scope.KEYS_ADMIN))]
 ActorsName = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f]+$")]
 
 

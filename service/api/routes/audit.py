@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.api.dependencies import Running, holding, problems
+from expunge.service.api.dependencies import Running, problems, require_scope
 from expunge.service.api.http.pagination import Limit, NumberCursor, Page, after_page
 from expunge.service.api.problems import ApiProblem
 from expunge.service.api.types import LARGEST_NUMBER
@@ -25,7 +25,7 @@ from expunge.service.audit import merkle
 from expunge.service.audit.log import nodes
 
 router = APIRouter(tags=["audit log"])
-Reader = Annotated[Caller, Depends(holding(Scope.AUDIT_READ))]
+Reader = Annotated[Caller, Depends(require_scope(Scope.AUDIT_READ))]
 LeafHash = Annotated[str, Query(pattern=r"^([0-9a-f]{64}|0|[1-9][0-9]{0,17})$", description="an index or a leaf hash")]
 
 

@@ -13,13 +13,13 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
 from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.api.dependencies import Running, Service, in_force, problems, watching
+from expunge.service.api.dependencies import Running, Service, in_force, problems, require_stream
 from expunge.service.audit import feed as events
 from expunge.service.infra.db import Busy
 
 router = APIRouter(tags=["events"])
 _ROOMS = {Scope.DELETIONS_READ: "request", Scope.MODELS_READ: "version"}
-Follower = Annotated[Caller, Depends(watching(*_ROOMS))]
+Follower = Annotated[Caller, Depends(require_stream(*_ROOMS))]
 _POLL_SECONDS = 1.0
 _SILENCE_SECONDS = 15.0
 _STREAM: dict[int | str, dict[str, Any]] = {

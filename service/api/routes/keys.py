@@ -19,7 +19,7 @@ from expunge.service.access.api_keys import (
     successor_ends,
 )
 from expunge.service.access.roles import SCOPES, KeyRole
-from expunge.service.api.dependencies import Running, holding, problems
+from expunge.service.api.dependencies import Running, problems, require_scope
 from expunge.service.api.http.pagination import Listed
 from expunge.service.api.openapi import answer
 from expunge.service.api.problems import ApiProblem
@@ -29,7 +29,7 @@ from expunge.service.infra.db import now
 from expunge.service.infra.time import SECOND, moment, rfc_3339
 
 router = APIRouter(tags=["keys"])
-Admin = Annotated[Caller, Depends(holding(Scope.KEYS_ADMIN))]
+Admin = Annotated[Caller, Depends(require_scope(Scope.KEYS_ADMIN))]
 Label = Annotated[str, StringConstraints(max_length=120, pattern=r"^[^\x00-\x1f]*$")]
 _PATH = "/v1/keys"
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.api.dependencies import Running, holding, problems
+from expunge.service.api.dependencies import Running, problems, require_scope
 from expunge.service.api.http.etag import IfMatch, changed, require
 from expunge.service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, after_page, place_of
 from expunge.service.api.openapi import answer
@@ -27,10 +27,18 @@ from expunge.service.api.views.webhooks import (
     find_endpoint,
     locked_delivery,
 )
-from expunge.service.requests.webhooks import ABOUT_REQUESTS, SUBSCRIBED, News, add_endpoint, disable, replay, send_test
+from expunge.service.requests.webhooks import (
+    ABOUT_REQUESTS,
+    SUBSCRIBED,
+    WebhookEvent,
+    add_endpoint,
+    disable,
+    replay,
+    send_test,
+)
 
 router = APIRouter(tags=["webhooks"])
-Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
+Admin = Annotated[Caller, Depends(require_scope(Scope.MODELS_ADMIN))]
 DeliveryId = Annotated[str, Path(pattern=r"^msg_[0-9a-f]{32}$")]
 _PATH = "/v1/webhooks"
 
@@ -59,7 +67,7 @@ def _is_plain_and_local(parts: SplitResult) -> bool:
         return False
 
 
-def _check_kinds(kinds: Sequence[News], caller: Caller) -> None:
+def _check_kinds(kinds: Sequence[WebhookEvent], caller: Caller) -> None:
     """Check that the caller may read what the endpoint is to be sent. Raises ApiProblem (403)."""
     hidden = sorted(ABOUT_REQUESTS.intersection(kinds))
     if hidden and Scope.DELETIONS_READ not in caller.scopes:
@@ -74,7 +82,7 @@ class EndpointOrder(BaseModel):
     )
 
     url: Annotated[str, StringConstraints(max_length=2048, pattern=r"^https?://[\x21-\x7e]+$")]
-    kinds: list[News] = Field(
+    kinds: list[WebhookEvent] = Field(
         default_factory=lambda: [*SUBSCRIBED],
         min_length=1,
         max_length=20,

@@ -34,18 +34,18 @@ _PHASES = {"unlearn": "forget, refine and certify", "store": "write"}
 
 
 @dataclass(frozen=True)
-class Happening:
+class TimelineEntry:
     at: int
     kind: str
     detail: str
     log_index: int | None
 
 
-def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
+def timeline(session: Session, request: DeletionRequest) -> list[TimelineEntry]:
     """Return a request's history, oldest first: log entries, the updates that served it, the certificate."""
     entries = select(AuditEntry).where(AuditEntry.request_id == request.id, AuditEntry.tenant_id == request.tenant_id)
     logged = entries.where(AuditEntry.kind != "certificate.issued")  # its certificate is there itself
-    found = [Happening(entry.created_at, entry.kind, "", entry.log_index) for entry in session.scalars(logged)]
+    found = [TimelineEntry(entry.created_at, entry.kind, "", entry.log_index) for entry in session.scalars(logged)]
     updates = (
         select(Model.name, Version.number, Version.published_at, Task.method, Task.samples)
         .join(Task, Task.version_id == Version.id)
@@ -54,11 +54,11 @@ def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
     )
     for name, number, at, method, samples in session.execute(updates):
         detail = f"version {number} of {name}: {samples} samples forgotten by {method}"
-        found.append(Happening(at, "version.published", detail, None))
+        found.append(TimelineEntry(at, "version.published", detail, None))
     issued = select(Certificate.issued_at).where(
         Certificate.request_id == request.id, Certificate.issued_at.is_not(None)
     )
-    found += [Happening(at or 0, "certificate.issued", "", None) for at in session.scalars(issued)]
+    found += [TimelineEntry(at or 0, "certificate.issued", "", None) for at in session.scalars(issued)]
     return sorted(found, key=lambda each: (each.at, _ORDER.get(each.kind, 1)))
 
 

@@ -48,7 +48,7 @@ from expunge.service.infra.tables import (
     WorkUnit,
 )
 from expunge.service.infra.time import ALIVE_SECONDS, BUCKETS, SECOND
-from expunge.service.models.tallies import (
+from expunge.service.models.counters import (
     BEYOND,
     ENTRIES,
     INTAKE,

@@ -15,7 +15,7 @@ from expunge.service.api.types import FreeText, Moment
 from expunge.service.infra.tables import DeletionRequest, Model, Task, Version
 from expunge.service.infra.time import day_and_time
 from expunge.service.models.consumers import standing
-from expunge.service.models.expected import expected
+from expunge.service.models.eta import expected
 from expunge.service.requests.intake import Accepted
 from expunge.service.requests.reasons import Reason, Role, explain, reason_of
 from expunge.service.requests.states import Status, Suppress, awaits_decision

@@ -13,7 +13,7 @@ from expunge.service.api.http.pagination import Page
 from expunge.service.api.problems import not_found
 from expunge.service.api.types import Moment
 from expunge.service.infra.tables import WebhookDelivery, WebhookEndpoint
-from expunge.service.requests.webhooks import MAX_ATTEMPTS, DeliveryOutcome, News, public_key
+from expunge.service.requests.webhooks import MAX_ATTEMPTS, DeliveryOutcome, WebhookEvent, public_key
 
 
 class DeliveryView(BaseModel):
@@ -33,7 +33,7 @@ class DeliveryView(BaseModel):
 class EndpointView(BaseModel):
     id: str
     url: str
-    kinds: list[News]
+    kinds: list[WebhookEvent]
     public_key: str = Field(description="whpk_...: verifies the v1a signatures")
     created_at: Moment
     disabled_at: Moment | None
@@ -95,7 +95,7 @@ def endpoint_view(session_key: bytes, endpoint: WebhookEndpoint) -> EndpointView
     return EndpointView(
         id=endpoint.id,
         url=endpoint.url,
-        kinds=[News(kind) for kind in endpoint.kinds],
+        kinds=[WebhookEvent(kind) for kind in endpoint.kinds],
         public_key=public_key(session_key, endpoint),
         created_at=endpoint.created_at,
         disabled_at=endpoint.disabled_at,

@@ -146,7 +146,7 @@ class Lease(Record):
 
 
 class ClaimedPlace(Record):
-    """A place outside the database that this installation has claimed (``expunge.service.access.installation``)."""
+    """A place outside the database that this installation has claimed (``expunge.service.access.store_identity``)."""
 
     __tablename__ = "places"
     name: Mapped[str] = mapped_column(String(200), primary_key=True)

@@ -262,7 +262,7 @@ class Tally(Record):
 
     __tablename__ = "tallies"
     name: Mapped[str] = mapped_column(String(16), primary_key=True)
-    """what is counted: see expunge.service.models.tallies"""
+    """what is counted: see expunge.service.models.counters"""
     model_id: Mapped[str] = mapped_column(Id, primary_key=True)
     """empty: of no model"""
     method: Mapped[str] = mapped_column(String(32), primary_key=True)

@@ -19,8 +19,8 @@ from unlearning.methods.shards.ensemble import EnsembleOf
 from unlearning.methods.shards.head import answers_of, fit_head
 from unlearning.model.fit import PHASES, REUSED, JoinOrder, checkpoints_of, with_checkpoints, within
 from unlearning.model.method import Method
-from unlearning.model.own_code.own_training import Fitted, seed_of
 from unlearning.model.problem import Problem
+from unlearning.model.user_code.own_training import Fitted, seed_of
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Progress, Refused, State, retained, silent
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unlearning.methods.shards.ensemble import averaging
-from unlearning.model.own_code.own_training import Fitted
 from unlearning.model.problem import Problem
+from unlearning.model.user_code.own_training import Fitted
 from unlearning.types import Examples, Progress, Refused, silent
 
 RIDGE = 1e-2

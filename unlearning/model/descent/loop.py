@@ -19,8 +19,8 @@ from unlearning.model.descent.draws import below, keys_of, uniform
 from unlearning.model.descent.ingredients import Ingredient
 from unlearning.model.descent.keyed import Keyed
 from unlearning.model.descent.plan import Steps, denominator_of
-from unlearning.model.own_code.own_training import Fitted, packed, unpacked
 from unlearning.model.problem import Problem, build
+from unlearning.model.user_code.own_training import Fitted, packed, unpacked
 from unlearning.settings import SGD
 from unlearning.types import Examples, Progress, RecipeError, silent
 

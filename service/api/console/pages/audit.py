@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 
 from expunge.service.access.api_keys import Scope
 from expunge.service.api.console.render import HEADERS, PageRoute
-from expunge.service.api.console.visit import Visit, Visitor
+from expunge.service.api.console.visit import PageContext, Visitor
 from expunge.service.api.http.pagination import NumberCursor
 from expunge.service.api.routes import audit
 from expunge.service.api.types import LARGEST_NUMBER
@@ -78,7 +78,7 @@ def show(index: Annotated[int, Path(ge=0, le=LARGEST_NUMBER)], visit: Visitor) -
     return visit.page("audit_entry.html", entry=entry, text=text, proof=proof, fault=fault)
 
 
-def _fault_of(visit: Visit, proof: InclusionView, body: str) -> str:
+def _fault_of(visit: PageContext, proof: InclusionView, body: str) -> str:
     """Return why the proof does not lead from the entry's text to the signed head; empty: it does."""
     try:
         head = Signer.of(visit.service.settings).verifier.checkpoint(proof.checkpoint)
@@ -90,7 +90,7 @@ def _fault_of(visit: Visit, proof: InclusionView, body: str) -> str:
     return "The entry's text and its proof do not lead to the signed head: the entry was edited or moved."
 
 
-def _lines(visit: Visit, head: str) -> Iterator[str]:
+def _lines(visit: PageContext, head: str) -> Iterator[str]:
     cursor: str | None = None
     while True:
         some: Any = visit.call(audit.index, cursor=cursor, limit=200)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 
 from expunge.service.access.api_keys import Scope
 from expunge.service.api.console.render import HEADERS, PageRoute
-from expunge.service.api.console.visit import Visit, Visitor
+from expunge.service.api.console.visit import PageContext, Visitor
 from expunge.service.api.problems import ApiProblem
 from expunge.service.api.types import RequestId
 from expunge.service.api.views.history import certificate_of, letter_facts
@@ -62,7 +62,7 @@ def certificate_file(request_id: RequestId, visit: Visitor) -> Response:
     return Response(_envelope(visit, request_id)[0], headers=headers, media_type="application/json")
 
 
-def _verified(visit: Visit, envelope: str) -> tuple[dict[str, Any] | None, str]:
+def _verified(visit: PageContext, envelope: str) -> tuple[dict[str, Any] | None, str]:
     """Return the certificate's statement, or None and why it does not verify."""
     try:
         with visit.service.database.read() as session:
@@ -72,7 +72,7 @@ def _verified(visit: Visit, envelope: str) -> tuple[dict[str, Any] | None, str]:
         return None, str(error)
 
 
-def _envelope(visit: Visit, request_id: str) -> tuple[str, str | None]:
+def _envelope(visit: PageContext, request_id: str) -> tuple[str, str | None]:
     """Return the request's certificate, and its case, which only readers of the request see: it is not signed."""
     visit.need(Scope.DELETIONS_READ)
     with visit.service.database.read() as session:

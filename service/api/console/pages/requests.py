@@ -15,7 +15,7 @@ from expunge.service.access.api_keys import Scope
 from expunge.service.api.console.acts import ACTS
 from expunge.service.api.console.forms import Form, field
 from expunge.service.api.console.render import HEADERS, PageRoute
-from expunge.service.api.console.visit import Visit, Visitor
+from expunge.service.api.console.visit import PageContext, Visitor
 from expunge.service.api.problems import ApiProblem, not_found
 from expunge.service.api.views.log import taken_in_by
 from expunge.service.api.views.models import model_names
@@ -75,7 +75,7 @@ def decide(visit: Visitor, fields: Form) -> Response:
     return visit.page("bulk.html", label=action.label, outcomes=[(each, _decided(visit, name, each)) for each in ids])
 
 
-def _decided(visit: Visit, name: str, request_id: str) -> str:
+def _decided(visit: PageContext, name: str, request_id: str) -> str:
     """Carry out the action for one request; return why it was not done, or an empty text."""
     try:
         visit.call(ACTS[name].route, request_id=request_id)
@@ -93,7 +93,7 @@ def _one(text: str) -> Response:
     return RedirectResponse(f"/console/requests/{wanted}", 303, HEADERS)
 
 
-def _lines(visit: Visit, chosen: ListFilter) -> Iterator[str]:
+def _lines(visit: PageContext, chosen: ListFilter) -> Iterator[str]:
     yield _line(_COLUMNS)
     with visit.service.database.read() as session:
         for some in all_of(session, chosen, visit.caller.tenant_id, now(session)):

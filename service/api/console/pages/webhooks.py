@@ -10,14 +10,14 @@ from expunge.service.api.console.visit import Visitor
 from expunge.service.api.http.pagination import MomentCursor
 from expunge.service.api.routes import webhooks
 from expunge.service.api.types import RequestId
-from expunge.service.requests.webhooks import News
+from expunge.service.requests.webhooks import WebhookEvent
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
 @router.get("/console/webhooks")
 def index(visit: Visitor) -> Response:
-    return visit.page("webhooks.html", endpoints=visit.call(webhooks.index).data, kinds=list(News))
+    return visit.page("webhooks.html", endpoints=visit.call(webhooks.index).data, kinds=list(WebhookEvent))
 
 
 @router.post("/console/webhooks")

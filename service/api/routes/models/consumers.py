@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
 
 from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.api.dependencies import Running, holding, problems
+from expunge.service.api.dependencies import Running, problems, require_scope
 from expunge.service.api.http.pagination import Listed
 from expunge.service.api.problems import ApiProblem
 from expunge.service.api.types import LARGEST_NUMBER, WHOLE, ModelName
@@ -18,9 +18,9 @@ from expunge.service.api.views.versions import find_version
 from expunge.service.models.consumers import leave, report
 
 router = APIRouter(tags=["consumers"])
-Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
-Downloader = Annotated[Caller, Depends(holding(Scope.CHECKPOINTS_READ))]
-Reader = Annotated[Caller, Depends(holding(Scope.MODELS_READ))]
+Admin = Annotated[Caller, Depends(require_scope(Scope.MODELS_ADMIN))]
+Downloader = Annotated[Caller, Depends(require_scope(Scope.CHECKPOINTS_READ))]
+Reader = Annotated[Caller, Depends(require_scope(Scope.MODELS_READ))]
 _PATH = "/v1/models/{name}/consumers"
 
 

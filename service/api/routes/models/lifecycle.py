@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from expunge.service.access.api_keys import Caller, Scope
 from expunge.service.access.four_eyes import Act
-from expunge.service.api.dependencies import Running, agreed, awaits_another, holding, problems
+from expunge.service.api.dependencies import Running, agreed, awaits_another, problems, require_scope
 from expunge.service.api.http.etag import IfMatch, changed, require
 from expunge.service.api.openapi import answer
 from expunge.service.api.types import WHOLE, ModelName
@@ -18,7 +18,7 @@ from expunge.service.models.policy import change_policy, require_changeable
 from expunge.service.models.retire import SERVED, retire
 
 router = APIRouter(tags=["models"])
-Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
+Admin = Annotated[Caller, Depends(require_scope(Scope.MODELS_ADMIN))]
 _MODEL = "/v1/models/{name}"
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 _Seconds = Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE]

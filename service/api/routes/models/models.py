@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StringConstraints, model_validator
 
 from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.api.dependencies import Running, holding, problems, reading
+from expunge.service.api.dependencies import Running, problems, reading, require_scope
 from expunge.service.api.http.etag import IfNoneMatch, shown
 from expunge.service.api.http.pagination import Limit, NameCursor, Page, after_page
 from expunge.service.api.openapi import answer
@@ -34,8 +34,8 @@ from unlearning.accounting.policy import LARGEST_ORDERS, Policy, PolicyError
 from unlearning.methods import NAMES
 
 router = APIRouter(tags=["models"])
-Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
-Reader = Annotated[Caller, Depends(holding(Scope.MODELS_READ))]
+Admin = Annotated[Caller, Depends(require_scope(Scope.MODELS_ADMIN))]
+Reader = Annotated[Caller, Depends(require_scope(Scope.MODELS_READ))]
 _PATH = "/v1/models"
 _GUARANTEES = Literal["exact", "proved", "calibrated", "estimated", "none"]
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]

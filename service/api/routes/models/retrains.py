@@ -8,15 +8,15 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.api.dependencies import Running, holding, problems
+from expunge.service.api.dependencies import Running, problems, require_scope
 from expunge.service.api.openapi import answer
 from expunge.service.api.types import ModelName
 from expunge.service.api.views.models import RetrainView, locked_model, retrain_view
 from expunge.service.models.retrain_plan import plan_new_data
 
 router = APIRouter(tags=["models"])
-Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
-Reader = Annotated[Caller, Depends(holding(Scope.MODELS_READ))]
+Admin = Annotated[Caller, Depends(require_scope(Scope.MODELS_ADMIN))]
+Reader = Annotated[Caller, Depends(require_scope(Scope.MODELS_READ))]
 _PATH = "/v1/models/{name}/retrains"
 
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.responses import StreamingResponse
 
 from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.api.dependencies import Running, holding, problems, reading, require_agreed
+from expunge.service.api.dependencies import Running, problems, reading, require_agreed, require_scope
 from expunge.service.api.http.etag import IfNoneMatch, shown
 from expunge.service.api.http.pagination import Limit, NumberCursor, Page, after_page
 from expunge.service.api.http.ranges import ByteRange, choose
@@ -28,8 +28,8 @@ from expunge.service.api.views.versions import (
 from expunge.service.infra.files import Damaged, Store
 
 router = APIRouter(tags=["versions"])
-Reader = Annotated[Caller, Depends(holding(Scope.MODELS_READ))]
-Downloader = Annotated[Caller, Depends(holding(Scope.CHECKPOINTS_READ))]
+Reader = Annotated[Caller, Depends(require_scope(Scope.MODELS_READ))]
+Downloader = Annotated[Caller, Depends(require_scope(Scope.CHECKPOINTS_READ))]
 Number = Annotated[str, Path(pattern=r"^(current|[1-9][0-9]{0,17})$", description="a version's number, or current")]
 _PATH = "/v1/models/{name}/versions"
 _BLOCK = 1 << 18

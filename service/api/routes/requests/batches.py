@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
 from expunge.service.access.api_keys import Caller, Scope, searched
-from expunge.service.api.dependencies import Running, Service, count_search, holding, problems
+from expunge.service.api.dependencies import Running, Service, count_search, problems, require_scope
 from expunge.service.api.problems import problem_of
 from expunge.service.api.routes.requests.deletion_requests import (
     DeletionOrder,
@@ -26,8 +26,8 @@ from expunge.service.requests.intake import opening
 from expunge.service.requests.states import RequestRefused
 
 router = APIRouter(tags=["deletion requests"])
-Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
-Seeker = Annotated[Caller, Depends(holding(Scope.PEOPLE_SEARCH))]
+Writer = Annotated[Caller, Depends(require_scope(Scope.DELETIONS_WRITE))]
+Seeker = Annotated[Caller, Depends(require_scope(Scope.PEOPLE_SEARCH))]
 _BATCH = "/v1/deletion-requests/batch"
 
 

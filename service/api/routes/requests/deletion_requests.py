@@ -16,10 +16,10 @@ from expunge.service.api.dependencies import (
     Service,
     agreed,
     awaits_another,
-    holding,
-    holding_all,
     problems,
     reading,
+    require_scope,
+    require_scopes,
 )
 from expunge.service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from expunge.service.api.http.pagination import Limit, MomentCursor, Page, after, after_page, place_of
@@ -50,11 +50,11 @@ from expunge.service.requests.legal_holds import approve, retry
 from expunge.service.requests.states import Regulation, RequestRefused, Status, Suppress, awaits_decision
 
 router = APIRouter(tags=["deletion requests"])
-Decider = Annotated[Caller, Depends(holding_all(Scope.DELETIONS_DECIDE, Scope.DELETIONS_READ))]
-Sender = Annotated[Caller, Depends(holding_all(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ))]
-Mender = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN, Scope.DELETIONS_DECIDE))]
-Applicant = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
-Reader = Annotated[Caller, Depends(holding(Scope.DELETIONS_READ))]
+Decider = Annotated[Caller, Depends(require_scopes(Scope.DELETIONS_DECIDE, Scope.DELETIONS_READ))]
+Sender = Annotated[Caller, Depends(require_scopes(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ))]
+Mender = Annotated[Caller, Depends(require_scope(Scope.MODELS_ADMIN, Scope.DELETIONS_DECIDE))]
+Applicant = Annotated[Caller, Depends(require_scope(Scope.DELETIONS_WRITE))]
+Reader = Annotated[Caller, Depends(require_scope(Scope.DELETIONS_READ))]
 KeyHeader = Annotated[
     list[str] | None,
     Header(alias="Idempotency-Key"),

@@ -9,7 +9,15 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from expunge.service.access.api_keys import Caller, Scope, searched
 from expunge.service.access.four_eyes import Act
-from expunge.service.api.dependencies import Running, agreed, awaits_another, count_search, holding, problems, reading
+from expunge.service.api.dependencies import (
+    Running,
+    agreed,
+    awaits_another,
+    count_search,
+    problems,
+    reading,
+    require_scope,
+)
 from expunge.service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from expunge.service.api.http.pagination import Limit, MomentCursor, Page, after, after_page, place_of
 from expunge.service.api.openapi import answer
@@ -19,7 +27,7 @@ from expunge.service.api.views.holds import HoldView, find_hold, hold_view, hold
 from expunge.service.requests.legal_holds import forgotten_already, lift, place, protects_nothing
 
 router = APIRouter(tags=["holds"])
-Decider = Annotated[Caller, Depends(holding(Scope.DELETIONS_DECIDE))]
+Decider = Annotated[Caller, Depends(require_scope(Scope.DELETIONS_DECIDE))]
 _PATH = "/v1/holds"
 ONLY_HELD_OUT = "This hold protects nothing now: the person is only in a holdout, which deletions leave as it is."
 

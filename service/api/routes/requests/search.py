@@ -8,13 +8,13 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
 
 from expunge.service.access.api_keys import Caller, Scope, searched
-from expunge.service.api.dependencies import Running, count_search, holding, problems
+from expunge.service.api.dependencies import Running, count_search, problems, require_scope
 from expunge.service.api.types import Moment, PersonalId
 from expunge.service.api.views.requests import DeletionRequestView, request_views
 from expunge.service.requests.search import find_person
 
 router = APIRouter(tags=["deletion requests"])
-Seeker = Annotated[Caller, Depends(holding(Scope.PEOPLE_SEARCH))]
+Seeker = Annotated[Caller, Depends(require_scope(Scope.PEOPLE_SEARCH))]
 
 
 class SearchOrder(BaseModel):

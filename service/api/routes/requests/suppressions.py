@@ -9,14 +9,14 @@ from pydantic import BaseModel, Field
 
 from expunge.service.access.api_keys import Caller, Scope
 from expunge.service.access.four_eyes import Act
-from expunge.service.api.dependencies import Running, agreed, awaits_another, holding, problems
+from expunge.service.api.dependencies import Running, agreed, awaits_another, problems, require_scope
 from expunge.service.api.http.etag import IfMatch, require
 from expunge.service.api.types import RequestId
 from expunge.service.api.views.requests import Justification, find_request, request_view
 from expunge.service.requests.suppression import lift, stands
 
 router = APIRouter(tags=["suppressions"])
-Decider = Annotated[Caller, Depends(holding(Scope.DELETIONS_DECIDE))]
+Decider = Annotated[Caller, Depends(require_scope(Scope.DELETIONS_DECIDE))]
 
 
 class LiftedView(BaseModel):

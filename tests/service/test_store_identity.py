@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.access.installation import check_places, claim_places
+from expunge.service.access.store_identity import check_places, claim_places
 from expunge.service.infra.db import Busy, Database
 from expunge.service.infra.files import MARK, DiskFolder, folder_at
 from expunge.service.infra.settings import SettingsError

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unlearning.model.own_code.global_state import draws_from, settings_kept
 from unlearning.model.problem import Problem, build
+from unlearning.model.user_code.global_state import draws_from, settings_kept
 from unlearning.recipe import PEOPLE, Run
 from unlearning.types import Examples, Json, Progress, RecipeError, silent
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import AwareDatetime, BaseModel
 
 from expunge.service.api.views.requests import ActionView, RemedyView
-from expunge.service.requests.webhooks import News
+from expunge.service.requests.webhooks import WebhookEvent
 
 SCHEMAS = APIRouter()
 
@@ -105,27 +105,27 @@ class TestNews(BaseModel):
 
 
 _SUMMARIES = {
-    News.REQUEST_ACCEPTED: "A request was accepted",
-    News.REQUEST_VERIFIED: "A request was verified: it does come from the person",
-    News.REQUEST_REJECTED: "A request was rejected",
-    News.REQUEST_BLOCKED: "A request is blocked and waits for somebody",
-    News.REQUEST_CANCELLED: "A request was cancelled",
-    News.REQUEST_DUE_SOON: "An open request is due within seven days, or late; once for each deadline",
-    News.REQUEST_COMPLETED: "A request was completed in every model",
-    News.CERTIFICATE_ISSUED: "The certificate of a request can be fetched",
-    News.VERSION_PUBLISHED: "A version was published",
-    News.BUDGET_EXHAUSTED: "The budget of a generation does not pay for another update",
-    News.TEST: "Somebody tests the endpoint",
+    WebhookEvent.REQUEST_ACCEPTED: "A request was accepted",
+    WebhookEvent.REQUEST_VERIFIED: "A request was verified: it does come from the person",
+    WebhookEvent.REQUEST_REJECTED: "A request was rejected",
+    WebhookEvent.REQUEST_BLOCKED: "A request is blocked and waits for somebody",
+    WebhookEvent.REQUEST_CANCELLED: "A request was cancelled",
+    WebhookEvent.REQUEST_DUE_SOON: "An open request is due within seven days, or late; once for each deadline",
+    WebhookEvent.REQUEST_COMPLETED: "A request was completed in every model",
+    WebhookEvent.CERTIFICATE_ISSUED: "The certificate of a request can be fetched",
+    WebhookEvent.VERSION_PUBLISHED: "A version was published",
+    WebhookEvent.BUDGET_EXHAUSTED: "The budget of a generation does not pay for another update",
+    WebhookEvent.TEST: "Somebody tests the endpoint",
 }
-_BODIES: dict[News, type[BaseModel]] = {
-    News.CERTIFICATE_ISSUED: CertificateNews,
-    News.VERSION_PUBLISHED: VersionNews,
-    News.BUDGET_EXHAUSTED: BudgetNews,
-    News.TEST: TestNews,
+_BODIES: dict[WebhookEvent, type[BaseModel]] = {
+    WebhookEvent.CERTIFICATE_ISSUED: CertificateNews,
+    WebhookEvent.VERSION_PUBLISHED: VersionNews,
+    WebhookEvent.BUDGET_EXHAUSTED: BudgetNews,
+    WebhookEvent.TEST: TestNews,
 }
 
 
-def _describe(kind: News) -> None:
+def _describe(kind: WebhookEvent) -> None:
     """Add the description of one kind. Its body is the annotation of a function that is never called."""
 
     def receive(body: BaseModel) -> None: ...
@@ -135,5 +135,5 @@ def _describe(kind: News) -> None:
     SCHEMAS.post(kind.value, summary=_SUMMARIES[kind], tags=["webhooks"], status_code=204)(receive)
 
 
-for _kind in News:
+for _kind in WebhookEvent:
     _describe(_kind)
