@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 FAST = Limits(sweep_seconds=0.3, lease_seconds=5.0)
 """short, so that a test need not wait for what the scheduler does later"""
 ANY_DISTANCE = replace(FAST, distance_left=1e9)
-"""a method is taken whatever it leaves: a benchmark of the service is not about that"""
+"""every method is taken: a benchmark of the service is not about what it leaves"""
 
 
 def command(name: str, port: int, limits: Limits) -> list[str]:

@@ -39,7 +39,7 @@ def by_command(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Follow:
     def follow(action: dict[str, Any], **values: Any) -> None:
         words = shlex.split(action["command"])
         typed = []
-        for word in words[1:]:  # a value stands alone, or after its field's name
+        for word in words[1:]:  # a value comes alone, or after its field's name
             name, equals, value = word.rpartition("=")
             typed.append(f"{name}{equals}{values.get(value, value)}")
         result = run(client, monkeypatch, *typed)
