@@ -61,8 +61,12 @@ class Request:
     label: int | None = None
 
     def methods(self) -> dict[str, Method]:
-        """Return the methods with their policies' options, and after them the comparators."""
-        return {name: method_of(policy) for name, policy in self.policies.items()} | dict(self.comparators)
+        """Return the methods, as they work under a guarantee that is asked for, and after them the comparators."""
+        return {name: self._method(policy) for name, policy in self.policies.items()} | dict(self.comparators)
+
+    def _method(self, policy: Policy) -> Method:
+        method = method_of(policy)
+        return method if policy.guarantee is None else method.under(policy.guarantee, self.recipe)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

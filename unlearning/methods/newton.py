@@ -36,7 +36,7 @@ the objective is higher than before, and nobody left.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -48,9 +48,10 @@ from unlearning.model.curvature import Solution, refined_conjugate_gradients, sp
 from unlearning.model.descent.ball import hold_within, norm_of
 from unlearning.model.descent.ingredients import Ingredient
 from unlearning.model.linear_head import head_of
-from unlearning.model.method import Bound, Method, require_followed
+from unlearning.model.method import INTERNAL, Bound, Method, require_followed
 from unlearning.model.objective import Objective, Point, Product
 from unlearning.model.problem import Problem
+from unlearning.recipe import Recipe
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -70,6 +71,8 @@ SOLVERS = ("conjugate-gradients", "lissa")
 BALLS: Mapping[str, type[Ball]] = {"assumed": Ball, "enforced": EnforcedBall}
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 EIGENVALUE_PRODUCTS = 40
+COARSE = 0.1
+"""relative residual of a solve that is only the start of the refinement under ``proved``"""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ class Newton(Method):
         damping: the paper's lambda, added to the Hessian. 0 suits objectives that decay every coordinate and are
             convex; others need more than their most negative eigenvalue.
         solver: "conjugate-gradients" or "lissa".
-        residual: the relative residual ||g - (H + lambda I) x|| / ||g|| that conjugate gradients must reach.
+        residual: the relative residual ||g - (H + lambda I) x|| / ||g|| that conjugate gradients must reach; under
+            ``proved`` it is ``COARSE``.
         iterations: the most products that one solve may take.
         steps: the most Newton steps of an update; 1 is the paper's.
         gradient_norm: stop before the next step once ||grad F_D|| is at most this; None: take every step.
@@ -108,17 +112,17 @@ class Newton(Method):
 
     damping: float = 0.0
     solver: str = "conjugate-gradients"
-    residual: float = 1e-6
-    iterations: int = 1000
-    steps: int = 1
-    gradient_norm: float | None = None
+    residual: float = field(default=1e-6, metadata=INTERNAL)
+    iterations: int = field(default=1000, metadata=INTERNAL)
+    steps: int = field(default=1, metadata=INTERNAL)
+    gradient_norm: float | None = field(default=None, metadata=INTERNAL)
     radius: float | None = None
     ball: str = "assumed"
     lissa_scale: float | None = None
     lissa_depth: int = 1000
     lissa_repeats: int = 1
     lissa_batch: int | None = None
-    precision: str = "float64"
+    precision: str = field(default="float64", metadata=INTERNAL)
 
     def __post_init__(self) -> None:
         _require(0.0 <= self.damping < float("inf"), "damping", self.damping, "0 or more")
@@ -188,6 +192,11 @@ class Newton(Method):
         evidence: dict[str, Json] = {"steps": taken, "gradient_norm": _norm(here)}
         stored = self._project(w.to(state.weights.dtype))
         return Forgotten(State(stored, state.tensors, state.facts), evidence)
+
+    def under(self, guarantee: Guarantee, recipe: Recipe) -> Method:
+        """Return the method with a coarser solve where it is ``proved``: there the weights are moved on until the bound
+        is met, and what the first solve did beyond that is lost."""
+        return replace(self, residual=COARSE) if guarantee is Guarantee.PROVED else self
 
     def bound(self, guarantee: Guarantee) -> Bound | None:
         """Return the paper's bound, ``estimated``: its constants are measured."""
@@ -338,7 +347,7 @@ def _require_solved(found: Solution, limit: float) -> None:
     raise Refused(
         f"The solve does not converge: its relative residual is {found.residual:.2g} after {found.iterations} "
         f"products, above {limit:.2g}.",
-        "Raise iterations, damping or residual, or choose retrain.",
+        "Raise damping, or choose retrain.",
     )
 
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, cast
 
 import torch
@@ -42,9 +42,10 @@ from unlearning.bounds.gradients import require_within
 from unlearning.bounds.rewind import RewoundEstimate, RewoundProof
 from unlearning.bounds.rewind_length import Length, Past, Wanted
 from unlearning.model.descent.plan import REFERENCES
-from unlearning.model.method import Bound, Method, require_followed
+from unlearning.model.method import INTERNAL, Bound, Method, require_followed
 from unlearning.model.problem import Problem
 from unlearning.model.training import advance, replay, train
+from unlearning.recipe import Recipe
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -190,8 +191,8 @@ class Rewind(Method):
         reference: what a thinned batch is divided by, ``renormalised`` or ``fixed-denominator``.
         feature_norm: for a linear head, a bound on the norm of a sample's features (the constant 1 of a bias
             included) that does not come from the data; checked at preparation. L follows from it in closed form.
-        precision: ``training`` repeats the steps in the training's own dtype; ``float64`` trains once more in float64
-            at preparation, because a proof counts rounding and float32's would drown it.
+        precision: ``training`` repeats the steps in the training's own dtype; ``float64``, as under ``proved``, trains
+            once more in float64 at preparation, because a proof counts rounding and float32's would drown it.
     """
 
     name: ClassVar[str] = "rewind"
@@ -209,7 +210,7 @@ class Rewind(Method):
     source: str = "checkpoint"
     reference: str = "renormalised"
     feature_norm: float | None = None
-    precision: str = "training"
+    precision: str = field(default="training", metadata=INTERNAL)
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
@@ -224,6 +225,10 @@ class Rewind(Method):
             raise Refused(f"reference is {self.reference!r}.", f"Choose one of {', '.join(REFERENCES)}.")
         if self.precision not in PRECISIONS:
             raise Refused(f"precision is {self.precision!r}.", f"Choose one of {', '.join(PRECISIONS)}.")
+
+    def under(self, guarantee: Guarantee, recipe: Recipe) -> Method:
+        """Return the method in float64 where it is ``proved``."""
+        return replace(self, precision="float64") if guarantee is Guarantee.PROVED else self
 
     def wanted(self) -> Wanted:
         """Return what K is chosen from. Raises Refused where an option for it is missing or out of range."""
@@ -311,7 +316,7 @@ class Rewind(Method):
 
 def _again(problem: Problem, examples: Examples) -> Learned:
     if problem.recipe.weights is not None:
-        raise Refused("A model trained elsewhere cannot be trained again in float64.", "Set precision=training.")
+        raise Refused("A model trained elsewhere cannot be trained again in float64.", "Train it here.")
     return train(problem, examples)
 
 

@@ -16,6 +16,8 @@ SKETCHED = ("rank", "probes", "tolerance", "updates", "oversampling", "stability
 SKETCH = "It is one of the method recollection_sketch, which the package expunge-lab brings."
 GONE = {
     **{f"recollection {each}": SKETCH for each in SKETCHED},
+    "newton residual": "Leave it out: it is 0.1 under the guarantee proved, and 1e-6 elsewhere.",
+    "rewind precision": "Leave it out: under the guarantee proved the steps are repeated in float64.",
     "threshold": "Leave it out: every method is measured alike at registration.",
     "calibration_count": "Leave it out: registration really retrains without three sets of people.",
     "calibration_share": "Leave it out: registration really retrains without three sets of 5 % of the people.",
@@ -42,11 +44,13 @@ def method_named(name: str, options: Mapping[str, Any], required: Mapping[str, A
 def with_options(kind: Any, name: str, options: Mapping[str, Any], required: Mapping[str, Any]) -> Method:
     """Return an instance of a method's class with those of ``options`` that it has. Raises Refused as above."""
     types = get_type_hints(kind)
-    names = [field.name for field in fields(kind) if not field.metadata.get("internal")]
+    internal = {field.name for field in fields(kind) if field.metadata.get("internal")}
+    names = [field.name for field in fields(kind) if field.name not in internal]
     unknown = sorted(required.keys() - set(names))
     if unknown:
         gone = GONE.get(f"{name} {unknown[0]}") or GONE.get(unknown[0])
-        hint = gone or f"Its options are: {', '.join(sorted(names))}."
+        python = "Leave it out: only programs that use the method from Python set it."
+        hint = gone or (python if unknown[0] in internal else f"Its options are: {', '.join(sorted(names))}.")
         raise Refused(f"{name} has no option {unknown[0]!r}.", hint)
     given = {each: _fitting(name, each, options[each], types[each]) for each in names if each in options}
     try:
