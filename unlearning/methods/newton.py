@@ -19,7 +19,7 @@ Deviations, each with its reason:
 * The solve is conjugate gradients to a stated, recomputed relative residual. The paper's recursion has no stopping
   rule; it is offered with its scale compared with the measured largest eigenvalue, below half of which it diverges.
 * The projection applies to the result, and to the training where the recipe has ``Training.radius``, as the paper
-  trains (``ball="enforced"`` asks for it). Weights that lie outside the ball are refused.
+  trains. Weights that lie outside the ball are refused.
 * ``steps`` may be more than 1: the step again, until the gradient's norm is at most ``gradient_norm``. For strongly
   convex models that norm over lambda bounds the distance to retraining, which one step alone does not.
 * Gradients, residuals and the sum are in float64 unless ``precision`` says otherwise: in float32 alone, conjugate
@@ -89,8 +89,8 @@ class Newton(Method):
         steps: the most Newton steps of an update; 1 is the paper's.
         gradient_norm: stop before the next step once ||grad F_D|| is at most this; None: take every step.
         radius: C, the result is projected to ||w|| <= C; None: not projected.
-        ball: "assumed": the bound takes both models to lie in the ball; "enforced": preparation refuses a training
-            that is not held in it after every step (``Training.radius``).
+        ball: "assumed": the bound takes both models to lie in the ball; "enforced", where the recipe's
+            ``Training.radius`` is at most C: the training is held in it after every step.
         lissa_scale: the recursion's H; None: twice the measured largest eigenvalue.
         lissa_depth: s_2, products of one recursion.
         lissa_repeats: s_1, recursions that are averaged.
@@ -117,7 +117,7 @@ class Newton(Method):
     steps: int = field(default=1, metadata=INTERNAL)
     gradient_norm: float | None = field(default=None, metadata=INTERNAL)
     radius: float | None = None
-    ball: str = "assumed"
+    ball: str = field(default="assumed", metadata=INTERNAL)
     lissa_scale: float | None = None
     lissa_depth: int = 1000
     lissa_repeats: int = 1
@@ -194,9 +194,14 @@ class Newton(Method):
         return Forgotten(State(stored, state.tensors, state.facts), evidence)
 
     def under(self, guarantee: Guarantee, recipe: Recipe) -> Method:
-        """Return the method with a coarser solve where it is ``proved``: there the weights are moved on until the bound
-        is met, and what the first solve did beyond that is lost."""
-        return replace(self, residual=COARSE) if guarantee is Guarantee.PROVED else self
+        """Return the method with the ball that the recipe's training holds, and coarser where it is ``proved``.
+
+        There the weights are moved on until the bound is met, and what the solve did beyond that is lost.
+        """
+        held = recipe.training.radius if recipe.weights is None else None
+        enforced = held is not None and self.radius is not None and held <= self.radius
+        proved = guarantee is Guarantee.PROVED
+        return replace(self, ball="enforced" if enforced else self.ball, residual=COARSE if proved else self.residual)
 
     def bound(self, guarantee: Guarantee) -> Bound | None:
         """Return the paper's bound, ``estimated``: its constants are measured."""

@@ -16,6 +16,7 @@ SKETCHED = ("rank", "probes", "tolerance", "updates", "oversampling", "stability
 SKETCH = "It is one of the method recollection_sketch, which the package expunge-lab brings."
 GONE = {
     **{f"recollection {each}": SKETCH for each in SKETCHED},
+    "newton ball": "Leave it out: the ball is enforced where the recipe's Training(radius=C) holds the weights in it.",
     "newton residual": "Leave it out: it is 0.1 under the guarantee proved, and 1e-6 elsewhere.",
     "rewind precision": "Leave it out: under the guarantee proved the steps are repeated in float64.",
     "threshold": "Leave it out: every method is measured alike at registration.",
