@@ -222,7 +222,7 @@ def _comparators(text: str, options: Mapping[str, Any]) -> dict[str, Method]:
     unknown = [name for name in chosen if name not in known]
     if unknown:
         raise ValueError(f"There is no comparator {unknown[0]!r}. The comparators are: {', '.join(known)}.")
-    return {name: with_options(known[name], name, options.get(name, {}), options.get(name, {})) for name in chosen}
+    return {name: with_options(known[name], name, options.get(name, {})) for name in chosen}
 
 
 def _announced(request: Request) -> str:

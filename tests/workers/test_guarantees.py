@@ -138,6 +138,8 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
         ("closed form",),
     ),
     "an argument of Python": ("ridge", "newton", {"options": {"gradient_norm": 4.0}}, ("gradient_norm", "from Python")),
+    "a field of the policy": ("steps", "rewind", {"options": {"epsilon": 2.0}}, ("epsilon", "field of the policy")),
+    "a length without its number": ("steps", "rewind", {"options": {"steps_from": "bound"}}, ("forgotten is missing",)),
     "what follows from the guarantee": (
         "descent",
         "rewind",

@@ -42,7 +42,7 @@ from unlearning.bounds.gradients import require_within
 from unlearning.bounds.rewind import RewoundEstimate, RewoundProof
 from unlearning.bounds.rewind_length import Length, Past, Wanted
 from unlearning.model.descent.plan import REFERENCES
-from unlearning.model.method import INTERNAL, Bound, Method, require_followed
+from unlearning.model.method import INTERNAL, OF_POLICY, Bound, Method, require_followed
 from unlearning.model.problem import Problem
 from unlearning.model.training import advance, replay, train
 from unlearning.recipe import Recipe
@@ -203,12 +203,12 @@ class Rewind(Method):
 
     fraction: float = 0.41
     steps_from: str = "fraction"
-    epsilon: float | None = None
-    delta: float = 1e-5
-    noise_std: float | None = None
+    epsilon: float | None = field(default=None, metadata=OF_POLICY)
+    delta: float = field(default=1e-5, metadata=OF_POLICY)
+    noise_std: float | None = field(default=None, metadata=OF_POLICY)
     forgotten: int | None = None
     source: str = "checkpoint"
-    reference: str = "renormalised"
+    reference: str = field(default="renormalised", metadata=OF_POLICY)
     feature_norm: float | None = None
     precision: str = field(default="training", metadata=INTERNAL)
 
@@ -235,7 +235,7 @@ class Rewind(Method):
         epsilon, noise_std, forgotten = self.epsilon, self.noise_std, self.forgotten
         if epsilon is None or noise_std is None or forgotten is None:
             what = f"steps_from is {self.steps_from!r}, and epsilon, noise_std or forgotten is missing."
-            raise Refused(what, "Set all three, or set steps_from to fraction.")
+            raise Refused(what, "Set forgotten (the policy has epsilon and noise_std), or set steps_from to fraction.")
         if not (0 < epsilon < math.inf and 0 < noise_std < math.inf and forgotten > 0 and 0 < self.delta < 1):
             what = f"epsilon is {epsilon}, noise_std {noise_std}, forgotten {forgotten}, delta {self.delta}."
             raise Refused(what, "Choose numbers above zero, and a delta below 1.")

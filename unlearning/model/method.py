@@ -29,6 +29,8 @@ from unlearning.types import (
 
 INTERNAL: Mapping[str, bool] = {"internal": True}
 """metadata of a field that only Python sets: no option of a policy"""
+OF_POLICY: Mapping[str, bool] = {"policy": True}
+"""metadata of a field that takes the value of the policy's field of that name: no option beside it"""
 
 
 class Bound(ABC):
@@ -83,7 +85,7 @@ class Bound(ABC):
 
 class Method(ABC):
     """A way to forget. A subclass is a frozen dataclass; its fields are the options that a policy may set, those marked
-    ``INTERNAL`` excepted.
+    ``INTERNAL`` or ``OF_POLICY`` excepted.
 
     ``prepare`` is called once in the life of a training and ``forget`` once per update. Both are pure: no I/O, no
     clock, no global random state. ``exact``: an update equals a cold retraining. ``near``: it aims at the retrained
