@@ -30,7 +30,7 @@ FLOATING = {"feature_norm": 4.0, "fraction": 0.9}
 BALL = {"radius": 5.0}
 SERVED: dict[str, tuple[str, str, dict[str, Any], Guarantee]] = {
     "retrain": ("steps", "retrain", {}, Guarantee.EXACT),
-    "late": ("steps", "late", {}, Guarantee.EXACT),
+    "late": ("steps", "late", {"options": {"early_share": 0.4}}, Guarantee.EXACT),
     "shards": ("steps", "shards", {"options": {"shards": 2}}, Guarantee.EXACT),
     "recollection of a trajectory": ("steps", "recollection", {}, Guarantee.NONE),
     "recollection, converged": ("convex", "recollection", {}, Guarantee.PROVED),
@@ -138,6 +138,13 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
         ("closed form",),
     ),
     "an argument of Python": ("ridge", "newton", {"options": {"gradient_norm": 4.0}}, ("gradient_norm", "from Python")),
+    "the core of before": ("steps", "late", {"options": {"core": 0.5}}, ("core", "Set early_share")),
+    "no number among the shares": (
+        "steps",
+        "late",
+        {"options": {"early_share": ["half"]}},
+        ("early_share", "a number"),
+    ),
     "a field of the policy": ("steps", "rewind", {"options": {"epsilon": 2.0}}, ("epsilon", "field of the policy")),
     "a length without its number": ("steps", "rewind", {"options": {"steps_from": "bound"}}, ("forgotten is missing",)),
     "what follows from the guarantee": (

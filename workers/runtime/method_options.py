@@ -16,6 +16,10 @@ SKETCHED = ("rank", "probes", "tolerance", "updates", "oversampling", "stability
 SKETCH = "It is one of the method recollection_sketch, which the package expunge-lab brings."
 GONE = {
     **{f"recollection {each}": SKETCH for each in SKETCHED},
+    "late core": "Set early_share.",
+    "late passes": "Set phase_shares.",
+    "shards core": "Set early_share.",
+    "shards passes": "Set phase_shares.",
     "newton ball": "Leave it out: the ball is enforced where the recipe's Training(radius=C) holds the weights in it.",
     "newton residual": "Leave it out: it is 0.1 under the guarantee proved, and 1e-6 elsewhere.",
     "rewind precision": "Leave it out: under the guarantee proved the steps are repeated in float64.",
@@ -69,10 +73,10 @@ def with_options(
 def _fitting(method: str, name: str, value: object, wanted: Any) -> object:
     """Return the value; a whole number becomes a float where a number is wanted. ``True`` is not a number.
 
-    Raises Refused for a value of another type.
+    A single number may stand for a list of one. Raises Refused for a value of another type.
     """
-    if wanted == tuple[float, ...] and isinstance(value, list):
-        return tuple(cast(float, _fitting(method, name, each, float)) for each in value)
+    if wanted == tuple[float, ...]:
+        return tuple(_fitting(method, name, each, float) for each in (value if isinstance(value, list) else [value]))
     allowed = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
     if type(value) in allowed:
         return value
