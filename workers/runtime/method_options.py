@@ -73,7 +73,7 @@ def with_options(
 def _fitting(method: str, name: str, value: object, wanted: Any) -> object:
     """Return the value; a whole number becomes a float where a number is wanted. ``True`` is not a number.
 
-    A single number may stand for a list of one. Raises Refused for a value of another type.
+    A single number is taken for a list of one. Raises Refused for a value of another type.
     """
     if wanted == tuple[float, ...]:
         return tuple(_fitting(method, name, each, float) for each in (value if isinstance(value, list) else [value]))
