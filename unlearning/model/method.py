@@ -30,7 +30,7 @@ from unlearning.types import (
 INTERNAL: Mapping[str, bool] = {"internal": True}
 """metadata of a field that only Python sets: no option of a policy"""
 OF_POLICY: Mapping[str, bool] = {"policy": True}
-"""metadata of a field that takes the value of the policy's field of that name: no option of its own"""
+"""metadata of a field that takes the value of the policy's field of that name: a policy names it once"""
 
 
 class Bound(ABC):
