@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from unlearning.accounting.budget import UNITS, Budget, charge_of, limit_of
+from unlearning.accounting.budget import LEAST_DELTA, UNITS, Budget, charge_of, limit_of
 from unlearning.accounting.certificate import Guarantee, Reference
-from unlearning.accounting.gaussian import LEAST_DELTA
 
 SECOND = 1_000_000
 """moments and durations of the planner are whole microseconds"""
