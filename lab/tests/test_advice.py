@@ -20,12 +20,9 @@ import torch
 
 from expunge.service.queue import ForgottenCount
 from expunge.workers import check
-from expunge.workers.guarantee.certify import Terms, certify
-from expunge.workers.guarantee.choose import guarantee_of
+from expunge.workers.guarantee.certify import certify, generator, refine
 from expunge.workers.guarantee.dry_run import establish
-from expunge.workers.guarantee.needs import generator
-from expunge.workers.guarantee.refine import refine
-from expunge.workers.guarantee.register import reference_of, terms_of
+from expunge.workers.guarantee.terms import Terms, guarantee_of, reference_of, terms_of
 from expunge.workers.runtime.model import opened
 from expunge.workers.runtime.recipes import Loaded
 from expunge_lab import costs

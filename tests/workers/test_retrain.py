@@ -24,7 +24,7 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.queue import Deletions, Preparation, Stale
-from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.scheduler import run as scheduler
 from expunge.workers.training import run as prepare
 from tests.workers import meanwhile

@@ -28,7 +28,7 @@ from expunge.service.queue import Deletions, Preparation
 from expunge.service.requests import cancel as cancellation
 from expunge.service.requests import intake
 from expunge.service.requests import legal_holds as holds
-from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.scheduler import run as scheduler
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage.private_state import STATE

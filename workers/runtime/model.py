@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from types import NoneType, UnionType
+from typing import Any, cast, get_args, get_type_hints
 
 import torch
 from sqlalchemy import select
@@ -16,10 +19,10 @@ from expunge.service.infra.tenants import recipes_of
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.failures import refusal_of
 from expunge.workers.runtime.fresh import FreshProcesses, Recipes
-from expunge.workers.runtime.method_options import method_of
 from expunge.workers.storage.manifest import FoundSamples
 from unlearning.accounting.certificate import Part
 from unlearning.accounting.policy import Policy
+from unlearning.methods import NAMES, load
 from unlearning.model.method import Method
 from unlearning.model.parts import parts_of, runs_own_code
 from unlearning.model.problem import Problem
@@ -179,3 +182,68 @@ def device_of(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(name)
+
+
+SKETCHED = ("rank", "probes", "tolerance", "updates", "oversampling", "stability")
+SKETCH = "It is one of the method recollection_sketch, which the package expunge-lab brings."
+GONE = {
+    **{f"recollection {each}": SKETCH for each in SKETCHED},
+    "threshold": "Leave it out: every method is measured alike at registration.",
+    "calibration_count": "Leave it out: registration really retrains without three sets of people.",
+    "calibration_share": "Leave it out: registration really retrains without three sets of 5 % of the people.",
+}
+"""what to do in place of an option that is gone, of one method or of all"""
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", NoneType: "null"}
+
+
+def method_of(policy: Policy) -> Method:
+    """Return the policy's method with its options. Raises Refused for an option that it lacks or rejects."""
+    return method_named(policy.method, _from_policy(policy) | dict(policy.options), policy.options)
+
+
+def method_named(name: str, options: Mapping[str, Any], required: Mapping[str, Any]) -> Method:
+    """Return the method with those of ``options`` that it has; all of ``required`` must be among its fields.
+
+    Raises Refused for an unknown method or option, and for a value that the method rejects.
+    """
+    if name not in NAMES:
+        raise Refused(f"There is no method {name!r}.", f"The methods are: {', '.join(NAMES)}.")
+    return with_options(load(name), name, options, required)
+
+
+def with_options(kind: Any, name: str, options: Mapping[str, Any], required: Mapping[str, Any]) -> Method:
+    """Return an instance of a method's class with those of ``options`` that it has. Raises Refused as above."""
+    types = get_type_hints(kind)
+    names = [field.name for field in fields(kind) if not field.metadata.get("internal")]
+    unknown = sorted(required.keys() - set(names))
+    if unknown:
+        gone = GONE.get(f"{name} {unknown[0]}") or GONE.get(unknown[0])
+        hint = gone or f"Its options are: {', '.join(sorted(names))}."
+        raise Refused(f"{name} has no option {unknown[0]!r}.", hint)
+    given = {each: _fitting(name, each, options[each], types[each]) for each in names if each in options}
+    try:
+        return cast(Method, kind(**given))
+    except (ValueError, TypeError) as error:
+        raise Refused(f"{name} refused its options: {error}", "Correct them and register again.") from None
+
+
+def _fitting(method: str, name: str, value: object, wanted: Any) -> object:
+    """Return the value; a whole number becomes a float where a number is wanted. ``True`` is not a number.
+
+    Raises Refused for a value of another type.
+    """
+    if wanted == tuple[float, ...] and isinstance(value, list):
+        return tuple(cast(float, _fitting(method, name, each, float)) for each in value)
+    allowed = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
+    if type(value) in allowed:
+        return value
+    if type(value) is int and float in allowed:
+        return float(value)
+    kinds = " or ".join(KINDS.get(each, each.__name__) for each in allowed)
+    shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "..."
+    raise Refused(f"The option {name} of {method} is {shown}.", f"It must be {kinds}.")
+
+
+def _from_policy(policy: Policy) -> dict[str, Any]:
+    """Return the values of the policy that a method's field of the same name takes if there is no such option."""
+    return {} if policy.reference is None else {"reference": policy.reference.value}

@@ -24,7 +24,7 @@ from torch import Tensor
 import expunge
 from expunge.service.infra.python import PYTHON
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.recipe_digest import settings_digest
+from expunge.workers.runtime.recipes import settings_digest
 from unlearning.model.problem import build
 from unlearning.recipe import Recipe
 from unlearning.types import Refused

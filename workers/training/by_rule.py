@@ -15,7 +15,7 @@ from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import Generation
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.queue import Preparation, fence
-from expunge.workers.guarantee.choose import guarantee_of, require_needs
+from expunge.workers.guarantee.terms import guarantee_of, require_needs
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.model import set_up
 from expunge.workers.runtime.process import Process

@@ -31,7 +31,7 @@ from expunge.service.infra.tenants import recipes_of
 from expunge.service.queue import Preparation, begins_model, undecided
 from expunge.service.requests import suppression as suppressions
 from expunge.service.requests.suppression import concerns, registration_of
-from expunge.workers.guarantee.needs import needs_forgotten, needs_retained
+from expunge.workers.guarantee.certify import needs_forgotten, needs_retained
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.runtime.process import Process

@@ -40,16 +40,30 @@ from expunge.service.queue import (
     without_vector,
 )
 from expunge.service.requests.reasons import Reason
-from expunge.workers.guarantee.certify import Terms, certify, require_certified
-from expunge.workers.guarantee.dry_run import costs, dry_run, establish, guarantee_from_json, size_of
-from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_retained
-from expunge.workers.guarantee.refine import refine
-from expunge.workers.guarantee.register import freeze_guarantee, how_chosen, longest_of, register, report_of, terms_of
+from expunge.workers.guarantee.certify import (
+    certify,
+    generator,
+    needs_forgotten,
+    needs_retained,
+    refine,
+    require_certified,
+)
+from expunge.workers.guarantee.dry_run import costs, dry_run, establish, size_of
+from expunge.workers.guarantee.terms import (
+    Terms,
+    freeze_guarantee,
+    guarantee_from_json,
+    how_chosen,
+    longest_of,
+    register,
+    report_of,
+    terms_of,
+)
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import RecipeRaised, facts_of, refusal_of
+from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.runtime.process import Process
-from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage import private_state as state
 from expunge.workers.storage.crypto_erase import delete_ended_generations, destroy_keys, drop_superseded_state
 from expunge.workers.storage.private_state import open_note

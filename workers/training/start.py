@@ -15,7 +15,7 @@ from expunge.service.infra.db import BATCH, Database, batches
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Generation, HoldoutPerson, Model
 from expunge.service.queue import Preparation, fence
-from expunge.workers.guarantee.choose import (
+from expunge.workers.guarantee.terms import (
     design_of,
     guarantee_of,
     may_claim_without_her,
@@ -23,9 +23,9 @@ from expunge.workers.guarantee.choose import (
     require_needs,
     require_vectors_fit,
 )
+from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.runtime.model import OpenModel, build
 from expunge.workers.runtime.process import Process
-from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage import manifest
 from expunge.workers.storage.storage import Storage
 from expunge.workers.training.changes import count_changes
