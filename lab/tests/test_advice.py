@@ -24,7 +24,7 @@ from expunge.workers.guarantee.certify import certify, generator, refine
 from expunge.workers.guarantee.dry_run import establish
 from expunge.workers.guarantee.terms import Terms, guarantee_of, reference_of, terms_of
 from expunge.workers.runtime.model import opened
-from expunge.workers.runtime.recipes import Loaded
+from expunge.workers.runtime.recipes import LoadedRecipe
 from expunge_lab import costs
 from expunge_lab.advice import measure as measuring
 from expunge_lab.advice.alarm import alarmed
@@ -57,7 +57,7 @@ def scene_of(name: str, times: int = 1) -> Scene:
     build, _ = SIX[name]
     recipe = enlarged(build(), times)
     policy = Policy.from_json({"method": "retrain"}, NAMES)
-    return Scene(Loaded(recipe, "", ""), recipe.samples.examples(), policy, torch.device("cpu"), 0.0, 2**30)
+    return Scene(LoadedRecipe(recipe, "", ""), recipe.samples.examples(), policy, torch.device("cpu"), 0.0, 2**30)
 
 
 def happens(scene: Scene, name: str) -> tuple[float, float]:

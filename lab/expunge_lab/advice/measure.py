@@ -39,7 +39,7 @@ from expunge.workers.guarantee.terms import (
     terms_of,
 )
 from expunge.workers.runtime.model import OpenModel, opened
-from expunge.workers.runtime.recipes import Loaded
+from expunge.workers.runtime.recipes import LoadedRecipe
 from expunge_lab.advice.choice import Offer
 from expunge_lab.advice.growth import Point, scaled
 from unlearning.accounting.certificate import Guarantee
@@ -85,7 +85,7 @@ class Scene:
         options: fields of methods, by the method's name.
     """
 
-    loaded: Loaded
+    loaded: LoadedRecipe
     examples: Examples
     policy: Policy
     device: torch.device

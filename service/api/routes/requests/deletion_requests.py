@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, m
 from sqlalchemy.orm import Session
 
 from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.access.four_eyes import Act
+from expunge.service.access.four_eyes import TwoPersonAct
 from expunge.service.api.dependencies import (
     Running,
     Service,
@@ -279,11 +279,11 @@ def verify(
         row = find_request(session, caller.tenant_id, request_id)
         require(request_view(session, row, caller.scopes), if_match)
         undecided = awaits_decision(Status(row.status), row.reason)
-        may = not undecided or agreed(service, session, caller, Act.VERIFY, row.id)
+        may = not undecided or agreed(service, session, caller, TwoPersonAct.VERIFY, row.id)
         to_notify = identity_check.verify(session, row, windows_of(service)) if may else ()
         view = request_view(session, row, caller.scopes)
     if not may:
-        raise awaits_another(Act.VERIFY)
+        raise awaits_another(TwoPersonAct.VERIFY)
     service.notify(to_notify)
     return changed(view, response)
 
