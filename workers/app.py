@@ -42,9 +42,9 @@ from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
 from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
 from expunge.workers.training.calibrate import CalibrationUnits
-from expunge.workers.training.parallel import VectorUnits, assist
-from expunge.workers.training.run import prepare
+from expunge.workers.training.prepare import prepare
 from expunge.workers.training.start import Ended
+from expunge.workers.training.units import VectorUnits, assist
 from expunge.workers.update.run import update
 
 PAUSE_SECONDS = 2.0

@@ -36,7 +36,7 @@ from expunge.workers.scheduler.replay import RestoreReport
 from expunge.workers.scheduler.restore import restore
 from expunge.workers.scheduler.run import Scheduler, extend_log, open_scheduler
 from expunge.workers.storage.key_store import ERASED, SHARE_BYTES, KeyFiles, KeyRecord, KeysMissing, KeyStore
-from expunge.workers.training.run import prepare
+from expunge.workers.training.prepare import prepare
 from expunge.workers.update.run import update
 from tests.faults.judge import exported
 from tests.harness.databases import sqlite_databases, sqlite_template

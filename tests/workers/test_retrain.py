@@ -26,7 +26,7 @@ from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.queue import Deletions, Preparation, Stale
 from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.scheduler import run as scheduler
-from expunge.workers.training import run as prepare
+from expunge.workers.training import prepare
 from tests.workers import meanwhile
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee

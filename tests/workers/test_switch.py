@@ -32,8 +32,8 @@ from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.scheduler import run as scheduler
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage.private_state import STATE
-from expunge.workers.training import run as prepare
-from expunge.workers.training.run import Prepared
+from expunge.workers.training import prepare
+from expunge.workers.training.prepare import Prepared
 from tests.harness.files import names_in, root_of
 from tests.workers import meanwhile
 from tests.workers.test_calibrate import ASKED as CALIBRATED

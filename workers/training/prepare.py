@@ -68,11 +68,10 @@ from expunge.workers.storage import private_state as state
 from expunge.workers.storage.crypto_erase import delete_ended_generations, destroy_keys, drop_superseded_state
 from expunge.workers.storage.private_state import open_note
 from expunge.workers.storage.storage import Storage
-from expunge.workers.training.by_rule import settled
 from expunge.workers.training.calibrate import CalibrationUnits, require_useful_cap
 from expunge.workers.training.cohort import holdout_told, kept_out
-from expunge.workers.training.parallel import VectorUnits, divisible
-from expunge.workers.training.start import Begun, Ended, again, begin, shown
+from expunge.workers.training.start import Begun, Ended, again, begin, settled, shown
+from expunge.workers.training.units import VectorUnits, divisible
 from expunge.workers.update.draft import write_draft
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import RETRAIN
