@@ -88,7 +88,6 @@ from unlearning.types import (
     RecipeError,
     Refused,
     State,
-    Unsuited,
     Vectors,
     VectorSource,
 )
@@ -302,8 +301,8 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
         told = with_distance_left(
             bench.method, bench.problem, begun.examples, begun.learned, made, vectors=vectors, threshold=threshold
         )
-    except (Ineffective, Unsuited) as error:
-        if isinstance(error, Ineffective) and job.policy.falls_back:
+    except Ineffective as error:
+        if job.policy.falls_back:
             raise
         raise Refused(error.what, f"{error.hint} {MEASURES}") from None
     if begun.units is None:
