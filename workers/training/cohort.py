@@ -37,8 +37,7 @@ from expunge.workers.guarantee.certify import needs_forgotten, needs_retained
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.runtime.process import Process
-from expunge.workers.storage import manifest
-from expunge.workers.storage.storage import Storage
+from expunge.workers.storage import Storage, manifest
 from expunge.workers.training.admission import left_out
 from unlearning.accounting.certificate import Guarantee
 from unlearning.methods.recollection import room

@@ -64,10 +64,9 @@ from expunge.workers.runtime.failures import RecipeRaised, facts_of, refusal_of
 from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.runtime.process import Process
+from expunge.workers.storage import Storage, delete_ended_generations, destroy_keys, drop_superseded_state
 from expunge.workers.storage import private_state as state
-from expunge.workers.storage.crypto_erase import delete_ended_generations, destroy_keys, drop_superseded_state
 from expunge.workers.storage.private_state import open_note
-from expunge.workers.storage.storage import Storage
 from expunge.workers.training.calibrate import CalibrationUnits, require_useful_cap
 from expunge.workers.training.cohort import holdout_told, kept_out
 from expunge.workers.training.start import Begun, Ended, again, begin, settled, shown

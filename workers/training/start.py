@@ -31,9 +31,8 @@ from expunge.workers.runtime import recipes
 from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.runtime.model import OpenModel, build, set_up
 from expunge.workers.runtime.process import Process
+from expunge.workers.storage import Storage, manifest
 from expunge.workers.storage import checkpoint_format as codec
-from expunge.workers.storage import manifest
-from expunge.workers.storage.storage import Storage
 from expunge.workers.training.cohort import admit, count_changes, require_fits, require_readable, require_room
 from expunge.workers.training.trial import Trial, tried
 from expunge.workers.training.units import VectorUnits, divisible, wanted

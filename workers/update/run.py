@@ -46,12 +46,9 @@ from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import facts_of
 from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.runtime.model import ModelCache, OpenModel, device_of
-from expunge.workers.storage import manifest
+from expunge.workers.storage import Sealer, Storage, destroy_keys, drop_superseded_state, manifest
 from expunge.workers.storage import private_state as state
 from expunge.workers.storage.checkpoint_format import Malformed
-from expunge.workers.storage.crypto_erase import destroy_keys, drop_superseded_state
-from expunge.workers.storage.encryption import Sealer
-from expunge.workers.storage.storage import Storage
 from expunge.workers.update.draft import write_draft
 from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
