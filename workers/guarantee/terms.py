@@ -15,8 +15,7 @@ from typing import Any, cast
 import torch
 
 from expunge.service.infra.db import Database
-from expunge.service.infra.tables import Generation
-from expunge.service.queue import Preparation, fence
+from expunge.service.queue import Preparation, extend_manifest, generation_of
 from expunge.service.requests.suppression import HOLDOUT_READ
 from expunge.workers.runtime.model import OpenModel
 from unlearning.accounting.certificate import Constant, Guarantee, Reference
@@ -281,9 +280,9 @@ def register(
     """Fix the generation's terms: guarantee, noise, cap, charge and limit. They never change again."""
     policy = job.policy
     budget = policy.budget(guarantee)
+    reference = reference_of(policy, made)
     with database.write() as session:
-        fence(session, job.lease)
-        generation = session.get_one(Generation, job.generation_id)
+        generation = extend_manifest(session, job, {"reference": reference.value, "vectors": longest})
         generation.method, generation.guarantee = policy.method, guarantee.value
         generation.noise_std, generation.budget_cost, generation.budget = (
             sigma_of(policy, guarantee),
@@ -293,9 +292,7 @@ def register(
         claims = guarantee is not Guarantee.NONE
         generation.max_distance = policy.max_distance if guarantee in BOUNDED else 0.0 if claims else None
         generation.epsilon, generation.delta = (policy.epsilon, policy.delta) if claims else (None, None)
-        reference = reference_of(policy, made)
-        generation.manifest = (generation.manifest or {}) | {"reference": reference.value, "vectors": longest}
-        chosen = "chosen" in generation.manifest
+        chosen = "chosen" in (generation.manifest or {})
     return replace(terms_of(policy, guarantee, reference, count), chosen=chosen)
 
 
@@ -307,9 +304,7 @@ def longest_of(made: State) -> int:
 def freeze_guarantee(database: Database, job: Preparation, terms: Terms) -> None:
     """Write what every claim depends on into the manifest: constants, and the calibration's design."""
     with database.write() as session:
-        fence(session, job.lease)
-        generation = session.get_one(Generation, job.generation_id)
-        generation.manifest = (generation.manifest or {}) | guarantee_to_json(terms)
+        extend_manifest(session, job, guarantee_to_json(terms))
 
 
 def sigma_of(policy: Policy, guarantee: Guarantee) -> float:
@@ -353,5 +348,5 @@ def report_of(made: State, bench: OpenModel, job: Preparation) -> dict[str, Any]
 def how_chosen(database: Database, job: Preparation) -> dict[str, Any]:
     """Return which method the rule chose, and which one the fallback replaced, each with why; empty for neither."""
     with database.read() as session:
-        frozen = session.get_one(Generation, job.generation_id).manifest or {}
+        frozen = generation_of(session, job).manifest or {}
     return {name: frozen[name] for name in ("chosen", "switched") if name in frozen}

@@ -9,13 +9,12 @@ from types import NoneType, UnionType
 from typing import Any, cast, get_args, get_type_hints
 
 import torch
-from sqlalchemy import select
 
 from expunge.service.infra.db import Database
 from expunge.service.infra.pseudonyms import Pepper, subject_digest
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import Version
 from expunge.service.infra.tenants import recipes_of
+from expunge.service.queue import is_current
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.failures import refusal_of
 from expunge.workers.runtime.fresh import FreshProcesses, Recipes
@@ -100,8 +99,7 @@ class ModelCache:
         if left is None:
             return
         with database.read() as session:
-            current = select(Version.id).where(Version.id == left.version_id, Version.status == "current")
-            superseded = session.scalar(current) is None
+            superseded = not is_current(session, left.version_id)
         if superseded and self._left is left:
             self._left = None
 

@@ -12,27 +12,29 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 from torch import Tensor
 
-from expunge.service.infra.db import Database, now
+from expunge.service.infra.db import Database
 from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import (
-    DeletionRequest,
-    Generation,
-    Hold,
-    Membership,
-    Model,
-    Removal,
-    SuppressionEntry,
-    Task,
-)
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.models.retrain_plan import is_dry_run
-from expunge.service.queue import Preparation, begins_model, end_dry_run, fence, forgotten, undecided
+from expunge.service.queue import (
+    Preparation,
+    Suppressing,
+    before_registration,
+    begins_model,
+    end_dry_run,
+    fence,
+    forgotten,
+    generation_of,
+    model_of,
+    named_by_holds,
+    served_beside,
+    still_served,
+    suppressing,
+)
 from expunge.service.requests import suppression as suppressions
-from expunge.service.requests.suppression import concerns, registration_of
 from expunge.workers.guarantee.certify import needs_forgotten, needs_retained
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.model import OpenModel
@@ -118,13 +120,13 @@ def admit(
         subject_digest(storage.pepper, job.tenant_id, name) for name in left_out(storage, process.settings, job, people)
     )
     with storage.database.read() as session:
-        entries = _suppressions(session, job)
+        entries = suppressing(session, job)
         under_hold = _kept_by_hold(session, job, everyone)
         if begins_model(job):
             done = suppressions.effective(session, job.tenant_id)
             under_hold &= ~everyone.named(_names([each for each in entries if each.request_id in done]))
-        before = _before_registration(session, job)
-        asks = not job.retrains and not session.get_one(Model, job.model_id).leave_out_forgotten
+        before = before_registration(session, job)
+        asks = not job.retrains and not model_of(session, job).leave_out_forgotten
     if asks:
         _require_nobody_returns(everyone, [each for each in entries if each.request_id in before], under_hold)
     if bench.recipe.weights is not None:
@@ -164,9 +166,7 @@ def holdout_told(recipe: Recipe) -> dict[str, Any]:
     return {"holdout": {"people_trained_on": both, "why": why}}
 
 
-def _require_nobody_returns(
-    everyone: manifest.SampleIndex, entries: Sequence[SuppressionEntry], under_hold: Tensor
-) -> None:
+def _require_nobody_returns(everyone: manifest.SampleIndex, entries: Sequence[Suppressing], under_hold: Tensor) -> None:
     """Require that these suppression entries name no sample of the recipe that no legal hold keeps. Raises Refused."""
     out = everyone.take(everyone.named(_names(entries)) & ~under_hold)
     requests = sorted(_samples_of(entries, out))
@@ -193,12 +193,12 @@ def _require_nobody_left_out(everyone: manifest.SampleIndex, names: frozenset[st
         )
 
 
-def _names(entries: Sequence[SuppressionEntry]) -> frozenset[str]:
+def _names(entries: Sequence[Suppressing]) -> frozenset[str]:
     """Return the digests of the people and samples that the entries name."""
     return frozenset(name for each in entries for name in (each.subject_digest, each.sample_digest) if name)
 
 
-def _samples_of(entries: Sequence[SuppressionEntry], out: manifest.SampleIndex) -> dict[str, int]:
+def _samples_of(entries: Sequence[Suppressing], out: manifest.SampleIndex) -> dict[str, int]:
     """Return how many of these samples each request names; requests that name none are absent."""
     counts = Counter(name for people in out.subjects for name in people) + Counter(manifest.HexColumn(out.samples))
     found: Counter[str] = Counter()
@@ -207,54 +207,16 @@ def _samples_of(entries: Sequence[SuppressionEntry], out: manifest.SampleIndex) 
     return {request: count for request, count in found.items() if count}
 
 
-def _suppressions(session: Session, job: Preparation) -> list[SuppressionEntry]:
-    """Return the entries in force that concern this model, except those of requests that nothing carries out yet."""
-    waits = select(Task.id).where(Task.request_id == SuppressionEntry.request_id, undecided(job.model_id, now(session)))
-    rows = session.execute(
-        select(SuppressionEntry, DeletionRequest.models, DeletionRequest.suppress_after)
-        .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
-        .where(SuppressionEntry.tenant_id == job.tenant_id, SuppressionEntry.lifted_at.is_(None), ~waits.exists())
-    )
-    registration = registration_of(session, job.generation_id)
-    return [each for each, models, after in rows if concerns(models, after, job.model_name, registration)]
-
-
-def _before_registration(session: Session, job: Preparation) -> frozenset[str]:
-    """Return the requests whose suppression entries were in force when the model was registered.
-
-    A request with a task here came while the model was prepared, even if the clocks disagree: it must be carried out.
-    """
-    registered_at = session.get_one(Model, job.model_id).created_at
-    here = select(Task.id).where(Task.request_id == SuppressionEntry.request_id, Task.model_id == job.model_id)
-    earlier = select(SuppressionEntry.request_id).where(
-        SuppressionEntry.tenant_id == job.tenant_id, SuppressionEntry.created_at < registered_at, ~here.exists()
-    )
-    return frozenset(session.scalars(earlier))
-
-
-def _held(session: Session, job: Preparation) -> frozenset[str]:
-    """Return the digests of subjects and samples under a legal hold."""
-    rows = session.execute(
-        select(Hold.subject_digest, Hold.sample_digest).where(Hold.tenant_id == job.tenant_id, Hold.lifted_at.is_(None))
-    )
-    return frozenset(name for row in rows for name in row if name)
-
-
 def _kept_by_hold(session: Session, job: Preparation, everyone: manifest.SampleIndex) -> Tensor:
     """Return a mask (n,) bool of the samples that a legal hold keeps in.
 
     In a retrain it keeps only what the model still has: the hold may have been placed for another model, after the
     people were forgotten in this one.
     """
-    kept = everyone.named(_held(session, job))
+    kept = everyone.named(named_by_holds(session, job))
     if not job.retrains or not bool(kept.any()):
         return kept
-    present = session.get_one(Generation, session.get_one(Model, job.model_id).generation_id)
-    gone = select(Removal.position).where(Removal.generation_id == present.id)
-    there = select(Membership.sample_digest).where(
-        Membership.generation_id == present.id, Membership.position.not_in(gone)
-    )
-    return kept & everyone.named(frozenset(session.scalars(there)))
+    return kept & everyone.named(still_served(session, job))
 
 
 def require_readable(
@@ -341,11 +303,11 @@ def count_changes(
         Stale: the lease was lost.
     """
     with storage.database.read() as session:
-        served = session.get_one(Model, job.model_id).generation_id or 0
+        served = served_beside(session, job).id
         places, gone = manifest.places(session, served), forgotten(session, served)
     found = changes(places, gone, everyone, kept)
     with storage.database.write() as session:
-        model, generation = fence(session, job.lease), session.get_one(Generation, job.generation_id)
+        model, generation = fence(session, job.lease), generation_of(session, job)
         generation.report = (generation.report or {}) | {"changes": asdict(found)}
         scheduled = "scheduled" in generation.report
         ended = is_dry_run(generation)

@@ -15,13 +15,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from sqlalchemy import delete, select
-from sqlalchemy.orm import Session
 
 from expunge.service.audit.log import record
 from expunge.service.infra.db import Database
 from expunge.service.infra.fault_injection import crash_point
-from expunge.service.infra.tables import Generation, HoldoutPerson, Membership, Model, StoredVector, Version
 from expunge.service.infra.time import bucket
 from expunge.service.models.vectors import write_vectors
 from expunge.service.queue import (
@@ -32,10 +29,14 @@ from expunge.service.queue import (
     Target,
     charge_withheld,
     departure,
+    extend_manifest,
     fence,
+    generation_of,
+    model_of,
     points_of,
     publish_generation,
     refuse,
+    start_over,
     without_numbers,
     without_vector,
 )
@@ -139,7 +140,7 @@ def _build(process: Process, job: Preparation, watch: Stopwatch) -> Ended | None
     """Build and publish or withhold. Raises Replan where the training must be repeated."""
     storage = process.storage
     with storage.database.read() as session:
-        replaced = session.get_one(Model, job.model_id).current_id
+        replaced = model_of(session, job).current_id
     prepared = taken_up(process, job, watch) or _made_ready(process, job, watch)
     if isinstance(prepared, Ended):
         return prepared
@@ -182,18 +183,11 @@ def _switched(database: Database, job: Preparation, why: Ineffective) -> Prepara
     if not job.policy.falls_back:  # _prepared has refused already
         raise why
     with database.write() as session:
-        fence(session, job.lease)
-        generation = generation_of(session, job)
-        switched = {"from": generation.method, "to": RETRAIN, "why": without_numbers(why.what)}
-        generation.method, generation.manifest = RETRAIN, (generation.manifest or {}) | {"switched": switched}
+        switched = {"from": generation_of(session, job).method, "to": RETRAIN, "why": without_numbers(why.what)}
+        extend_manifest(session, job, {"switched": switched}).method = RETRAIN
         kind, instead = "preparation.switched", job.policy.method
         record(session, job.tenant_id, kind, model_id=job.model_id, method=RETRAIN, instead=instead)
     return replace(job, policy=job.policy.in_force(RETRAIN))
-
-
-def generation_of(session: Session, job: Preparation) -> Generation:
-    """Return the generation that is being built."""
-    return session.get_one(Generation, job.generation_id)
 
 
 def make_ready(process: Process, job: Preparation, watch: Stopwatch) -> Prepared | Ended:
@@ -438,11 +432,7 @@ def _keep_vectors(storage: Storage, job: Preparation, made: State) -> None:
 def clean(process: Process, job: Preparation) -> None:
     """Delete everything that an earlier attempt left: rows, and their keys."""
     with process.storage.database.write() as session:
-        fence(session, job.lease)
-        if session.scalar(select(Version.id).where(Version.generation_id == job.generation_id).limit(1)):
-            raise RuntimeError(f"generation {job.generation_id} has a version: it is not being prepared")
-        for rows in (Membership, StoredVector, HoldoutPerson):
-            session.execute(delete(rows).where(rows.generation_id == job.generation_id))
+        start_over(session, job)
     VectorUnits.forget(process, job.generation_id)
     CalibrationUnits.forget(process, job.generation_id)
     process.storage.figures.delete(job.generation_id)

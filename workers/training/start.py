@@ -10,15 +10,21 @@ from enum import Enum
 from typing import Any
 
 import torch
-from sqlalchemy import insert, select
 
 from expunge.service.audit.log import record
 from expunge.service.infra.db import BATCH, Database, batches
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import Generation, HoldoutPerson, Model, Version
 from expunge.service.infra.tenants import recipes_of
-from expunge.service.queue import Preparation, fence
+from expunge.service.queue import (
+    Preparation,
+    declared_parts,
+    extend_manifest,
+    fence,
+    generation_of,
+    served_beside,
+    write_holdout,
+)
 from expunge.workers.guarantee.terms import (
     design_of,
     guarantee_of,
@@ -120,7 +126,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
 def again(process: Process, job: Preparation, watch: Stopwatch) -> Begun | None:
     """Go on with a preparation whose worker was lost while it computed work units; None where there is none."""
     with process.storage.database.read() as session:
-        generation = session.get_one(Generation, job.generation_id)
+        generation = generation_of(session, job)
     note = VectorUnits.note_of(generation)
     if note is None:
         return None
@@ -149,7 +155,7 @@ def shown(database: Database, job: Preparation, phase: str, start: float, stop: 
         written = time.monotonic()
         with database.write() as session:
             fence(session, job.lease)
-            generation = session.get_one(Generation, job.generation_id)
+            generation = generation_of(session, job)
             generation.progress, generation.phase = min(start + (stop - start) * share, 0.99), phase
 
     return show
@@ -172,7 +178,7 @@ def _require_same_recipe(storage: Storage, job: Preparation, bench: OpenModel) -
     Its settings may follow from the data, which a retrain reads again.
     """
     with storage.database.read() as session:
-        served = session.get_one(Generation, session.get_one(Model, job.model_id).generation_id)
+        served = served_beside(session, job)
     if (served.manifest or {}).get("recipe_digest") != bench.digest:
         raise Refused(
             "The recipe's code is not the one that the model was registered with.",
@@ -239,9 +245,7 @@ def _freeze(
     if package is not None:
         summary["package"] = package
     with storage.database.write() as session:
-        fence(session, job.lease)
-        generation = session.get_one(Generation, job.generation_id)
-        generation.manifest = (generation.manifest or {}) | summary
+        extend_manifest(session, job, summary)
     for start, block in manifest.blocks(kept):
         with storage.database.write() as session:
             fence(session, job.lease)
@@ -249,8 +253,7 @@ def _freeze(
     everyone_held_out = manifest.holdout_rows(storage.pepper, job.tenant_id, job.generation_id, bench.recipe)
     for batch in batches(everyone_held_out, BATCH * 4):
         with storage.database.write() as session:
-            fence(session, job.lease)
-            session.execute(insert(HoldoutPerson), batch)
+            write_holdout(session, job, batch)
 
 
 def require_nobody_in_public(storage: Storage, job: Preparation, bench: OpenModel) -> None:
@@ -263,16 +266,8 @@ def require_nobody_in_public(storage: Storage, job: Preparation, bench: OpenMode
     if not public:
         return
     with storage.database.read() as session:
-        query = (
-            select(Model.name, Version.number, Version.checkpoint, Generation.manifest)
-            .join(Version, Version.model_id == Model.id)
-            .join(Generation, Generation.id == Version.generation_id)
-            .where(Model.tenant_id == job.tenant_id, Version.status != "purged")
-            .order_by(Version.published_at)
-        )
-        versions = session.execute(query).all()
-    for name, number, checkpoint, frozen in versions:
-        shared = {each["digest"] for each in (frozen or {}).get("parts", ())}
+        versions = declared_parts(session, job.tenant_id)
+    for name, number, checkpoint, shared in versions:
         wanted = {digest: part for digest, part in public.items() if digest not in shared}
         found = _found(storage, checkpoint, wanted.values())
         if found is not None:
@@ -307,10 +302,7 @@ def settled(process: Process, job: Preparation) -> Preparation:
     provable = len(samples) * inputs.numel() > policy.SMALL and _provable(settings, job, loaded)
     method, why = method_by_rule(len(samples), inputs.numel(), provable)
     with process.storage.database.write() as session:
-        fence(session, job.lease)
-        generation = session.get_one(Generation, job.generation_id)
-        told = {"method": method, "why": why}
-        generation.method, generation.manifest = method, (generation.manifest or {}) | {"chosen": told}
+        extend_manifest(session, job, {"chosen": {"method": method, "why": why}}).method = method
         record(session, job.tenant_id, "preparation.chosen", model_id=job.model_id, method=method)
     return replace(job, policy=job.policy.in_force(method))
 
