@@ -103,7 +103,9 @@ def test_a_worker_that_dies_in_a_repaired_release_carries_the_vectors_once(world
     world.expire_lease(model_id)
     world.work(model_id)
     expected = in_memory(world, "p3")[-1]
-    assert (world.request(request).status, world.head(model_id).number) == ("completed", 2)
+    assert world.request(request).status == "completed"
+    # a number that was drafted and not committed is never given again
+    assert [version.number for version in world.versions(model_id)] in ([1, 2], [1, 3])
     by_norm = sorted(float(vector.norm()) for vector in everyones(world, model_id).values())
     assert by_norm == pytest.approx(sorted(float(vector.norm()) for vector in expected.vectors.values()), rel=1e-4)
     world.delete("p5")
@@ -165,7 +167,7 @@ def test_what_repair_cannot_claim_or_serve_is_refused(world: World) -> None:
     for name, recipe, policy, word in (
         ("a", "steps", {**REPAIR, "guarantee": "calibrated"}, "how updates are cut"),
         ("b", "convex", REPAIR, "Leave repair_epochs out"),
-        ("c", "steps", {**REPAIR, "guarantee": "proved"}, "requires the guarantee proved"),
+        ("c", "steps", {**REPAIR, "guarantee": "proved"}, "has no proof"),
     ):
         model_id = world.register(recipe, name=name, **policy)
         world.work(model_id)
