@@ -27,10 +27,9 @@ from expunge.service.models import register as registration
 from expunge.service.queue import Deletions, claim
 from expunge.service.requests import intake
 from expunge.workers.app import Worker
-from expunge.workers.runtime.heartbeat import HeartbeatSender
+from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
 from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
-from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.update import run as unlearn
 from tests.harness import servers

@@ -120,6 +120,12 @@ def claim_deletions(
         return _deletions(session, model, owner, at, lease_seconds)
 
 
+def is_due(session: Session, model_id: str) -> bool:
+    """Return whether there is work for this model now."""
+    due = select(Model.id).where(Model.id == model_id, Model.due_at <= now(session))
+    return session.scalar(due) is not None
+
+
 def waiting_deletions(
     session: Session, tenants: Collection[str] | None = None, patience_seconds: float = 0.0
 ) -> list[str]:

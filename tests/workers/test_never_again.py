@@ -16,7 +16,7 @@ from expunge.service.infra.tables import DeletionRequest, Model, Removal, Stored
 from expunge.service.queue import Selection, Target
 from expunge.service.requests import intake, suppression
 from expunge.service.requests import legal_holds as holds
-from expunge.workers.training.run import prepare
+from expunge.workers.training.prepare import prepare
 from expunge.workers.update import run as unlearn
 from tests.faults.invariants import broken
 from tests.workers.test_retrain import ONE_UPDATE, exhausted, generations

@@ -11,9 +11,9 @@ from sqlalchemy import select
 from expunge.service.infra.tables import AuditEntry, BudgetEntry, Membership, Removal, StoredVector
 from expunge.service.queue import Preparation, Stale
 from expunge.service.requests.reasons import Reason
-from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.storage.key_store import HolderKey
-from expunge.workers.training import run as prepare
+from expunge.workers.training import prepare
 from tests.harness.files import names_in
 from tests.workers import meanwhile
 from tests.workers.worlds import World

@@ -13,9 +13,9 @@ from torch import Tensor
 from expunge.service.infra.tables import StoredVector
 from expunge.service.queue import Deletions, Preparation, Stale
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.storage import private_state as state
-from expunge.workers.training import run as prepare
+from expunge.workers.training import prepare
 from tests.workers.test_crashes import die_at
 from tests.workers.test_residue import found
 from tests.workers.worlds import World

@@ -24,9 +24,9 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.queue import Deletions, Preparation, Stale
-from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.scheduler import run as scheduler
-from expunge.workers.training import run as prepare
+from expunge.workers.training import prepare
 from tests.workers import meanwhile
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee

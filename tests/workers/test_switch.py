@@ -28,12 +28,12 @@ from expunge.service.queue import Deletions, Preparation
 from expunge.service.requests import cancel as cancellation
 from expunge.service.requests import intake
 from expunge.service.requests import legal_holds as holds
-from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.scheduler import run as scheduler
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage.private_state import STATE
-from expunge.workers.training import run as prepare
-from expunge.workers.training.run import Prepared
+from expunge.workers.training import prepare
+from expunge.workers.training.prepare import Prepared
 from tests.harness.files import names_in, root_of
 from tests.workers import meanwhile
 from tests.workers.test_calibrate import ASKED as CALIBRATED

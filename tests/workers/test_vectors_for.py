@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.tables import Membership, StoredVector
-from expunge.workers.training import run as prepare
+from expunge.workers.training import prepare
 from tests.workers.worlds import TENANT, World
 
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

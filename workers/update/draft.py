@@ -9,9 +9,9 @@ from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.queue import Draft, ForgottenCount, Job, Target
 from expunge.workers.guarantee.certify import Certified
+from expunge.workers.storage import Storage
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage import private_state as state
-from expunge.workers.storage.storage import Storage
 from unlearning.types import Json
 
 
