@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import event, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.signed_note import Signer
+from expunge.service.audit import Signer
 from expunge.service.certificates.issue import issue_due
 from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import migrate

@@ -21,8 +21,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from expunge.service.audit.log import canonical, newest_head, proofs, record
-from expunge.service.audit.signed_note import NotAuthentic, Signer
+from expunge.service.audit import NotAuthentic, Signer, canonical, newest_head, proofs, record
 from expunge.service.certificates.envelope import payload_digest, sign, verify
 from expunge.service.certificates.statement import Completion, Release, audit_of, statement
 from expunge.service.infra.db import Database, batches, now

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from expunge.service.audit.log import canonical
-from expunge.service.audit.signed_note import Signer
+from expunge.service.audit import Signer, canonical
 from expunge.service.certificates.envelope import PREDICATE_TYPE, STATEMENT_TYPE
 from expunge.service.certificates.plain_words import meaning
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, Task, TreeHead, Version

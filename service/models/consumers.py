@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
-from expunge.service.audit.log import record, recorded_at
+from expunge.service.audit import record, recorded_at
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import Consumer, Model, Task, Version
 from expunge.service.infra.time import SECOND

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import record
+from expunge.service.audit import record
 from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import Generation, Model

@@ -10,7 +10,7 @@ from __future__ import annotations
 from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import record, recorded_at
+from expunge.service.audit import record, recorded_at
 from expunge.service.infra.db import batches
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Erasure, Generation, Lease, Model, Removal, Version

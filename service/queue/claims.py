@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import NAMED_IN_ONE_ENTRY, record, recorded_at
+from expunge.service.audit import NAMED_IN_ONE_ENTRY, record, recorded_at
 from expunge.service.infra.db import Database, batches, now
 from expunge.service.infra.tables import DeletionRequest, Generation, Model, Task, Version
 from expunge.service.infra.time import SECOND

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import case, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit import log as ledger
+from expunge.service.audit import record
 from expunge.service.infra.db import Database, batches, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Generation, Membership, Model, Removal, Task, Version
@@ -143,7 +143,7 @@ def _end_replaced(session: Session, model: Model, job: Preparation, replaced: Ve
     give_back(model)
     give_back_beside(session, model.id)
     facts: dict[str, Any] = {"model_id": model.id, "generation": job.generation_id, "replaces": old.id}
-    ledger.record(session, job.tenant_id, "generation.switched", **facts)
+    record(session, job.tenant_id, "generation.switched", **facts)
 
 
 def _first_results(

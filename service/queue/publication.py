@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit import log as ledger
-from expunge.service.audit.witness import Contradicted
+from expunge.service.audit import Contradicted, charge, record, recorded_at
 from expunge.service.infra.db import Database, batches, log_after_commit, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import StoredFile
@@ -160,10 +159,10 @@ def make_version(
     ``gone``: the keyed digests of the samples that leave the served model with this version.
     """
     model = session.get_one(Model, job.model_id)
-    at = ledger.recorded_at(session)
+    at = recorded_at(session)
     number = _free_number(session, journal, model, draft.version_id)
     if draft.budget_cost:
-        ledger.charge(session, job.generation_id, draft.version_id, draft.budget_cost)
+        charge(session, job.generation_id, draft.version_id, draft.budget_cost)
     session.flush()
     crash_point("publish-after-charge")
     version = _version(job, draft, number, parent, at)
@@ -181,7 +180,7 @@ def make_version(
         measured &= Generation.id != job.generation_id
     withdraw(session, measured)
     rewrite_vectors(session, draft.vectors)
-    ledger.record(
+    record(
         session,
         job.tenant_id,
         PUBLISHED,
@@ -211,7 +210,7 @@ def _free_number(session: Session, journal: Journal, model: Model, version_id: s
         if found is not None:
             most = lost.spent if found.budget is None else min(lost.spent, found.budget)
             if most > found.spent:
-                ledger.charge(session, lost.generation_id, None, most - found.spent)
+                charge(session, lost.generation_id, None, most - found.spent)
         number += 1
     return number
 

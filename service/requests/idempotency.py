@@ -12,7 +12,7 @@ from sqlalchemy import insert, text
 from sqlalchemy.orm import Session
 
 from expunge.service.access.api_keys import Caller
-from expunge.service.audit.log import recorded_at
+from expunge.service.audit import recorded_at
 from expunge.service.infra.tables import IdempotencyKey
 from expunge.service.infra.time import SECOND
 from expunge.service.requests.states import RequestRefused

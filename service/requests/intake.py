@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Select, insert, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import canonical, entry, recorded_at
+from expunge.service.audit import canonical, entry, recorded_at
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import Pepper, digest, new_id, sample_digest, subject_digest
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, Model, SuppressionEntry, Task

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.hold_names import seal
-from expunge.service.audit.log import record
+from expunge.service.audit import record, seal_hold
 from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import Pepper, new_id, sample_digest, subject_digest
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, Hold, Membership, Model, Removal, Task, Version
@@ -37,7 +36,7 @@ def place(
     hold = _hold(pepper, tenant_id, subject_id, sample_id)
     hold.id, hold.reason, hold.created_at = new_id(), reason, now(session)
     session.add(hold)
-    record(session, tenant_id, "hold.placed", hold=hold.id, sealed=seal(pepper, hold))
+    record(session, tenant_id, "hold.placed", hold=hold.id, sealed=seal_hold(pepper, hold))
     return hold
 
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import canonical, record, recorded_at
+from expunge.service.audit import canonical, record, recorded_at
 from expunge.service.infra.pseudonyms import mac, new_id
 from expunge.service.infra.tables import Generation, Model, WebhookDelivery, WebhookEndpoint
 from expunge.service.infra.time import HOUR_SECONDS, rfc_3339

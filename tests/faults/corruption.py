@@ -21,7 +21,7 @@ from sqlalchemy import select, update
 
 from expunge.service.access.api_keys import Scope, create_key
 from expunge.service.api.app import create_app
-from expunge.service.audit import verify
+from expunge.service.audit import verification
 from expunge.service.audit.signed_note import NotAuthentic, Signer
 from expunge.service.infra.db import Database
 from expunge.service.infra.files import Damaged
@@ -222,7 +222,7 @@ def _vectors_refused(scene: Scene) -> Seen:
 
 def _tampering_seen(scene: Scene, lines: list[dict[str, Any]], notes: list[str]) -> Seen:
     verifier = Signer.of(scene.world.settings).verifier
-    return _raises(lambda: verify.verify(lines, notes[-1], verifier, notes[:-1]), NotAuthentic)
+    return _raises(lambda: verification.verify(lines, notes[-1], verifier, notes[:-1]), NotAuthentic)
 
 
 def _raises(act: Callable[[], object], *kinds: type[Exception]) -> bool:

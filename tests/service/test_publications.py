@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
 from expunge.service.api.dependencies import Service
-from expunge.service.audit import merkle as tree
+from expunge.service.audit import merkle
 from expunge.service.audit.log import canonical
 from expunge.service.audit.signed_note import NotAuthentic
 from expunge.service.infra.tables import AuditEntry, Version
@@ -88,7 +88,7 @@ def test_a_version_that_was_published_with_the_digest_of_before_is_still_certifi
         before = hashlib.sha256(canonical(version.claim).encode()).hexdigest()
         assert before != claim_digest(version.claim) and says_claim({"claim_sha256": before}, version.claim)
         entry.body = entry.body.replace(claim_digest(version.claim), before)
-        entry.leaf_hash = tree.leaf_hash(entry.body.encode()).hex()
+        entry.leaf_hash = merkle.leaf_hash(entry.body.encode()).hex()
         session.flush()
         row = session.get_one(Version, version.id)
         require_published(session, row, [entry])

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 from expunge.service.access.api_keys import Scope, authenticate, create_key, revoke_key
 from expunge.service.api.app import create_app
-from expunge.service.audit import merkle as tree
+from expunge.service.audit import merkle
 from expunge.service.audit.key_rotation import FOLDER, handovers, keep_handovers
 from expunge.service.audit.log import newest_head
 from expunge.service.audit.self_check import check_log
 from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
 from expunge.service.audit.succession import predecessors, signatures
-from expunge.service.audit.verify import verify
+from expunge.service.audit.verification import verify
 from expunge.service.audit.witness import EPOCHS, Witness, WitnessedHead, epoch_of
 from expunge.service.certificates.envelope import verify as verified
 from expunge.service.certificates.issue import issue_due
@@ -275,9 +275,9 @@ def test_a_restore_believes_no_handover_that_the_key_in_use_did_not_acknowledge(
     believed = predecessors(current.verifier, handovers(world.storage.store.folder))
     assert [each.retired for each in believed] == [stolen.verifier]
     forged = [*export(world)[1]]
-    more = [*forged, {"index": len(forged), "leaf_hash": tree.leaf_hash(b"{}").hex(), "body": "{}"}]
+    more = [*forged, {"index": len(forged), "leaf_hash": merkle.leaf_hash(b"{}").hex(), "body": "{}"}]
     for liar in (stolen, thief):
-        head = liar.checkpoint(len(more), tree.root_of([bytes.fromhex(line["leaf_hash"]) for line in more]))
+        head = liar.checkpoint(len(more), merkle.root_of([bytes.fromhex(line["leaf_hash"]) for line in more]))
         with pytest.raises(NotAuthentic):
             restore(old.storage, old.limits.lease_seconds, current, [(head, more)])
     assert old.count(Restoration) == 0
@@ -290,7 +290,7 @@ def test_exports_are_compared_by_the_heads_that_sign_for_them(world: World, snap
     asked = world.delete("p1")
     longer = export(world)
     text = json.dumps({"kind": "hold.placed"})
-    line = {"leaf_hash": tree.leaf_hash(text.encode()).hex(), "body": text}
+    line = {"leaf_hash": merkle.leaf_hash(text.encode()).hex(), "body": text}
     padded = [*shorter[1], *({"index": len(shorter[1]) + place, **line} for place in range(9))]
     for exports in ([(shorter[0], padded)], [longer, (shorter[0], padded)], [(longer[0], longer[1][:-1])]):
         with pytest.raises(NotAuthentic):

@@ -14,7 +14,7 @@ from standardwebhooks import Webhook
 
 from expunge.service.access.api_keys import Scope, create_key
 from expunge.service.api.app import create_app
-from expunge.service.audit.verify import verify
+from expunge.service.audit.verification import verify
 from expunge.service.audit.witness import Witness
 from expunge.service.certificates import issue as certificates
 from expunge.service.infra.pseudonyms import new_id, sample_digest

@@ -9,8 +9,7 @@ from typing import Any
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from expunge.service.audit import hold_names as held_names
-from expunge.service.audit.signed_note import NotAuthentic
+from expunge.service.audit import NotAuthentic, unseal_hold
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.tables import ApiKey, DeletionRequest, Hold, Model, SuppressionEntry, Task, WebhookEndpoint
 from expunge.service.infra.time import rfc_3339
@@ -104,7 +103,7 @@ def _place(session: Session, report: RestoreReport, body: Said, pepper: Pepper) 
     if session.get(Hold, body["hold"]) is not None:
         return False
     try:
-        hold = held_names.unseal(pepper, body["tenant"], body["hold"], body["sealed"], body["at"])
+        hold = unseal_hold(pepper, body["tenant"], body["hold"], body["sealed"], body["at"])
     except NotAuthentic:
         report.holds_lost.append(body["hold"])
         return False

@@ -15,10 +15,17 @@ from typing import Any
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit import log as ledger
-from expunge.service.audit.import_export import Export, continue_log, hand_over
-from expunge.service.audit.key_rotation import handovers
-from expunge.service.audit.signed_note import NotAuthentic, Signer
+from expunge.service.audit import (
+    Export,
+    NotAuthentic,
+    Signer,
+    charge,
+    continue_log,
+    hand_over,
+    handovers,
+    record,
+    recorded_at,
+)
 from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import (
@@ -190,7 +197,7 @@ def _adopt(session: Session, report: RestoreReport, entry: JournalEntry, model: 
     _spend(session, report, entry.generation_id, entry.budget_cost, version.id)
     report.versions.append(f"{entry.model_name}/{version.number}")
     if not in_log:
-        ledger.record(
+        record(
             session,
             entry.tenant_id,
             RESTORED,
@@ -208,7 +215,7 @@ def _end_holds(session: Session, report: RestoreReport, entry: JournalEntry, in_
         holds.end(session, session.get_one(Hold, hold_id), entry.at)
         report.reapplied.append(f"hold.lifted {hold_id}")
         if not in_log:
-            ledger.record(session, entry.tenant_id, "hold.lifted", hold=hold_id, why="a later update shows it")
+            record(session, entry.tenant_id, "hold.lifted", hold=hold_id, why="a later update shows it")
 
 
 def _forget_again(session: Session, entry: JournalEntry, version: Version) -> None:
@@ -224,7 +231,7 @@ def _forget_again(session: Session, entry: JournalEntry, version: Version) -> No
 
 def _spend(session: Session, report: RestoreReport, generation_id: int, units: int, version_id: str | None) -> None:
     if units:
-        ledger.charge(session, generation_id, version_id, units)
+        charge(session, generation_id, version_id, units)
         report.spent[str(generation_id)] = report.spent.get(str(generation_id), 0) + units
 
 
@@ -232,13 +239,13 @@ def _retire(session: Session, report: RestoreReport, model: Model) -> None:
     """Retire the model: the version that was served last is not in the backup."""
     if model.status == "retired":
         return
-    at = ledger.recorded_at(session)
+    at = recorded_at(session)
     model.status, model.reason, model.due_at = "retired", _RETIRED, None
     current = session.get(Version, model.current_id) if model.current_id else None
     if current is not None:
         current.status, current.retired_at = "retired", at
     end_open_tasks(session, model.id, Reason.MODEL_RETIRED)
-    ledger.record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name, reason="restored")
+    record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name, reason="restored")
     report.retired.append(model.name)
 
 
@@ -360,7 +367,7 @@ def _restart(session: Session) -> None:
 
 def _queue_again(session: Session, report: RestoreReport) -> None:
     """Queue a task for every suppression entry that names somebody who is still in a served generation."""
-    at = ledger.recorded_at(session)
+    at = recorded_at(session)
     for model in session.scalars(select(Model).where(Model.status.in_(("live", "exhausted")))).all():
         named = suppressions.positions(session, model.tenant_id, model.name, model.generation_id or 0)
         tasks = {task.request_id: task for task in session.scalars(select(Task).where(Task.model_id == model.id))}
@@ -379,9 +386,9 @@ def _queue_again(session: Session, report: RestoreReport) -> None:
 def _file(session: Session, report: RestoreReport) -> Restoration:
     waiting = unconfirmed(session)
     if waiting is None:
-        waiting = Restoration(id=new_id(), started_at=ledger.recorded_at(session), report={})
+        waiting = Restoration(id=new_id(), started_at=recorded_at(session), report={})
         session.add(waiting)
     waiting.report = vars(report) | {"before": waiting.report or None}
     counts = {name: len(each) for name, each in vars(report).items() if isinstance(each, list | dict)}
-    ledger.record(session, DEFAULT_TENANT, "restore.applied", restoration=waiting.id, counts=counts)
+    record(session, DEFAULT_TENANT, "restore.applied", restoration=waiting.id, counts=counts)
     return waiting

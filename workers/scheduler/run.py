@@ -20,10 +20,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from expunge.service.access.api_keys import check_pepper
-from expunge.service.audit.log import extend, record
-from expunge.service.audit.self_check import keep_checking
-from expunge.service.audit.signed_note import NotAuthentic, Signer
-from expunge.service.audit.witness import EPOCHS, HEADS, UPDATES, Witness
+from expunge.service.audit import EPOCHS, HEADS, UPDATES, NotAuthentic, Signer, Witness, extend, keep_checking, record
 from expunge.service.certificates.issue import issue_due
 from expunge.service.infra.actors import SCHEDULER
 from expunge.service.infra.broker.notify import notify_one, publisher

@@ -11,8 +11,7 @@ from collections.abc import Collection
 from sqlalchemy import ColumnElement, func, or_, select, true, update
 from sqlalchemy.orm import InstrumentedAttribute
 
-from expunge.service.audit.log import record, recorded_at
-from expunge.service.audit.witness import Witness
+from expunge.service.audit import Witness, record, recorded_at
 from expunge.service.infra.db import Database, batches, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Store

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from expunge.service.audit.log import record
+from expunge.service.audit import record
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import Generation
 from expunge.service.infra.tenants import recipes_of

@@ -18,7 +18,7 @@ import torch
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import record
+from expunge.service.audit import record
 from expunge.service.infra.db import Database
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Generation, HoldoutPerson, Membership, Model, StoredVector, Version

@@ -29,7 +29,7 @@ from expunge.service.api.views.log import log_state
 from expunge.service.api.views.models import gauge
 from expunge.service.api.views.processes import processes
 from expunge.service.api.views.selection import OPEN
-from expunge.service.audit.log import signed_size
+from expunge.service.audit import signed_size
 from expunge.service.infra.broker.messages import FAILED_NOTIFICATIONS
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.limits import LIMITS

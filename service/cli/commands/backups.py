@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy import make_url
 
-from expunge.service.audit.witness import Contradicted, Witness
+from expunge.service.audit import Contradicted, Witness
 from expunge.service.cli.errors import told
 from expunge.service.infra.db import Database
 from expunge.service.infra.files import folder_at

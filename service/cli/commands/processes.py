@@ -14,7 +14,7 @@ import httpx
 import typer
 
 from expunge.service.access.api_keys import Scope, authenticate, create_key
-from expunge.service.audit.signed_note import Signer
+from expunge.service.audit import Signer
 from expunge.service.cli.errors import told
 from expunge.service.cli.supervisor import Child, Supervisor, children
 from expunge.service.infra.db import Database

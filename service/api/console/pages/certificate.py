@@ -15,8 +15,7 @@ from expunge.service.api.problems import ApiProblem
 from expunge.service.api.types import RequestId
 from expunge.service.api.views.history import certificate_of, letter_facts
 from expunge.service.api.views.requests import find_request
-from expunge.service.audit.key_rotation import keys_of
-from expunge.service.audit.signed_note import NotAuthentic, Signer
+from expunge.service.audit import NotAuthentic, Signer, keys_of
 from expunge.service.certificates.envelope import verify
 from expunge.service.certificates.letters import day, letter
 from expunge.service.certificates.plain_words import in_words

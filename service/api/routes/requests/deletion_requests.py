@@ -39,7 +39,7 @@ from expunge.service.api.views.requests import (
     salts,
 )
 from expunge.service.api.views.selection import newest
-from expunge.service.audit.log import canonical
+from expunge.service.audit import canonical
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import digest
 from expunge.service.requests import idempotency, identity_check
