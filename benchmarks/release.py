@@ -25,7 +25,7 @@ from expunge.service.infra.settings import Settings, ensure_secrets
 from expunge.service.infra.tables import Model, PhaseSeconds, Task
 from expunge.service.models import register as registration
 from expunge.service.queue import Deletions, claim
-from expunge.service.requests import intake
+from expunge.service.requests import Order, accept
 from expunge.workers.app import Worker
 from expunge.workers.runtime.heartbeat import HeartbeatSender
 from expunge.workers.runtime.model import ModelCache
@@ -123,7 +123,7 @@ def drained(count: int) -> dict[str, float]:
         process, model_id = live(Path(folder), url, people=count + 100, features=4, classes=2)
         with process.storage.database.write() as session:
             for index in range(count):
-                intake.accept(session, process.storage.pepper, TENANT, intake.Order(subject_id=f"p{index}"))
+                accept(session, process.storage.pepper, TENANT, Order(subject_id=f"p{index}"))
         start, began = time.process_time(), time.perf_counter()
         worker(process).work(model_id)
         cpu, wall = time.process_time() - start, time.perf_counter() - began
@@ -174,7 +174,7 @@ def pulse(process: Process) -> HeartbeatSender:
 
 def delete(process: Process, subject: str) -> None:
     with process.storage.database.write() as session:
-        intake.accept(session, process.storage.pepper, TENANT, intake.Order(subject_id=subject))
+        accept(session, process.storage.pepper, TENANT, Order(subject_id=subject))
 
 
 def least_bytes(folder: Path, database: Database, numbers: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from expunge.service.infra.tables import DeletionRequest
-from expunge.service.requests import cancel, intake
+from expunge.service.requests import cancellation, intake
 from expunge.workers.runtime import recipes
 from expunge_lab import audit_epsilon as audit
 from expunge_lab import evaluate
@@ -64,7 +64,7 @@ def test_a_cancelled_request_and_another_tenants_are_none(world: World) -> None:
         request = intake.accept(session, world.storage.pepper, TENANT, order, window).request.id
     assert people(given()) - people(may_be_drawn(given(), TENANT, world.settings)) == {"p1"}
     with world.database.write() as session:
-        cancel.cancel(session, session.get_one(DeletionRequest, request))
+        cancellation.cancel(session, session.get_one(DeletionRequest, request))
     assert people(may_be_drawn(given(), TENANT, world.settings)) == people(given())
     world.delete("p2")
     assert people(may_be_drawn(given(), "another", world.settings)) == people(given())

@@ -43,10 +43,7 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.models.consumers import standing
 from expunge.service.models.publications import PUBLISHING, body_of, require_published
-from expunge.service.requests.intake import opening
-from expunge.service.requests.reasons import Reason, reason_of
-from expunge.service.requests.status import outcomes_of
-from expunge.service.requests.webhooks import WebhookEvent, announce
+from expunge.service.requests import Reason, WebhookEvent, announce, opening, outcomes_of, reason_of
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.composition import Allowance
 

@@ -33,7 +33,7 @@ from expunge.service.infra.time import ALIVE_SECONDS, SECOND
 from expunge.service.models.recipe_files import is_other_module
 from expunge.service.models.restore_guard import Guard, PutBack
 from expunge.service.models.retrain_plan import candidate_of
-from expunge.service.requests.reasons import Reason, explain
+from expunge.service.requests import Reason, explain
 
 SKEW_SECONDS = 5
 """leases and deadlines go by the database's clock alone; receipts, log lines and webhooks by each machine's own"""

@@ -11,9 +11,7 @@ from expunge.service.audit import record, recorded_at
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import Consumer, Model, Task, Version
 from expunge.service.infra.time import SECOND
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.states import RequestRefused
-from expunge.service.requests.status import settle
+from expunge.service.requests import Reason, RequestRefused, settle
 
 SILENT_SECONDS = 300
 

@@ -15,9 +15,7 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Model, Task
 from expunge.service.models.retire import SERVED
 from expunge.service.models.retrain_plan import plan_retrain, schedule_retrain
-from expunge.service.requests.legal_holds import queue_again
-from expunge.service.requests.reasons import FALL_BACK, RETIRE, Reason, actions, reason_of
-from expunge.service.requests.states import RequestRefused
+from expunge.service.requests import FALL_BACK, RETIRE, Reason, RequestRefused, actions, queue_again, reason_of
 from unlearning.accounting.policy import GONE, Fallback, Policy, PolicyError
 
 CHANGEABLE = (

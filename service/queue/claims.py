@@ -38,8 +38,16 @@ from expunge.service.queue.leases import (
 )
 from expunge.service.queue.results import refuse
 from expunge.service.queue.work_units import models_with_free_pieces
-from expunge.service.requests.reasons import AT_ONCE, NOT_FOR_AN_UPDATE, Cause, Reason, stored
-from expunge.service.requests.status import SETTLED_AT_ONCE, change_tasks, settle
+from expunge.service.requests import (
+    AT_ONCE,
+    NOT_FOR_AN_UPDATE,
+    SETTLED_AT_ONCE,
+    Cause,
+    Reason,
+    change_tasks,
+    settle,
+    stored,
+)
 from unlearning.accounting.policy import Clock, Policy, Queue, next_action
 
 HALVE_AFTER = 2

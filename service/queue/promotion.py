@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import case, select
 from sqlalchemy.orm import Session
 
+from expunge.service import requests
 from expunge.service.audit import record
 from expunge.service.infra.db import Database, batches, now
 from expunge.service.infra.fault_injection import crash_point
@@ -43,8 +44,7 @@ from expunge.service.queue.selection import (
     target_of,
     why_empty,
 )
-from expunge.service.requests import suppression as suppressions
-from expunge.service.requests.reasons import Reason
+from expunge.service.requests import Reason
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def _switch_results(
 def _leaving(
     session: Session, job: Preparation, old_id: int, found: Outstanding, target: Target
 ) -> dict[str, frozenset[int]]:
-    old = suppressions.positions(session, job.tenant_id, job.model_name, old_id)
+    old = requests.positions(session, job.tenant_id, job.model_name, old_id)
     protected = held_positions(session, job.tenant_id, old_id)
     gone = frozenset(target.positions)
     return {

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
+from expunge.service import requests
 from expunge.service.audit import Contradicted, charge, record, recorded_at
 from expunge.service.infra.db import Database, batches, log_after_commit, now
 from expunge.service.infra.fault_injection import crash_point
@@ -29,8 +30,7 @@ from expunge.service.queue.journal import Journal
 from expunge.service.queue.leases import Stale, fence
 from expunge.service.queue.results import Published, Result, finish, note_exhaustion, queue_newcomers, release_claim
 from expunge.service.queue.selection import ForgottenCount, Target, protected_positions
-from expunge.service.requests import suppression as suppressions
-from expunge.service.requests.webhooks import WebhookEvent, announce
+from expunge.service.requests import WebhookEvent, announce
 from unlearning.accounting.certificate import Claim
 
 
@@ -127,7 +127,7 @@ def still_there(named: Mapping[str, frozenset[int]], missing: frozenset[int]) ->
 def _require_gone(session: Session, job: Deletions, results: Mapping[ClaimedTask, Result]) -> None:
     """Check that the version lacks every sample of the requests that end with it. Raises RuntimeError."""
     ending = [task.request_id for task, result in results.items() if isinstance(result, Published)]
-    left = suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id, ending)
+    left = requests.positions(session, job.tenant_id, job.model_name, job.generation_id, ending)
     if left:
         named = {request: frozenset(positions) for request, positions in left.items()}
         raise RuntimeError(still_there(named, frozenset().union(*named.values())))

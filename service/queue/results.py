@@ -31,10 +31,17 @@ from expunge.service.models.retrain_plan import (
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job
 from expunge.service.queue.journal import Journal
 from expunge.service.queue.leases import fence, give_back, give_back_beside
-from expunge.service.requests import suppression as suppressions
-from expunge.service.requests.reasons import NOT_FOR_AN_UPDATE, Reason, stored
-from expunge.service.requests.status import SETTLED_AT_ONCE, change_tasks, end_open_tasks, settle
-from expunge.service.requests.webhooks import announce_exhaustion
+from expunge.service.requests import (
+    NOT_FOR_AN_UPDATE,
+    SETTLED_AT_ONCE,
+    Reason,
+    announce_exhaustion,
+    change_tasks,
+    end_open_tasks,
+    positions,
+    settle,
+    stored,
+)
 from unlearning.accounting.policy import CompleteWhen, Policy
 
 OPEN = ("queued", "running", "blocked")
@@ -258,7 +265,7 @@ def queue_newcomers(session: Session, job: Job, model: Model, since: int = 0) ->
         queue_tasks(
             session,
             model,
-            suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id, recent),
+            positions(session, job.tenant_id, job.model_name, job.generation_id, recent),
         )
 
 

@@ -206,7 +206,7 @@ def stands(session: Session, request: DeletionRequest) -> bool:
     return session.scalar(select(SuppressionEntry.id).where(*mine).limit(1)) is not None
 
 
-def lift(session: Session, request: DeletionRequest, reason: str) -> tuple[int, int]:
+def lift_suppression(session: Session, request: DeletionRequest, reason: str) -> tuple[int, int]:
     """Lift the request's suppression entries that are in force, for generations that begin afterwards. Idempotent.
 
     Nothing that was published is undone. The reason is kept in the table and not in the audit log, because nothing

@@ -49,10 +49,8 @@ from expunge.service.infra.tables import (
 from expunge.service.models import restore_guard as backups
 from expunge.service.models.restore_guard import PutBack
 from expunge.service.queue import end_without_version
-from expunge.service.requests import identity_check as verification
-from expunge.service.requests import legal_holds as holds
-from expunge.service.requests import suppression
-from expunge.service.requests.cancel import cancel
+from expunge.service.requests import identity_check, legal_holds, suppression
+from expunge.service.requests.cancellation import cancel
 from expunge.workers.scheduler import run as scheduler
 from expunge.workers.scheduler.restore import restore
 from expunge_client import verify_certificate
@@ -323,10 +321,12 @@ def test_what_the_log_tells_is_done_again(world: World, snapshot: Snapshot) -> N
         keys = {name: create_key(session, world.storage.pepper, label=name, scopes=[name]) for name in (keep, stolen)}
     old = snapshot(world)
     with world.database.write() as session:
-        suppression.lift(session, session.get_one(DeletionRequest, gone), "deleted by mistake")
+        suppression.lift_suppression(session, session.get_one(DeletionRequest, gone), "deleted by mistake")
         revoke_key(session, keys[stolen].id)
     with world.database.write() as session:
-        hold = holds.place(session, world.storage.pepper, TENANT, subject_id="p7", sample_id=None, reason="court").id
+        hold = legal_holds.place_hold(
+            session, world.storage.pepper, TENANT, subject_id="p7", sample_id=None, reason="court"
+        ).id
     report = restore(old.storage, old.limits.lease_seconds, signer(old), [export(world)])
     assert report.holds_lost == [] and [row.id for row in old.rows_of(Hold)] == [hold]
     assert sorted(each.split()[0] for each in report.reapplied) == ["hold.placed", "key.revoked", "suppression.lifted"]
@@ -347,7 +347,7 @@ def test_what_was_decided_since_the_backup_on_unverified_requests_stays_decided(
     world.work(model_id)
     world.verify(asked)
     with world.database.write() as session:
-        verification.reject(session, session.get_one(DeletionRequest, refused), "told by phone")
+        identity_check.reject(session, session.get_one(DeletionRequest, refused), "told by phone")
         cancel(session, session.get_one(DeletionRequest, gone))
     log = export(world)
     restore(old.storage, old.limits.lease_seconds, signer(old), [log] if with_log else [])

@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from expunge.service.infra.tables import Erasure, Hold, Model, StoredVector
 from expunge.service.models.policy import change_policy
 from expunge.service.models.retire import retire
-from expunge.service.requests.legal_holds import lift
+from expunge.service.requests.legal_holds import lift_hold
 from expunge.service.requests.states import RequestRefused
 from expunge.workers.scheduler import run as scheduler
 from expunge.workers.scheduler.restore import RestoreReport, restore
@@ -135,7 +135,7 @@ def test_what_a_legal_hold_keeps_in_a_model_that_a_restore_retires_stays_until_t
     with old.database.write() as session:
         with pytest.raises(RequestRefused, match="legal hold"):
             retire(session, session.get_one(Model, model_id))
-        lift(session, session.get_one(Hold, hold.id))
+        lift_hold(session, session.get_one(Hold, hold.id))
         retire(session, session.get_one(Model, model_id))
     assert old.count(StoredVector) == 0 and old.count(Erasure) and old.generation(model_id).status == "ended"
 

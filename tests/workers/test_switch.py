@@ -25,9 +25,7 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.models.retrain_plan import PlannedRetrain, plan_of, retrain_lease
 from expunge.service.queue import Deletions, Preparation
-from expunge.service.requests import cancel as cancellation
-from expunge.service.requests import intake
-from expunge.service.requests import legal_holds as holds
+from expunge.service.requests import cancellation, intake, legal_holds
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.scheduler import run as scheduler
 from expunge.workers.storage import checkpoint_format as codec
@@ -136,8 +134,8 @@ def test_a_hold_that_comes_between_training_and_switch_keeps_its_person(world: W
     assert in_generation(world, world.generation(model_id).id, "s15")
     assert world.head(model_id).samples == 0
     with world.database.write() as session:
-        hold = session.scalars(select(holds.Hold)).one()
-        holds.lift(session, hold)
+        hold = session.scalars(select(legal_holds.Hold)).one()
+        legal_holds.lift_hold(session, hold)
     world.work(model_id)
     assert (world.request(held).status, world.task(held).samples) == ("completed", 3)
 
@@ -206,7 +204,7 @@ def test_what_is_approved_is_carried_out_while_another_request_can_still_be_canc
         request = intake.accept(session, world.storage.pepper, TENANT, intake.Order(subject_id="p5"), large).request.id
     assert world.request(request).reason == "large"
     with world.database.write() as session:
-        assert holds.approve(session, session.get_one(DeletionRequest, request)) == [model_id]
+        assert legal_holds.approve(session, session.get_one(DeletionRequest, request)) == [model_id]
     world.work(model_id)
     assert (world.request(request).status, world.head(model_id).samples) == ("completed", 3)
 
@@ -321,7 +319,7 @@ def test_after_three_dead_workers_whoever_waits_is_held_and_can_be_driven_on(wor
     assert {(world.request(each).status, world.request(each).reason) for each in requests} == {("blocked", "failed")}
     assert world.model(model_id).status == "exhausted"
     with world.database.write() as session:
-        holds.retry(session, session.get_one(DeletionRequest, requests[0]))
+        legal_holds.retry(session, session.get_one(DeletionRequest, requests[0]))
     world.work(model_id)
     assert {world.request(each).status for each in requests} == {"completed"}
 

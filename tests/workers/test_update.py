@@ -26,7 +26,7 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.infra.time import BUCKETS
 from expunge.service.queue import Deletions, Stale
-from expunge.service.requests.cancel import cancel
+from expunge.service.requests.cancellation import cancel
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage import private_state as state
 from tests.faults.invariants import broken

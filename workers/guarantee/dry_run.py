@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from expunge.service.requests.suppression import HOLDOUT_READ
+from expunge.service.requests import HOLDOUT_READ
 from expunge.workers.guarantee.certify import Terms
 from expunge.workers.guarantee.noise import perturbed
 from expunge.workers.runtime.model import OpenModel

@@ -15,11 +15,7 @@ from expunge.service.infra.tables import ApiKey, DeletionRequest, Hold, Model, S
 from expunge.service.infra.time import rfc_3339
 from expunge.service.models.policy import CHANGEABLE, apply_policy
 from expunge.service.models.retire import SERVED, end_cancelled, end_retired
-from expunge.service.requests import identity_check as verification
-from expunge.service.requests import legal_holds as holds
-from expunge.service.requests.intake import AT_ONCE
-from expunge.service.requests.states import Status, awaits_decision
-from expunge.service.requests.status import settle
+from expunge.service.requests import NO_WINDOWS, Status, awaits_decision, end_hold, enforce, settle
 
 Said = dict[str, Any]
 """the body of an audit entry"""
@@ -118,7 +114,7 @@ def _lift_hold(session: Session, report: RestoreReport, body: Said) -> bool:
     if hold is None or hold.lifted_at is not None:
         return False
     session.flush()
-    holds.end(session, hold, body["at"])
+    end_hold(session, hold, body["at"])
     return True
 
 
@@ -210,7 +206,7 @@ _OF_THE_REST: dict[str, Callable[[Session, RestoreReport, Said], bool]] = {
 def _decide(session: Session, request: DeletionRequest, body: dict[str, Any]) -> bool:
     """Decide on a request that is unverified in the backup, as the log says; False where the entry is no decision."""
     if body["kind"] == "request.verified":
-        verification.enforce(session, request, AT_ONCE)
+        enforce(session, request, NO_WINDOWS)
     elif body["kind"] == "request.rejected":
         request.status, request.reason, request.rejection = Status.REJECTED, None, "repeated from the audit log"
     elif body["kind"] == "request.cancelled":

@@ -63,12 +63,20 @@ from expunge.service.queue import (
     queue_tasks,
     target_of,
 )
-from expunge.service.requests import identity_check as verification
-from expunge.service.requests import legal_holds as holds
-from expunge.service.requests import suppression as suppressions
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.states import Status, awaits_decision, derive
-from expunge.service.requests.status import end_open_tasks, outcomes_of, record_status, settle
+from expunge.service.requests import (
+    Reason,
+    Status,
+    awaits_decision,
+    derive,
+    end_hold,
+    end_open_tasks,
+    held_by,
+    outcomes_of,
+    positions,
+    put_in_force,
+    record_status,
+    settle,
+)
 from expunge.workers.scheduler.replay import RestoreReport, Said, follow, to_do
 from expunge.workers.storage.release_journal import revived
 from expunge.workers.storage.storage import Storage
@@ -209,10 +217,10 @@ def _adopt(session: Session, report: RestoreReport, entry: JournalEntry, model: 
 def _end_holds(session: Session, report: RestoreReport, entry: JournalEntry, in_log: bool) -> None:
     """End the backup's holds on people whom the update forgot: they were lifted before it."""
     gone = frozenset(entry.positions)
-    for hold_id, kept in suppressions.held_by(session, entry.tenant_id, entry.generation_id).items():
+    for hold_id, kept in held_by(session, entry.tenant_id, entry.generation_id).items():
         if gone.isdisjoint(kept):
             continue
-        holds.end(session, session.get_one(Hold, hold_id), entry.at)
+        end_hold(session, session.get_one(Hold, hold_id), entry.at)
         report.reapplied.append(f"hold.lifted {hold_id}")
         if not in_log:
             record(session, entry.tenant_id, "hold.lifted", hold=hold_id, why="a later update shows it")
@@ -278,7 +286,7 @@ def _recover_requests(session: Session, report: RestoreReport, entry: JournalEnt
                 session.add(revived(AuditEntry, each["accepted"] | _NOT_IN_THE_TREE))
             report.requests.append(each["request"]["id"])
         elif awaits_decision(Status(known.status), known.reason):
-            verification.put_in_force(session, known, entry.at)
+            put_in_force(session, known, entry.at)
             known.reason = None
         if known_model:
             row = each["task"]
@@ -369,7 +377,7 @@ def _queue_again(session: Session, report: RestoreReport) -> None:
     """Queue a task for every suppression entry that names somebody who is still in a served generation."""
     at = recorded_at(session)
     for model in session.scalars(select(Model).where(Model.status.in_(("live", "exhausted")))).all():
-        named = suppressions.positions(session, model.tenant_id, model.name, model.generation_id or 0)
+        named = positions(session, model.tenant_id, model.name, model.generation_id or 0)
         tasks = {task.request_id: task for task in session.scalars(select(Task).where(Task.model_id == model.id))}
         again = [tasks[each] for each in named if each in tasks and tasks[each].status == "completed"]
         for task in again:

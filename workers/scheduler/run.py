@@ -19,6 +19,7 @@ from celery import Celery
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
+from expunge.service import requests
 from expunge.service.access.api_keys import check_pepper
 from expunge.service.audit import EPOCHS, HEADS, UPDATES, NotAuthentic, Signer, Witness, extend, keep_checking, record
 from expunge.service.certificates.issue import issue_due
@@ -50,10 +51,7 @@ from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.models.swept_files import UNPURGED, note, note_deleted
 from expunge.service.models.swept_files import sweep as sweep_store
 from expunge.service.queue import alive, alive_at, drawn
-from expunge.service.requests import legal_holds as holds
-from expunge.service.requests.deadlines import announce_due_soon
-from expunge.service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
-from expunge.service.requests.status import settle
+from expunge.service.requests import NOT_FOR_AN_UPDATE, Reason, announce_due_soon, large_and_due, settle
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.heartbeat import HeartbeatSender
 from expunge.workers.runtime.recipe_messages import drop_messages
@@ -316,10 +314,10 @@ def complete_served(database: Database) -> int:
 def retry_large(database: Database) -> int:
     """Retry each unusually large request whose waiting time is over."""
     with database.read() as session:
-        if session.scalar(select(Task.id).where(*holds.large_and_due(session)).limit(1)) is None:
+        if session.scalar(select(Task.id).where(*large_and_due(session)).limit(1)) is None:
             return 0
     with database.write() as session:
-        return len(holds.retry_large(session))
+        return len(requests.retry_large(session))
 
 
 def expire_idempotency(database: Database) -> int:

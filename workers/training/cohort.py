@@ -29,8 +29,7 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.queue import Preparation, begins_model, undecided
-from expunge.service.requests import suppression as suppressions
-from expunge.service.requests.suppression import concerns, registration_of
+from expunge.service.requests import concerns, effective, registration_of
 from expunge.workers.guarantee.needs import needs_forgotten, needs_retained
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.model import OpenModel
@@ -119,7 +118,7 @@ def admit(
         entries = _suppressions(session, job)
         under_hold = _kept_by_hold(session, job, everyone)
         if begins_model(job):
-            done = suppressions.effective(session, job.tenant_id)
+            done = effective(session, job.tenant_id)
             under_hold &= ~everyone.named(_names([each for each in entries if each.request_id in done]))
         before = _before_registration(session, job)
         asks = not job.retrains and not session.get_one(Model, job.model_id).leave_out_forgotten

@@ -39,7 +39,7 @@ from expunge.service.queue import (
     without_numbers,
     without_vector,
 )
-from expunge.service.requests.reasons import Reason
+from expunge.service.requests import Reason
 from expunge.workers.guarantee.certify import Terms, certify, require_certified
 from expunge.workers.guarantee.dry_run import costs, dry_run, establish, guarantee_from_json, size_of
 from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_retained

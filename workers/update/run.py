@@ -38,7 +38,7 @@ from expunge.service.queue import (
     served,
     without_numbers,
 )
-from expunge.service.requests.reasons import Cause, Reason
+from expunge.service.requests import Cause, Reason
 from expunge.workers.guarantee.certify import Certified, Terms, certify
 from expunge.workers.guarantee.dry_run import guarantee_from_json
 from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_retained

@@ -15,7 +15,7 @@ from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.pseudonyms import Pepper, sample_digest, subject_digest
 from expunge.service.infra.settings import Settings, SettingsError
-from expunge.service.requests.suppression import names_with_requests
+from expunge.service.requests import names_with_requests
 from unlearning.recipe import Recipe
 from unlearning.types import Refused
 

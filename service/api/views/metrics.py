@@ -60,8 +60,7 @@ from expunge.service.models.counters import (
     Key,
     counts,
 )
-from expunge.service.requests.reasons import Reason, Role, explain
-from expunge.service.requests.webhooks import MAX_ATTEMPTS
+from expunge.service.requests import MAX_ATTEMPTS, Reason, Role, explain
 
 _PLACES = ("home", "store", "private_store", "key_folder")
 _LABEL: Any = Model.tenant_id + "/" + Model.name

@@ -20,7 +20,7 @@ from expunge.service.infra.tables import BudgetEntry, Generation, Model, Task, V
 from expunge.service.infra.time import DAY_SECONDS, SECOND
 from expunge.service.models.retire import steps_of
 from expunge.service.models.retrain_plan import is_dry_run, plan_of, work_units_of
-from expunge.service.requests.reasons import actions
+from expunge.service.requests import actions
 from unlearning.accounting.budget import epsilon_of, updates_left
 
 _LOW = 0.8

@@ -14,7 +14,7 @@ from expunge.service.api.types import RequestId
 from expunge.service.api.views.history import certificate_of, phases, timeline, window_ends
 from expunge.service.api.views.requests import DeletionRequestView, find_request, request_view
 from expunge.service.infra.db import now
-from expunge.service.requests.states import RequestRefused, Status, awaits_decision, require_extendable
+from expunge.service.requests import RequestRefused, Status, awaits_decision, require_extendable
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 

@@ -13,7 +13,7 @@ from expunge.service.api.problems import ApiProblem
 from expunge.service.api.types import RequestId
 from expunge.service.api.views.history import certificate_of
 from expunge.service.api.views.requests import find_request
-from expunge.service.requests.states import Status
+from expunge.service.requests import Status
 
 router = APIRouter(tags=["certificates"])
 Reader = Annotated[Caller, Depends(require_scope(Scope.DELETIONS_READ))]
