@@ -20,7 +20,7 @@ from expunge.service.infra.db import Busy, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Model
 from expunge.service.infra.tracing import updating
-from expunge.service.models.restore_guard import PutBack
+from expunge.service.models import PutBack
 from expunge.service.queue import (
     HALVE_AFTER,
     HOLD_AFTER,

@@ -26,7 +26,7 @@ from expunge.service.infra.files import Store
 from expunge.service.infra.limits import Limits
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings
-from expunge.service.models.restore_guard import Guard, Verdict, Watch, unconfirmed
+from expunge.service.models import Guard, Verdict, Watch, unconfirmed
 
 if TYPE_CHECKING:
     from celery import Celery

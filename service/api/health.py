@@ -15,7 +15,7 @@ from expunge.service.api.views.processes import processes
 from expunge.service.infra.db import Busy
 from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.settings import SettingsError
-from expunge.service.models.restore_guard import unconfirmed
+from expunge.service.models import unconfirmed
 
 router = APIRouter(tags=["health"])
 _METRICS = "text/plain; version=1.0.0; charset=utf-8"

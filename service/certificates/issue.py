@@ -41,8 +41,7 @@ from expunge.service.infra.tables import (
     TreeHead,
     Version,
 )
-from expunge.service.models.consumers import standing
-from expunge.service.models.publications import PUBLISHING, body_of, require_published
+from expunge.service.models import PUBLISHING, body_of, require_published, standing
 from expunge.service.requests import Reason, WebhookEvent, announce, opening, outcomes_of, reason_of
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.composition import Allowance

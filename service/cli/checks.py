@@ -30,9 +30,7 @@ from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import SECRETS, Settings, SettingsError, read_secret
 from expunge.service.infra.tables import Certificate, Heartbeat, Model, Task
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND
-from expunge.service.models.recipe_files import is_other_module
-from expunge.service.models.restore_guard import Guard, PutBack
-from expunge.service.models.retrain_plan import candidate_of
+from expunge.service.models import Guard, PutBack, candidate_of, is_other_module
 from expunge.service.requests import Reason, explain
 
 SKEW_SECONDS = 5

@@ -11,7 +11,7 @@ from typing import Any
 from expunge.service.audit import NotAuthentic, Signer, Verifier, read_export, verify
 from expunge.service.cli.errors import told
 from expunge.service.infra.settings import Settings, SettingsError
-from expunge.service.models.publications import compare_shown, unlogged
+from expunge.service.models import compare_shown, unlogged
 from expunge_client.cli.client import connect, signed_log
 from expunge_client.cli.output import CommandError
 

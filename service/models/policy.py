@@ -13,7 +13,7 @@ from expunge.service.audit import record
 from expunge.service.infra.db import now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Model, Task
-from expunge.service.models.retire import SERVED
+from expunge.service.models.retirement import SERVED
 from expunge.service.models.retrain_plan import plan_retrain, schedule_retrain
 from expunge.service.requests import FALL_BACK, RETIRE, Reason, RequestRefused, actions, queue_again, reason_of
 from unlearning.accounting.policy import GONE, Fallback, Policy, PolicyError

@@ -22,8 +22,7 @@ from expunge.service.audit import NAMED_IN_ONE_ENTRY, record, recorded_at
 from expunge.service.infra.db import Database, batches, now
 from expunge.service.infra.tables import DeletionRequest, Generation, Model, Task, Version
 from expunge.service.infra.time import SECOND
-from expunge.service.models.restore_guard import unconfirmed
-from expunge.service.models.retrain_plan import budget_of, candidate_of, measured_seconds, plan_retrain
+from expunge.service.models import budget_of, candidate_of, measured_seconds, plan_retrain, unconfirmed
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Preparation, Work
 from expunge.service.queue.leases import (
     TakenLease,

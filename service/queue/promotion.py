@@ -19,8 +19,7 @@ from expunge.service.audit import record
 from expunge.service.infra.db import Database, batches, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Generation, Membership, Model, Removal, Task, Version
-from expunge.service.models.retrain_plan import schedule_retrain
-from expunge.service.models.vectors import drop_all_vectors
+from expunge.service.models import drop_all_vectors, schedule_retrain
 from expunge.service.queue.jobs import ClaimedTask, Preparation
 from expunge.service.queue.journal import Journal
 from expunge.service.queue.leases import Stale, drawn, give_back, give_back_beside

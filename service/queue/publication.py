@@ -21,10 +21,7 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import StoredFile
 from expunge.service.infra.tables import Erasure, Generation, Membership, Model, PhaseSeconds, Removal, Version
 from expunge.service.infra.time import HOUR_SECONDS, SECOND, bucket
-from expunge.service.models.figures import withdraw
-from expunge.service.models.publications import PUBLISHED, facts_of
-from expunge.service.models.swept_files import any_swept
-from expunge.service.models.vectors import Row, drop_vectors, rewrite_vectors
+from expunge.service.models import PUBLISHED, Row, any_swept, drop_vectors, facts_of, rewrite_vectors, withdraw
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job
 from expunge.service.queue.journal import Journal
 from expunge.service.queue.leases import Stale, fence

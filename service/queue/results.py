@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from expunge.service import models
 from expunge.service.audit import NAMED_IN_ONE_ENTRY, canonical, charge, record, recorded_at
 from expunge.service.infra.db import Database, batches, now
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import DeletionRequest, Generation, Model, SuppressionEntry, Task
 from expunge.service.infra.time import SECOND
-from expunge.service.models import consumers
-from expunge.service.models.retrain_plan import (
+from expunge.service.models import (
     budget_of,
     candidate_of,
     is_dry_run,
@@ -148,7 +148,7 @@ def finish(
     Completed tasks point to ``version_id`` and to the ``method`` that made it.
     """
     at = recorded_at(session)
-    behind = consumers.behind(session, version_id) if job.policy.complete_when is CompleteWhen.SERVED else False
+    behind = models.behind(session, version_id) if job.policy.complete_when is CompleteWhen.SERVED else False
     alike: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for task, result in results.items():
         columns = _columns(result, behind)

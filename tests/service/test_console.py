@@ -33,7 +33,7 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.infra.time import SECOND, instant
-from expunge.service.models.consumers import report
+from expunge.service.models.consumers import report_consumer
 from expunge.service.requests.reasons import Reason
 from expunge.service.requests.status import settle
 from tests.service.conftest import Login
@@ -197,7 +197,7 @@ def test_the_overview_shows_what_is_late_held_and_spent(login: Login, held: str,
         generation = session.get_one(Generation, model.generation_id)
         generation.spent = 9_000_000
         first = session.scalars(select(Version)).one()
-        report(session, model, "web", first, "actor")
+        report_consumer(session, model, "web", first, "actor")
     publish(service, model, b"two")
     page = login().get("/").text
     assert re.search(r'<span class="value">1</span><span class="name">blocked', page)

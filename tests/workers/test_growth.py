@@ -32,7 +32,7 @@ def serve(world: World, model_id: str) -> None:
     """The consumer moves to the current version, as one that asks for it by the model's name does."""
     with world.database.write() as session:
         model = session.get_one(Model, model_id)
-        consumers.report(session, model, "web", session.get_one(Version, model.current_id), "actor")
+        consumers.report_consumer(session, model, "web", session.get_one(Version, model.current_id), "actor")
 
 
 def members(world: World, generation_id: int) -> set[str]:

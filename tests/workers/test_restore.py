@@ -46,7 +46,7 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
-from expunge.service.models import restore_guard as backups
+from expunge.service.models import restore_guard
 from expunge.service.models.restore_guard import PutBack
 from expunge.service.queue import end_without_version
 from expunge.service.requests import identity_check, legal_holds, suppression
@@ -139,7 +139,7 @@ def retrained(world: World, model_id: str) -> None:
 def differs(world: World) -> str:
     """In what the world's database and its store differ; empty where they do not."""
     try:
-        backups.Guard(world.database, world.storage.store.folder).look()
+        restore_guard.Guard(world.database, world.storage.store.folder).look()
     except PutBack as error:
         return str(error)
     return ""
@@ -148,8 +148,8 @@ def differs(world: World) -> str:
 def confirmed(world: World) -> None:
     witness = Witness(world.storage.store.folder)
     with world.database.write() as session:
-        assert backups.confirm(session, TENANT, witness) is not None
-        assert backups.confirm(session, TENANT, witness) is None
+        assert restore_guard.confirm(session, TENANT, witness) is not None
+        assert restore_guard.confirm(session, TENANT, witness) is None
 
 
 @pytest.mark.parametrize("with_log", [True, False])
@@ -599,10 +599,10 @@ def test_until_the_confirmation_whoever_looks_is_told_to_confirm(world: World, s
     old = snapshot(world)
     released(world, model_id, "p1")
     scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
-    with pytest.raises(backups.PutBack, match="Run `expunge restore`"):
+    with pytest.raises(restore_guard.PutBack, match="Run `expunge restore`"):
         old.storage.guard.look()
     restore(old.storage, old.limits.lease_seconds, signer(old))
-    with pytest.raises(backups.PutBack, match="run `expunge restore --confirm`"):
+    with pytest.raises(restore_guard.PutBack, match="run `expunge restore --confirm`"):
         old.storage.guard.look()
     confirmed(old)
     old.storage.guard.look()
@@ -613,7 +613,7 @@ def test_a_confirmation_that_ends_before_its_commit_begins_the_next_epoch_when_i
     witness = Witness(world.storage.store.folder)
     restore(world.storage, world.limits.lease_seconds, signer(world))
     with pytest.raises(KeyboardInterrupt), world.database.write() as session:
-        backups.confirm(session, TENANT, witness)
+        restore_guard.confirm(session, TENANT, witness)
         raise KeyboardInterrupt
     assert witness.epoch().number == 1
     confirmed(world)
@@ -633,9 +633,9 @@ def test_the_command_confirms_only_where_the_store_takes_the_epoch(
     with pytest.raises(CommandError, match="did not take the new epoch"):
         command(confirm_it=True, as_json=True)
     with world.database.read() as session:
-        assert backups.unconfirmed(session) is not None
+        assert restore_guard.unconfirmed(session) is not None
     epochs.unlink()
     command(confirm_it=True, as_json=True)
     assert any(line.startswith("Requests:") for line in json.loads(capsys.readouterr().out)["to_do"])
     with world.database.read() as session:
-        assert backups.unconfirmed(session) is None and epoch_of(session) == 1
+        assert restore_guard.unconfirmed(session) is None and epoch_of(session) == 1

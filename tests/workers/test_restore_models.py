@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 
 from expunge.service.infra.tables import Erasure, Hold, Model, StoredVector
 from expunge.service.models.policy import change_policy
-from expunge.service.models.retire import retire
+from expunge.service.models.retirement import retire
 from expunge.service.requests.legal_holds import lift_hold
 from expunge.service.requests.states import RequestRefused
 from expunge.workers.scheduler import run as scheduler

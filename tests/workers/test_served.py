@@ -15,7 +15,9 @@ from tests.workers.worlds import TENANT, World
 def serves(world: World, model_id: str, number: int, name: str = "web") -> None:
     version = next(each for each in world.versions(model_id) if each.number == number)
     with world.database.write() as session:
-        consumers.report(session, session.get_one(Model, model_id), name, session.get_one(Version, version.id), "actor")
+        consumers.report_consumer(
+            session, session.get_one(Model, model_id), name, session.get_one(Version, version.id), "actor"
+        )
 
 
 def stands(world: World, request: str) -> tuple[str, str | None, int | None]:
@@ -55,7 +57,9 @@ def test_a_consumer_that_is_gone_for_good_keeps_nobody_waiting(world: World) -> 
     request = world.delete("p1")
     world.work(model_id)
     with world.database.write() as session:
-        consumers.leave(session, session.get_one(Model, model_id), session.get_one(Consumer, (model_id, "web")))
+        consumers.remove_consumer(
+            session, session.get_one(Model, model_id), session.get_one(Consumer, (model_id, "web"))
+        )
     assert scheduler.complete_served(world.database) == 1 and stands(world, request)[0] == "completed"
     assert "consumer.removed" in {entry.kind for entry in world.rows_of(AuditEntry)}
 

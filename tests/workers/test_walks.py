@@ -29,7 +29,7 @@ from expunge.service.infra.tables import (
     Removal,
     Task,
 )
-from expunge.service.models import restore_guard as backups
+from expunge.service.models import restore_guard
 from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.requests import intake
 from expunge.service.requests.states import Status
@@ -208,7 +208,7 @@ def test_the_worst_day(world: World, snapshot: Snapshot) -> None:
         refused = api.post(PATH, json={"subject_id": "p3"}, headers={"Idempotency-Key": new_id()})
         assert (refused.status_code, refused.json()["code"]) == (503, "read_only")
         with old.database.write() as session:
-            assert backups.confirm(session, TENANT, Witness(old.storage.store.folder)) is not None
+            assert restore_guard.confirm(session, TENANT, Witness(old.storage.store.folder)) is not None
         # the hold was placed after the backup, and the log brings it back
         again = {person: ask(api, person) for person in ("p1", "p3", "p4")}
         assert api.put("/v1/models/m/consumers/web", json={"version": 3}).status_code == 200

@@ -33,7 +33,7 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.infra.time import SECOND
-from expunge.service.models import register as registration
+from expunge.service.models import registration
 from expunge.service.models.publications import PUBLISHING, claim_digest
 from expunge.service.queue import ClaimedTask, Deletions, Preparation, Result, claim
 from expunge.service.requests import identity_check, intake

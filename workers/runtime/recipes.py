@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from expunge.service.models.recipe_files import locate
+from expunge.service.models import locate
 from expunge.workers.runtime.failures import refusal
 from expunge.workers.runtime.recipe_digest import code_digest, settings_digest
 from unlearning.model.user_code.global_state import settings_kept

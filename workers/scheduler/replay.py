@@ -13,8 +13,7 @@ from expunge.service.audit import NotAuthentic, unseal_hold
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.tables import ApiKey, DeletionRequest, Hold, Model, SuppressionEntry, Task, WebhookEndpoint
 from expunge.service.infra.time import rfc_3339
-from expunge.service.models.policy import CHANGEABLE, apply_policy
-from expunge.service.models.retire import SERVED, end_cancelled, end_retired
+from expunge.service.models import CHANGEABLE, SERVED, apply_policy, end_cancelled, end_retired
 from expunge.service.requests import NO_WINDOWS, Status, awaits_decision, end_hold, enforce, settle
 
 Said = dict[str, Any]

@@ -47,12 +47,18 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.infra.tenants import DEFAULT_TENANT
 from expunge.service.infra.time import SECOND
-from expunge.service.models.figures import withdraw
-from expunge.service.models.generations import number_above
-from expunge.service.models.publications import PUBLISHED, RESTORED, facts_of
-from expunge.service.models.restore_guard import unconfirmed
-from expunge.service.models.retire import SERVED, end_retired, holds_in
-from expunge.service.models.vectors import drop_vectors
+from expunge.service.models import (
+    PUBLISHED,
+    RESTORED,
+    SERVED,
+    drop_vectors,
+    end_retired,
+    facts_of,
+    holds_in,
+    number_above,
+    unconfirmed,
+    withdraw,
+)
 from expunge.service.queue import (
     JournalEntry,
     drawn,

@@ -42,14 +42,21 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.infra.time import SECOND
-from expunge.service.models import consumers
-from expunge.service.models.counters import tally
-from expunge.service.models.figures import FOLDER as FIGURES
-from expunge.service.models.figures import Figures
-from expunge.service.models.restore_guard import Guard, PutBack, unconfirmed
-from expunge.service.models.retrain_plan import retrain_lease
-from expunge.service.models.swept_files import UNPURGED, note, note_deleted
-from expunge.service.models.swept_files import sweep as sweep_store
+from expunge.service.models import (
+    FIGURES,
+    UNPURGED,
+    Figures,
+    Guard,
+    PutBack,
+    complete_waiting,
+    moved_on,
+    note_deleted,
+    note_swept,
+    retrain_lease,
+    sweep_store,
+    tally,
+    unconfirmed,
+)
 from expunge.service.queue import alive, alive_at, drawn
 from expunge.service.requests import NOT_FOR_AN_UPDATE, Reason, announce_due_soon, large_and_due, settle
 from expunge.workers.runtime.db_retry import retry
@@ -263,7 +270,7 @@ def purge(database: Database, store: Store, witness: Witness, grace_seconds: flo
         with database.write() as session:
             successors = session.scalars(select(Version.id).where(*follows)).all()
             confirm_committed(session, witness, successors)
-            free = note(session, [version.checkpoint], apart_from=version.id)
+            free = note_swept(session, [version.checkpoint], apart_from=version.id)
         for digest in free:
             store.delete(digest)
         crash_point("scheduler-during-purge")
@@ -305,10 +312,10 @@ def settle_unmatched(database: Database) -> int:
 def complete_served(database: Database) -> int:
     """Settle the tasks that waited for consumers, where every known consumer serves a newer version."""
     with database.read() as session:
-        if not consumers.moved_on(session):
+        if not moved_on(session):
             return 0
     with database.write() as session:
-        return len(consumers.complete(session))
+        return len(complete_waiting(session))
 
 
 def retry_large(database: Database) -> int:

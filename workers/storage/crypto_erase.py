@@ -17,7 +17,7 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Store
 from expunge.service.infra.tables import Certificate, Erasure, Generation, Model, Restoration, Task, Version
 from expunge.service.infra.time import SECOND
-from expunge.service.models.generations import empty_generation
+from expunge.service.models import empty_generation
 from expunge.workers.storage.key_store import KeyStore
 from expunge.workers.storage.release_journal import confirm_committed
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from expunge.service.infra.db import BATCH, Database
 from expunge.service.infra.files import Store, StoredFile
-from expunge.service.models.vectors import Row, keys_of, sealed_rows
+from expunge.service.models import Row, keys_of, sealed_rows
 from expunge.workers.storage import checkpoint_format as codec
 from expunge.workers.storage.encryption import Sealer
 from expunge.workers.storage.key_store import KeyStore

@@ -33,7 +33,7 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
-from expunge.service.models.restore_guard import Guard
+from expunge.service.models import Guard
 from expunge.service.queue import Job, JournalEntry
 from expunge.workers.storage.encryption import Sealer
 

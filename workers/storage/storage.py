@@ -12,8 +12,7 @@ from expunge.service.infra.db import Database
 from expunge.service.infra.files import Store
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings, read_secret
-from expunge.service.models.figures import Figures
-from expunge.service.models.restore_guard import Guard
+from expunge.service.models import Figures, Guard
 from expunge.workers.storage.encryption import Sealer
 from expunge.workers.storage.key_store import KeyStore
 from expunge.workers.storage.release_journal import Journal

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 from expunge.service.infra.tables import Generation, Model
-from expunge.service.models.retrain_plan import is_dry_run
+from expunge.service.models import is_dry_run
 from expunge.service.queue import Preparation, end_dry_run, fence, forgotten
 from expunge.workers.storage import manifest
 from expunge.workers.storage.storage import Storage

@@ -23,7 +23,7 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.tables import Generation, Model, WorkUnit
 from expunge.service.infra.tenants import recipes_of
-from expunge.service.models.vectors import drop_vectors, write_vectors
+from expunge.service.models import drop_vectors, write_vectors
 from expunge.service.queue import BUILT, POLL_SECONDS, Piece, Preparation, WorkUnits, deletions_wait, fence
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.model import OpenModel, build

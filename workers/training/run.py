@@ -23,7 +23,7 @@ from expunge.service.infra.db import Database
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Generation, HoldoutPerson, Membership, Model, StoredVector, Version
 from expunge.service.infra.time import bucket
-from expunge.service.models.vectors import write_vectors
+from expunge.service.models import write_vectors
 from expunge.service.queue import (
     Draft,
     Leaving,

@@ -48,15 +48,15 @@ from expunge.service.infra.tables import (
     WorkUnit,
 )
 from expunge.service.infra.time import ALIVE_SECONDS, BUCKETS, SECOND
-from expunge.service.models.counters import (
+from expunge.service.models import (
     BEYOND,
     ENTRIES,
     INTAKE,
     LATENCY,
     LATENCY_BUCKETS,
     PHASE,
-    PUBLISHED,
     SAMPLES,
+    VERSIONS,
     Key,
     counts,
 )
@@ -369,7 +369,7 @@ def _updates(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
     for key, count in sorted(counted.items()):
         if key.name == SAMPLES:
             forgotten.add_metric([*_of(labels[key.model_id]), key.method], count)
-        elif key.name == PUBLISHED:
+        elif key.name == VERSIONS:
             versions[labels[key.model_id]] += count
     for model, count in versions.items():
         published.add_metric([*_of(model), "published"], count)

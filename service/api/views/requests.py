@@ -14,8 +14,7 @@ from expunge.service.api.problems import not_found
 from expunge.service.api.types import FreeText, Moment
 from expunge.service.infra.tables import DeletionRequest, Model, Task, Version
 from expunge.service.infra.time import day_and_time
-from expunge.service.models.consumers import standing
-from expunge.service.models.eta import expected
+from expunge.service.models import expected, standing
 from expunge.service.requests import (
     Accepted,
     Reason,

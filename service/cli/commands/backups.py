@@ -20,7 +20,7 @@ from expunge.service.infra.files import folder_at
 from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.service.models.restore_guard import confirm
+from expunge.service.models import confirm
 from expunge_client.cli.output import CommandError, errors, show_facts
 
 

@@ -14,8 +14,7 @@ from expunge.service.api.http.etag import IfMatch, changed, require
 from expunge.service.api.openapi import answer
 from expunge.service.api.types import WHOLE, ModelName
 from expunge.service.api.views.models import ModelView, locked_model, model_view
-from expunge.service.models.policy import change_policy, require_changeable
-from expunge.service.models.retire import SERVED, retire
+from expunge.service.models import SERVED, change_policy, require_changeable, retire
 
 router = APIRouter(tags=["models"])
 Admin = Annotated[Caller, Depends(require_scope(Scope.MODELS_ADMIN))]
