@@ -41,7 +41,7 @@ from unlearning.types import Need, Refused
 
 
 @dataclass(frozen=True)
-class Served:
+class InspectedGeneration:
     """A generation that can still publish updates. ``gone`` are the positions that were forgotten."""
 
     name: str
@@ -90,7 +90,7 @@ def recipe(settings: Settings, name: str) -> Finding:
     return Finding(f"recipe {name}", True, "It imports.")
 
 
-def generation(settings: Settings, served: Served) -> Finding:
+def generation(settings: Settings, served: InspectedGeneration) -> Finding:
     """Check that the next update would find everything that it needs."""
     title = f"generation of {served.name}"
     try:
@@ -104,7 +104,7 @@ def generation(settings: Settings, served: Served) -> Finding:
     return by_reason(title, *fault, served.name, " Deletions will be blocked.")
 
 
-def _fault(settings: Settings, served: Served) -> tuple[Reason, dict[str, Any]] | None:
+def _fault(settings: Settings, served: InspectedGeneration) -> tuple[Reason, dict[str, Any]] | None:
     """Return the reason that will block updates, and its facts; None if nothing will.
 
     The recipe is run only if updates read samples. Raises Refused; SettingsError and OSError without the pepper.
@@ -122,7 +122,9 @@ def _fault(settings: Settings, served: Served) -> tuple[Reason, dict[str, Any]] 
     return _samples_fault(settings, served, method)
 
 
-def _samples_fault(settings: Settings, served: Served, method: Method) -> tuple[Reason, dict[str, Any]] | None:
+def _samples_fault(
+    settings: Settings, served: InspectedGeneration, method: Method
+) -> tuple[Reason, dict[str, Any]] | None:
     """Count the samples that an update would miss or find changed."""
     if not (needs_retained(method, served.guarantee) or needs_forgotten(method)):
         return None
@@ -135,7 +137,7 @@ def _samples_fault(settings: Settings, served: Served, method: Method) -> tuple[
     return None
 
 
-def _served(settings: Settings) -> list[Served]:
+def _served(settings: Settings) -> list[InspectedGeneration]:
     """Return every generation that serves a model; none if the database cannot be read, which other checks report."""
     try:
         if lacks_file(settings.database_url):
@@ -148,7 +150,7 @@ def _served(settings: Settings) -> list[Served]:
         return []
 
 
-def _read(database: Database) -> list[Served]:
+def _read(database: Database) -> list[InspectedGeneration]:
     found = []
     with database.read() as session:
         rows = (
@@ -159,7 +161,7 @@ def _read(database: Database) -> list[Served]:
             .order_by(Model.name)
         )
         for model, generation, current in session.execute(rows):
-            served = Served(
+            served = InspectedGeneration(
                 name=model.name,
                 tenant_id=model.tenant_id,
                 recipe=model.recipe,

@@ -43,7 +43,7 @@ Tell = Callable[[str, float], None]
 class AuditRequest:
     """What the command line asked for."""
 
-    loaded: recipes.Loaded
+    loaded: recipes.LoadedRecipe
     folder: Path
     cast: Cast
     policies: Mapping[str, Policy]

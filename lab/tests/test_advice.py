@@ -27,7 +27,7 @@ from expunge.workers.guarantee.needs import generator
 from expunge.workers.guarantee.refine import refine
 from expunge.workers.guarantee.register import reference_of, terms_of
 from expunge.workers.runtime.model import opened
-from expunge.workers.runtime.recipes import Loaded
+from expunge.workers.runtime.recipes import LoadedRecipe
 from expunge_lab import costs
 from expunge_lab.advice import measure as measuring
 from expunge_lab.advice.alarm import alarmed
@@ -60,7 +60,7 @@ def scene_of(name: str, times: int = 1) -> Scene:
     build, _ = SIX[name]
     recipe = enlarged(build(), times)
     policy = Policy.from_json({"method": "retrain"}, NAMES)
-    return Scene(Loaded(recipe, "", ""), recipe.samples.examples(), policy, torch.device("cpu"), 0.0, 2**30)
+    return Scene(LoadedRecipe(recipe, "", ""), recipe.samples.examples(), policy, torch.device("cpu"), 0.0, 2**30)
 
 
 def happens(scene: Scene, name: str) -> tuple[float, float]:

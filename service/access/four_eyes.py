@@ -21,7 +21,7 @@ from expunge.service.infra.time import DAY_SECONDS, SECOND
 CONSENT_SECONDS = 7 * DAY_SECONDS
 
 
-class Act(StrEnum):
+class TwoPersonAct(StrEnum):
     """What can be put under four eyes: verifying a request, lifting a hold or a suppression, retiring a model."""
 
     VERIFY = "verify"
@@ -29,7 +29,7 @@ class Act(StrEnum):
     RETIRE = "retire"
 
 
-def second_approval(session: Session, caller: Caller, act: Act, subject: str) -> bool:
+def second_approval(session: Session, caller: Caller, act: TwoPersonAct, subject: str) -> bool:
     """Return whether another person has consented to this act on ``subject`` (an id), and use that consent up.
 
     Otherwise note the caller's own consent. The transaction must commit in both cases.
@@ -47,7 +47,7 @@ def second_approval(session: Session, caller: Caller, act: Act, subject: str) ->
     return False
 
 
-def consented(session: Session, tenant_id: str, act: Act, subject: str) -> str | None:
+def consented(session: Session, tenant_id: str, act: TwoPersonAct, subject: str) -> str | None:
     """Return the id of the actor whose consent counts; None: there is none."""
     standing = session.get(Consent, (tenant_id, act, subject))
     if standing is None or standing.created_at <= now(session) - CONSENT_SECONDS * SECOND:
@@ -55,7 +55,7 @@ def consented(session: Session, tenant_id: str, act: Act, subject: str) -> str |
     return standing.actor_id
 
 
-def _consent(session: Session, caller: Caller, act: Act, subject: str) -> None:
+def _consent(session: Session, caller: Caller, act: TwoPersonAct, subject: str) -> None:
     """Write the consent and its audit entry. Where somebody else's came first, write neither."""
     at = now(session)
     who = {"actor_id": caller.actor_id, "origin": caller.origin}

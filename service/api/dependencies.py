@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from expunge.service.access.api_keys import Caller, Scope, authenticate, caller_of
-from expunge.service.access.four_eyes import Act, second_approval
+from expunge.service.access.four_eyes import TwoPersonAct, second_approval
 from expunge.service.access.proxy import named_by_proxy
 from expunge.service.access.session_cookie import open_session, read_cookie
 from expunge.service.api.http.limits import Limiter, client_of, wrong_keys
@@ -230,7 +230,7 @@ def _acting(service: Service, request: Request, found: Caller) -> Caller:
     return caller
 
 
-def agreed(service: Service, session: Session, caller: Caller, act: Act, subject: str) -> bool:
+def agreed(service: Service, session: Session, caller: Caller, act: TwoPersonAct, subject: str) -> bool:
     """Return whether an act may be carried out; False: its second person is missing, and the consent was noted.
 
     After False the route commits, and raises ``awaits_another``. Raises ApiProblem (403) where people are known by
@@ -244,7 +244,7 @@ def agreed(service: Service, session: Session, caller: Caller, act: Act, subject
     return second_approval(session, caller, act, subject)
 
 
-def awaits_another(act: Act) -> ApiProblem:
+def awaits_another(act: TwoPersonAct) -> ApiProblem:
     """Return the answer to the first of two people. It is an error: what they asked for was not done."""
     detail = (
         f"To {act} takes two people. Your consent is noted for seven days; another person must {act} it too. "

@@ -37,7 +37,7 @@ class JournalEntry:
     carried out"""
 
 
-class Journal(Protocol):
+class UpdateJournal(Protocol):
     """The journal of updates, which a restored backup is compared with."""
 
     guard: Guard

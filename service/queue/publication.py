@@ -23,7 +23,7 @@ from expunge.service.infra.tables import Erasure, Generation, Membership, Model,
 from expunge.service.infra.time import HOUR_SECONDS, SECOND, bucket
 from expunge.service.models import PUBLISHED, Row, any_swept, drop_vectors, facts_of, rewrite_vectors, withdraw
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job
-from expunge.service.queue.journal import Journal
+from expunge.service.queue.journal import UpdateJournal
 from expunge.service.queue.leases import Stale, fence
 from expunge.service.queue.results import Published, Result, finish, note_exhaustion, queue_newcomers, release_claim
 from expunge.service.queue.selection import ForgottenCount, Target, protected_positions
@@ -69,7 +69,7 @@ class Draft:
 
 
 @contextmanager
-def publication(database: Database, journal: Journal, job: Job, draft: Draft) -> Iterator[tuple[Session, Model]]:
+def publication(database: Database, journal: UpdateJournal, job: Job, draft: Draft) -> Iterator[tuple[Session, Model]]:
     """Open the transaction that publishes ``draft``: lock, fence, holds; at its end budget, lease and journal.
 
     Raises Stale, Replan, Overspent, PutBack, OSError where the store does not answer, and what the body raises; then
@@ -95,7 +95,7 @@ def publication(database: Database, journal: Journal, job: Job, draft: Draft) ->
 
 
 def publish(
-    database: Database, journal: Journal, job: Deletions, draft: Draft, results: Mapping[ClaimedTask, Result]
+    database: Database, journal: UpdateJournal, job: Deletions, draft: Draft, results: Mapping[ClaimedTask, Result]
 ) -> None:
     """Publish an update. Raises Stale, Replan, Overspent, and RuntimeError where a request would end too early."""
     with publication(database, journal, job, draft) as (session, model):
@@ -149,7 +149,7 @@ def require_no_hold(session: Session, job: Job, target: Target) -> None:
 
 
 def make_version(
-    session: Session, journal: Journal, job: Job, draft: Draft, parent: Version | None, *, gone: Sequence[str]
+    session: Session, journal: UpdateJournal, job: Job, draft: Draft, parent: Version | None, *, gone: Sequence[str]
 ) -> None:
     """Insert the version: charge it, retire its parent, mark what it forgets, drop and change vectors, write the entry.
 
@@ -195,7 +195,7 @@ def make_version(
     crash_point("publish-after-audit")
 
 
-def _free_number(session: Session, journal: Journal, model: Model, version_id: str) -> int:
+def _free_number(session: Session, journal: UpdateJournal, model: Model, version_id: str) -> int:
     """Return the number of the next version. A number that was drafted and has no row is never given again: its worker
     died before the commit, or the database lost it. Somebody may have seen its weights, so it counts as charged.
     """

@@ -29,7 +29,7 @@ from expunge.service.models import (
     why_due,
 )
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job
-from expunge.service.queue.journal import Journal
+from expunge.service.queue.journal import UpdateJournal
 from expunge.service.queue.leases import fence, give_back, give_back_beside
 from expunge.service.requests import (
     NOT_FOR_AN_UPDATE,
@@ -81,7 +81,11 @@ Result: TypeAlias = Published | Blocked | Postponed
 
 
 def end_without_version(
-    database: Database, journal: Journal, job: Deletions, results: Mapping[ClaimedTask, Result], budget_cost: int = 0
+    database: Database,
+    journal: UpdateJournal,
+    job: Deletions,
+    results: Mapping[ClaimedTask, Result],
+    budget_cost: int = 0,
 ) -> None:
     """End a claim that changes no weights: there is nothing to forget, or everything is blocked or postponed.
 
@@ -107,7 +111,7 @@ def points_of(policy: Policy) -> dict[str, Any]:
     return {"points": f"{100 * (policy.max_accuracy_drop or 0):g}"}
 
 
-def charge_withheld(session: Session, journal: Journal, job: Job, budget_cost: int) -> None:
+def charge_withheld(session: Session, journal: UpdateJournal, job: Job, budget_cost: int) -> None:
     """Charge an update that was computed and will never be published. Raises Overspent."""
     if budget_cost:
         charge(session, job.generation_id, None, budget_cost)

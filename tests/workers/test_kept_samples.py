@@ -26,7 +26,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     seen: list[str] = []
     load = recipes.load
 
-    def counted(*given: object) -> recipes.Loaded:
+    def counted(*given: object) -> recipes.LoadedRecipe:
         seen.append(str(given[1]))
         return load(*given)  # type: ignore[arg-type]
 

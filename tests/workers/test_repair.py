@@ -103,7 +103,9 @@ def test_a_worker_that_dies_in_a_repaired_release_carries_the_vectors_once(world
     world.expire_lease(model_id)
     world.work(model_id)
     expected = in_memory(world, "p3")[-1]
-    assert (world.request(request).status, world.head(model_id).number) == ("completed", 2)
+    assert world.request(request).status == "completed"
+    # a number that was drafted and not committed is never given again
+    assert [version.number for version in world.versions(model_id)] in ([1, 2], [1, 3])
     by_norm = sorted(float(vector.norm()) for vector in everyones(world, model_id).values())
     assert by_norm == pytest.approx(sorted(float(vector.norm()) for vector in expected.vectors.values()), rel=1e-4)
     world.delete("p5")

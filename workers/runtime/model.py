@@ -121,7 +121,7 @@ def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> Op
 
 
 def set_up(
-    settings: Settings, tenant_id: str, name: str, loaded: recipes.Loaded, policy: Policy, *, samples: bool = True
+    settings: Settings, tenant_id: str, name: str, loaded: recipes.LoadedRecipe, policy: Policy, *, samples: bool = True
 ) -> OpenModel:
     """Set up a recipe that was run, or all but its samples.
 
@@ -146,7 +146,7 @@ def set_up(
         raise refused from None
 
 
-def opened(loaded: recipes.Loaded, policy: Policy, device: torch.device, *, samples: bool = True) -> OpenModel:
+def opened(loaded: recipes.LoadedRecipe, policy: Policy, device: torch.device, *, samples: bool = True) -> OpenModel:
     """Set up a recipe that was run, or all but its samples.
 
     Raises Refused and RecipeError; what ``model()`` raises is not caught.

@@ -26,7 +26,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}(/[a-z0-9][a-z0-9_-]{0,62}){0,3}")
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedRecipe:
     """A recipe as it was just run, with the digests of its code and of its settings."""
 
     recipe: Recipe
@@ -62,7 +62,7 @@ def check(root: Path, name: str) -> None:
         _run(path, digest_of(path))
 
 
-def load(root: Path, name: str) -> Loaded:
+def load(root: Path, name: str) -> LoadedRecipe:
     """Run the recipe and return it. Raises Refused with a plain reason for any exception of the recipe's code.
 
     The exception's message may contain a person's data: it is in the hint only, which no audit entry holds.
@@ -73,7 +73,7 @@ def load(root: Path, name: str) -> Loaded:
         recipe = _run(path, digest).recipe()
     if not isinstance(recipe, Recipe):
         raise Refused(f"recipe() returned a {type(recipe).__name__}.", "Return an unlearning.Recipe.")
-    return Loaded(recipe, digest, settings_digest(recipe))
+    return LoadedRecipe(recipe, digest, settings_digest(recipe))
 
 
 def _run(path: Path, digest: str) -> ModuleType:

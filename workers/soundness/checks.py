@@ -41,7 +41,7 @@ class Subject:
 
     folder: Path
     name: str
-    loaded: recipes.Loaded
+    loaded: recipes.LoadedRecipe
     seconds: float
 
     @property

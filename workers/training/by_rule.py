@@ -44,7 +44,7 @@ def settled(process: Process, job: Preparation) -> Preparation:
     return replace(job, policy=job.policy.in_force(method))
 
 
-def _provable(settings: Settings, job: Preparation, loaded: recipes.Loaded) -> bool:
+def _provable(settings: Settings, job: Preparation, loaded: recipes.LoadedRecipe) -> bool:
     """Return whether newton has the guarantee ``proved`` on the recipe's model.
 
     Raises Refused for a recipe that no method can open.

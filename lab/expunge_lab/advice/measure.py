@@ -31,7 +31,7 @@ from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_re
 from expunge.workers.guarantee.refine import refine
 from expunge.workers.guarantee.register import reference_of, terms_of
 from expunge.workers.runtime.model import OpenModel, opened
-from expunge.workers.runtime.recipes import Loaded
+from expunge.workers.runtime.recipes import LoadedRecipe
 from expunge_lab.advice.choice import Offer
 from expunge_lab.advice.growth import Point, scaled
 from unlearning.accounting.certificate import Guarantee
@@ -77,7 +77,7 @@ class Scene:
         options: fields of methods, by the method's name.
     """
 
-    loaded: Loaded
+    loaded: LoadedRecipe
     examples: Examples
     policy: Policy
     device: torch.device

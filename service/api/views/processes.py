@@ -13,7 +13,7 @@ from expunge.service.infra.time import SECOND
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcessState:
     """A worker, updater or scheduler."""
 
     row: Heartbeat
@@ -21,7 +21,7 @@ class Process:
     alive: bool
 
 
-def processes(session: Session, lease_seconds: float) -> list[Process]:
+def processes(session: Session, lease_seconds: float) -> list[ProcessState]:
     """Return all processes that another has not replaced, those heard last first. A living one beats within a lease.
 
     Beats of the future do not count: a clock that had jumped ahead left them.
@@ -29,6 +29,6 @@ def processes(session: Session, lease_seconds: float) -> list[Process]:
     at = now(session)
     rows = session.scalars(select(Heartbeat).order_by(Heartbeat.beat_at.desc(), Heartbeat.process))
     return [
-        Process(row, max(0.0, (at - row.beat_at) / SECOND), abs(at - row.beat_at) <= int(lease_seconds * SECOND))
+        ProcessState(row, max(0.0, (at - row.beat_at) / SECOND), abs(at - row.beat_at) <= int(lease_seconds * SECOND))
         for row in rows
     ]

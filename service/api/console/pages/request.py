@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from expunge.service.access.api_keys import Scope
-from expunge.service.access.four_eyes import Act, consented
+from expunge.service.access.four_eyes import TwoPersonAct, consented
 from expunge.service.api.console.acts import ACTS
 from expunge.service.api.console.render import PageRoute
 from expunge.service.api.console.visit import Visitor
@@ -40,7 +40,7 @@ def show(request_id: RequestId, visit: Visitor) -> Response:
             "window_ends": ends,
             "ways": [way for way in ways(steps, visit.caller) if way.verb != "cancel" or ends is not None],
             "undecided": awaits_decision(view.status, view.reason) and visit.allows(ACTS["verify"].route),
-            "agreed_by_one": consented(session, visit.caller.tenant_id, Act.VERIFY, row.id) is not None,
+            "agreed_by_one": consented(session, visit.caller.tenant_id, TwoPersonAct.VERIFY, row.id) is not None,
             "cancellable": ends is not None and visit.allows(ACTS["cancel"].route),
             "extendable": extendable,
             "busy": view.status in (Status.QUEUED, Status.RUNNING) or (expected and not issued),

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.access.four_eyes import Act
+from expunge.service.access.four_eyes import TwoPersonAct
 from expunge.service.api.dependencies import Running, agreed, awaits_another, problems, require_scope
 from expunge.service.api.http.etag import IfMatch, changed, require
 from expunge.service.api.openapi import answer
@@ -91,8 +91,8 @@ def retire_model(
     with service.database.write(crash="retire-inside-commit") as session:
         model = locked_model(session, caller.tenant_id, name)
         require(model_view(session, model), if_match)
-        may = model.status not in SERVED or agreed(service, session, caller, Act.RETIRE, model.id)
+        may = model.status not in SERVED or agreed(service, session, caller, TwoPersonAct.RETIRE, model.id)
         if may:
             retire(session, model)
             return changed(model_view(session, model), response)
-    raise awaits_another(Act.RETIRE)
+    raise awaits_another(TwoPersonAct.RETIRE)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from expunge.service import requests
 from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.access.four_eyes import Act
+from expunge.service.access.four_eyes import TwoPersonAct
 from expunge.service.api.dependencies import (
     Running,
     Service,
@@ -297,11 +297,11 @@ def verify(
         row = find_request(session, caller.tenant_id, request_id)
         require(request_view(session, row, caller.scopes), if_match)
         undecided = awaits_decision(Status(row.status), row.reason)
-        may = not undecided or agreed(service, session, caller, Act.VERIFY, row.id)
+        may = not undecided or agreed(service, session, caller, TwoPersonAct.VERIFY, row.id)
         to_notify = requests.verify(session, row, windows_of(service)) if may else ()
         view = request_view(session, row, caller.scopes)
     if not may:
-        raise awaits_another(Act.VERIFY)
+        raise awaits_another(TwoPersonAct.VERIFY)
     service.notify(to_notify)
     return changed(view, response)
 

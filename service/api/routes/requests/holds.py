@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from expunge.service import requests
 from expunge.service.access.api_keys import Caller, Scope, searched
-from expunge.service.access.four_eyes import Act
+from expunge.service.access.four_eyes import TwoPersonAct
 from expunge.service.api.dependencies import (
     Running,
     agreed,
@@ -120,10 +120,10 @@ def lift_hold(
     with service.database.write() as session:
         hold = find_hold(session, caller.tenant_id, hold_id, lock=True)
         require(hold_view(hold), if_match)
-        may = hold.lifted_at is not None or agreed(service, session, caller, Act.LIFT, hold.id)
+        may = hold.lifted_at is not None or agreed(service, session, caller, TwoPersonAct.LIFT, hold.id)
         to_notify = requests.lift_hold(session, hold) if may else []
         view = hold_view(hold)
     if not may:
-        raise awaits_another(Act.LIFT)
+        raise awaits_another(TwoPersonAct.LIFT)
     service.notify(to_notify)
     return changed(view, response)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
 from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.access.four_eyes import Act
+from expunge.service.access.four_eyes import TwoPersonAct
 from expunge.service.api.dependencies import Running, agreed, awaits_another, problems, require_scope
 from expunge.service.api.http.etag import IfMatch, require
 from expunge.service.api.types import RequestId
@@ -37,8 +37,8 @@ def create(
     with service.database.write() as session:
         request = find_request(session, caller.tenant_id, request_id)
         require(request_view(session, request, caller.scopes), if_match)
-        may = not stands(session, request) or agreed(service, session, caller, Act.LIFT, request.id)
+        may = not stands(session, request) or agreed(service, session, caller, TwoPersonAct.LIFT, request.id)
         if may:
             lifted, others = lift_suppression(session, request, body.reason)
             return LiftedView(request=request.id, lifted=lifted, others=others)
-    raise awaits_another(Act.LIFT)
+    raise awaits_another(TwoPersonAct.LIFT)
