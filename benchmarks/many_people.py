@@ -26,7 +26,7 @@ import torch
 from sqlalchemy import func, select, text
 
 from expunge.service.audit import Signer
-from expunge.service.certificates.envelope import verify
+from expunge.service.certificates import verify
 from expunge.service.infra.db import Database
 from expunge.service.infra.files import Store
 from expunge.service.infra.migrate import migrate

@@ -7,7 +7,7 @@ from typing import Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from expunge.service.access.store_identity import check_places
+from expunge.service.access import check_places
 from expunge.service.api.dependencies import Running, Service, problems
 from expunge.service.api.problems import ApiProblem
 from expunge.service.api.views.metrics import render

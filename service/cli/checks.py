@@ -19,8 +19,7 @@ from kombu.connection import Connection
 from sqlalchemy import func, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from expunge.service.access.api_keys import Scope, check_pepper
-from expunge.service.access.store_identity import check_places, place_name
+from expunge.service.access import Scope, check_pepper, check_places, place_name
 from expunge.service.infra.db import Busy, Database, now
 from expunge.service.infra.files import filesystem_of, folder_at
 from expunge.service.infra.limits import LIMITS, Limits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from expunge.service.access.store_identity import check_places
+from expunge.service.access import check_places
 from expunge.service.audit import Signer, Verifier, keep_handovers, newest_key, rotate_signing_key
 from expunge.service.cli.commands.keys import open_database
 from expunge.service.cli.errors import told

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import insert, text
 from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import Caller
+from expunge.service.access import Caller
 from expunge.service.audit import recorded_at
 from expunge.service.infra.tables import IdempotencyKey
 from expunge.service.infra.time import SECOND

@@ -23,7 +23,7 @@ from expunge.service.audit.log import charge
 from expunge.service.infra.db import now
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import DeletionRequest, Generation, Task, WebhookDelivery, WebhookEndpoint
-from expunge.service.requests.deadlines import warn
+from expunge.service.requests.deadlines import announce_due_soon
 from expunge.service.requests.status import settle
 from expunge.service.requests.webhooks import (
     MAX_ATTEMPTS,
@@ -248,15 +248,15 @@ def test_a_near_deadline_is_news_once_and_again_after_an_extension(client: TestC
     late = ask(client, "ada", regulation="gdpr", received_at=received)["id"]
     ask(client, "bob", regulation="gdpr")
     ask(client, "nobody", regulation="gdpr", received_at=received)  # completed at once: nothing is due
-    assert [warn(service.database) for _ in range(2)] == [1, 0]
+    assert [announce_due_soon(service.database) for _ in range(2)] == [1, 0]
     (sent,) = outbox(service)
     assert json.loads(sent.payload)["data"]["id"] == late
     client.post(f"/v1/deletion-requests/{late}/extend")
-    assert warn(service.database) == 0, "two months are not near"
+    assert announce_due_soon(service.database) == 0, "two months are not near"
     with service.database.write() as session:
         row = session.get_one(DeletionRequest, late)
         row.due_at = now(session) + 1
-    assert warn(service.database) == 1
+    assert announce_due_soon(service.database) == 1
 
 
 @ON_SQLITE

@@ -16,7 +16,7 @@ from expunge.service.access.api_keys import Scope, create_key
 from expunge.service.api.app import create_app
 from expunge.service.audit.verification import verify
 from expunge.service.audit.witness import Witness
-from expunge.service.certificates import issue as certificates
+from expunge.service.certificates import issue
 from expunge.service.infra.pseudonyms import new_id, sample_digest
 from expunge.service.infra.settings import session_key
 from expunge.service.infra.tables import (
@@ -161,7 +161,7 @@ def test_one_request_through_every_state_and_each_step_is_on_record(world: World
         assert (sent["deletion_request.cancelled"], sent["deletion_request.rejected"]) == (1, 1)
 
         envelope = api.get(f"{PATH}/{request}/certificate").json()
-        predicate = certificates.verify(envelope, signer(world).verifier)["predicate"]
+        predicate = issue.verify(envelope, signer(world).verifier)["predicate"]
         assert [each["kind"] for each in predicate["audit"]["entries"] if each["body"]] == told
         assert "version.published" in {each["kind"] for each in predicate["audit"]["entries"]}
         assert predicate["first_due_at"] < predicate["due_at"] and predicate["extended_at"]

@@ -20,9 +20,9 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from expunge.service import requests
-from expunge.service.access.api_keys import check_pepper
+from expunge.service.access import check_pepper
 from expunge.service.audit import EPOCHS, HEADS, UPDATES, NotAuthentic, Signer, Witness, extend, keep_checking, record
-from expunge.service.certificates.issue import issue_due
+from expunge.service.certificates import issue_due
 from expunge.service.infra.actors import SCHEDULER
 from expunge.service.infra.broker.notify import notify_one, publisher
 from expunge.service.infra.db import Busy, Database, now

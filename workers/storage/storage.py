@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from expunge.service.access.api_keys import check_pepper
-from expunge.service.access.store_identity import Markable, claim_places, place_name
+from expunge.service.access import Markable, check_pepper, claim_places, place_name
 from expunge.service.infra.actors import WORKER
 from expunge.service.infra.db import Database
 from expunge.service.infra.files import Store

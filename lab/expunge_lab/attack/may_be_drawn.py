@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from sqlalchemy.exc import SQLAlchemyError
 
-from expunge.service.access.api_keys import require_pepper
+from expunge.service.access import require_pepper
 from expunge.service.cli.checks import lacks_file
 from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import SchemaState, schema_state

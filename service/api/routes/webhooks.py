@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.access import Caller, Scope
 from expunge.service.api.dependencies import Running, problems, require_scope
 from expunge.service.api.http.etag import IfMatch, changed, require
 from expunge.service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, after_page, place_of

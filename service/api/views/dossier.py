@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from expunge.service.api.views.overview import percentiles
 from expunge.service.api.views.selection import OPEN, ListFilter
-from expunge.service.certificates.plain_words import weakest
+from expunge.service.certificates import weakest
 from expunge.service.infra.db import batches
 from expunge.service.infra.tables import Certificate, DeletionRequest, Model, Version
 from expunge.service.infra.time import DAY_SECONDS, SECOND, moment

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from expunge.service.certificates.letters import Facts, ModelOutcome
+from expunge.service.certificates import Facts, ModelOutcome
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import (
     AuditEntry,

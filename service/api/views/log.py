@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import list_actors
+from expunge.service.access import list_actors
 from expunge.service.api.problems import ApiProblem, not_found
 from expunge.service.api.types import Moment
 from expunge.service.audit import CHECK_SECONDS, ROTATED, inclusion_proof, newest_head, nodes, signed_size

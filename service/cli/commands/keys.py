@@ -10,16 +10,19 @@ from typing import Annotated
 import typer
 from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import (
+from expunge.service.access import (
+    SCOPES,
+    KeyRole,
     Scope,
     create_key,
     find_actor,
     list_actors,
     list_keys,
+    remark,
     revoke_key,
+    role_of,
     rotate_key,
 )
-from expunge.service.access.roles import SCOPES, KeyRole, remark, role_of
 from expunge.service.cli.errors import told
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.migrate import SchemaState, schema_state

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
-from expunge.service.access.api_keys import Scope
+from expunge.service.access import Scope
 from expunge.service.api.console.render import HEADERS, PageRoute
 from expunge.service.api.console.visit import PageContext, Visitor
 from expunge.service.api.http.pagination import NumberCursor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import Scope
+from expunge.service.access import Scope
 from expunge.service.api.console import charts
 from expunge.service.api.console.acts import ACTS, CHOICES
 from expunge.service.api.console.render import HEADERS, PageRoute

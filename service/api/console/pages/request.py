@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from expunge.service.access.api_keys import Scope
-from expunge.service.access.four_eyes import TwoPersonAct, consented
+from expunge.service.access import Scope, TwoPersonAct, consented
 from expunge.service.api.console.acts import ACTS
 from expunge.service.api.console.render import PageRoute
 from expunge.service.api.console.visit import Visitor

@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 
-from expunge.service.access.api_keys import Scope
+from expunge.service.access import Scope
 from expunge.service.api.console.acts import ACTS
 from expunge.service.api.console.forms import Form, field
 from expunge.service.api.console.render import HEADERS, PageRoute

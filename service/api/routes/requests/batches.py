@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import Caller, Scope, searched
+from expunge.service.access import Caller, Scope, searched
 from expunge.service.api.dependencies import Running, Service, count_search, problems, require_scope
 from expunge.service.api.problems import problem_of
 from expunge.service.api.routes.requests.deletion_requests import (

@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, m
 from sqlalchemy.orm import Session
 
 from expunge.service import requests
-from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.access.four_eyes import TwoPersonAct
+from expunge.service.access import Caller, Scope, TwoPersonAct
 from expunge.service.api.dependencies import (
     Running,
     Service,

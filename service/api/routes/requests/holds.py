@@ -8,8 +8,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from expunge.service import requests
-from expunge.service.access.api_keys import Caller, Scope, searched
-from expunge.service.access.four_eyes import TwoPersonAct
+from expunge.service.access import Caller, Scope, TwoPersonAct, searched
 from expunge.service.api.dependencies import (
     Running,
     agreed,

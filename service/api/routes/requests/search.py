@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
 
-from expunge.service.access.api_keys import Caller, Scope, searched
+from expunge.service.access import Caller, Scope, searched
 from expunge.service.api.dependencies import Running, count_search, problems, require_scope
 from expunge.service.api.types import Moment, PersonalId
 from expunge.service.api.views.requests import DeletionRequestView, request_views

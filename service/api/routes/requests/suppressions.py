@@ -7,8 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
-from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.access.four_eyes import TwoPersonAct
+from expunge.service.access import Caller, Scope, TwoPersonAct
 from expunge.service.api.dependencies import Running, agreed, awaits_another, problems, require_scope
 from expunge.service.api.http.etag import IfMatch, require
 from expunge.service.api.types import RequestId
