@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from sqlalchemy import func, select
 
+import expunge.workers.update.run
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.files import Store
 from expunge.service.infra.migrate import migrate
@@ -31,8 +32,7 @@ from expunge.workers.runtime.heartbeat import HeartbeatSender
 from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
-from expunge.workers.storage import checkpoint_format as codec
-from expunge.workers.update import run as unlearn
+from expunge.workers.storage import checkpoint_format
 from tests.harness import servers
 from unlearning.accounting.policy import Policy
 
@@ -179,7 +179,7 @@ def delete(process: Process, subject: str) -> None:
 
 def least_bytes(folder: Path, database: Database, numbers: int) -> None:
     """One checkpoint's bytes, durable, and one row, committed."""
-    Store.at(folder).put([codec.encode({"weights": torch.zeros(numbers)}, {})])
+    Store.at(folder).put([checkpoint_format.encode({"weights": torch.zeros(numbers)}, {})])
     with database.write() as session:
         row = PhaseSeconds(model_id="floor", method="floor", phase="floor", seconds=0.0, created_at=now(session))
         session.add(row)
@@ -193,17 +193,17 @@ def timed_update(process: Process, benches: ModelCache, model_id: str) -> float:
     if not isinstance(job, Deletions):
         raise RuntimeError("there was nothing to update")
     committed: list[float] = []
-    original = unlearn.record_commit_time
+    original = expunge.workers.update.run.record_commit_time
 
     def noted(*values: Any) -> None:
         committed.append(time.perf_counter())
         original(*values)
 
-    unlearn.record_commit_time = noted  # type: ignore[assignment]
+    expunge.workers.update.run.record_commit_time = noted  # type: ignore[assignment]
     try:
-        unlearn.update(job, process.storage, benches, process.settings, watch)
+        expunge.workers.update.run.update(job, process.storage, benches, process.settings, watch)
     finally:
-        unlearn.record_commit_time = original
+        expunge.workers.update.run.record_commit_time = original
     return committed[0] - start
 
 

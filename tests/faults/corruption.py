@@ -27,7 +27,7 @@ from expunge.service.infra.db import Database
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.tables import StoredVector, Task, TreeHead
 from expunge.workers.scheduler.run import open_scheduler
-from expunge.workers.storage import private_state as state
+from expunge.workers.storage import private_state
 from expunge.workers.storage.checkpoint_format import Malformed
 from expunge.workers.storage.encryption import NONCE_BYTES
 from expunge.workers.storage.key_files import SHARE_BYTES
@@ -119,7 +119,7 @@ def states(scene: Scene) -> Seen:
     storage, cpu = scene.world.storage, torch.device("cpu")
     with _spoiled_file(scene.state, scene.chance):
         return _raises(
-            lambda: state.load(storage.private, storage.sealer, scene.state.name, cpu),
+            lambda: private_state.load(storage.private, storage.sealer, scene.state.name, cpu),
             Damaged,
             Malformed,
         )
@@ -215,7 +215,7 @@ def _vectors_refused(scene: Scene) -> Seen:
     with world.database.read() as session:
         holders = list(session.scalars(select(StoredVector.holder)))
         return _raises(
-            lambda: state.read_vectors(session, world.storage.keys, generation, holders, torch.device("cpu")),
+            lambda: private_state.read_vectors(session, world.storage.keys, generation, holders, torch.device("cpu")),
             Damaged,
         )
 

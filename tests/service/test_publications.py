@@ -20,7 +20,7 @@ from expunge.service.audit.log import canonical
 from expunge.service.audit.signed_note import NotAuthentic
 from expunge.service.infra.tables import AuditEntry, Version
 from expunge.service.models.publications import claim_digest, compare_shown, require_published, says_claim, unlogged
-from expunge_client import certificates as light_client
+from expunge_client import certificates
 from tests.service.test_certificates import issued
 from tests.service.worlds import live_model
 
@@ -65,8 +65,8 @@ def test_a_claims_digest_is_the_one_that_another_language_computes(vector: dict[
     claim = json.loads(vector["claim"])
     example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "verify.py"), run_name="example")
     assert hashlib.sha256(vector["canonical"].encode()).hexdigest() == vector["sha256"]
-    assert light_client._canonical(claim) == example["canonical"](claim) == vector["canonical"]
-    assert claim_digest(claim) == light_client._claim_digests(claim)[0] == example["digests"](claim)[0]
+    assert certificates._canonical(claim) == example["canonical"](claim) == vector["canonical"]
+    assert claim_digest(claim) == certificates._claim_digests(claim)[0] == example["digests"](claim)[0]
     assert claim_digest(claim) == vector["sha256"]
 
 

@@ -16,7 +16,7 @@ from expunge.service.infra.tables import DeletionRequest, Model, Removal, Stored
 from expunge.service.queue import Selection, Target
 from expunge.service.requests import intake, legal_holds, suppression
 from expunge.workers.training.run import prepare
-from expunge.workers.update import run as unlearn
+from expunge.workers.update import run
 from tests.faults.invariants import broken
 from tests.workers.test_retrain import ONE_UPDATE, exhausted, generations
 from tests.workers.test_switch import before
@@ -66,7 +66,7 @@ def test_publishing_a_version_that_still_holds_whom_a_request_names_is_refused(
     model_id = world.live(guarantee="proved")
     one, other = world.delete("p1"), world.delete("p2")
     job = world.claim(model_id)
-    plan = unlearn.plan
+    plan = run.plan
 
     def careless(*values: object, **named: object) -> Selection:
         whole = plan(*values, **named)  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ def test_publishing_a_version_that_still_holds_whom_a_request_names_is_refused(
         return replace(whole, target=Target(tuple(sorted(kept)), (digest,), 1))
 
     before_it = world.footprint()
-    monkeypatch.setattr(unlearn, "plan", careless)
+    monkeypatch.setattr(run, "plan", careless)
     with pytest.raises(RuntimeError, match=f"request {other} names 3 samples that this version still holds"):
         world.update(job)  # type: ignore[arg-type]
     assert world.footprint() == before_it and world.head(model_id).number == 1

@@ -14,8 +14,8 @@ from expunge.service.infra.tables import StoredVector
 from expunge.service.queue import Deletions, Preparation, Stale
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.stopwatch import Stopwatch
-from expunge.workers.storage import private_state as state
-from expunge.workers.training import run as prepare
+from expunge.workers.storage import private_state
+from expunge.workers.training import run
 from tests.workers.test_crashes import die_at
 from tests.workers.test_residue import found
 from tests.workers.worlds import World
@@ -37,12 +37,12 @@ def everyones(world: World, model_id: str) -> dict[str, Tensor]:
     generation = world.generation(model_id).id
     with world.database.read() as session:
         holders = session.scalars(select(StoredVector.holder).where(StoredVector.generation_id == generation))
-        return state.read_vectors(session, world.storage.keys, generation, holders, torch.device("cpu"))
+        return private_state.read_vectors(session, world.storage.keys, generation, holders, torch.device("cpu"))
 
 
 def weights_of(world: World, model_id: str) -> Tensor:
     """w~ of the current version."""
-    return state.load(
+    return private_state.load(
         world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
     ).weights
 
@@ -152,9 +152,9 @@ def test_whoever_asked_during_training_is_repaired_away_with_version_1(world: Wo
     job = world.claim(model_id)
     assert isinstance(job, Preparation)
     watch = Stopwatch(world.pulse())
-    ready = prepare.make_ready(world.process, job, watch)
+    ready = run.make_ready(world.process, job, watch)
     request = world.delete("p3")
-    assert prepare.bring_into_service(world.process, job, ready, watch)
+    assert run.bring_into_service(world.process, job, ready, watch)
     assert (world.request(request).status, world.head(model_id).number) == ("completed", 1)
     world.expire_lease(model_id)
     world.delete("p5")

@@ -51,7 +51,7 @@ from expunge.service.models.restore_guard import PutBack
 from expunge.service.queue import end_without_version
 from expunge.service.requests import identity_check, legal_holds, suppression
 from expunge.service.requests.cancellation import cancel
-from expunge.workers.scheduler import run as scheduler
+from expunge.workers.scheduler import run
 from expunge.workers.scheduler.restore import restore
 from expunge_client import verify_certificate
 from expunge_client.cli.main import app
@@ -96,7 +96,7 @@ def signer(world: World) -> Signer:
 
 
 def export(world: World) -> tuple[str, list[dict[str, Any]]]:
-    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+    run.extend_log(world.database, signer(world), world.storage.guard.witness)
     with world.database.read() as session:
         head = newest_head(session)
         rows = session.scalars(
@@ -156,7 +156,7 @@ def confirmed(world: World) -> None:
 def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: Snapshot, with_log: bool) -> None:
     model_id = world.live(guarantee="proved")
     released(world, model_id, "p1")
-    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+    run.extend_log(world.database, signer(world), world.storage.guard.witness)
     open_then = world.delete("p2")
     old = snapshot(world)
     world.work(model_id)
@@ -184,7 +184,7 @@ def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: 
 @pytest.mark.both_engines
 def test_the_log_goes_on_where_it_was_and_contradicts_no_signed_head(world: World, snapshot: Snapshot) -> None:
     model_id = world.live(guarantee="proved")
-    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+    run.extend_log(world.database, signer(world), world.storage.guard.witness)
     old = snapshot(world)
     released(world, model_id, "p1")
     log = export(world)
@@ -208,8 +208,8 @@ def rotated(world: World, monkeypatch: pytest.MonkeyPatch) -> Verifier:
 
 def certificates(world: World) -> list[dict[str, Any]]:
     """Certify what is due; return all certificates."""
-    scheduler.extend_log(world.database, signer(world), Witness(world.storage.store.folder))
-    scheduler.issue(world.database, signer(world), world.storage.pepper)
+    run.extend_log(world.database, signer(world), Witness(world.storage.store.folder))
+    run.issue(world.database, signer(world), world.storage.pepper)
     return [json.loads(row.envelope or "null") for row in world.rows_of(Certificate) if row.envelope]
 
 
@@ -253,7 +253,7 @@ def test_a_restore_believes_no_handover_that_the_key_in_use_did_not_acknowledge(
     """Somebody writes into the store, and owns a key that was retired, or one of their own."""
     model_id = world.live(guarantee="proved")
     released(world, model_id, "p1")
-    scheduler.extend_log(world.database, signer(world), Witness(world.storage.store.folder))
+    run.extend_log(world.database, signer(world), Witness(world.storage.store.folder))
     old, stolen = snapshot(world), signer(world)
     rotated(world, monkeypatch)
     current, thief = signer(world), Signer(world.settings.log_origin, b"t" * 32)
@@ -392,7 +392,7 @@ def test_what_a_lost_version_carried_out_is_completed_and_certified_of_the_other
     tasks = {task.model_id: task for task in old.rows_of(Task)}
     assert (tasks[lost].status, tasks[lost].reason, tasks[lost].version_id) == ("completed", "model_retired", None)
     assert old.request(request).status == "completed"
-    scheduler.extend_log(old.database, signer(old), old.storage.guard.witness)
+    run.extend_log(old.database, signer(old), old.storage.guard.witness)
     assert issue_due(old.database, signer(old), old.storage.pepper) == 1
     with old.database.read() as session:
         envelope = session.scalar(select(Certificate.envelope).where(Certificate.request_id == request))
@@ -441,7 +441,7 @@ def test_a_worker_starts_on_a_database_older_than_its_store_and_claims_nothing(
     old.work(model_id)
     assert old.task(waiting).status == "queued" and "The database lacks version 2 of m" in caplog.text
     with pytest.raises(PutBack, match="lacks version 2 of m"):
-        scheduler.open_scheduler(old.settings).tick()
+        run.open_scheduler(old.settings).tick()
 
 
 def test_the_api_starts_on_a_database_older_than_its_store_and_says_so(world: World, snapshot: Snapshot) -> None:
@@ -518,12 +518,12 @@ def test_a_release_whose_worker_died_at_its_commit_is_known_before_anything_of_i
     world: World, snapshot: Snapshot, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others destroy its keys and delete the state before it: a restore must not take it for never committed."""
-    monkeypatch.setattr(scheduler, "ORPHAN_SECONDS", 0.0)
+    monkeypatch.setattr(run, "ORPHAN_SECONDS", 0.0)
     model_id = world.live(method=method, guarantee="proved")
     old = snapshot(world)
     world.delete("p1")
     dying(world, "worker-after-commit", model_id)
-    assert scheduler.open_scheduler(world.settings).tick()
+    assert run.open_scheduler(world.settings).tick()
 
     restore(old.storage, old.limits.lease_seconds, signer(old))
 
@@ -558,12 +558,12 @@ def test_a_restore_on_purpose_without_an_export_goes_on_signing_publishing_and_v
 ) -> None:
     """The store has heads and versions of after the backup. They bind who verifies, and not the new epoch's signer."""
     model_id = world.live(guarantee="proved")
-    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+    run.extend_log(world.database, signer(world), world.storage.guard.witness)
     backups_of_then = [snapshot(world) for _ in range(2)]
     released(world, model_id, "p1")
     for _ in range(3):
         world.delete("nobody")
-        scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+        run.extend_log(world.database, signer(world), world.storage.guard.witness)
     for number, old in enumerate(backups_of_then, 1):
         begins = head_of(old)
         restore(old.storage, old.limits.lease_seconds, signer(old))
@@ -573,7 +573,7 @@ def test_a_restore_on_purpose_without_an_export_goes_on_signing_publishing_and_v
         epoch = Witness(old.storage.store.folder).epoch()
         assert (epoch.number, epoch.begins) == (number, begins.size)
         (request,) = released(old, model_id, f"p{number + 1}")
-        keeper = scheduler.open_scheduler(old.settings)
+        keeper = run.open_scheduler(old.settings)
         for _ in range(2):  # what the first tick writes into the log is certified in the second
             keeper.tick()
         keeper.database.close()
@@ -595,10 +595,10 @@ def head_of(world: World) -> WitnessedHead:
 def test_until_the_confirmation_whoever_looks_is_told_to_confirm(world: World, snapshot: Snapshot) -> None:
     """The heads of after the backup are still more than the database has. It is not to be restored once more."""
     model_id = world.live(guarantee="proved")
-    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+    run.extend_log(world.database, signer(world), world.storage.guard.witness)
     old = snapshot(world)
     released(world, model_id, "p1")
-    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+    run.extend_log(world.database, signer(world), world.storage.guard.witness)
     with pytest.raises(restore_guard.PutBack, match="Run `expunge restore`"):
         old.storage.guard.look()
     restore(old.storage, old.limits.lease_seconds, signer(old))

@@ -10,7 +10,7 @@ from expunge.service.models.policy import change_policy
 from expunge.service.models.retirement import retire
 from expunge.service.requests.legal_holds import lift_hold
 from expunge.service.requests.states import RequestRefused
-from expunge.workers.scheduler import run as scheduler
+from expunge.workers.scheduler import run
 from expunge.workers.scheduler.restore import RestoreReport, restore
 from expunge.workers.storage.crypto_erase import erase_lost
 from tests.faults.invariants import broken_after_restore
@@ -112,7 +112,7 @@ def test_what_a_restore_retires_is_destroyed(world: World, snapshot: Snapshot) -
     confirmed(old)
     assert report.retired == ["m"] and old.generation(model_id).status == "ended"
     assert old.count(StoredVector) == 0
-    keeper = scheduler.open_scheduler(old.settings)
+    keeper = run.open_scheduler(old.settings)
     keeper.tick()
     keeper.database.close()
     assert old.storage.keys.generations() == set()

@@ -25,8 +25,8 @@ from expunge.service.infra.tables import (
 from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.queue import Deletions, Preparation, Stale
 from expunge.workers.runtime.stopwatch import Stopwatch
-from expunge.workers.scheduler import run as scheduler
-from expunge.workers.training import run as prepare
+from expunge.workers.scheduler import run
+from expunge.workers.training.run import Prepared, bring_into_service, make_ready, prepare
 from tests.workers import meanwhile
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee
@@ -126,7 +126,7 @@ def test_what_the_old_generation_knew_about_people_is_gone_and_its_keys_are_dest
     world.work(model_id)
     assert rows_in(world, StoredVector, old) == 0
     assert rows_in(world, Membership, old) == 36, "certificates still to be issued commit to its samples"
-    assert scheduler.open_scheduler(world.settings).tick()
+    assert run.open_scheduler(world.settings).tick()
     assert all(each.envelope for each in world.rows_of(Certificate))
     assert rows_in(world, Membership, old) == 0
     assert keys and world.storage.keys.fetch(keys) == {}
@@ -142,16 +142,16 @@ def test_people_forgotten_before_are_not_in_the_new_generation(world: World) -> 
     assert rows_in(world, Membership, world.generation(model_id).id) == 36 - gone
 
 
-def start_retrain(world: World, model_id: str) -> tuple[Preparation, prepare.Prepared, Stopwatch]:
+def start_retrain(world: World, model_id: str) -> tuple[Preparation, Prepared, Stopwatch]:
     """A candidate that is trained and not yet in service."""
     job = world.claim(model_id)
     assert isinstance(job, Preparation) and job.retrains
     watch = Stopwatch(world.pulse())
-    return job, prepare.make_ready(world.process, job, watch), watch
+    return job, make_ready(world.process, job, watch), watch
 
 
-def finish_retrain(world: World, job: Preparation, ready: prepare.Prepared, watch: Stopwatch) -> None:
-    assert prepare.bring_into_service(world.process, job, ready, watch)
+def finish_retrain(world: World, job: Preparation, ready: Prepared, watch: Stopwatch) -> None:
+    assert bring_into_service(world.process, job, ready, watch)
 
 
 def test_people_who_ask_during_the_retrain_are_forgotten_in_it_before_the_switch(world: World) -> None:
@@ -230,11 +230,11 @@ def test_only_one_worker_builds_the_candidate_and_a_dead_one_is_replaced(world: 
     assert isinstance(second, Preparation) and second.retrains
     assert (second.generation_id, second.attempt) == (first.generation_id, 2)
     with pytest.raises(Stale):
-        prepare.prepare(world.process, first, Stopwatch(world.pulse()))
-    prepare.prepare(world.process, second, Stopwatch(world.pulse()))
+        prepare(world.process, first, Stopwatch(world.pulse()))
+    prepare(world.process, second, Stopwatch(world.pulse()))
     assert world.model(model_id).status == "live"
     with pytest.raises(Stale):
-        prepare.prepare(world.process, second, Stopwatch(world.pulse()))
+        prepare(world.process, second, Stopwatch(world.pulse()))
 
 
 def test_a_retrain_that_is_refused_holds_who_waits_and_keeps_the_old_head(world: World) -> None:
@@ -308,13 +308,13 @@ def test_the_scheduler_rings_for_a_retrain_and_not_while_it_runs(world: World) -
     model_id = exhausted(world)
     notifier = world.process.notifier
     world.change(Model, model_id, notified_at=1)
-    assert scheduler.sweep(world.database, notifier) == 1
+    assert run.sweep(world.database, notifier) == 1
     job = world.claim(model_id)
     assert isinstance(job, Preparation) and job.retrains
     world.delete("p5")
-    assert scheduler.sweep(world.database, notifier) == 0
+    assert run.sweep(world.database, notifier) == 0
     world.change(Lease, retrain_lease(model_id), expires_at=1)
-    assert scheduler.sweep(world.database, notifier) == 1
+    assert run.sweep(world.database, notifier) == 1
 
 
 def test_many_requests_at_an_exhausted_budget_lead_to_one_plan(world: World) -> None:

@@ -27,11 +27,10 @@ from expunge.service.models.retrain_plan import PlannedRetrain, plan_of, retrain
 from expunge.service.queue import Deletions, Preparation
 from expunge.service.requests import cancellation, intake, legal_holds
 from expunge.workers.runtime.stopwatch import Stopwatch
-from expunge.workers.scheduler import run as scheduler
-from expunge.workers.storage import checkpoint_format as codec
+from expunge.workers.scheduler import run
+from expunge.workers.storage import checkpoint_format
 from expunge.workers.storage.private_state import STATE
-from expunge.workers.training import run as prepare
-from expunge.workers.training.run import Prepared
+from expunge.workers.training.run import Prepared, bring_into_service, make_ready, prepare
 from tests.harness.files import names_in, root_of
 from tests.workers import meanwhile
 from tests.workers.test_calibrate import ASKED as CALIBRATED
@@ -129,7 +128,7 @@ def test_a_hold_that_comes_between_training_and_switch_keeps_its_person(world: W
     held = world.delete("p5")
     job = world.claim(model_id)
     assert isinstance(job, Preparation) and job.retrains
-    prepare.prepare(world.process, job, before("unlearn", world, lambda: world.hold("p5")))
+    prepare(world.process, job, before("unlearn", world, lambda: world.hold("p5")))
     assert (world.request(held).status, world.request(held).reason) == ("blocked", "legal_hold")
     assert in_generation(world, world.generation(model_id).id, "s15")
     assert world.head(model_id).samples == 0
@@ -172,10 +171,10 @@ def test_a_request_that_arrives_while_a_model_is_prepared_can_be_cancelled_in_it
         ask()
     job, watch = world.claim(model_id), Stopwatch(world.pulse())
     assert isinstance(job, Preparation)
-    ready = prepare.make_ready(world.process, job, watch)
+    ready = make_ready(world.process, job, watch)
     if asked == "after the training":
         ask()
-    assert prepare.bring_into_service(world.process, job, ready, watch)
+    assert bring_into_service(world.process, job, ready, watch)
     assert [world.request(each).status for each in requests] == ["queued", "queued"]
     assert in_generation(world, world.generation(model_id).id, "s27")
     with world.database.write() as session:
@@ -229,9 +228,9 @@ def test_part_of_a_person_asked_during_the_first_preparation_is_held(world: Worl
     model_id = world.register()
     job, watch = world.claim(model_id), Stopwatch(world.pulse())
     assert isinstance(job, Preparation)
-    ready = prepare.make_ready(world.process, job, watch)
+    ready = make_ready(world.process, job, watch)
     part = world.delete(samples=["s15"])
-    assert prepare.bring_into_service(world.process, job, ready, watch)
+    assert bring_into_service(world.process, job, ready, watch)
     assert (world.request(part).status, world.request(part).reason) == ("blocked", "partial_subject")
     assert (world.model(model_id).status, world.head(model_id).samples) == ("live", 0)
 
@@ -271,7 +270,7 @@ def test_why_the_fallback_was_taken_is_sealed_and_nowhere_else(world: World) -> 
         log = "\n".join(session.scalars(select(AuditEntry.body)))
     assert "cap_not_reached" not in log
     assert "cap_not_reached" not in json.dumps(head.claim)
-    _, metadata = codec.decode(world.storage.sealer.open(STATE, world.storage.private.read(head.state)))
+    _, metadata = checkpoint_format.decode(world.storage.sealer.open(STATE, world.storage.private.read(head.state)))
     assert json.loads(metadata["evidence"])["fallback"] == {"method": "retrain", "why": "cap_not_reached"}
     assert entries(world, "retrain.planned")[0]["reason"] == "fallback"
 
@@ -297,7 +296,7 @@ def test_a_draw_below_the_gate_in_which_somebody_was_forgotten_is_charged(world:
     job = world.claim(model_id)
     assert isinstance(job, Preparation) and job.retrains
 
-    prepare.prepare(world.process, job, before("method", world, lambda: world.delete("p5")))
+    prepare(world.process, job, before("method", world, lambda: world.delete("p5")))
     with world.database.read() as session:
         candidate = session.get_one(Generation, job.generation_id)
         paid = [
@@ -373,11 +372,11 @@ def test_a_candidate_is_rung_for_whatever_the_models_own_lease_and_cadence_say(w
     with world.database.read() as session:
         later = now(session) + seconds(3600)
     world.change(Model, model_id, due_at=later, lease_expires_at=later, notified_at=1)
-    assert scheduler.sweep(world.database, world.process.notifier) == 1
+    assert run.sweep(world.database, world.process.notifier) == 1
     job = world.claim(model_id)
     assert isinstance(job, Preparation) and job.retrains
     world.change(Model, model_id, notified_at=1)
-    assert scheduler.sweep(world.database, world.process.notifier) == 0
+    assert run.sweep(world.database, world.process.notifier) == 0
 
 
 def test_a_deadline_opens_the_cadence_a_day_and_two_measured_retrains_ahead(world: World) -> None:
@@ -437,7 +436,7 @@ def test_a_calibrated_candidate_that_lacks_a_held_person_is_trained_again_and_no
             with super().phase(name):
                 yield
 
-    prepare.prepare(world.process, job, Watch(world.pulse()))
+    prepare(world.process, job, Watch(world.pulse()))
     assert (world.request(held).status, world.request(held).reason) == ("blocked", "legal_hold")
     assert in_generation(world, world.generation(model_id).id, "s15")
 
@@ -460,7 +459,7 @@ def test_whoever_is_forgotten_while_the_candidate_is_trained_and_held_since_does
         assert world.request(gone).status == "completed"
         world.hold("p2")
 
-    prepare.prepare(world.process, job, before("unlearn", world, forget_and_hold))
+    prepare(world.process, job, before("unlearn", world, forget_and_hold))
     assert {world.request(each).status for each in together} == {"completed"}
     assert world.generation(model_id).id == job.generation_id
     assert not in_generation(world, job.generation_id, "s6")

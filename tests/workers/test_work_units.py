@@ -13,9 +13,8 @@ from expunge.service.api.views.metrics import render
 from expunge.service.infra.tables import Model, StoredVector, WorkUnit
 from expunge.service.models.retrain_plan import work_units_of
 from expunge.workers.scheduler.run import open_scheduler
-from expunge.workers.storage import private_state as state
-from expunge.workers.training import parallel as work_units
-from expunge.workers.training import run as prepare
+from expunge.workers.storage import private_state
+from expunge.workers.training import parallel, run
 from tests.harness.files import names_in, path_in
 from tests.workers import meanwhile
 from tests.workers.test_calibrate import release_connections
@@ -32,9 +31,9 @@ ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """what does not depend on the database"""
 
 
-def opened(world: World, model_id: str) -> work_units.VectorUnits:
+def opened(world: World, model_id: str) -> parallel.VectorUnits:
     """Open the units that a preparation has laid out."""
-    units = work_units.VectorUnits.opened(world.process, world.generation(model_id), "shared_out")
+    units = parallel.VectorUnits.opened(world.process, world.generation(model_id), "shared_out")
     assert units is not None
     return units
 
@@ -88,7 +87,7 @@ def test_a_killed_worker_loses_at_most_its_own_work_unit(
     done = {row.number: (row.owner, row.done_at) for row in world.rows_of(WorkUnit) if row.done_at}
     assert len(done) == (2 if point == "work-unit-after" else 1) and world.model(model_id).status == "preparing"
 
-    monkeypatch.setattr(prepare, "begin", never)
+    monkeypatch.setattr(run, "begin", never)
     world.expire_lease(model_id)
     world.work(model_id)
     assert world.model(model_id).status == "live", world.model(model_id).reason
@@ -122,7 +121,7 @@ def test_a_worker_that_was_given_up_writes_nothing_into_its_work_unit(world: Wor
     course = opened(world, model_id)
     late = open_world(world.settings)
     with late.database.write() as session:
-        pieces = work_units.pieces_of(late.process, WorkUnit, course.generation_id)
+        pieces = parallel.pieces_of(late.process, WorkUnit, course.generation_id)
         number = pieces.take(session)
     world.change(WorkUnit, (course.generation_id, number), owner="somebody else")
     opened(late, model_id).attempt(int(number or 0), lambda _: None)
@@ -186,9 +185,9 @@ def vectors_of(world: World, model_id: str) -> dict[str, Any]:
     names = tuple(sorted(row.holder for row in world.rows_of(StoredVector)))
     generation = world.generation(model_id)
     return dict(
-        state.VectorStore(world.storage.database, world.storage.keys, generation.id, 10, torch.device("cpu")).read(
-            names
-        )
+        private_state.VectorStore(
+            world.storage.database, world.storage.keys, generation.id, 10, torch.device("cpu")
+        ).read(names)
     )
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from expunge.service.infra.tables import Generation, Model, Version
 from expunge.service.queue import Preparation
 from expunge.workers.runtime.model import OpenModel
-from expunge.workers.storage import checkpoint_format as codec
+from expunge.workers.storage import checkpoint_format
 from expunge.workers.storage.storage import Storage
 from unlearning.accounting.certificate import Part
 from unlearning.model.parts import digest_of
@@ -54,6 +54,6 @@ def _found(storage: Storage, checkpoint: str, parts: Collection[Part]) -> Part |
     by_digest = {part.digest: part for part in parts}
     if not storage.store.holds(checkpoint):
         return None
-    tensors, _ = codec.decode(storage.store.read(checkpoint))
+    tensors, _ = checkpoint_format.decode(storage.store.read(checkpoint))
     found = (by_digest.get(digest_of(tensor)) for tensor in tensors.values() if tensor.numel() in sizes)
     return next((part for part in found if part is not None), None)

@@ -50,7 +50,7 @@ from expunge.workers.runtime.failures import RecipeRaised, facts_of, refusal_of
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
-from expunge.workers.storage import private_state as state
+from expunge.workers.storage import private_state
 from expunge.workers.storage.crypto_erase import delete_ended_generations, destroy_keys, drop_superseded_state
 from expunge.workers.storage.private_state import open_note
 from expunge.workers.storage.storage import Storage
@@ -409,7 +409,9 @@ def _forget(storage: Storage, job: Preparation, prepared: Prepared, target: Targ
         raise Refused("Everyone asked to be forgotten while the model was prepared.", "Register it with other data.")
     bench = prepared.bench
     problem = bench.problem
-    vectors = state.VectorStore(storage.database, storage.keys, job.generation_id, problem.dimension, problem.device)
+    vectors = private_state.VectorStore(
+        storage.database, storage.keys, job.generation_id, problem.dimension, problem.device
+    )
     theirs = prepared.examples.only(gone) if needs_forgotten(bench.method) else None
     forget = ForgetSet(frozenset(target.holders), target.positions, theirs, vectors)
     draws = generator(bench.problem.device)
@@ -418,7 +420,7 @@ def _forget(storage: Storage, job: Preparation, prepared: Prepared, target: Targ
 
 
 def _keep_vectors(storage: Storage, job: Preparation, made: State) -> None:
-    for rows in state.seal_vectors(storage.keys, job.generation_id, made.vectors):
+    for rows in private_state.seal_vectors(storage.keys, job.generation_id, made.vectors):
         with storage.database.write() as session:
             fence(session, job.lease)
             write_vectors(session, rows)

@@ -16,7 +16,7 @@ from expunge.workers.guarantee.needs import generator
 from expunge.workers.guarantee.refine import refine
 from expunge.workers.guarantee.register import reference_of, terms_of
 from expunge.workers.runtime.model import OpenModel
-from expunge.workers.storage import checkpoint_format as codec
+from expunge.workers.storage import checkpoint_format
 from expunge_lab.experiment.two_worlds import Worlds
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.accounting.policy import Policy
@@ -61,8 +61,8 @@ class Update:
 
     def published(self) -> Tensor:
         """Certify once more and read the weights (d,) back from the checkpoint's bytes, float64."""
-        data = codec.encode(self.certified().tensors, {"format": "pt"})
-        return self.bench.problem.flatten(codec.decode(data)[0]).cpu().double()
+        data = checkpoint_format.encode(self.certified().tensors, {"format": "pt"})
+        return self.bench.problem.flatten(checkpoint_format.decode(data)[0]).cpu().double()
 
 
 @dataclass(frozen=True)
