@@ -22,6 +22,7 @@ from benchmarks.latency import CLASSES, FEATURES, REST_SECONDS, wait
 from benchmarks.release import RECIPE
 from expunge.service.infra.db import Database
 from tests.harness import servers, stack
+from tests.harness.process import ANY_DISTANCE
 
 POSTS, WARM_UP = int(os.environ.get("BENCH_POSTS", "100")), 3
 NEVER_YIELDS = """
@@ -86,7 +87,7 @@ WORKS = {
     ),
     "a built-in preparation": Work(
         IN_PIECES.format(people=1500),
-        {"method": "recollection", "threshold": 1e9, "max_accuracy_drop": None},
+        {"method": "recollection", "max_accuracy_drop": None},
         lambda state: bool(state["preparation"]["work_units"]),
     ),
 }
@@ -105,9 +106,9 @@ def measured(name: str, work: Work) -> Iterator[dict[str, Any]]:
         (home / "recipe.py").write_text(RECIPE.format(people=people, features=FEATURES, classes=CLASSES))
         (home / "busy.py").write_text(work.recipe)
         broker = running.enter_context(servers.redis_server()).url
-        service = running.enter_context(stack.running(home / "home", home, BROKER_URL=broker))
+        service = running.enter_context(stack.running(home / "home", home, limits=ANY_DISTANCE, BROKER_URL=broker))
         service.start("updater")
-        service.live("recipe", threshold=1e9, max_accuracy_drop=None)
+        service.live("recipe", max_accuracy_drop=None)
         database = service.database()
         idle = _waits(service, database, first=0, version=2)
         busy = service.register("busy", **work.policy)

@@ -28,6 +28,7 @@ from expunge.service.infra.db import Database
 from expunge.service.infra.settings import Settings, ensure_secrets
 from expunge.service.infra.tables import Version
 from tests.harness import servers, stack
+from tests.harness.process import ANY_DISTANCE
 
 POSTS = 40
 REST_SECONDS = 0.3
@@ -48,8 +49,8 @@ def latency_rows(broker: str) -> Iterator[Row]:
         home = Path(folder)
         (home / "recipe.py").write_text(RECIPE.format(people=POSTS + 10, features=FEATURES, classes=CLASSES))
         chosen = {"BROKER_URL": running.enter_context(servers.redis_server()).url} if broker == "Redis" else {}
-        service = running.enter_context(stack.running(home / "home", home, **chosen))
-        service.live("recipe", threshold=1e9, max_accuracy_drop=None)
+        service = running.enter_context(stack.running(home / "home", home, limits=ANY_DISTANCE, **chosen))
+        service.live("recipe", max_accuracy_drop=None)
         database = service.database()
         waits, floors = [], []
         for index in range(POSTS):

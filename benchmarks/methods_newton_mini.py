@@ -26,7 +26,7 @@ from examples.digits import convolutional
 from examples.digits.recipe import features
 from examples.digits.recipe import recipe as digits
 from unlearning import Problem, Recipe, Samples, Training
-from unlearning.accounting.gaussian import mu_at
+from unlearning.accounting.budget import mu_at
 from unlearning.methods.mini import Mini
 from unlearning.methods.newton import Newton
 from unlearning.methods.retrain import Retrain

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from tests.unit.rewind_theorem import distance_of, published_h
 from unlearning import Problem, Recipe, Samples, Training
+from unlearning.accounting.budget import mu_at
 from unlearning.accounting.certificate import Guarantee
-from unlearning.accounting.gaussian import mu_at
 from unlearning.bounds.gradients import measured_constants
 from unlearning.methods.retrain import Retrain
 from unlearning.methods.rewind import Rewind

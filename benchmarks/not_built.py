@@ -26,7 +26,7 @@ from torch.func import functional_call, grad, jvp, vmap
 from torch.nn import functional as F
 
 from benchmarks.proved_features_mnist import Data, Row, mnist, row
-from unlearning.accounting.gaussian import epsilon_at, mu_at
+from unlearning.accounting.budget import epsilon_at, mu_at
 
 TRAIN, PEOPLE, FORGOTTEN, PUBLIC = 8_000, 400, 4, 500
 BATCH, EPOCHS, RATE, DECAY = 64, 10, 0.1, 1e-4

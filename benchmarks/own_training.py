@@ -50,9 +50,9 @@ HEADLINES: dict[str, Method] = {
     "shards, S = 5, R = 4": Shards(shards=5, slices=4),
 }
 REST: dict[str, Method] = {
-    "late, core 50 %, last 20 %": Late(passes=(0.8, 0.2)),
-    "late, core 50 %, then 30 %, then all": Late(core=(0.5, 0.8), passes=(0.7, 0.2, 0.1)),
-    "both: shards, S = 5, core 25 %, last 10 %": Shards(shards=5, core=(0.25,), passes=(0.9, 0.1)),
+    "late, core 50 %, last 20 %": Late(phase_shares=(0.8, 0.2)),
+    "late, core 50 %, then 30 %, then all": Late(early_share=(0.5, 0.8), phase_shares=(0.7, 0.2, 0.1)),
+    "both: shards, S = 5, core 25 %, last 10 %": Shards(shards=5, early_share=(0.25,), phase_shares=(0.9, 0.1)),
     "shards, S = 10, R = 4": Shards(shards=10, slices=4),
     "shards, S = 20, R = 4, a head": Shards(shards=20, slices=4, stacked=0.5),
 }
@@ -218,7 +218,7 @@ def last_to_join(method: Method, problem: Problem, examples: Examples) -> list[s
         return sorted(examples.people.distinct())
     joined = method.order.joined(problem, examples).tolist()
     return sorted(
-        {each for each, phase in zip(examples.people, joined, strict=True) if phase == len(method.passes) - 1}
+        {each for each, phase in zip(examples.people, joined, strict=True) if phase == len(method.phase_shares) - 1}
     )
 
 

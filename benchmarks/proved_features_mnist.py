@@ -41,8 +41,8 @@ from unlearning.methods.newton import Newton
 from unlearning.model import convex, objective
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
-from unlearning.quality.independent import Answering
 from unlearning.quality.simulate import forget_set, left_by
+from unlearning.quality.unaffected import Answering
 from unlearning.types import State
 
 MNIST = Path(os.environ.get("EXPUNGE_MNIST", Path(__file__).parents[2] / "shared" / "data" / "mnist10k"))

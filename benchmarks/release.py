@@ -34,10 +34,11 @@ from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage import checkpoint_format
 from tests.harness import servers
+from tests.harness.process import ANY_DISTANCE
 from unlearning.accounting.policy import Policy
 
 TENANT = "default"
-RECOLLECTION = {"method": "recollection", "threshold": 1e9, "max_accuracy_drop": None}
+RECOLLECTION = {"method": "recollection", "max_accuracy_drop": None}
 RECIPE = """
 import torch
 import unlearning as ul
@@ -153,7 +154,7 @@ def live(
     settings = Settings(home=home / "home", recipes=home, device="cpu", **chosen)
     ensure_secrets(settings)
     migrate(Database(settings.database_url))
-    process = Process.of(settings)
+    process = Process.of(settings, ANY_DISTANCE)
     with process.storage.database.write() as session:
         model_id = register(session, TENANT, "m", "recipe", Policy.from_json(policy)).id
     worker(process).work(model_id)

@@ -19,6 +19,7 @@ from typing import Any
 
 import tests.harness.stack
 from tests.harness import servers
+from tests.harness.process import ANY_DISTANCE
 from tests.harness.stack import Stack, running
 
 COUNTS = (1, 2, 4)
@@ -68,21 +69,21 @@ def measured(count: int) -> dict[str, float]:
         (recipes / "small.py").write_text(RECIPE.format(people=60, features=20, epochs=2))
         with postgres.database() as url:
             settings = {"DATABASE_URL": url, "BROKER_URL": redis.url}
-            with running(Path(folder) / "home", recipes, **settings) as stack:
+            with running(Path(folder) / "home", recipes, limits=ANY_DISTANCE, **settings) as stack:
                 stack.more_workers(count - 1)
                 for _ in range(count):
-                    stack.live("small", threshold=1e9)  # every worker has loaded torch
+                    stack.live("small")  # every worker has loaded torch
                 return {**preparation(stack), **release(stack)}
 
 
 def preparation(stack: Stack) -> dict[str, float]:
     before, start = cpu(stack), time.perf_counter()
-    stack.live("large", threshold=1e9)
+    stack.live("large")
     return {"preparation": time.perf_counter() - start, "preparation_cpu": cpu(stack) - before}
 
 
 def release(stack: Stack) -> dict[str, float]:
-    names = [stack.live("small", threshold=1e9, max_accuracy_drop=None) for _ in range(MODELS)]
+    names = [stack.live("small", max_accuracy_drop=None) for _ in range(MODELS)]
     before, start = cpu(stack), time.perf_counter()
     asked = [stack.delete(*names, subject_id=f"p{number}") for number in range(REQUESTS)]
     for request in asked:

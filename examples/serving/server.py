@@ -34,7 +34,7 @@ from safetensors.torch import load_file
 
 import unlearning as ul
 from expunge_client import Expunge, Follower, Version
-from unlearning.quality.independent import Answering
+from unlearning.quality.unaffected import Answering
 from unlearning.types import Refused
 
 

@@ -103,7 +103,9 @@ def _options(text: str) -> Mapping[str, Mapping[str, Any]]:
     except json.JSONDecodeError:
         options = None
     if not isinstance(options, dict) or not all(isinstance(each, dict) for each in options.values()):
-        raise ValueError(f'--options is {text!r}. It must be a JSON object by method: {{"late": {{"core": [0.3]}}}}.')
+        raise ValueError(
+            f'--options is {text!r}. It must be a JSON object by method: {{"late": {{"early_share": [0.3]}}}}.'
+        )
     return options
 
 
@@ -115,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--min-guarantee", default="proved", choices=[each.value for each in Guarantee], help="default: proved"
     )
-    parser.add_argument("--options", default="{}", help='fields by method, as JSON: {"late": {"core": [0.3]}}')
+    parser.add_argument("--options", default="{}", help='fields by method, as JSON: {"late": {"early_share": [0.3]}}')
     parser.add_argument("--guarantee", default=None, help="as in a policy: calibrated and estimated are asked for")
     for name in ("epsilon", "delta", "noise-std", "max-distance"):
         parser.add_argument(f"--{name}", type=float, default=None, help="as in a policy")

@@ -61,8 +61,12 @@ class Request:
     label: int | None = None
 
     def methods(self) -> dict[str, Method]:
-        """Return the methods with their policies' options, and after them the comparators."""
-        return {name: method_of(policy) for name, policy in self.policies.items()} | dict(self.comparators)
+        """Return the methods, as they work under a guarantee that is asked for, and after them the comparators."""
+        return {name: self._method(policy) for name, policy in self.policies.items()} | dict(self.comparators)
+
+    def _method(self, policy: Policy) -> Method:
+        method = method_of(policy)
+        return method if policy.guarantee is None else method.under(policy.guarantee, self.recipe)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -218,7 +222,7 @@ def _comparators(text: str, options: Mapping[str, Any]) -> dict[str, Method]:
     unknown = [name for name in chosen if name not in known]
     if unknown:
         raise ValueError(f"There is no comparator {unknown[0]!r}. The comparators are: {', '.join(known)}.")
-    return {name: with_options(known[name], name, options.get(name, {}), options.get(name, {})) for name in chosen}
+    return {name: with_options(known[name], name, options.get(name, {})) for name in chosen}
 
 
 def _announced(request: Request) -> str:

@@ -24,7 +24,7 @@ from unlearning.bounds import minimiser
 from unlearning.model import convex
 
 RECIPES = Path(__file__).parents[2] / "tests" / "workers" / "recipes"
-FLOATING = {"feature_norm": 4.0, "precision": "float64", "fraction": 0.9}
+FLOATING = {"feature_norm": 4.0, "fraction": 0.9}
 LOOSE = ["--noise-std", "10", "--max-distance", "1"]
 FEW = ["--noise-std", "0.001"]
 """few updates use the budget up, so that the whole of it is drawn quickly"""

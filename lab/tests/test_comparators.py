@@ -116,9 +116,9 @@ def test_a_file_of_the_folder_joins_without_another_change(
     expected = w + 0.5 * mean_gradient(scene, w, gone) * len(gone) / len(scene.examples)
     assert torch.allclose(scene.after(found["half_way"]()).weights, expected, atol=1e-12)
     assert torch.equal(scene.after(found["still"]()).weights, w)
-    assert with_options(found["half_way"], "half_way", {}, {}) == found["half_way"]()
+    assert with_options(found["half_way"], "half_way", {}) == found["half_way"]()
     with pytest.raises(Refused, match="no option 'share'"):
-        with_options(found["half_way"], "half_way", {"share": 1.0}, {"share": 1.0})
+        with_options(found["half_way"], "half_way", {"share": 1.0})
 
 
 @pytest.mark.parametrize("name", sorted(kinds()))

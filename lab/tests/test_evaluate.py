@@ -138,7 +138,7 @@ def test_a_required_guarantee_that_a_method_lacks_is_its_refusal(
 ) -> None:
     assert main(["--recipe", str(recipe), *NO_PLOT, "--methods", "newton", "--guarantee", "exact", "--json"]) == 0
     rows = [row for row in json.loads(capsys.readouterr().out) if row["method"] == "newton"]
-    assert all(row["refused"].startswith("The policy requires the guarantee exact") for row in rows)
+    assert all(row["refused"].startswith("newton is never exact") for row in rows)
 
 
 def test_the_support_vectors_separate_a_ring_from_its_middle() -> None:

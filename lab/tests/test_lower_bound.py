@@ -23,7 +23,7 @@ from expunge_lab.experiment.lower_bound import (
     least_mu,
 )
 from expunge_lab.experiment.two_worlds import Worlds, attack, looks_forgotten, side_by_side
-from unlearning.accounting.gaussian import delta_at, epsilon_at
+from unlearning.accounting.budget import delta_at, epsilon_at
 
 DELTA = 1e-5
 

@@ -84,9 +84,9 @@ def test_where_everybody_asked_nothing_is_measured(world: World) -> None:
         may_be_drawn(given(), TENANT, world.settings)
 
 
-@pytest.mark.parametrize("missing", ["database_url", "pepper_file"])
+@pytest.mark.parametrize("missing", ["database_url", "secrets"])
 def test_without_the_record_nothing_is_drawn(world: World, tmp_path: Path, missing: str) -> None:
-    elsewhere = {"database_url": f"sqlite:///{tmp_path / 'none.db'}", "pepper_file": tmp_path / "none"}
+    elsewhere = {"database_url": f"sqlite:///{tmp_path / 'none.db'}", "secrets": tmp_path / "none"}
     settings = world.configured(**{missing: elsewhere[missing]}).settings
     with pytest.raises(Refused, match="record of requests") as refusal:
         may_be_drawn(given(), TENANT, settings)

@@ -20,7 +20,7 @@ RENAMED = {
     "retrain_every_seconds": "retrain_every",
     "utility_tolerance": "max_accuracy_drop",
 }
-GONE = ("min_guarantee", "on_exhausted", "on_suppressed")
+GONE = ("min_guarantee", "on_exhausted", "on_suppressed", "threshold")
 
 
 def upgrade() -> None:

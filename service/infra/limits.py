@@ -23,6 +23,7 @@ class Limits:
         work_units: the most units into which the people of a preparation are split.
         vector_bytes: the most bytes of exact vectors that one generation may keep.
         large_request_seconds: how long a large request waits for a decision.
+        distance_left: with this share of the distance to retraining, or more, left a method does not help on a model.
     """
 
     lease_seconds: float = 30.0
@@ -36,6 +37,7 @@ class Limits:
     work_units: int = 8
     vector_bytes: int = 64 * 2**30
     large_request_seconds: float = DAY_SECONDS
+    distance_left: float = 0.7
 
 
 LIMITS = Limits()

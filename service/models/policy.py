@@ -23,7 +23,6 @@ CHANGEABLE = (
     "batch",
     "retrain_every",
     "complete_when",
-    "threshold",
     "max_accuracy_drop",
 )
 FIXED = {field.name for field in fields(Policy)}.difference(CHANGEABLE)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.papers.r2d import EICU, SmeLU
-from unlearning.accounting.gaussian import mu_at
+from unlearning.accounting.budget import mu_at
 
 
 def test_smelu_is_a_relu_away_from_zero_and_its_slope_has_no_jump() -> None:

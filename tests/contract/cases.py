@@ -179,7 +179,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "late": (
         Case("late", "network", network, near=None, drill=True),
         Case("late", "everything", everything, near=None),
-        Case("late", "three-phases", network, {"core": (0.5, 0.8), "passes": (0.6, 0.2, 0.2)}, near=None),
+        Case("late", "three-phases", network, {"early_share": (0.5, 0.8), "phase_shares": (0.6, 0.2, 0.2)}, near=None),
     ),
     "shards": (
         Case("shards", "network", network, {"shards": 3, "slices": 2}, near=None, drill=True),

@@ -113,7 +113,7 @@ def _settings(plan: Plan, method: str) -> None:
         if draws.random() < 0.4:
             plan.training["sample_clip"] = draws.uniform(0.2, 2.0) * longest
         norm = longest * draws.choice((1.0, 1.0 / (1 + 0.9e-6), 1.5))
-        options = {"feature_norm": norm, "precision": "float64", "fraction": draws.choice((0.3, 0.6, 0.9, 1.0))}
+        options = {"feature_norm": norm, "fraction": draws.choice((0.3, 0.6, 0.9, 1.0))}
         plan.policy |= {"guarantee": "proved", "options": options, "epsilon": 100}
         return plan.policy.update({"max_distance": 0.5 / longest, "noise_std": 1.0 / longest})
     converges = method != "retrain" or draws.random() < 0.5

@@ -92,9 +92,10 @@ def serve(drawn: Drawn) -> list[Served]:
     """Register and forget as the workers do. Raises Refused or RecipeError."""
     problem, method = Problem(drawn.recipe), method_of(drawn.policy)
     parts = parts_of(drawn.recipe)
-    bench = OpenModel(drawn.recipe, problem, method, "drawn", "", parts)
     require_needs(drawn.policy, method, drawn.recipe)
     guarantee = guarantee_of(drawn.policy, problem, method)
+    bench = OpenModel(drawn.recipe, problem, method, "drawn", "", parts).under(guarantee)
+    method = bench.method
     if guarantee in (Guarantee.PROVED, Guarantee.EXACT):
         require_declared(drawn.recipe, parts)
     examples = drawn.recipe.samples.examples()

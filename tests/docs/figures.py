@@ -97,7 +97,7 @@ def options(kind: ast.ClassDef) -> int:
     return sum(
         isinstance(each, ast.AnnAssign)
         and "ClassVar" not in ast.unparse(each.annotation)
-        and not re.search("secret|internal", ast.unparse(each.value) if each.value else "", re.I)
+        and not re.search("secret|internal|of_policy", ast.unparse(each.value) if each.value else "", re.I)
         for each in kind.body
     )
 

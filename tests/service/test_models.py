@@ -48,7 +48,7 @@ def test_a_registered_model_is_preparing_and_waits_for_a_worker(client: TestClie
 
 
 def test_an_option_may_be_a_list_of_numbers(client: TestClient) -> None:
-    options = {"core": [0.4, 0.7], "passes": [0.6, 0.2, 0.2]}
+    options = {"early_share": [0.4, 0.7], "phase_shares": [0.6, 0.2, 0.2]}
     answer = client.post("/v1/models", json=BODY | {"method": "late", "options": options})
     assert answer.status_code == 202
     assert answer.json()["policy"]["options"] == options

@@ -46,7 +46,7 @@ def test_a_forged_note_does_not_open(forged: str) -> None:
     ("read", "refusal"),
     [
         (lambda key, head: Verifier.parse(key).checkpoint(head), NotAuthentic),
-        (lambda key, head: certificates._Key.parse(key).head(head), expunge_client.NotAuthentic),
+        (lambda key, head: certificates.LogKey.parse(key).head(head), expunge_client.NotAuthentic),
     ],
     ids=["service", "light client"],
 )

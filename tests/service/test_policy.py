@@ -24,7 +24,6 @@ CHANGES: dict[str, Any] = {
     "batch": 60,
     "retrain_every": 604_800,
     "complete_when": "served",
-    "threshold": 0.6,
     "max_accuracy_drop": None,
 }
 
@@ -71,7 +70,7 @@ def test_what_claims_rest_on_is_refused_with_the_reason(client: TestClient, serv
     assert changed(service) == []
 
 
-@pytest.mark.parametrize("body", [{"unknown": 1}, {"batch": -1}, {"fallback": "rewind"}, {"threshold": 0}])
+@pytest.mark.parametrize("body", [{"unknown": 1}, {"batch": -1}, {"fallback": "rewind"}, {"complete_when": "never"}])
 def test_a_value_that_is_not_allowed_changes_nothing(client: TestClient, service: Service, body: Any) -> None:
     live_model(service)
     assert client.patch(PATH, json=body).status_code == 422 and changed(service) == []

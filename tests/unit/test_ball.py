@@ -141,6 +141,27 @@ def test_a_ball_that_the_training_does_not_enforce_is_refused(radius: float | No
     replace(METHOD, ball="assumed").prepare(problem, examples, learned)
 
 
+@pytest.mark.parametrize(
+    ("held", "asked", "ball"),
+    [
+        (RADIUS, RADIUS, "enforced"),
+        (RADIUS, 2 * RADIUS, "enforced"),
+        (2 * RADIUS, RADIUS, "assumed"),
+        (None, RADIUS, "assumed"),
+        (RADIUS, None, "assumed"),
+    ],
+)
+def test_the_ball_follows_from_the_training(held: float | None, asked: float | None, ball: str) -> None:
+    served = Newton(damping=5.0, radius=asked).under(Guarantee.ESTIMATED, network(radius=held))
+    assert served == Newton(damping=5.0, radius=asked, ball=ball)
+
+
+def test_the_ball_of_a_training_elsewhere_is_assumed() -> None:
+    recipe = network(radius=RADIUS)
+    elsewhere = replace(recipe, weights=Problem(recipe).tensors(Problem(recipe).initial()))
+    assert Newton(radius=RADIUS).under(Guarantee.ESTIMATED, elsewhere) == Newton(radius=RADIUS)
+
+
 def test_a_model_trained_elsewhere_was_not_held_here() -> None:
     recipe = inside()
     problem = Problem(recipe)

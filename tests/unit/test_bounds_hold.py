@@ -27,8 +27,8 @@ from unlearning.features import RandomFourier, RandomKernels, Scattering, Tangen
 from unlearning.methods.newton import Newton
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
-from unlearning.quality.independent import Answering
 from unlearning.quality.simulate import forget_set, left_by
+from unlearning.quality.unaffected import Answering
 from unlearning.types import Examples, Forgotten, State
 
 torch.set_num_threads(1)

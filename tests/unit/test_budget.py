@@ -15,11 +15,11 @@ from unlearning.accounting.budget import (
     charge_of,
     epsilon_of,
     limit_of,
+    mu_at,
     mu_of,
     updates_left,
     would_overspend,
 )
-from unlearning.accounting.gaussian import mu_at
 
 sizes = st.floats(1e-9, 1e3)
 

@@ -265,9 +265,9 @@ def test_a_transformer_layer_is_keyed_and_a_module_with_its_own_random_numbers_i
 
 METHODS = [
     pytest.param(Late(), id="late"),
-    pytest.param(Late(core=(0.4, 0.7), passes=(0.6, 0.2, 0.2)), id="late in three phases"),
+    pytest.param(Late(early_share=(0.4, 0.7), phase_shares=(0.6, 0.2, 0.2)), id="late in three phases"),
     pytest.param(Shards(shards=2, slices=3), id="shards in slices"),
-    pytest.param(Shards(shards=2, core=(0.4,), passes=(0.8, 0.2)), id="shards with a core"),
+    pytest.param(Shards(shards=2, early_share=(0.4,), phase_shares=(0.8, 0.2)), id="shards with a core"),
 ]
 
 

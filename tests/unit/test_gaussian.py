@@ -10,7 +10,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unlearning.accounting.gaussian import delta_at, epsilon_at, log_delta_at, mu_at
+from unlearning.accounting.budget import delta_at, epsilon_at, log_delta_at, mu_at
 
 MUS = [1e-8, 1e-6, 1e-4, 1e-2, 0.1, 0.5, 0.999, 1.0, 1.001, 2.0, 5.0, 10.0, 25.0, 50.0]
 EPSILONS = [0.0, 1e-9, 1e-6, 1e-3, 0.1, 1.0, 8.45, 30.0, 200.0, 1250.0, 2000.0]

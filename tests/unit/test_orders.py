@@ -48,7 +48,7 @@ class Quota(JoinOrder):
 class Filled(Late):
     @property
     def order(self) -> JoinOrder:
-        return Quota(self.core, self.passes)
+        return Quota(self.early_share, self.phase_shares)
 
 
 @pytest.mark.parametrize(("method", "equal"), [(Late(), 40), (Filled(), 0)], ids=["hash", "quota"])
@@ -163,7 +163,7 @@ def test_the_step_size_is_constant_until_the_last_phase_and_falls_there(monkeypa
     monkeypatch.setattr("unlearning.model.fit.advance", seen)
     examples = built_in().samples.examples()
     last = 8
-    prepared(Late(core=(0.4, 0.7), passes=(0.6, 0.2, 0.2)), built_in(), examples)
+    prepared(Late(early_share=(0.4, 0.7), phase_shares=(0.6, 0.2, 0.2)), built_in(), examples)
     falling = [rate for rate in rates if rate != 0.3]
     assert rates[: -2 * last + 1] == [0.3] * (len(rates) - 2 * last + 1)
     assert falling == sorted(falling, reverse=True)
@@ -176,7 +176,7 @@ def test_the_step_size_is_constant_until_the_last_phase_and_falls_there(monkeypa
         (Late(), {"phase 1": False, "phase 2": True}),
         (Shards(shards=2, slices=1), {"shard 0 slice 1": True, "shard 1 slice 1": True}),
         (
-            Shards(shards=2, core=(0.5,), passes=(0.9, 0.1)),
+            Shards(shards=2, early_share=(0.5,), phase_shares=(0.9, 0.1)),
             {f"shard {s} slice {p}": p == 2 for s in (0, 1) for p in (1, 2)},
         ),
     ],
@@ -202,7 +202,7 @@ def test_passes_follow_from_the_settings_and_never_from_who_is_there() -> None:
     everyone = own().samples.examples()
     for gone in range(0, 20, 4):
         _, kept = without(everyone, set(PEOPLE[:gone]))
-        prepared(Late(core=(0.4, 0.7), passes=(0.6, 0.2, 0.2)), own(train=fit), kept)
+        prepared(Late(early_share=(0.4, 0.7), phase_shares=(0.6, 0.2, 0.2)), own(train=fit), kept)
     assert {phase: sorted(shares) for phase, shares in seen.items()} == {
         "phase 1": [pytest.approx(1.5)],
         "phase 2": [pytest.approx(0.2 / 0.7)],
@@ -212,8 +212,8 @@ def test_passes_follow_from_the_settings_and_never_from_who_is_there() -> None:
 
 def test_slices_are_an_order_of_equal_parts() -> None:
     order = Shards(slices=4).order
-    assert order.core == (0.25, 0.5, 0.75)
-    assert order.passes == pytest.approx((0.1, 0.2, 0.3, 0.4))
+    assert order.early_share == (0.25, 0.5, 0.75)
+    assert order.phase_shares == pytest.approx((0.1, 0.2, 0.3, 0.4))
     assert len(Shards(slices=1).order) == 1
 
 
@@ -275,10 +275,10 @@ def test_parameters_without_weight_decay_are_those_of_each_member() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Late(core=(), passes=(1.0,)), "core is empty"),
-        (lambda: Shards(core=(0.5, 0.4), passes=(0.5, 0.3, 0.2)), "increasing"),
-        (lambda: Shards(core=(0.5,)), "one more entry"),
-        (lambda: Shards(passes=(0.5, 0.5)), "one more entry"),
+        (lambda: Late(early_share=(), phase_shares=(1.0,)), "early_share is empty"),
+        (lambda: Shards(early_share=(0.5, 0.4), phase_shares=(0.5, 0.3, 0.2)), "increasing"),
+        (lambda: Shards(early_share=(0.5,)), "one more entry"),
+        (lambda: Shards(phase_shares=(0.5, 0.5)), "one more entry"),
         (lambda: Shards(stacked=1.5), "share of the people"),
         (lambda: JoinOrder((0.5,), (0.9, 0.2)), "sum up to 1"),
     ],

@@ -96,10 +96,10 @@ def built_in(**changes: Any) -> ul.Recipe:
 METHODS = [
     pytest.param(Retrain(), id="retrain"),
     pytest.param(Late(), id="late"),
-    pytest.param(Late(core=(0.4, 0.7), passes=(0.6, 0.2, 0.2)), id="late in three phases"),
+    pytest.param(Late(early_share=(0.4, 0.7), phase_shares=(0.6, 0.2, 0.2)), id="late in three phases"),
     pytest.param(Shards(shards=3, slices=1), id="shards"),
     pytest.param(Shards(shards=2, slices=3), id="shards in slices"),
-    pytest.param(Shards(shards=2, core=(0.4,), passes=(0.8, 0.2)), id="shards with a core"),
+    pytest.param(Shards(shards=2, early_share=(0.4,), phase_shares=(0.8, 0.2)), id="shards with a core"),
     pytest.param(Shards(shards=3, slices=2, stacked=0.5), id="shards with a head"),
 ]
 RECIPES = [
@@ -352,8 +352,8 @@ def test_a_training_that_ends_in_a_minimiser_has_no_phases(method: Method) -> No
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Late(core=(0.5, 0.4), passes=(0.5, 0.3, 0.2)), "increasing"),
-        (lambda: Late(passes=(0.9, 0.2)), "sum up to 1"),
+        (lambda: Late(early_share=(0.5, 0.4), phase_shares=(0.5, 0.3, 0.2)), "increasing"),
+        (lambda: Late(phase_shares=(0.9, 0.2)), "sum up to 1"),
         (lambda: Shards(shards=1), "at least 2 shards"),
     ],
 )

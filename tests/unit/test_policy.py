@@ -118,7 +118,6 @@ WRONG = [
     ({"noise_std": [1]}, "noise_std", "noise_std is [1]"),
     ({"max_distance": 0}, "max_distance", "max_distance is 0"),
     ({"noise_std": 1e-5, "max_distance": 1e-5}, "noise_std", "Raise noise_std to at least 3.77e-05"),
-    ({"threshold": 0}, "threshold", "threshold is 0"),
     ({"granularity": "row"}, "granularity", "Allowed: subject, sample."),
     ({"reference": "mean"}, "reference", "Allowed: renormalised, fixed-denominator."),
     ({"calibration": 3}, "calibration", "calibration is 3. It must be an object: alpha, orders, sizes."),

@@ -21,10 +21,10 @@ from unlearning.recipe import Run
 
 METHODS = [
     pytest.param(Late(), id="late"),
-    pytest.param(Late(core=(0.3, 0.6), passes=(0.5, 0.3, 0.2)), id="late in three phases"),
+    pytest.param(Late(early_share=(0.3, 0.6), phase_shares=(0.5, 0.3, 0.2)), id="late in three phases"),
     pytest.param(Shards(), id="shards"),
     pytest.param(Shards(shards=3, slices=1), id="shards in one slice"),
-    pytest.param(Shards(core=(0.25,), passes=(0.9, 0.1)), id="shards with a core"),
+    pytest.param(Shards(early_share=(0.25,), phase_shares=(0.9, 0.1)), id="shards with a core"),
     pytest.param(Retrain(), id="retrain"),
 ]
 
@@ -49,7 +49,7 @@ def test_the_share_is_that_of_the_phases_that_an_update_really_trains(method: An
     trained: list[float] = []
 
     def fit(run: Run) -> None:
-        joined = (*method.order.core, 1.0)[int(run.phase.split()[-1]) - 1]
+        joined = (*method.order.early_share, 1.0)[int(run.phase.split()[-1]) - 1]
         trained.append(run.share * joined / (method.shards if isinstance(method, Shards) else 1))
 
     recipe = replace(own(), train=fit)

@@ -12,8 +12,8 @@ import torch
 from tests.unit.rewind_theorem import distance_of, published_h, published_noise_std
 from tests.unit.test_rewind import N, deep, everyone_of, problem_of, release
 from unlearning import Training
+from unlearning.accounting.budget import epsilon_at
 from unlearning.accounting.certificate import Guarantee
-from unlearning.accounting.gaussian import epsilon_at
 from unlearning.bounds.rewind import Descent, people_within
 from unlearning.bounds.rewind_length import Wanted, fewest_steps, published_steps
 from unlearning.methods.rewind import Rewind

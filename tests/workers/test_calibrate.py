@@ -43,7 +43,7 @@ def settings(settings: Settings) -> Settings:
         ("steps", "recollection", {}, 0.2),
         ("steps", "mini", {"steps": 15}, 0.05),
         ("convex", "newton", {}, 0.03),
-        ("descent", "rewind", {"precision": "float64", "fraction": 0.9}, 0.05),
+        ("descent", "rewind", {"fraction": 0.9}, 0.05),
     ],
 )
 def test_a_method_is_calibrated_and_its_claim_says_what_it_assumes(

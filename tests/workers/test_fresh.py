@@ -110,7 +110,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "retrain": ("retrain", {}),
     "late": ("late", {}),
     "shards": ("shards", {"shards": 2, "slices": 2}),
-    "shards with a head": ("shards", {"shards": 2, "core": [0.6], "passes": [0.8, 0.2], "stacked": 0.7}),
+    "shards with a head": ("shards", {"shards": 2, "early_share": [0.6], "phase_shares": [0.8, 0.2], "stacked": 0.7}),
 }
 SHORT = {
     ("a counter of calls, in the loss", "retrain"),

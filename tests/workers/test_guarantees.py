@@ -19,17 +19,18 @@ from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.bounds.newton import constrained_of, residual_of
 from unlearning.methods import OWN, newton
 from unlearning.methods.newton import Newton
+from unlearning.methods.rewind import Rewind
 from unlearning.model.convex import rounding_floor
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
-from unlearning.types import ForgetSet, State
+from unlearning.types import ForgetSet, Refused, State
 
 LOOSE = {"noise_std": 10.0, "max_distance": 1.0}
-FLOATING = {"feature_norm": 4.0, "precision": "float64", "fraction": 0.9}
+FLOATING = {"feature_norm": 4.0, "fraction": 0.9}
 BALL = {"radius": 5.0}
 SERVED: dict[str, tuple[str, str, dict[str, Any], Guarantee]] = {
     "retrain": ("steps", "retrain", {}, Guarantee.EXACT),
-    "late": ("steps", "late", {}, Guarantee.EXACT),
+    "late": ("steps", "late", {"options": {"early_share": 0.4}}, Guarantee.EXACT),
     "shards": ("steps", "shards", {"options": {"shards": 2}}, Guarantee.EXACT),
     "recollection of a trajectory": ("steps", "recollection", {}, Guarantee.NONE),
     "recollection, converged": ("convex", "recollection", {}, Guarantee.PROVED),
@@ -83,7 +84,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
     "mini of imported weights": ("elsewhere", "mini", {}, ("trajectory", "newton", "rewind", "safe", "retrain")),
     "recollection of imported weights": ("elsewhere", "recollection", {}, ("trajectory", "retrain")),
     "an option of the wrong type": ("convex", "newton", {"options": {"damping": "much"}}, ("damping", "a number")),
-    "true is not a number": ("convex", "newton", {"options": {"steps": True}}, ("steps", "a whole number")),
+    "true is not a number": ("convex", "newton", {"options": {"lissa_depth": True}}, ("lissa_depth", "a whole number")),
     "an option outside its range": ("convex", "newton", {"options": {"damping": -1}}, ("damping", "0 or more")),
     "rewind of a converged model": ("convex", "rewind", {}, ("newton or retrain",)),
     "a proof without a declared norm": ("descent", "rewind", {"guarantee": "proved"}, ("feature_norm",)),
@@ -97,7 +98,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
     "a proof that says nothing": (
         "descent",
         "rewind",
-        {"guarantee": "proved", "options": {**FLOATING, "precision": "training"}, "max_distance": 1e-9},
+        {"guarantee": "proved", "options": FLOATING, "max_distance": 1e-15},
         ("above max_distance",),
     ),
     "warm is never exact": ("convex", "newton", {"guarantee": "exact"}, ("never exact", "retrain")),
@@ -136,11 +137,21 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
         {"guarantee": "none"},
         ("closed form",),
     ),
-    "a step left out that would not fit": (
-        "ridge",
-        "newton",
-        {"guarantee": "estimated", "options": {**BALL, "gradient_norm": 4.0}, "threshold": 1e9, **LOOSE},
-        ("above max_distance",),
+    "an argument of Python": ("ridge", "newton", {"options": {"gradient_norm": 4.0}}, ("gradient_norm", "from Python")),
+    "the core of before": ("steps", "late", {"options": {"core": 0.5}}, ("core", "Set early_share")),
+    "no number among the shares": (
+        "steps",
+        "late",
+        {"options": {"early_share": ["half"]}},
+        ("early_share", "a number"),
+    ),
+    "a field of the policy": ("steps", "rewind", {"options": {"epsilon": 2.0}}, ("epsilon", "field of the policy")),
+    "a length without its number": ("steps", "rewind", {"options": {"steps_from": "bound"}}, ("forgotten is missing",)),
+    "what follows from the guarantee": (
+        "descent",
+        "rewind",
+        {"options": {**FLOATING, "precision": "float64"}},
+        ("precision", "under the guarantee proved"),
     ),
     "an undecayed bias": ("biased", "newton", {"guarantee": "proved"}, ("bias", "Decay every parameter")),
     "calibrated by sample": ("steps", "newton", {"guarantee": "calibrated", "granularity": "sample"}, ("subject",)),
@@ -253,6 +264,27 @@ def test_an_update_that_takes_no_step_has_the_whole_gradient_as_its_residual() -
     constants = {"C": 5.0, "lambda": 0.0, "mu": smallest, "M": 0.0, "G": 1e-10}
     distance = float((w - train(problem, retain).weights).norm())
     assert 1e-3 < distance <= constrained_of(constants, residual_of(released.evidence)).distance() < 10 * distance
+
+
+def test_a_step_left_out_that_would_not_fit_is_refused() -> None:
+    x, y = draw(40, 3), draw(40, 1, seed=1)
+    written = ridge(lambda: torch.nn.Linear(3, 1, bias=False), x, y, "squared_error", weight_decay=0.1, converge=1e-10)
+    problem, examples = Problem(written).double(), written.samples.examples()
+    state = State(train(problem, examples).weights)
+    bound, early = (Newton(radius=5.0, gradient_norm=each).bound(Guarantee.ESTIMATED) for each in (None, 4.0))
+    assert bound is not None and early is not None
+    constants = {each.name: each.value for each in bound.constants(problem, examples, state)}
+    assert bound.require_useful(problem, examples, state, 1.0, constants)
+    with pytest.raises(Refused, match="above max_distance"):
+        early.require_useful(problem, examples, state, 1.0, constants)
+
+
+@pytest.mark.parametrize("guarantee", Guarantee)
+def test_what_follows_from_the_guarantee_is_set_by_it(guarantee: Guarantee) -> None:
+    recipe = ridge(lambda: torch.nn.Linear(3, 1), draw(4, 3), draw(4, 1), "squared_error")
+    proved = guarantee is Guarantee.PROVED
+    assert Newton().under(guarantee, recipe) == Newton(residual=0.1 if proved else 1e-6)
+    assert Rewind().under(guarantee, recipe) == Rewind(precision="float64" if proved else "training")
 
 
 def test_registration_refuses_where_rounding_takes_more_than_a_third_of_the_cap(world: World) -> None:

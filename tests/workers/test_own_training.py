@@ -19,11 +19,11 @@ from unlearning.methods.shards.ensemble import Ensemble, Stacked
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "retrain": ("retrain", {}),
     "late": ("late", {}),
-    "late in three phases": ("late", {"core": [0.4, 0.7], "passes": [0.6, 0.2, 0.2]}),
+    "late in three phases": ("late", {"early_share": [0.4, 0.7], "phase_shares": [0.6, 0.2, 0.2]}),
     "shards": ("shards", {"shards": 3, "slices": 2}),
     "shards with a core and a head": (
         "shards",
-        {"shards": 2, "core": [0.6], "passes": [0.8, 0.2], "stacked": 0.7},
+        {"shards": 2, "early_share": [0.6], "phase_shares": [0.8, 0.2], "stacked": 0.7},
     ),
 }
 

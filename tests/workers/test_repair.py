@@ -167,7 +167,7 @@ def test_what_repair_cannot_claim_or_serve_is_refused(world: World) -> None:
     for name, recipe, policy, word in (
         ("a", "steps", {**REPAIR, "guarantee": "calibrated"}, "how updates are cut"),
         ("b", "convex", REPAIR, "Leave repair_epochs out"),
-        ("c", "steps", {**REPAIR, "guarantee": "proved"}, "requires the guarantee proved"),
+        ("c", "steps", {**REPAIR, "guarantee": "proved"}, "has no proof"),
     ):
         model_id = world.register(recipe, name=name, **policy)
         world.work(model_id)

@@ -88,9 +88,15 @@ class World:
         name: str = "m",
         *,
         leave_out_forgotten: bool = False,
+        threshold: float | None = None,
         **policy: Any,
     ) -> str:
-        """A model that is to be prepared. Unless told otherwise it holds at a dead end: a test sees the reason."""
+        """A model that is to be prepared. Unless told otherwise it holds at a dead end: a test sees the reason.
+
+        ``threshold``: the limit ``distance_left`` of this world's process from now on.
+        """
+        if threshold is not None:
+            self.process = replace(self.process, limits=replace(self.limits, distance_left=threshold))
         chosen = Policy.from_json({"method": method, "max_accuracy_drop": None, "fallback": "hold", **policy})
         with self.database.write() as session:
             return registration.register(

@@ -11,16 +11,18 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from unlearning.accounting.budget import charge_of, mu_of, updates_left
-from unlearning.accounting.gaussian import (
+from unlearning.accounting.budget import (
     LEAST_DELTA,
     ROUNDING,
+    charge_of,
     check_delta,
     check_number,
     delta_at,
     epsilon_at,
     log_delta_at,
     mu_at,
+    mu_of,
+    updates_left,
 )
 
 __all__ = [

@@ -11,9 +11,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from unlearning.accounting.budget import mu_of
+from unlearning.accounting.budget import epsilon_at, mu_of
 from unlearning.accounting.certificate import Guarantee
-from unlearning.accounting.gaussian import epsilon_at
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from unlearning.accounting.budget import UNITS, Budget, charge_of, limit_of
+from unlearning.accounting.budget import LEAST_DELTA, UNITS, Budget, charge_of, limit_of
 from unlearning.accounting.certificate import Guarantee, Reference
-from unlearning.accounting.gaussian import LEAST_DELTA
 
 SECOND = 1_000_000
 """moments and durations of the planner are whole microseconds"""
@@ -113,7 +112,6 @@ class Policy:
         epsilon, delta: the generation's budget; delta is at least 1e-12.
         noise_std, max_distance: in units of the weights.
         reference: the retraining that the method approximates; None: the method's own.
-        threshold: the greatest ``||retrained - unlearned|| / ||retrained - untouched||`` that counts as working.
         complete_when: with ``served`` a request waits until every known consumer reports a version without the person.
         batch: the least time between updates, in seconds; a legal deadline comes first.
         retrain_every: seconds after which the model is trained again on the recipe's present data; 0: on request alone.
@@ -134,7 +132,6 @@ class Policy:
     max_distance: float = 1e-5
     granularity: Granularity = Granularity.SUBJECT
     reference: Reference | None = None
-    threshold: float = 0.7
     complete_when: CompleteWhen = CompleteWhen.PUBLISHED
     batch: int = 0
     retrain_every: int = 0
@@ -146,7 +143,6 @@ class Policy:
         _number("delta", self.delta, least=LEAST_DELTA, below=1)
         _number("noise_std", self.noise_std, above=0, most=1e6)
         _number("max_distance", self.max_distance, above=0, most=1e6)
-        _number("threshold", self.threshold, above=0)
         if self.max_accuracy_drop is not None:
             _number("max_accuracy_drop", self.max_accuracy_drop, least=0, most=1)
         _seconds("batch", self.batch)
@@ -236,6 +232,7 @@ GONE: Mapping[str, str] = {
     "on_unchecked_feed": "Leave it out: the admission check drop of expunge-connect refuses what it cannot compare.",
     "requests_per_month": "Leave it out: a method that is not named is chosen by the counts of samples and features.",
     "retrain_every_seconds": "Set retrain_every, in seconds.",
+    "threshold": "Leave it out: a method helps where it leaves less than 0.7 of the distance to retraining.",
     "utility_tolerance": "Set max_accuracy_drop.",
 }
 """fields of former releases, and what takes their place"""

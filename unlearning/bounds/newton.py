@@ -159,8 +159,8 @@ class EnforcedBall(Ball):
         radius, held = self._radius(), problem.training.radius
         if held is None or held > radius or problem.recipe.weights is not None:
             raise Refused(
-                f"ball is 'enforced', and this recipe's training does not hold the weights within {radius:g}.",
-                f"Set Training(radius={radius:g}) and train here, or set ball to 'assumed'.",
+                f"The ball is enforced, and this recipe's training does not hold the weights within {radius:g}.",
+                f"Set Training(radius={radius:g}) and train here.",
             )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from unlearning.accounting.gaussian import mu_at
+from unlearning.accounting.budget import mu_at
 from unlearning.bounds.gradients import admitted, measured_constants, proved_constants, rounding_errors
 from unlearning.bounds.published import rounded_up
 from unlearning.bounds.rewind import Descent

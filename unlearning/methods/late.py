@@ -38,11 +38,11 @@ class Late(Method):
     """Train in phases that people join one after another; forget by repeating the phases that saw the person.
 
     Args:
-        core: the share of the people who are in each phase but the last, increasing, each in (0, 1).
-        passes: the share of the training's steps that each phase makes; one more than ``core``, with sum 1.
+        early_share: the share of the people who are in each phase but the last, increasing, each in (0, 1).
+        phase_shares: the share of the training's steps that each phase makes, one for each phase, with sum 1.
 
     Raises:
-        ValueError: no core, shares outside (0, 1), not increasing, or of the wrong number or sum.
+        ValueError: no early share, shares outside (0, 1), not increasing, or of the wrong number or sum.
     """
 
     name: ClassVar[str] = "late"
@@ -52,20 +52,20 @@ class Late(Method):
     checked: ClassVar[tuple[str, ...]] = PHASES
     secret_state: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
-    core: tuple[float, ...] = (0.5,)
-    passes: tuple[float, ...] = (0.9, 0.1)
+    early_share: tuple[float, ...] = (0.5,)
+    phase_shares: tuple[float, ...] = (0.9, 0.1)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "core", tuple(self.core))
-        object.__setattr__(self, "passes", tuple(self.passes))
-        if not self.core:
-            raise ValueError("core is empty: name the share of the people in each phase but the last.")
-        JoinOrder(self.core, self.passes)
+        object.__setattr__(self, "early_share", tuple(self.early_share))
+        object.__setattr__(self, "phase_shares", tuple(self.phase_shares))
+        if not self.early_share:
+            raise ValueError("early_share is empty: name the share of the people in each phase but the last.")
+        JoinOrder(self.early_share, self.phase_shares)
 
     @property
     def order(self) -> JoinOrder:
         """Return who joins when."""
-        return JoinOrder(self.core, self.passes)
+        return JoinOrder(self.early_share, self.phase_shares)
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """Train all phases. Raises Refused where it ends in a minimiser, and Ineffective where nobody is in phase 1."""
@@ -92,7 +92,7 @@ class Late(Method):
     def repeats(self, problem: Problem, subjects: Collection[tuple[str, ...]]) -> float:
         """Return the share of the steps in the phases that saw one of these samples."""
         first = min((self.order.phase_of(problem, people) for people in subjects), default=len(self.order))
-        return math.fsum(self.passes[first:])
+        return math.fsum(self.phase_shares[first:])
 
     def expected_repeats(self, requests: int) -> float:
         return self.order.expected_repeats(requests)
@@ -103,7 +103,7 @@ class Late(Method):
         """Train the phases that come after ``checkpoints``, on those of ``examples`` who have joined by then."""
         joined = self.order.joined(problem, examples)
         if not bool((joined == 0).any()):
-            raise Ineffective("Nobody is in phase 1 of the training.", "Raise core, or use retrain for so few people.")
+            raise Ineffective("Nobody is in phase 1 of the training.", "Raise early_share, or use retrain.")
         fitted = self.order.train(problem, examples, "phase", checkpoints, progress)
         progress(1.0)
         state = State(fitted[-1].weights, {"joined": torch.stack([examples.positions, joined])})

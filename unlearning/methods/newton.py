@@ -19,7 +19,7 @@ Deviations, each with its reason:
 * The solve is conjugate gradients to a stated, recomputed relative residual. The paper's recursion has no stopping
   rule; it is offered with its scale compared with the measured largest eigenvalue, below half of which it diverges.
 * The projection applies to the result, and to the training where the recipe has ``Training.radius``, as the paper
-  trains (``ball="enforced"`` asks for it). Weights that lie outside the ball are refused.
+  trains. Weights that lie outside the ball are refused.
 * ``steps`` may be more than 1: the step again, until the gradient's norm is at most ``gradient_norm``. For strongly
   convex models that norm over lambda bounds the distance to retraining, which one step alone does not.
 * Gradients, residuals and the sum are in float64 unless ``precision`` says otherwise: in float32 alone, conjugate
@@ -36,7 +36,7 @@ the objective is higher than before, and nobody left.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -48,9 +48,10 @@ from unlearning.model.curvature import Solution, refined_conjugate_gradients, sp
 from unlearning.model.descent.ball import hold_within, norm_of
 from unlearning.model.descent.ingredients import Ingredient
 from unlearning.model.linear_head import head_of
-from unlearning.model.method import Bound, Method, require_followed
+from unlearning.model.method import INTERNAL, Bound, Method, require_followed
 from unlearning.model.objective import Objective, Point, Product
 from unlearning.model.problem import Problem
+from unlearning.recipe import Recipe
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -70,6 +71,8 @@ SOLVERS = ("conjugate-gradients", "lissa")
 BALLS: Mapping[str, type[Ball]] = {"assumed": Ball, "enforced": EnforcedBall}
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 EIGENVALUE_PRODUCTS = 40
+COARSE = 0.1
+"""relative residual of a solve that is only the start of the refinement under ``proved``"""
 
 
 @dataclass(frozen=True)
@@ -80,13 +83,14 @@ class Newton(Method):
         damping: the paper's lambda, added to the Hessian. 0 suits objectives that decay every coordinate and are
             convex; others need more than their most negative eigenvalue.
         solver: "conjugate-gradients" or "lissa".
-        residual: the relative residual ||g - (H + lambda I) x|| / ||g|| that conjugate gradients must reach.
+        residual: the relative residual ||g - (H + lambda I) x|| / ||g|| that conjugate gradients must reach; under
+            ``proved`` it is ``COARSE``.
         iterations: the most products that one solve may take.
         steps: the most Newton steps of an update; 1 is the paper's.
         gradient_norm: stop before the next step once ||grad F_D|| is at most this; None: take every step.
         radius: C, the result is projected to ||w|| <= C; None: not projected.
-        ball: "assumed": the bound takes both models to lie in the ball; "enforced": preparation refuses a training
-            that is not held in it after every step (``Training.radius``).
+        ball: "assumed": the bound takes both models to lie in the ball; "enforced", where the recipe's
+            ``Training.radius`` is at most C: the training is held in it after every step.
         lissa_scale: the recursion's H; None: twice the measured largest eigenvalue.
         lissa_depth: s_2, products of one recursion.
         lissa_repeats: s_1, recursions that are averaged.
@@ -108,17 +112,17 @@ class Newton(Method):
 
     damping: float = 0.0
     solver: str = "conjugate-gradients"
-    residual: float = 1e-6
-    iterations: int = 1000
-    steps: int = 1
-    gradient_norm: float | None = None
+    residual: float = field(default=1e-6, metadata=INTERNAL)
+    iterations: int = field(default=1000, metadata=INTERNAL)
+    steps: int = field(default=1, metadata=INTERNAL)
+    gradient_norm: float | None = field(default=None, metadata=INTERNAL)
     radius: float | None = None
-    ball: str = "assumed"
+    ball: str = field(default="assumed", metadata=INTERNAL)
     lissa_scale: float | None = None
     lissa_depth: int = 1000
     lissa_repeats: int = 1
     lissa_batch: int | None = None
-    precision: str = "float64"
+    precision: str = field(default="float64", metadata=INTERNAL)
 
     def __post_init__(self) -> None:
         _require(0.0 <= self.damping < float("inf"), "damping", self.damping, "0 or more")
@@ -188,6 +192,16 @@ class Newton(Method):
         evidence: dict[str, Json] = {"steps": taken, "gradient_norm": _norm(here)}
         stored = self._project(w.to(state.weights.dtype))
         return Forgotten(State(stored, state.tensors, state.facts), evidence)
+
+    def under(self, guarantee: Guarantee, recipe: Recipe) -> Method:
+        """Return the method with the ball that the recipe's training holds, and coarser where it is ``proved``.
+
+        There the weights are moved on until the bound is met, and what the solve did beyond that is lost.
+        """
+        held = recipe.training.radius if recipe.weights is None else None
+        enforced = held is not None and self.radius is not None and held <= self.radius
+        proved = guarantee is Guarantee.PROVED
+        return replace(self, ball="enforced" if enforced else self.ball, residual=COARSE if proved else self.residual)
 
     def bound(self, guarantee: Guarantee) -> Bound | None:
         """Return the paper's bound, ``estimated``: its constants are measured."""
@@ -338,7 +352,7 @@ def _require_solved(found: Solution, limit: float) -> None:
     raise Refused(
         f"The solve does not converge: its relative residual is {found.residual:.2g} after {found.iterations} "
         f"products, above {limit:.2g}.",
-        "Raise iterations, damping or residual, or choose retrain.",
+        "Raise damping, or choose retrain.",
     )
 
 

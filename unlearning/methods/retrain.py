@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 
 from unlearning.model.descent.plan import REFERENCES
-from unlearning.model.method import Method
+from unlearning.model.method import OF_POLICY, Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
 from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Progress, State, retained, silent
@@ -34,7 +34,7 @@ class Retrain(Method):
     )
     secret_state: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
-    reference: str = "renormalised"
+    reference: str = field(default="renormalised", metadata=OF_POLICY)
 
     def __post_init__(self) -> None:
         if self.reference not in REFERENCES:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, cast
 
 import torch
@@ -42,9 +42,10 @@ from unlearning.bounds.gradients import require_within
 from unlearning.bounds.rewind import RewoundEstimate, RewoundProof
 from unlearning.bounds.rewind_length import Length, Past, Wanted
 from unlearning.model.descent.plan import REFERENCES
-from unlearning.model.method import Bound, Method, require_followed
+from unlearning.model.method import INTERNAL, OF_POLICY, Bound, Method, require_followed
 from unlearning.model.problem import Problem
 from unlearning.model.training import advance, replay, train
+from unlearning.recipe import Recipe
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -190,8 +191,8 @@ class Rewind(Method):
         reference: what a thinned batch is divided by, ``renormalised`` or ``fixed-denominator``.
         feature_norm: for a linear head, a bound on the norm of a sample's features (the constant 1 of a bias
             included) that does not come from the data; checked at preparation. L follows from it in closed form.
-        precision: ``training`` repeats the steps in the training's own dtype; ``float64`` trains once more in float64
-            at preparation, because a proof counts rounding and float32's would drown it.
+        precision: ``training`` repeats the steps in the training's own dtype; ``float64``, as under ``proved``, trains
+            once more in float64 at preparation, because a proof counts rounding and float32's would drown it.
     """
 
     name: ClassVar[str] = "rewind"
@@ -202,14 +203,14 @@ class Rewind(Method):
 
     fraction: float = 0.41
     steps_from: str = "fraction"
-    epsilon: float | None = None
-    delta: float = 1e-5
-    noise_std: float | None = None
+    epsilon: float | None = field(default=None, metadata=OF_POLICY)
+    delta: float = field(default=1e-5, metadata=OF_POLICY)
+    noise_std: float | None = field(default=None, metadata=OF_POLICY)
     forgotten: int | None = None
     source: str = "checkpoint"
-    reference: str = "renormalised"
+    reference: str = field(default="renormalised", metadata=OF_POLICY)
     feature_norm: float | None = None
-    precision: str = "training"
+    precision: str = field(default="training", metadata=INTERNAL)
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
@@ -225,12 +226,16 @@ class Rewind(Method):
         if self.precision not in PRECISIONS:
             raise Refused(f"precision is {self.precision!r}.", f"Choose one of {', '.join(PRECISIONS)}.")
 
+    def under(self, guarantee: Guarantee, recipe: Recipe) -> Method:
+        """Return the method in float64 where it is ``proved``."""
+        return replace(self, precision="float64") if guarantee is Guarantee.PROVED else self
+
     def wanted(self) -> Wanted:
         """Return what K is chosen from. Raises Refused where an option for it is missing or out of range."""
         epsilon, noise_std, forgotten = self.epsilon, self.noise_std, self.forgotten
         if epsilon is None or noise_std is None or forgotten is None:
             what = f"steps_from is {self.steps_from!r}, and epsilon, noise_std or forgotten is missing."
-            raise Refused(what, "Set all three, or set steps_from to fraction.")
+            raise Refused(what, "Set forgotten (the policy has epsilon and noise_std), or set steps_from to fraction.")
         if not (0 < epsilon < math.inf and 0 < noise_std < math.inf and forgotten > 0 and 0 < self.delta < 1):
             what = f"epsilon is {epsilon}, noise_std {noise_std}, forgotten {forgotten}, delta {self.delta}."
             raise Refused(what, "Choose numbers above zero, and a delta below 1.")
@@ -311,7 +316,7 @@ class Rewind(Method):
 
 def _again(problem: Problem, examples: Examples) -> Learned:
     if problem.recipe.weights is not None:
-        raise Refused("A model trained elsewhere cannot be trained again in float64.", "Set precision=training.")
+        raise Refused("A model trained elsewhere cannot be trained again in float64.", "Train it here.")
     return train(problem, examples)
 
 

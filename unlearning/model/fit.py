@@ -115,36 +115,36 @@ class JoinOrder:
     """Who joins a training when.
 
     Every person draws, once and for all, a number in [0, 1) from a hash of the seed and the person's name. Those below
-    ``core[0]`` are in every phase, those below ``core[1]`` in all but the first, and so on; everyone is in the last.
-    A sample of several people joins in the latest phase of theirs.
+    ``early_share[0]`` are in every phase, those below ``early_share[1]`` in all but the first, and so on; everyone is
+    in the last. A sample of several people joins in the latest phase of theirs.
 
     Args:
-        core: the share of the people who are in each phase but the last, increasing, each in (0, 1).
-        passes: the share of the training's steps that each phase makes; one more than ``core``, with sum 1.
+        early_share: the share of the people who are in each phase but the last, increasing, each in (0, 1).
+        phase_shares: the share of the training's steps that each phase makes, one for each phase, with sum 1.
 
-    A phase over a share p of the people makes passes / p of the usual number of passes over them: the number of its
+    A phase over a share p of the people makes its share / p of the usual number of passes over them: the number of its
     steps follows from the settings, never from who is there.
 
     Raises:
         ValueError: shares outside (0, 1), not increasing, or of the wrong number or sum.
     """
 
-    core: tuple[float, ...]
-    passes: tuple[float, ...]
+    early_share: tuple[float, ...]
+    phase_shares: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        rising = all(low < high for low, high in pairwise((0.0, *self.core, 1.0)))
-        if not rising or len(self.passes) != len(self.core) + 1:
+        rising = all(low < high for low, high in pairwise((0.0, *self.early_share, 1.0)))
+        if not rising or len(self.phase_shares) != len(self.early_share) + 1:
             raise ValueError(
-                f"core is {self.core} and passes is {self.passes}: core needs increasing shares in (0, 1), and passes "
-                "one more entry than core."
+                f"early_share is {self.early_share} and phase_shares is {self.phase_shares}: early_share needs "
+                "increasing shares in (0, 1), and phase_shares one more entry than early_share."
             )
-        if min(self.passes) <= 0.0 or abs(sum(self.passes) - 1.0) > 1e-9:
-            raise ValueError(f"passes is {self.passes}: its entries must be positive and sum up to 1.")
+        if min(self.phase_shares) <= 0.0 or abs(sum(self.phase_shares) - 1.0) > 1e-9:
+            raise ValueError(f"phase_shares is {self.phase_shares}: its entries must be positive and sum up to 1.")
 
     def __len__(self) -> int:
         """Return the number of phases."""
-        return len(self.passes)
+        return len(self.phase_shares)
 
     def joined(self, problem: Problem, examples: Examples) -> Tensor:
         """Return the index of the phase that each sample joins in, (n,) int64 on the work device.
@@ -166,7 +166,7 @@ class JoinOrder:
         in phase j: a phase is repeated where it saw at least one of them. ``parts``: how many models there are, each
         with its own people and the same order.
         """
-        shares = zip(self.passes, (*self.core, 1.0), strict=True)
+        shares = zip(self.phase_shares, (*self.early_share, 1.0), strict=True)
         return math.fsum(steps * (1.0 - (1.0 - joined / parts) ** requests) for steps, joined in shares)
 
     def train(
@@ -185,8 +185,8 @@ class JoinOrder:
         fitted = list(checkpoints)
         for place in range(len(fitted), len(self)):
             here = examples.only(examples.positions[joined <= place])
-            done, part = sum(self.passes[:place]), self.passes[place]
-            phase = Phase(f"{name} {place + 1}", part / (*self.core, 1.0)[place], self._schedule(place))
+            done, part = sum(self.phase_shares[:place]), self.phase_shares[place]
+            phase = Phase(f"{name} {place + 1}", part / (*self.early_share, 1.0)[place], self._schedule(place))
             before = fitted[-1] if fitted else None
             if len(here):
                 fitted.append(fit(problem, here, phase, before, within(progress, done, part)))
@@ -196,7 +196,7 @@ class JoinOrder:
 
     def _joins(self, problem: Problem, person: str) -> int:
         drawn = seed_of(problem, "core", person) / 2**63
-        return sum(drawn >= threshold for threshold in self.core)
+        return sum(drawn >= threshold for threshold in self.early_share)
 
     def _schedule(self, place: int) -> Literal["recipe", "constant", "cosine"]:
         if len(self) == 1:

@@ -27,6 +27,11 @@ from unlearning.types import (
     silent,
 )
 
+INTERNAL: Mapping[str, bool] = {"internal": True}
+"""metadata of a field that only Python sets: no option of a policy"""
+OF_POLICY: Mapping[str, bool] = {"policy": True}
+"""metadata of a field that takes the value of the policy's field of that name: a policy names it once"""
+
 
 class Bound(ABC):
     """How far the weights of an update can be from retraining.
@@ -79,7 +84,8 @@ class Bound(ABC):
 
 
 class Method(ABC):
-    """A way to forget. A subclass is a frozen dataclass; its fields are the options that a policy may set.
+    """A way to forget. A subclass is a frozen dataclass; its fields are the options that a policy may set, those marked
+    ``INTERNAL`` or ``OF_POLICY`` excepted.
 
     ``prepare`` is called once in the life of a training and ``forget`` once per update. Both are pure: no I/O, no
     clock, no global random state. ``exact``: an update equals a cold retraining. ``near``: it aims at the retrained
@@ -139,6 +145,10 @@ class Method(ABC):
     def expected_repeats(self, requests: int) -> float | None:
         """Return what ``repeats`` is on average, for ``requests`` people drawn at random; None: it is always 0."""
         return None
+
+    def under(self, guarantee: Guarantee, recipe: Recipe) -> Method:
+        """Return the method as it works for a generation of this guarantee: what follows from it is no option."""
+        return self
 
     def bound(self, guarantee: Guarantee) -> Bound | None:
         """Return the method's own bound for ``proved`` or ``estimated``; None where it has none.

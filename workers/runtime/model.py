@@ -18,7 +18,7 @@ from expunge.workers.runtime.failures import refusal_of
 from expunge.workers.runtime.fresh import FreshProcesses, Recipes
 from expunge.workers.runtime.method_options import method_of
 from expunge.workers.storage.manifest import FoundSamples
-from unlearning.accounting.certificate import Part
+from unlearning.accounting.certificate import Guarantee, Part
 from unlearning.accounting.policy import Policy
 from unlearning.model.method import Method
 from unlearning.model.parts import parts_of, runs_own_code
@@ -43,6 +43,10 @@ class OpenModel:
     settings: str
     parts: tuple[Part, ...]
     fresh: FreshProcesses | None = None
+
+    def under(self, guarantee: Guarantee) -> OpenModel:
+        """Return the opened model with its method as it works under a generation's guarantee."""
+        return replace(self, method=self.method.under(guarantee, self.recipe))
 
     @property
     def deterministic(self) -> bool:

@@ -270,7 +270,7 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
 
     Raises Ineffective where the fallback is to try, and Refused otherwise.
     """
-    bench, threshold = begun.bench, job.policy.threshold
+    bench, threshold = begun.bench, process.limits.distance_left
     try:
         method = divisible(bench, begun.learned)
         if method is not None:

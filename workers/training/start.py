@@ -81,6 +81,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
             _require_same_recipe(storage, job, bench)
         require_needs(job.policy, bench.method, bench.recipe)
         guarantee = guarantee_of(job.policy, bench.problem, bench.method)
+        bench = bench.under(guarantee)
         if job.retrains or may_claim_without_her(job.policy, guarantee, bench.recipe):
             require_declared(bench.recipe, bench.parts)
         require_nobody_in_public(storage, job, bench)

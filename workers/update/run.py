@@ -228,6 +228,7 @@ def load(
     """Load what the method reads. An update never starts from bytes that are not the current version's."""
     try:
         bench = models.of(claim.generation_id, claim.tenant_id, claim.recipe, claim.policy)
+        bench = bench.under(current.terms.guarantee)
         changed = _changed(claim, current, bench, settings)
         if changed is not None:
             return changed

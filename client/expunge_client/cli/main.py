@@ -61,12 +61,13 @@ GONE = {
     "models --cadence": "It is --batch, as 12h.",
     "models --collect": "It is --batch, as 12h.",
     "models --on-suppressed": "It is --leave-out-forgotten.",
+    "models --utility-tolerance": "It is --set max_accuracy_drop=VALUE.",
+    "models --threshold": "It is fixed: 0.7 of the distance to retraining.",
     "models --on-unchecked-feed": "expunge-connect decides at registration; docs/deletion-lists.md says how.",
 } | {
     f"models --{field.replace('_', '-')}": f"It is --set {field}=VALUE."
     for field in (
-        "delta", "noise_std", "max_distance", "granularity", "reference", "threshold", "calibration", "complete_when",
-        "utility_tolerance",
+        "delta", "noise_std", "max_distance", "granularity", "reference", "calibration", "complete_when",
     )
 } | {f"models --{field}": f"It is --option {field}=VALUE." for field in ("rank", "probes")}  # fmt: skip
 """what commands and options of before became"""

@@ -218,6 +218,7 @@ def _checked(scene: Scene, name: str) -> tuple[OpenModel, Guarantee]:
     bench = opened(scene.loaded, policy, scene.device)
     require_needs(policy, bench.method, bench.recipe)
     guarantee = guarantee_of(policy, bench.problem, bench.method)
+    bench = bench.under(guarantee)
     if may_claim_without_her(policy, guarantee, bench.recipe):
         require_declared(bench.recipe, bench.parts)
     require_closed_form(bench.method, bench.problem, scene.examples)

@@ -82,9 +82,10 @@ def prepare(bench: OpenModel, policy: Policy) -> Prepared:
     Raises:
         Refused: registration would refuse, or the method has no guarantee that could be attacked here.
     """
+    require_followed(bench.method, bench.recipe)
+    guarantee = guarantee_of(policy, bench.problem, bench.method)
+    bench = bench.under(guarantee)
     method, problem = bench.method, bench.problem
-    require_followed(method, bench.recipe)
-    guarantee = guarantee_of(policy, problem, method)
     if guarantee not in ATTACKED:
         raise Refused(f"The guarantee is {guarantee.value}: no claim that trials could refute.", "")
     hidden = [part.name for part in bench.parts if not part.public]

@@ -42,7 +42,7 @@ Deviations, each with its reason:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -51,7 +51,7 @@ from torch import Tensor
 from unlearning.methods.mini.secant import secant_product
 from unlearning.model.curvature import clipped_map, gradient_and_product
 from unlearning.model.descent.plan import REFERENCES, denominator_of
-from unlearning.model.method import Method, require_followed
+from unlearning.model.method import OF_POLICY, Method, require_followed
 from unlearning.model.problem import Problem
 from unlearning.model.training import (
     Batch,
@@ -119,7 +119,7 @@ class Mini(Method):
     epochs: int | None = None
     products: str = "exact"
     pairs: int = 2
-    reference: str = "renormalised"
+    reference: str = field(default="renormalised", metadata=OF_POLICY)
     amplification: float = 2.0
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ accuracy has fallen. Trajectory form alone: a converged update ends in a minimis
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -54,7 +54,7 @@ from unlearning.methods.recollection.vectors import (
     sum_of,
 )
 from unlearning.model.descent.plan import REFERENCES
-from unlearning.model.method import Method, require_followed
+from unlearning.model.method import OF_POLICY, Method, require_followed
 from unlearning.model.problem import Problem
 from unlearning.quality.distance_left import calibration_sets as calibration_sets
 from unlearning.quality.distance_left import distance_left as distance_left
@@ -107,7 +107,7 @@ class Recollection(Method):
         "The sum of the deleted people's recollections: a converged model keeps it by itself, a recorded training "
         "keeps it added to the weights before noise. After a single deletion that sum is that person's vector.",
     )
-    reference: str | None = None
+    reference: str | None = field(default=None, metadata=OF_POLICY)
     curvature: str = "hessian"
     carried_by: str | None = None
     repair_epochs: int = 0

@@ -46,7 +46,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -54,7 +54,7 @@ from torch import Tensor
 
 from unlearning.methods.safe.moments import Moments
 from unlearning.model.descent.ingredients import Ingredient
-from unlearning.model.method import Method, require_followed
+from unlearning.model.method import INTERNAL, Method, require_followed
 from unlearning.model.problem import Problem
 from unlearning.types import (
     Examples,
@@ -172,10 +172,10 @@ class Safe(Method):
     perturbation: float = 0.0
     mode: str = "freeze"
     features: int = 64
-    shrinkage: float = 10.0
-    ridge: float = 1e-2
-    cut: float = 10.0
-    seed: int = 0
+    shrinkage: float = field(default=10.0, metadata=INTERNAL)
+    ridge: float = field(default=1e-2, metadata=INTERNAL)
+    cut: float = field(default=10.0, metadata=INTERNAL)
+    seed: int = field(default=0, metadata=INTERNAL)
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

@@ -33,7 +33,7 @@ class Shards(Method):
         shards: S, how many models. An update repeats one of them for each shard with a forgotten sample.
         slices: R, how many equal parts of a shard join one after another. A phase makes 2 / (R + 1) of the usual
             number of passes, so that all phases of a shard together cost as much as one training on it.
-        core, passes: in place of ``slices``, who of a shard joins when, as ``late`` has it.
+        early_share, phase_shares: in place of ``slices``, who of a shard joins when, as ``late`` has it.
         stacked: the share of the people on whose samples a linear layer is fitted, which weighs the members' answers;
             0: there is none, and the answers are averaged. Every update fits it again, from its start.
 
@@ -53,27 +53,27 @@ class Shards(Method):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
     shards: int = 5
     slices: int = 4
-    core: tuple[float, ...] = ()
-    passes: tuple[float, ...] = ()
+    early_share: tuple[float, ...] = ()
+    phase_shares: tuple[float, ...] = ()
     stacked: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "core", tuple(self.core))
-        object.__setattr__(self, "passes", tuple(self.passes))
+        object.__setattr__(self, "early_share", tuple(self.early_share))
+        object.__setattr__(self, "phase_shares", tuple(self.phase_shares))
         if self.shards < 2 or self.slices < 1:
             raise ValueError(
                 f"shards is {self.shards} and slices is {self.slices}: there must be at least 2 shards and 1 slice."
             )
         if not 0.0 <= self.stacked <= 1.0:
             raise ValueError(f"stacked is {self.stacked}: it is a share of the people, from 0 to 1.")
-        if self.core or self.passes:
-            JoinOrder(self.core, self.passes)
+        if self.early_share or self.phase_shares:
+            JoinOrder(self.early_share, self.phase_shares)
 
     @property
     def order(self) -> JoinOrder:
         """Return who of a shard joins when."""
-        if self.core:
-            return JoinOrder(self.core, self.passes)
+        if self.early_share:
+            return JoinOrder(self.early_share, self.phase_shares)
         parts = range(1, self.slices + 1)
         return JoinOrder(tuple(part / self.slices for part in parts[:-1]), tuple(part / sum(parts) for part in parts))
 
@@ -133,7 +133,7 @@ class Shards(Method):
         for people in subjects:
             shard = self._shard_of(problem, people)
             first[shard] = min(self.order.phase_of(problem, people), first.get(shard, len(self.order)))
-        return math.fsum(steps for phase in first.values() for steps in self.order.passes[phase:]) / self.shards
+        return math.fsum(steps for phase in first.values() for steps in self.order.phase_shares[phase:]) / self.shards
 
     def expected_repeats(self, requests: int) -> float:
         return self.order.expected_repeats(requests, self.shards)

@@ -35,7 +35,6 @@ class PolicyChange(BaseModel):
     collect_seconds: _Seconds | None = None
     retrain_every: _Seconds | None = None
     complete_when: Literal["published", "served"] | None = None
-    threshold: _Number | None = None
     max_accuracy_drop: _Number | None = Field(default=None, description="null: no gate")
 
     @model_validator(mode="before")

@@ -87,7 +87,6 @@ class Registration(BaseModel):
     max_distance: _Number | None = None
     granularity: Literal["subject", "sample"] | None = None
     reference: Literal["renormalised", "fixed-denominator"] | None = None
-    threshold: _Number | None = None
     complete_when: Literal["published", "served"] | None = None
     leave_out_forgotten: StrictBool = Field(
         default=False,

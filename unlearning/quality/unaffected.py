@@ -1,13 +1,18 @@
 """Which answers of a published version are the labels that retraining without the forgotten gives under the same noise.
 
-Computed from the published weights and the certificate's ``max_distance`` alone: ``unlearning.accounting.independent``
-has the inequality. It is about labels, and about versions whose guarantee is ``proved``. It is no claim about scores.
+A published version is ``y = w~ + noise``, and ``w~`` lies within ``max_distance`` of the retraining. So y lies within
+``reach`` of what that retraining would have been published as, with the same noise. A difference of two scores with
+slope s, the norm of its derivative in the weights, moves by at most ``reach * s`` between the two. An answer whose
+margin over every other class is larger has the same label in both.
+
+It is about labels, and about versions whose guarantee is ``proved``. It is no claim about scores.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -15,13 +20,48 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from unlearning.accounting.independent import DOUBLE, SINGLE, SLACK, is_independent, reach
+from unlearning.accounting.budget import check_number
 from unlearning.features.tangent import Tangent
 from unlearning.model.linear_head import gamma, last_linear
 from unlearning.model.tangent import ROWS, written_out
 from unlearning.types import Refused
 
+SINGLE, DOUBLE = 24, 53
+"""binary digits of a stored weight: float32, float64"""
+SLACK = 1.0 + 1e-6
+"""covers the rounding of norms and of these formulas themselves"""
 DIGITS = {torch.float32: SINGLE, torch.float64: DOUBLE}
+
+
+def reach(max_distance: float, weights_norm: float, digits: int = SINGLE) -> float:
+    """Return how far the published weights can lie from a retraining's under the same noise: Delta + 2 r.
+
+    ``max_distance`` (Delta) is the certificate's. ``weights_norm`` is the Euclidean norm of all published weights, and
+    r = 2^-digits of it bounds the rounding of either side when it is stored.
+
+    Raises:
+        ValueError: a number that is negative or not finite.
+    """
+    check_number("max_distance", max_distance, least=0.0)
+    check_number("weights_norm", weights_norm, least=0.0)
+    return SLACK * (max_distance + 2.0 * 2.0**-digits * weights_norm)
+
+
+def is_independent(margins: Iterable[float], slopes: Iterable[float], reach: float, error: float) -> bool:
+    """Tell whether no retraining within ``reach`` gives another label.
+
+    Args:
+        margins: for every other class b, ``z_a - z_b`` at the published weights, where a is the answer. With a single
+            score z, whose sign is the answer: ``|z|``.
+        slopes: the norm of each margin's derivative in the weights. A linear head on features phi (its constant
+            included) has ``sqrt(2) ||phi||``, a single score ``||phi||``.
+        reach: what ``reach`` returns.
+        error: how wrong each margin can be as it was computed.
+
+    NaN and infinity give False.
+    """
+    pairs = zip(margins, slopes, strict=True)
+    return all(reach * slope + error < margin < math.inf for margin, slope in pairs)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from tests.contract import retraining
 from tests.unit.recipes import draw, recipe
-from unlearning.accounting.independent import DOUBLE, is_independent, reach
 from unlearning.features import Tangent
-from unlearning.quality import independent
-from unlearning.quality.independent import Answering
+from unlearning.quality import unaffected
+from unlearning.quality.unaffected import DOUBLE, Answering, is_independent, reach
 from unlearning.recipe import Recipe
 from unlearning.types import Refused
 
@@ -119,7 +118,7 @@ def test_a_tangent_answers_by_blocks_and_alike(monkeypatch: pytest.MonkeyPatch) 
 
     whole = Answering(module, 1e-3)(ASKED)
     monkeypatch.setattr(Tangent, "rows", counted)
-    monkeypatch.setattr(independent, "ROWS", 7 * 3 * 39)
+    monkeypatch.setattr(unaffected, "ROWS", 7 * 3 * 39)
     blocks = Answering(module, 1e-3)(ASKED)
     assert sizes == [7] * 42 + [6]
     assert torch.equal(whole.labels, blocks.labels) and torch.equal(whole.independent, blocks.independent)
