@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
-from sqlalchemy import select
 
 import expunge
 import unlearning
 from expunge.service.infra.broker.messages import MODEL_ID, TASK
 from expunge.service.infra.broker.notify import notify, notify_one
-from expunge.service.infra.db import Busy, now
+from expunge.service.infra.db import Busy
 from expunge.service.infra.fault_injection import crash_point
-from expunge.service.infra.tables import Model
 from expunge.service.infra.tracing import updating
 from expunge.service.models import PutBack
 from expunge.service.queue import (
@@ -32,6 +30,7 @@ from expunge.service.queue import (
     before,
     claim,
     claim_deletions,
+    is_due,
     postpone,
     requeue,
     waiting_deletions,
@@ -189,8 +188,8 @@ class Worker:
     def _notify_again(self, model_id: str) -> None:
         """Notify again for requests that came meanwhile, after the messages of other models."""
         with self._database.read() as session:
-            waits = session.scalar(select(Model.id).where(Model.id == model_id, Model.due_at <= now(session)))
-        if waits is not None:
+            waits = is_due(session, model_id)
+        if waits:
             notify(self._database, self._process.notifier, [model_id])
 
 

@@ -10,6 +10,7 @@ from expunge.service.queue.claims import (
     claim,
     claim_deletions,
     deletions_wait,
+    is_due,
     postpone,
     waiting_deletions,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "fence",
     "forgotten",
     "give_back",
+    "is_due",
     "mark_forgotten",
     "note_exhaustion",
     "plan",

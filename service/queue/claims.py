@@ -177,6 +177,11 @@ def deletions_wait(database: Database, tenants: Collection[str] | None = None) -
         return bool(waiting_deletions(session, tenants, PATIENCE_SECONDS))
 
 
+def is_due(session: Session, model_id: str) -> bool:
+    """Return whether deletions of the model wait for no date any more."""
+    return session.scalar(select(Model.id).where(Model.id == model_id, Model.due_at <= now(session))) is not None
+
+
 def postpone(database: Database, job: Preparation) -> None:
     """Give an interrupted preparation back to any worker. It does not count as an attempt. Raises Stale, Busy."""
     with database.write() as session:

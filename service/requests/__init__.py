@@ -1,4 +1,4 @@
-"""Who asked, what is forgotten and held back, by when, and what is told about it."""
+"""Who asked, what is forgotten and held back, by when, and who hears of it."""
 
 from __future__ import annotations
 

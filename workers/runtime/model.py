@@ -6,13 +6,12 @@ import sys
 from dataclasses import dataclass, replace
 
 import torch
-from sqlalchemy import select
 
 from expunge.service.infra.db import Database
 from expunge.service.infra.pseudonyms import Pepper, subject_digest
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import Version
 from expunge.service.infra.tenants import recipes_of
+from expunge.service.models import is_current
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.failures import refusal_of
 from expunge.workers.runtime.fresh import FreshProcesses, Recipes
@@ -101,8 +100,7 @@ class ModelCache:
         if left is None:
             return
         with database.read() as session:
-            current = select(Version.id).where(Version.id == left.version_id, Version.status == "current")
-            superseded = session.scalar(current) is None
+            superseded = not is_current(session, left.version_id)
         if superseded and self._left is left:
             self._left = None
 
