@@ -23,9 +23,7 @@ from benchmarks.release import TENANT, delete, live, worker
 from expunge.service.infra.tables import Model, Version
 from expunge.service.queue import Deletions, ForgottenCount, TakenLease
 from expunge.workers.app import Worker
-from expunge.workers.guarantee.certify import certify
-from expunge.workers.guarantee.needs import generator
-from expunge.workers.guarantee.refine import refine
+from expunge.workers.guarantee.certify import certify, generator, refine
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage.private_state import VectorStore
 from expunge.workers.update import run

@@ -24,14 +24,13 @@ from expunge.service.infra.files import Store
 from expunge.service.infra.migrate import migrate
 from expunge.service.infra.settings import Settings, ensure_secrets
 from expunge.service.infra.tables import Model, PhaseSeconds, Task
-from expunge.service.models import register
+from expunge.service.models import register as registration
 from expunge.service.queue import Deletions, claim
 from expunge.service.requests import Order, accept
 from expunge.workers.app import Worker
-from expunge.workers.runtime.heartbeat import HeartbeatSender
+from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
 from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
-from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.storage import checkpoint_format
 from tests.harness import servers
 from tests.harness.process import ANY_DISTANCE
@@ -156,7 +155,7 @@ def live(
     migrate(Database(settings.database_url))
     process = Process.of(settings, ANY_DISTANCE)
     with process.storage.database.write() as session:
-        model_id = register(session, TENANT, "m", "recipe", Policy.from_json(policy)).id
+        model_id = registration.register(session, TENANT, "m", "recipe", Policy.from_json(policy)).id
     worker(process).work(model_id)
     with process.storage.database.read() as session:
         model = session.get_one(Model, model_id)

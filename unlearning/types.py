@@ -73,10 +73,6 @@ class Ineffective(Refused):
     """
 
 
-class Unsuited(Refused):
-    """The method cannot serve this model with any options. Which others can is measured on the model."""
-
-
 class VectorsMissing(Refused):
     """People who are to be forgotten have no vector any more.
 

@@ -37,14 +37,13 @@ from expunge.service.queue import (
 )
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import of_the_machine
-from expunge.workers.runtime.heartbeat import HeartbeatSender
+from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
 from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
-from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.training.calibrate import CalibrationUnits
-from expunge.workers.training.parallel import VectorUnits, assist
-from expunge.workers.training.run import prepare
+from expunge.workers.training.prepare import prepare
 from expunge.workers.training.start import Ended
+from expunge.workers.training.units import VectorUnits, assist
 from expunge.workers.update.run import update
 
 PAUSE_SECONDS = 2.0

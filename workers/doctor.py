@@ -28,11 +28,10 @@ from expunge.service.infra.tenants import recipes_of
 from expunge.service.models import is_other_module, locate
 from expunge.service.queue import forgotten
 from expunge.service.requests import Reason
-from expunge.workers.guarantee.needs import needs_forgotten, needs_retained
+from expunge.workers.guarantee.certify import needs_forgotten, needs_retained
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.failures import facts_of
-from expunge.workers.runtime.method_options import method_of
-from expunge.workers.runtime.model import device_of
+from expunge.workers.runtime.model import device_of, method_of
 from expunge.workers.storage import manifest
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy

@@ -121,7 +121,7 @@ def _restore(settings: Settings, limits: Limits, exports: list[Path]) -> int:
     from expunge.service.audit import NotAuthentic  # noqa: PLC0415
     from expunge.service.infra.files import Damaged  # noqa: PLC0415
     from expunge.workers.scheduler.restore import restore  # noqa: PLC0415
-    from expunge.workers.storage.storage import Storage  # noqa: PLC0415
+    from expunge.workers.storage import Storage  # noqa: PLC0415
 
     storage = Storage.of(settings, OPERATOR)
     try:

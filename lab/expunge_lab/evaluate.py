@@ -24,13 +24,10 @@ from torch import Tensor
 
 from expunge.service.infra.settings import Settings
 from expunge.service.queue import ForgottenCount
-from expunge.workers.guarantee.certify import Terms, certify, require_certified
-from expunge.workers.guarantee.choose import guarantee_of
-from expunge.workers.guarantee.refine import refine
-from expunge.workers.guarantee.register import sigma_of
+from expunge.workers.guarantee.certify import certify, refine, require_certified
+from expunge.workers.guarantee.terms import Terms, guarantee_of, sigma_of
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.method_options import method_of, with_options
-from expunge.workers.runtime.model import OpenModel, device_of
+from expunge.workers.runtime.model import OpenModel, device_of, method_of, with_options
 from expunge_lab import plots, report
 from expunge_lab.attack.may_be_drawn import may_be_drawn
 from expunge_lab.experiment.comparators import kinds

@@ -19,13 +19,10 @@ import pytest
 import torch
 
 from expunge.service.queue import ForgottenCount
-from expunge.workers import check
-from expunge.workers.guarantee.certify import Terms, certify
-from expunge.workers.guarantee.choose import guarantee_of
+from expunge.workers.check import __main__
+from expunge.workers.guarantee.certify import certify, generator, refine
 from expunge.workers.guarantee.dry_run import establish
-from expunge.workers.guarantee.needs import generator
-from expunge.workers.guarantee.refine import refine
-from expunge.workers.guarantee.register import reference_of, terms_of
+from expunge.workers.guarantee.terms import Terms, guarantee_of, reference_of, terms_of
 from expunge.workers.runtime.model import opened
 from expunge.workers.runtime.recipes import LoadedRecipe
 from expunge_lab import costs
@@ -174,7 +171,8 @@ def test_times_of_parts_are_scaled_by_the_law_that_they_follow(growth: int) -> N
 
 @pytest.mark.drill
 def test_the_table_names_every_method_or_why_it_cannot_be_had(capsys: pytest.CaptureFixture[str]) -> None:
-    assert check.main([str(RECIPES / "convex.py"), "--measure", "--seconds", "120", "--json", "--device", "cpu"]) == 0
+    asked = [str(RECIPES / "convex.py"), "--measure", "--seconds", "120", "--json", "--device", "cpu"]
+    assert __main__.main(asked) == 0
     found = json.loads(capsys.readouterr().out)["measured"]
     rows = {row["method"]: row for row in found["methods"]}
     assert set(rows) == set(NAMES)
@@ -189,7 +187,7 @@ def test_the_table_names_every_method_or_why_it_cannot_be_had(capsys: pytest.Cap
 
 def test_the_terminal_shows_a_table_and_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [str(RECIPES / "convex.py"), "--measure", "--seconds", "10", "--methods", "retrain,rewind"]
-    assert check.main([*arguments, "--device", "cpu"]) == 0
+    assert __main__.main([*arguments, "--device", "cpu"]) == 0
     told = capsys.readouterr()
     assert "at most about 10 s" in " ".join(told.err.split())
     assert "break-even" in told.out and "rewind: A model that was trained to convergence" in told.out
@@ -234,7 +232,7 @@ def test_a_training_that_is_too_slow_for_the_time_is_no_fault_of_the_recipe(
     monkeypatch.setattr("expunge_lab.advice.measure.time", time)
     (tmp_path / "slow.py").write_text(SLOW)
     monkeypatch.setenv("EXPUNGE_TRIAL_SECONDS", "0")
-    assert check.main([str(tmp_path / "slow.py"), "--measure", "--seconds", "1", "--device", "cpu"]) == 2
+    assert __main__.main([str(tmp_path / "slow.py"), "--measure", "--seconds", "1", "--device", "cpu"]) == 2
     shown = capsys.readouterr()
     told = " ".join(shown.err.split())
     assert "Training on 8 people takes more than 0.3 s. Give more time with --seconds." in told
@@ -248,7 +246,7 @@ def test_what_the_recipes_training_raises_is_one_line_that_names_its_place(
     (tmp_path / "raising.py").write_text(
         SLOW.replace("    for step in range(40):", "    raise KeyError('lr')\n    for step in ():")
     )
-    assert check.main([str(tmp_path / "raising.py"), "--measure", "--device", "cpu"]) == 2
+    assert __main__.main([str(tmp_path / "raising.py"), "--measure", "--device", "cpu"]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert "KeyError" in told and "raising.py" in told and "Traceback" not in told
 
@@ -272,6 +270,6 @@ def test_an_alarm_ends_work_that_reports_no_progress_and_gives_the_clock_back() 
 def test_a_wrong_argument_is_one_line_and_a_hint(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert check.main([str(RECIPES / "convex.py"), "--measure", "--device", "cpu", *arguments]) == 2
+    assert __main__.main([str(RECIPES / "convex.py"), "--measure", "--device", "cpu", *arguments]) == 2
     told = capsys.readouterr().err
     assert message in " ".join(told.split()) and "Traceback" not in told

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from expunge.workers.runtime.method_options import with_options
+from expunge.workers.runtime.model import with_options
 from expunge_lab.experiment import comparators
 from expunge_lab.experiment.comparators import kinds
 from expunge_lab.experiment.comparators.deltagrad import DeltaGrad

@@ -26,7 +26,7 @@ from expunge.service.models.counters import (
 )
 from expunge.service.models.eta import expected
 from expunge.service.models.figures import FIGURES, Figures, withdraw
-from expunge.service.models.generations import empty_generation, is_current, number_above
+from expunge.service.models.generations import empty_generation, number_above
 from expunge.service.models.policy import CHANGEABLE, apply_policy, change_policy, require_changeable, require_known
 from expunge.service.models.publications import (
     PUBLISHED,
@@ -110,7 +110,6 @@ __all__ = [
     "expected",
     "facts_of",
     "holds_in",
-    "is_current",
     "is_dry_run",
     "is_other_module",
     "keys_of",

@@ -12,7 +12,6 @@ from expunge.service.infra.tables import (
     Membership,
     Restoration,
     StoredVector,
-    Version,
     WorkUnit,
 )
 
@@ -58,7 +57,3 @@ def empty_generation(session: Session, generation_id: int) -> None:
         return
     for record in _PARTITIONED:
         session.execute(delete(record).where(record.generation_id == generation_id))
-
-
-def is_current(session: Session, version_id: str) -> bool:
-    return session.scalar(select(Version.id).where(Version.id == version_id, Version.status == "current")) is not None

@@ -127,6 +127,12 @@ def claim_deletions(
         return _deletions(session, model, owner, at, lease_seconds)
 
 
+def is_due(session: Session, model_id: str) -> bool:
+    """Return whether there is work for this model now."""
+    due = select(Model.id).where(Model.id == model_id, Model.due_at <= now(session))
+    return session.scalar(due) is not None
+
+
 def waiting_deletions(
     session: Session, tenants: Collection[str] | None = None, patience_seconds: float = 0.0
 ) -> list[str]:
@@ -175,11 +181,6 @@ def deletions_wait(database: Database, tenants: Collection[str] | None = None) -
     """Return whether deletions of ``tenants`` have waited so long that a preparation gives way between two units."""
     with database.read() as session:
         return bool(waiting_deletions(session, tenants, PATIENCE_SECONDS))
-
-
-def is_due(session: Session, model_id: str) -> bool:
-    """Return whether deletions of the model wait for no date any more."""
-    return session.scalar(select(Model.id).where(Model.id == model_id, Model.due_at <= now(session))) is not None
 
 
 def postpone(database: Database, job: Preparation) -> None:

@@ -76,6 +76,12 @@ def served(session: Session, job: Deletions) -> Served:
     return Served(version, generation, _updates(session, version), _unlearned(session, generation) if limited else 0)
 
 
+def is_current(session: Session, version_id: str) -> bool:
+    """Return whether no other version has taken the place of this one."""
+    current = select(Version.id).where(Version.id == version_id, Version.status == "current")
+    return session.scalar(current) is not None
+
+
 def _updates(session: Session, version: Version) -> int:
     before = select(Version.generation_id).where(Version.id == version.parent_id)
     if version.parent_id is not None and session.scalar(before) == version.generation_id:

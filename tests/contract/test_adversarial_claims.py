@@ -32,13 +32,10 @@ from torch import Tensor
 
 from expunge.service.infra.settings import Settings, ensure_secrets
 from expunge.service.queue import ForgottenCount
-from expunge.workers.guarantee.certify import Certified, certify, require_certified
-from expunge.workers.guarantee.choose import guarantee_of, require_closed_form, require_needs
+from expunge.workers.guarantee.certify import Certified, certify, refine, require_certified
 from expunge.workers.guarantee.dry_run import establish
-from expunge.workers.guarantee.refine import refine
-from expunge.workers.guarantee.register import reference_of, terms_of
-from expunge.workers.runtime.method_options import method_of
-from expunge.workers.runtime.model import OpenModel
+from expunge.workers.guarantee.terms import guarantee_of, reference_of, require_closed_form, require_needs, terms_of
+from expunge.workers.runtime.model import OpenModel, method_of
 from expunge.workers.training.start import cold
 from tests.contract import drawn_code, retraining
 from tests.contract.drawn import TRAPS, Drawn, draw

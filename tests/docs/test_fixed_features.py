@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from expunge.workers.guarantee.choose import guarantee_of, require_closed_form
+from expunge.workers.guarantee.terms import guarantee_of, require_closed_form
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.minimiser import Minimiser

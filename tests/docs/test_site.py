@@ -34,7 +34,7 @@ COMMAND: Any = typer.main.get_command(app)
 FORWARDED = {
     "evaluate": ("expunge_lab.evaluate",),
     "attack": ("expunge_lab.audit_epsilon",),
-    "check": ("expunge.workers.check", "expunge_lab.costs"),
+    "check": ("expunge.workers.check.__main__", "expunge_lab.costs"),
 }
 """commands whose options are those of modules that need torch"""
 

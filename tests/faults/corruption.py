@@ -30,8 +30,7 @@ from expunge.workers.scheduler.run import open_scheduler
 from expunge.workers.storage import private_state
 from expunge.workers.storage.checkpoint_format import Malformed
 from expunge.workers.storage.encryption import NONCE_BYTES
-from expunge.workers.storage.key_files import SHARE_BYTES
-from expunge.workers.storage.key_store import HolderKey
+from expunge.workers.storage.key_store import SHARE_BYTES, HolderKey
 from tests.faults.judge import exported
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template

@@ -23,8 +23,7 @@ from expunge.service.infra.files import DIGEST, MARK, Damaged, DiskFolder, Store
 from expunge.service.infra.tables import Version
 from expunge.service.models.figures import FIGURES
 from expunge.workers.scheduler.run import open_scheduler
-from expunge.workers.storage.key_files import KeyFiles
-from expunge.workers.storage.key_store import KeyStore
+from expunge.workers.storage.key_store import KeyFiles, KeyStore
 from tests.faults.invariants import Broken, broken, counted, left_behind, unfinished, unreadable
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template

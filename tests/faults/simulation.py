@@ -36,7 +36,7 @@ from expunge.service.queue import Deletions, Stale, Work, claim
 from expunge.service.requests import legal_holds
 from expunge.service.requests.cancellation import cancel
 from expunge.service.requests.states import RequestRefused
-from expunge.workers.runtime import stopwatch
+from expunge.workers.runtime import heartbeat
 from tests.faults.invariants import (
     Broken,
     Wrong,
@@ -361,7 +361,7 @@ def simulate(runs: int, number: int) -> Outcome:
     )
     harms, shown = [], ""
     try:
-        with patch.object(stopwatch, "sleep"):  # the clock is set, and nobody measures how long an update takes
+        with patch.object(heartbeat, "sleep"):  # the clock is set, and nobody measures how long an update takes
             run_state_machine_as_test(seed(number)(Simulation), settings=chosen)
     except Exception as error:
         harms, shown = harms_of(error), traceback.format_exc()

@@ -30,14 +30,13 @@ from expunge.service.queue import Preparation, Work
 from expunge.service.requests import intake
 from expunge.service.requests.states import RequestRefused
 from expunge.service.requests.webhooks import add_endpoint
+from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.runtime.model import ModelCache
-from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.scheduler.replay import RestoreReport
 from expunge.workers.scheduler.restore import restore
 from expunge.workers.scheduler.run import Scheduler, extend_log, open_scheduler
-from expunge.workers.storage.key_files import ERASED, SHARE_BYTES, KeyFiles, KeysMissing
-from expunge.workers.storage.key_store import KeyRecord, KeyStore
-from expunge.workers.training.run import prepare
+from expunge.workers.storage.key_store import ERASED, SHARE_BYTES, KeyFiles, KeyRecord, KeysMissing, KeyStore
+from expunge.workers.training.prepare import prepare
 from expunge.workers.update.run import update
 from tests.faults.judge import exported
 from tests.harness.databases import sqlite_databases, sqlite_template

@@ -37,8 +37,8 @@ WHOLE = {
     "workers/storage/crypto_erase.py:erase_ended": "models that ended in the last days, mostly none",
     "workers/storage/manifest.py:places": "an update that reads everybody's samples",
     "workers/storage/release_journal.py:_positions": "a preparation without a version",
-    "workers/training/cohort.py:_kept_by_hold": "a retrain under a hold",
-    "workers/training/run.py:clean": "a preparation that begins again",
+    "service/queue/building.py:still_served": "a retrain under a hold",
+    "service/queue/building.py:start_over": "a preparation that begins again",
     "service/queue/selection.py:_positions_of": "a request by sample, where a person has one vector for all of them",
 }
 """queries that may, by the function that sends them, and when they do"""

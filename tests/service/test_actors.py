@@ -52,7 +52,7 @@ IN_VARIABLES = {
     "service/audit/key_rotation.py": "log.key_rotated",
     "service/audit/log.py": "record calls entry",
     "workers/scheduler/restore.py": "version.restored",
-    "workers/training/run.py": "preparation.switched",
+    "workers/training/prepare.py": "preparation.switched",
     "service/queue/publication.py": "version.published",
     "service/queue/results.py": "update.blocked, update.postponed, update.empty",
 }

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from expunge.service.infra.settings import Settings, ensure_secrets
-from expunge.workers.runtime import stopwatch
+from expunge.workers.runtime import heartbeat
 from tests.service.conftest import database_url, postgres_databases, sqlite_template
 from tests.workers import meanwhile
 from tests.workers.worlds import RECIPES, World, open_world
@@ -26,7 +26,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 @pytest.fixture(autouse=True)
 def no_wait_for_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an update end when it is done, and not with its time bucket: ``test_stopwatch.py`` is about that."""
-    monkeypatch.setattr(stopwatch, "sleep", lambda _: None)
+    monkeypatch.setattr(heartbeat, "sleep", lambda _: None)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from expunge.service.infra.tables import Generation
 from expunge.service.models.retrain_plan import plan_retrain
-from expunge.workers.training import by_rule
+from expunge.workers.training import start
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World
 from unlearning.accounting import policy
@@ -60,7 +60,7 @@ def test_a_worker_that_dies_after_the_choice_leaves_it_to_the_next(
     world.storage.keys.close()
     die_at(world, "prepare-after-manifest", lambda other: other.work(model_id))
     assert world.generation(model_id).method == "retrain"
-    monkeypatch.setattr(by_rule, "method_by_rule", lambda *_: ("newton", "another day"))
+    monkeypatch.setattr(start, "method_by_rule", lambda *_: ("newton", "another day"))
     world.expire_lease(model_id)
     world.work(model_id)
     assert world.generation(model_id).method == "retrain"
@@ -73,7 +73,7 @@ def test_a_recipe_that_cannot_be_opened_is_refused_and_not_taken_for_one_without
         raise Refused("The model cannot be built.", "Mend the recipe.")
 
     monkeypatch.setattr(policy, "SMALL", 0)
-    monkeypatch.setattr(by_rule, "set_up", refused)
+    monkeypatch.setattr(start, "set_up", refused)
     model_id = world.register("convex", "auto")
     world.work(model_id)
     model = world.model(model_id)

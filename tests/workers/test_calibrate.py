@@ -13,7 +13,7 @@ from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import AuditEntry, CalibrationOrder, Generation
 from expunge.workers.scheduler.run import open_scheduler, sweep_files
 from expunge.workers.training.calibrate import CalibrationResult, CalibrationUnits, place_of, require_useful_cap
-from expunge.workers.training.parallel import assist
+from expunge.workers.training.units import assist
 from tests.harness.files import names_in, path_in, root_of
 from tests.workers import meanwhile
 from tests.workers.test_crashes import die_at

@@ -14,11 +14,10 @@ import pytest
 import torch
 
 from expunge.service.cli.checks import Finding
-from expunge.workers import check
-from expunge.workers.soundness import checks, reading
-from expunge.workers.soundness.checks import inspect, read
-from expunge.workers.soundness.reading import Reading
-from expunge.workers.soundness.shortened import EVERY, shorten
+from expunge.workers.check import __main__, checks, reading
+from expunge.workers.check.checks import inspect, read
+from expunge.workers.check.reading import Reading
+from expunge.workers.check.shortened import EVERY, shorten
 from unlearning.holdout import held_out
 from unlearning.types import Refused
 
@@ -239,7 +238,7 @@ def test_the_order_of_a_set_is_seen_by_a_process_of_its_own(write: Callable[[str
 def test_the_command_says_what_is_guaranteed_the_strongest_first(
     write: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert check.main([str(write(good())), "--json"]) == 0
+    assert __main__.main([str(write(good())), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     can = {each["method"]: each["guarantee"] for each in found["methods"]}
     assert [can[name] for name in ("retrain", "newton", "recollection")] == ["exact", "proved", "proved"]
@@ -248,7 +247,7 @@ def test_the_command_says_what_is_guaranteed_the_strongest_first(
 
 
 def test_after_a_fault_no_guarantee_is_named(write: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert check.main([str(write(DRAWN)), "--json"]) == 1
+    assert __main__.main([str(write(DRAWN)), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["methods"] == []
 
 
@@ -256,7 +255,7 @@ def test_the_command_ends_with_the_first_fault_and_its_line(
     write: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(changed("rows = table()", "rows = table()\n    rows[0]['agee']"))
-    assert check.main([str(file)]) == 1
+    assert __main__.main([str(file)]) == 1
     out = capsys.readouterr().out
     assert f"FAIL the recipe runs: The recipe raised KeyError at line {line_of(file, 'agee')} of mine.py." in out
 
@@ -296,7 +295,7 @@ OWN = """def fit(run):
 @pytest.mark.usefixtures("one_process")
 def test_the_recipes_own_training_is_tried(write: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     file = write(OWN.replace("READ", "run.inputs, run.targets"))
-    assert check.main([str(file), "--json"]) == 0
+    assert __main__.main([str(file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     (tried,) = [each for each in found["findings"] if each["name"] == "the training, tried"]
     assert "The training ran in a fresh process on a few people's samples." in tried["what"]
@@ -309,7 +308,7 @@ def test_a_training_that_reads_what_it_is_not_handed_is_told(
     write: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(OWN.replace("READ", "parts(table())[:2]"))
-    assert check.main([str(file), "--json"]) == 1
+    assert __main__.main([str(file), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     (tried,) = [each for each in found["findings"] if each["name"] == "the training, tried"]
     assert not tried["well"] and tried["hint"] and found["methods"] == []
@@ -318,11 +317,11 @@ def test_a_training_that_reads_what_it_is_not_handed_is_told(
 def test_measuring_needs_the_laboratory_and_names_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(check, "find_spec", lambda _: None)
+    monkeypatch.setattr(__main__, "find_spec", lambda _: None)
     with pytest.raises(SystemExit) as ended:
-        check.main(["recipe.py", "--measure"])
+        __main__.main(["recipe.py", "--measure"])
     assert ended.value.code == 2
     assert "expunge-lab, which is not installed. Run: pip install expunge-lab" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        check.main(["recipe.py", "--seconds", "3"])
+        __main__.main(["recipe.py", "--seconds", "3"])
     assert "unrecognized arguments: --seconds 3" in capsys.readouterr().err

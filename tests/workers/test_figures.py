@@ -10,7 +10,7 @@ import pytest
 from expunge.service.infra.tables import Generation
 from expunge.service.models.figures import DATA_FREE, DELETED, FIGURES
 from expunge.service.queue import Preparation
-from expunge.workers.training.run import prepare
+from expunge.workers.training.prepare import prepare
 from tests.workers.test_switch import before
 from tests.workers.worlds import World, database_text
 

@@ -10,8 +10,7 @@ import pytest
 
 from expunge.service.infra.files import DiskFolder
 from expunge.workers.storage import key_store
-from expunge.workers.storage.key_files import ERASED, SHARE_BYTES, KeyFiles, KeysMissing
-from expunge.workers.storage.key_store import HolderKey, KeyStore
+from expunge.workers.storage.key_store import ERASED, SHARE_BYTES, HolderKey, KeyFiles, KeysMissing, KeyStore
 from tests.harness.powercut import Operation, Recorded, states_after_power_cut
 from tests.harness.residue import share_in_file
 from tests.harness.servers import Postgres

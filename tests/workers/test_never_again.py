@@ -15,7 +15,7 @@ from expunge.service.api.app import create_app
 from expunge.service.infra.tables import DeletionRequest, Model, Removal, StoredVector, SuppressionEntry
 from expunge.service.queue import Selection, Target
 from expunge.service.requests import intake, legal_holds, suppression
-from expunge.workers.training.run import prepare
+from expunge.workers.training.prepare import prepare
 from expunge.workers.update import run
 from tests.faults.invariants import broken
 from tests.workers.test_retrain import ONE_UPDATE, exhausted, generations

@@ -16,7 +16,7 @@ from expunge.service.models.retrain_plan import plan_new_data
 from expunge.service.requests.states import RequestRefused
 from expunge.workers.scheduler import run
 from expunge.workers.storage import manifest
-from expunge.workers.training.changes import Changes, changes
+from expunge.workers.training.cohort import Changes, changes
 from tests.workers.tables import Table, table_of
 from tests.workers.test_retrain import entries, generations
 from tests.workers.worlds import World, seconds

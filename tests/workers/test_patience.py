@@ -17,8 +17,7 @@ from expunge.service.infra.tables import Heartbeat
 from expunge.workers.runtime import db_retry
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.heartbeat import HeartbeatSender
-from expunge.workers.storage.key_files import KeyFiles
-from expunge.workers.storage.key_store import KeyStore
+from expunge.workers.storage.key_store import KeyFiles, KeyStore
 
 
 @contextmanager

@@ -17,8 +17,7 @@ from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.infra.tables import Certificate, Erasure
 from expunge.workers.scheduler.run import open_scheduler
 from expunge.workers.storage.crypto_erase import destroy_keys
-from expunge.workers.storage.key_files import KeyFiles, KeysMissing
-from expunge.workers.storage.key_store import KeyStore
+from expunge.workers.storage.key_store import KeyFiles, KeysMissing, KeyStore
 from tests.faults.invariants import uncertified
 from tests.harness.databases import sqlite_databases
 from tests.harness.residue import share_in_file

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from expunge.service.infra.tables import AuditEntry, Model, Task, WorkUnit
 from expunge.service.queue import claims, deletions_wait, waiting_deletions
 from expunge.workers.app import Worker
-from expunge.workers.training import parallel
+from expunge.workers.training import units
 from tests.workers.test_calibrate import release_connections
 from tests.workers.test_crashes import die_at
 from tests.workers.test_work_units import keep_lease
@@ -26,14 +26,14 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def asked_after_the_first_work_unit(world: World, monkeypatch: pytest.MonkeyPatch, subject: str) -> list[str]:
     """Somebody asks while the first work unit is computed; the request's id appears in the list."""
     asked: list[str] = []
-    compute: Any = parallel.VectorUnits.compute
+    compute: Any = units.VectorUnits.compute
 
     def computed(*values: Any) -> None:
         compute(*values)
         if not asked:
             asked.append(world.delete(subject, models=("m",)))
 
-    monkeypatch.setattr(parallel.VectorUnits, "compute", computed)
+    monkeypatch.setattr(units.VectorUnits, "compute", computed)
     return asked
 
 

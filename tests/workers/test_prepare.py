@@ -11,9 +11,9 @@ from sqlalchemy import select
 from expunge.service.infra.tables import AuditEntry, BudgetEntry, Membership, Removal, StoredVector
 from expunge.service.queue import Preparation, Stale
 from expunge.service.requests.reasons import Reason
-from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.storage.key_store import HolderKey
-from expunge.workers.training import run
+from expunge.workers.training import prepare
 from tests.harness.files import names_in
 from tests.workers import meanwhile
 from tests.workers.worlds import World
@@ -77,9 +77,9 @@ def test_people_who_ask_during_training_are_forgotten_before_version_1(world: Wo
     job = world.claim(model_id)
     assert isinstance(job, Preparation)
     watch = Stopwatch(world.pulse())
-    ready = run.make_ready(world.process, job, watch)
+    ready = prepare.make_ready(world.process, job, watch)
     request = world.delete("p3")
-    assert run.bring_into_service(world.process, job, ready, watch)
+    assert prepare.bring_into_service(world.process, job, ready, watch)
     head, generation = world.head(model_id), world.generation(model_id)
     assert (head.number, head.samples, head.people) == (1, 3, 1)
     assert (world.task(request).status, world.task(request).samples) == ("completed", 3)
@@ -96,7 +96,7 @@ def test_people_who_ask_at_the_last_moment_are_forgotten_before_version_1(world:
     job = world.claim(model_id)
     assert isinstance(job, Preparation)
     watch = Stopwatch(world.pulse())
-    ready = run.make_ready(world.process, job, watch)
+    ready = prepare.make_ready(world.process, job, watch)
     first = world.delete("p3")
     late: list[str] = []
     original = ready.bench.problem.accuracy
@@ -107,7 +107,7 @@ def test_people_who_ask_at_the_last_moment_are_forgotten_before_version_1(world:
         return original(*values)  # type: ignore[arg-type]
 
     ready.bench.problem.accuracy = accuracy_and_a_request  # type: ignore[method-assign]
-    assert run.bring_into_service(world.process, job, ready, watch)
+    assert prepare.bring_into_service(world.process, job, ready, watch)
     assert {world.request(request).status for request in (first, late[0])} == {"completed"}
     assert (world.head(model_id).samples, world.head(model_id).people) == (6, 2)
     assert world.generation(model_id).spent == world.generation(model_id).budget_cost
@@ -128,10 +128,10 @@ def test_a_legal_hold_during_training_keeps_its_person_and_holds_the_request(wor
     job = world.claim(model_id)
     assert isinstance(job, Preparation)
     watch = Stopwatch(world.pulse())
-    ready = run.make_ready(world.process, job, watch)
+    ready = prepare.make_ready(world.process, job, watch)
     world.hold("p3")
     request = world.delete("p3")
-    assert run.bring_into_service(world.process, job, ready, watch)
+    assert prepare.bring_into_service(world.process, job, ready, watch)
     assert (world.request(request).reason, world.head(model_id).samples) == ("legal_hold", 0)
 
 
@@ -193,7 +193,7 @@ def test_an_attempt_that_died_is_started_clean(world: World) -> None:
     model_id = world.register()
     job = world.claim(model_id)
     assert isinstance(job, Preparation)
-    run.make_ready(world.process, job, Stopwatch(world.pulse()))
+    prepare.make_ready(world.process, job, Stopwatch(world.pulse()))
     assert (world.count(Membership), keys_in(world)) == (36, 12)
     world.expire_lease(model_id)
     world.work(model_id)
@@ -211,7 +211,7 @@ def test_a_late_preparation_writes_nothing_over_its_successor(world: World) -> N
     world.work(model_id)
     before = (world.footprint(), world.count(Membership), keys_in(world))
     with pytest.raises(Stale):
-        run.prepare(world.process, late, Stopwatch(world.pulse()))
+        prepare.prepare(world.process, late, Stopwatch(world.pulse()))
     assert (world.footprint(), world.count(Membership), keys_in(world)) == before
 
 

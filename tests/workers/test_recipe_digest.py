@@ -11,7 +11,7 @@ import torch
 
 import unlearning as ul
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.recipe_digest import code_digest, settings_digest
+from expunge.workers.runtime.recipes import digest_of, settings_digest
 
 RECIPE = '''"""A recipe of two people."""
 
@@ -77,7 +77,7 @@ def change(folder: Path, name: str, old: str, new: str) -> str:
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new, 1))
-    return code_digest(folder / "mine.py")
+    return digest_of(folder / "mine.py")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def change(folder: Path, name: str, old: str, new: str) -> str:
          "import's comment", "nobody's module", "data"],
 )  # fmt: skip
 def test_what_changes_nothing_keeps_the_digest(folder: Path, name: str, old: str, new: str) -> None:
-    before = code_digest(folder / "mine.py")
+    before = digest_of(folder / "mine.py")
     assert change(folder, name, old, new) == before
 
 
@@ -122,7 +122,7 @@ def test_what_changes_nothing_keeps_the_digest(folder: Path, name: str, old: str
          "import of an import", "its package", "import in a function"],
 )  # fmt: skip
 def test_what_changes_the_code_changes_the_digest(folder: Path, name: str, old: str, new: str) -> None:
-    before = code_digest(folder / "mine.py")
+    before = digest_of(folder / "mine.py")
     assert change(folder, name, old, new) != before
 
 
@@ -136,9 +136,9 @@ def test_the_digest_is_that_of_every_supported_python(folder: Path) -> None:
         "        except* ValueError as error:\n            raise error\n"
         "        return [z for z in a[1:, ...] if (y := z)] or (lambda: x)\n"
     )
-    assert code_digest(folder / "golden.py") == GOLDEN
+    assert digest_of(folder / "golden.py") == GOLDEN
     (folder / "newer.py").write_text(text)  # valid from Python 3.12 on; counted by its bytes before
-    assert code_digest(folder / "newer.py") != code_digest(folder / "golden.py")
+    assert digest_of(folder / "newer.py") != digest_of(folder / "golden.py")
 
 
 GOLDEN = "a1b6a3471f6ecea536baf9c92e3074691f360679145359bfd0f201e10f088db5"
@@ -148,12 +148,12 @@ def test_modules_that_import_each_other_end(folder: Path) -> None:
     (folder / "mine.py").write_text("import one\n")
     (folder / "one.py").write_text("import two\n")
     (folder / "two.py").write_text("import one, mine\nN = 1\n")
-    before = code_digest(folder / "mine.py")
+    before = digest_of(folder / "mine.py")
     assert change(folder, "two.py", "N = 1", "N = 2") != before
 
 
 def test_a_file_that_is_not_python_counts_by_its_bytes(folder: Path) -> None:
-    before = code_digest(folder / "mine.py")
+    before = digest_of(folder / "mine.py")
     broken = change(folder, "tables.py", "import torch", "import torch(")
     assert broken != before
     assert change(folder, "tables.py", "import torch(", "import torch((") != broken

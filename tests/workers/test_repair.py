@@ -13,9 +13,9 @@ from torch import Tensor
 from expunge.service.infra.tables import StoredVector
 from expunge.service.queue import Deletions, Preparation, Stale
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.storage import private_state
-from expunge.workers.training import run
+from expunge.workers.training import prepare
 from tests.workers.test_crashes import die_at
 from tests.workers.test_residue import found
 from tests.workers.worlds import World
@@ -152,9 +152,9 @@ def test_whoever_asked_during_training_is_repaired_away_with_version_1(world: Wo
     job = world.claim(model_id)
     assert isinstance(job, Preparation)
     watch = Stopwatch(world.pulse())
-    ready = run.make_ready(world.process, job, watch)
+    ready = prepare.make_ready(world.process, job, watch)
     request = world.delete("p3")
-    assert run.bring_into_service(world.process, job, ready, watch)
+    assert prepare.bring_into_service(world.process, job, ready, watch)
     assert (world.request(request).status, world.head(model_id).number) == ("completed", 1)
     world.expire_lease(model_id)
     world.delete("p5")

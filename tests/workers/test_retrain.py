@@ -24,9 +24,9 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.queue import Deletions, Preparation, Stale
-from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.scheduler import run
-from expunge.workers.training.run import Prepared, bring_into_service, make_ready, prepare
+from expunge.workers.training import prepare
 from tests.workers import meanwhile
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee
@@ -142,16 +142,16 @@ def test_people_forgotten_before_are_not_in_the_new_generation(world: World) -> 
     assert rows_in(world, Membership, world.generation(model_id).id) == 36 - gone
 
 
-def start_retrain(world: World, model_id: str) -> tuple[Preparation, Prepared, Stopwatch]:
+def start_retrain(world: World, model_id: str) -> tuple[Preparation, prepare.Prepared, Stopwatch]:
     """A candidate that is trained and not yet in service."""
     job = world.claim(model_id)
     assert isinstance(job, Preparation) and job.retrains
     watch = Stopwatch(world.pulse())
-    return job, make_ready(world.process, job, watch), watch
+    return job, prepare.make_ready(world.process, job, watch), watch
 
 
-def finish_retrain(world: World, job: Preparation, ready: Prepared, watch: Stopwatch) -> None:
-    assert bring_into_service(world.process, job, ready, watch)
+def finish_retrain(world: World, job: Preparation, ready: prepare.Prepared, watch: Stopwatch) -> None:
+    assert prepare.bring_into_service(world.process, job, ready, watch)
 
 
 def test_people_who_ask_during_the_retrain_are_forgotten_in_it_before_the_switch(world: World) -> None:
@@ -230,11 +230,11 @@ def test_only_one_worker_builds_the_candidate_and_a_dead_one_is_replaced(world: 
     assert isinstance(second, Preparation) and second.retrains
     assert (second.generation_id, second.attempt) == (first.generation_id, 2)
     with pytest.raises(Stale):
-        prepare(world.process, first, Stopwatch(world.pulse()))
-    prepare(world.process, second, Stopwatch(world.pulse()))
+        prepare.prepare(world.process, first, Stopwatch(world.pulse()))
+    prepare.prepare(world.process, second, Stopwatch(world.pulse()))
     assert world.model(model_id).status == "live"
     with pytest.raises(Stale):
-        prepare(world.process, second, Stopwatch(world.pulse()))
+        prepare.prepare(world.process, second, Stopwatch(world.pulse()))
 
 
 def test_a_retrain_that_is_refused_holds_who_waits_and_keeps_the_old_head(world: World) -> None:

@@ -11,8 +11,7 @@ import pytest
 from expunge.service.infra.tables import AuditEntry
 from expunge.service.infra.time import BUCKETS, LONGEST, SHORTEST, bucket
 from expunge.workers.guarantee.certify import Certified
-from expunge.workers.runtime.heartbeat import HeartbeatSender
-from expunge.workers.runtime.stopwatch import UNLEARN, Stopwatch
+from expunge.workers.runtime.heartbeat import UNLEARN, HeartbeatSender, Stopwatch
 from expunge.workers.update import run
 from tests.workers.worlds import World
 

@@ -25,12 +25,14 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.models.retrain_plan import PlannedRetrain, plan_of, retrain_lease
 from expunge.service.queue import Deletions, Preparation
-from expunge.service.requests import cancellation, intake, legal_holds
-from expunge.workers.runtime.stopwatch import Stopwatch
+from expunge.service.requests import cancel as cancellation
+from expunge.service.requests import intake, legal_holds
+from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.scheduler import run
 from expunge.workers.storage import checkpoint_format
 from expunge.workers.storage.private_state import STATE
-from expunge.workers.training.run import Prepared, bring_into_service, make_ready, prepare
+from expunge.workers.training import prepare
+from expunge.workers.training.prepare import Prepared
 from tests.harness.files import names_in, root_of
 from tests.workers import meanwhile
 from tests.workers.test_calibrate import ASKED as CALIBRATED
@@ -128,7 +130,7 @@ def test_a_hold_that_comes_between_training_and_switch_keeps_its_person(world: W
     held = world.delete("p5")
     job = world.claim(model_id)
     assert isinstance(job, Preparation) and job.retrains
-    prepare(world.process, job, before("unlearn", world, lambda: world.hold("p5")))
+    prepare.prepare(world.process, job, before("unlearn", world, lambda: world.hold("p5")))
     assert (world.request(held).status, world.request(held).reason) == ("blocked", "legal_hold")
     assert in_generation(world, world.generation(model_id).id, "s15")
     assert world.head(model_id).samples == 0
@@ -171,10 +173,10 @@ def test_a_request_that_arrives_while_a_model_is_prepared_can_be_cancelled_in_it
         ask()
     job, watch = world.claim(model_id), Stopwatch(world.pulse())
     assert isinstance(job, Preparation)
-    ready = make_ready(world.process, job, watch)
+    ready = prepare.make_ready(world.process, job, watch)
     if asked == "after the training":
         ask()
-    assert bring_into_service(world.process, job, ready, watch)
+    assert prepare.bring_into_service(world.process, job, ready, watch)
     assert [world.request(each).status for each in requests] == ["queued", "queued"]
     assert in_generation(world, world.generation(model_id).id, "s27")
     with world.database.write() as session:
@@ -228,9 +230,9 @@ def test_part_of_a_person_asked_during_the_first_preparation_is_held(world: Worl
     model_id = world.register()
     job, watch = world.claim(model_id), Stopwatch(world.pulse())
     assert isinstance(job, Preparation)
-    ready = make_ready(world.process, job, watch)
+    ready = prepare.make_ready(world.process, job, watch)
     part = world.delete(samples=["s15"])
-    assert bring_into_service(world.process, job, ready, watch)
+    assert prepare.bring_into_service(world.process, job, ready, watch)
     assert (world.request(part).status, world.request(part).reason) == ("blocked", "partial_subject")
     assert (world.model(model_id).status, world.head(model_id).samples) == ("live", 0)
 
@@ -296,7 +298,7 @@ def test_a_draw_below_the_gate_in_which_somebody_was_forgotten_is_charged(world:
     job = world.claim(model_id)
     assert isinstance(job, Preparation) and job.retrains
 
-    prepare(world.process, job, before("method", world, lambda: world.delete("p5")))
+    prepare.prepare(world.process, job, before("method", world, lambda: world.delete("p5")))
     with world.database.read() as session:
         candidate = session.get_one(Generation, job.generation_id)
         paid = [
@@ -436,7 +438,7 @@ def test_a_calibrated_candidate_that_lacks_a_held_person_is_trained_again_and_no
             with super().phase(name):
                 yield
 
-    prepare(world.process, job, Watch(world.pulse()))
+    prepare.prepare(world.process, job, Watch(world.pulse()))
     assert (world.request(held).status, world.request(held).reason) == ("blocked", "legal_hold")
     assert in_generation(world, world.generation(model_id).id, "s15")
 
@@ -459,7 +461,7 @@ def test_whoever_is_forgotten_while_the_candidate_is_trained_and_held_since_does
         assert world.request(gone).status == "completed"
         world.hold("p2")
 
-    prepare(world.process, job, before("unlearn", world, forget_and_hold))
+    prepare.prepare(world.process, job, before("unlearn", world, forget_and_hold))
     assert {world.request(each).status for each in together} == {"completed"}
     assert world.generation(model_id).id == job.generation_id
     assert not in_generation(world, job.generation_id, "s6")

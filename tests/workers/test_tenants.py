@@ -20,7 +20,7 @@ from expunge.service.infra.tenants import recipes_of
 from expunge.workers.scheduler.run import sweep
 from expunge.workers.storage.crypto_erase import destroy_keys
 from expunge.workers.training.calibrate import CalibrationUnits
-from expunge.workers.training.parallel import VectorUnits, assist
+from expunge.workers.training.units import VectorUnits, assist
 from tests.workers.worlds import RECIPES, World, open_world
 
 ONE, TWO = "one", "two"

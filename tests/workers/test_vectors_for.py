@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.tables import Membership, StoredVector
-from expunge.workers.training import run
+from expunge.workers.training import prepare
 from tests.workers.worlds import TENANT, World
 
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -69,8 +69,8 @@ def test_someone_without_a_vector_who_asks_during_the_preparation_is_trained_wit
             requests.append(world.delete("p9"))
         return whole(*arguments)
 
-    whole = run._prepared
-    monkeypatch.setattr(run, "_prepared", prepared)
+    whole = prepare._prepared
+    monkeypatch.setattr(prepare, "_prepared", prepared)
     world.work(model_id)
     assert len(trainings) == 2
     assert world.model(model_id).status == "live", world.model(model_id).reason

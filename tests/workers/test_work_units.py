@@ -14,7 +14,7 @@ from expunge.service.infra.tables import Model, StoredVector, WorkUnit
 from expunge.service.models.retrain_plan import work_units_of
 from expunge.workers.scheduler.run import open_scheduler
 from expunge.workers.storage import private_state
-from expunge.workers.training import parallel, run
+from expunge.workers.training import prepare, units
 from tests.harness.files import names_in, path_in
 from tests.workers import meanwhile
 from tests.workers.test_calibrate import release_connections
@@ -31,11 +31,11 @@ ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """what does not depend on the database"""
 
 
-def opened(world: World, model_id: str) -> parallel.VectorUnits:
+def opened(world: World, model_id: str) -> units.VectorUnits:
     """Open the units that a preparation has laid out."""
-    units = parallel.VectorUnits.opened(world.process, world.generation(model_id), "shared_out")
-    assert units is not None
-    return units
+    found = units.VectorUnits.opened(world.process, world.generation(model_id), "shared_out")
+    assert found is not None
+    return found
 
 
 def test_work_units_give_the_vectors_that_one_piece_gives(world: World) -> None:
@@ -87,7 +87,7 @@ def test_a_killed_worker_loses_at_most_its_own_work_unit(
     done = {row.number: (row.owner, row.done_at) for row in world.rows_of(WorkUnit) if row.done_at}
     assert len(done) == (2 if point == "work-unit-after" else 1) and world.model(model_id).status == "preparing"
 
-    monkeypatch.setattr(run, "begin", never)
+    monkeypatch.setattr(prepare, "begin", never)
     world.expire_lease(model_id)
     world.work(model_id)
     assert world.model(model_id).status == "live", world.model(model_id).reason
@@ -121,7 +121,7 @@ def test_a_worker_that_was_given_up_writes_nothing_into_its_work_unit(world: Wor
     course = opened(world, model_id)
     late = open_world(world.settings)
     with late.database.write() as session:
-        pieces = parallel.pieces_of(late.process, WorkUnit, course.generation_id)
+        pieces = units.pieces_of(late.process, WorkUnit, course.generation_id)
         number = pieces.take(session)
     world.change(WorkUnit, (course.generation_id, number), owner="somebody else")
     opened(late, model_id).attempt(int(number or 0), lambda _: None)

@@ -39,10 +39,9 @@ from expunge.service.queue import ClaimedTask, Deletions, Preparation, Result, c
 from expunge.service.requests import identity_check, intake
 from expunge.service.requests.states import Suppress
 from expunge.workers.app import Worker
-from expunge.workers.runtime.heartbeat import HeartbeatSender
+from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
 from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
-from expunge.workers.runtime.stopwatch import Stopwatch
 from expunge.workers.scheduler.run import LEASE as SCHEDULER
 from expunge.workers.storage.storage import Storage
 from expunge.workers.update import run

@@ -62,7 +62,6 @@ from unlearning.types import (
     Progress,
     Refused,
     State,
-    Unsuited,
     retained,
     silent,
 )
@@ -291,7 +290,7 @@ class Newton(Method):
         if smallest > 0.0:
             return
         needed = self.damping - smallest
-        raise Unsuited(
+        raise Refused(
             f"The Hessian is not positive definite at the trained weights: its smallest eigenvalue is at most "
             f"{-needed:.3g}, and damping is {self.damping:.3g}.",
             f"Set damping above {needed:.3g}, or choose another method.",
@@ -308,7 +307,7 @@ class Newton(Method):
 
     def _require_unique(self, problem: Problem) -> None:
         if problem.training.sample_clip is not None:
-            raise Unsuited(
+            raise Refused(
                 "sample_clip turns the gradient into one that no loss has: there is no objective to minimise.",
                 "Leave sample_clip out, or choose another method.",
             )

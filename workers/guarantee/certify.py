@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,59 +13,14 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.queue import Blocked, ForgottenCount
 from expunge.service.requests import Cause, Reason
 from expunge.workers.guarantee import statements
-from expunge.workers.guarantee.choose import bound_of
 from expunge.workers.guarantee.noise import perturbed
+from expunge.workers.guarantee.terms import Terms
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.storage.checkpoint_format import Malformed, admit
-from unlearning.accounting.certificate import Claim, Constant, Guarantee, Reference
-from unlearning.bounds.calibration import Design
+from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.methods import package_of
-from unlearning.model.method import Bound, Method
-from unlearning.types import Examples, Forgotten, Json, Refused, State
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What a generation fixed at registration, and its budget."""
-
-    method: str
-    guarantee: Guarantee
-    reference: Reference
-    noise_std: float
-    max_distance: float
-    delta: float
-    budget_cost: int
-    spent: int
-    limit: int | None
-    count: int
-    """n, the samples of the manifest"""
-    updates: int
-    """how many updates forgot somebody so far"""
-    unlearned: int = 0
-    """how many people the method has forgotten so far"""
-    constants: tuple[Constant, ...] = ()
-    """of an estimated bound"""
-    design: Design | None = None
-    """of a calibrated one"""
-    chosen: bool = False
-    """the method was not named, and chosen by the counts of samples and features"""
-    tried: tuple[str, ...] = ()
-    """what the trial of the recipe's own training says"""
-    operators_word: bool = False
-    """that the training uses its samples alone could not be tried"""
-    holdout_read: bool = False
-    """the holdout could not be overwritten while the recipe's own code trained"""
-    deterministic: bool = False
-    """every training of the preparation used deterministic algorithms alone"""
-
-    @property
-    def values(self) -> dict[str, float]:
-        """Return the constants by name."""
-        return {each.name: each.value for each in self.constants}
-
-    def bound(self, method: Method) -> Bound | None:
-        """Return what bounds the method's updates under these terms."""
-        return bound_of(method, self.guarantee, self.count if self.reference is Reference.FIXED_DENOMINATOR else None)
+from unlearning.model.method import Method
+from unlearning.types import Examples, Forgotten, Json, Need, Refused, State
 
 
 @dataclass(frozen=True)
@@ -179,3 +135,30 @@ def _claim(bench: OpenModel, terms: Terms, budget_cost: int, size: ForgottenCoun
         constants=terms.constants,
         secret_state=statements.secret_state(terms.guarantee, bench.method),
     )
+
+
+def needs_retained(method: Method, guarantee: Guarantee) -> bool:
+    """Tell whether an update reads the retained samples. ``proved`` does, with every method."""
+    return Need.RETAINED in method.needs or guarantee is Guarantee.PROVED
+
+
+def needs_forgotten(method: Method) -> bool:
+    """Tell whether the method reads the forgotten samples themselves."""
+    return Need.FORGOTTEN in method.needs
+
+
+def generator(device: torch.device) -> torch.Generator:
+    """Return a generator for a method's own draws, seeded by the operating system. Not for the certificate's noise."""
+    return torch.Generator(device).manual_seed(secrets.randbits(63))
+
+
+def refine(bench: OpenModel, terms: Terms, forgotten: Forgotten, retain: Examples | None) -> Forgotten:
+    """Return the update with the weights that get noise; float64 where the guarantee is computed at the weights.
+
+    Only bounds that can be worked on move them: under ``proved``, Newton's method on ``retain``.
+    """
+    bound = terms.bound(bench.method)
+    if bound is None:
+        return forgotten
+    weights = bound.refine(bench.problem, forgotten.state.weights, retain, terms.max_distance)
+    return replace(forgotten, state=replace(forgotten.state, weights=weights))

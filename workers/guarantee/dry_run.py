@@ -1,20 +1,16 @@
-"""What a generation's claims depend on: fixed once, before version 1, and written into its manifest."""
+"""What registration measures of the terms: the bound's constants, the noise's cost in accuracy, an update's cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 from torch import Tensor
 
-from expunge.service.requests import HOLDOUT_READ
-from expunge.workers.guarantee.certify import Terms
 from expunge.workers.guarantee.noise import perturbed
+from expunge.workers.guarantee.terms import Terms
 from expunge.workers.runtime.model import OpenModel
 from unlearning.accounting.budget import charge_of, updates_left
-from unlearning.accounting.certificate import Constant, Guarantee
-from unlearning.bounds.calibration import Design
+from unlearning.accounting.certificate import Guarantee
 from unlearning.model.method import Method
 from unlearning.types import Examples, Json, State
 
@@ -82,25 +78,3 @@ def costs(method: Method, people: int) -> dict[str, list[Json]]:
 def size_of(state: State) -> int:
     """Return how many bytes the method keeps between updates, its vectors apart."""
     return sum(tensor.numel() * tensor.element_size() for tensor in (state.weights, *state.tensors.values()))
-
-
-def guarantee_to_json(terms: Terms) -> dict[str, Any]:
-    """Return the part of the manifest that ``guarantee_from_json`` reads."""
-    design = None if terms.design is None else asdict(terms.design) | {"sizes": list(terms.design.sizes)}
-    constants = [asdict(constant) for constant in terms.constants]
-    words = {"operators_word": terms.operators_word, "deterministic": terms.deterministic}
-    noted = {HOLDOUT_READ: True} if terms.holdout_read else {}
-    return {"constants": constants, "design": design, "tried": list(terms.tried)} | words | noted
-
-
-def guarantee_from_json(frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the part of the terms that ``guarantee_to_json`` wrote, and ``chosen``, from a generation's manifest."""
-    design = frozen.get("design")
-    return {
-        "constants": tuple(Constant(**constant) for constant in frozen.get("constants", ())),
-        "design": None if design is None else Design(**design | {"sizes": tuple(design["sizes"])}),
-        "chosen": "chosen" in frozen,
-        "tried": tuple(frozen.get("tried", ())),
-        "operators_word": bool(frozen.get("operators_word", False)),
-        "deterministic": bool(frozen.get("deterministic", False)),
-    }

@@ -15,7 +15,7 @@ from expunge.service.infra.db import Busy
 from expunge.service.queue import without_numbers
 from expunge.service.requests import Cause
 from expunge.workers.runtime.recipe_messages import hint_of
-from expunge.workers.storage.key_files import KeysMissing
+from expunge.workers.storage import KeysMissing
 from unlearning.types import Refused
 
 MACHINE = {

@@ -1,13 +1,15 @@
-"""The heartbeat of a process: a thread that shows that it is alive, and renews its lease while it computes."""
+"""What a process tells of itself: a heartbeat, which renews its lease while it computes, and the phases of its work."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from time import sleep
 
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
@@ -15,7 +17,7 @@ from sqlalchemy.orm import Session
 from expunge.service.infra.broker.messages import Dropped
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.tables import Generation, Heartbeat
-from expunge.service.infra.time import ALIVE_SECONDS, SECOND
+from expunge.service.infra.time import ALIVE_SECONDS, SECOND, bucket
 from expunge.service.queue import TakenLease, renew
 from expunge.workers.runtime.db_retry import retry
 
@@ -154,3 +156,41 @@ def _software() -> str:
         return f"expunge {version('expunge')}"
     except PackageNotFoundError:  # run from a checkout
         return "expunge"
+
+
+UNLEARN = "unlearn"
+"""the phase that forgets, refines and certifies"""
+
+
+class Stopwatch:
+    """Times the phases of an update and reports the running one. ``seconds``: wall-clock seconds by phase."""
+
+    def __init__(self, pulse: HeartbeatSender) -> None:
+        self._pulse = pulse
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a phase. The times of one that comes several times are added."""
+        self._pulse.phase(name)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    @contextmanager
+    def unlearning(self) -> Iterator[None]:
+        """Time the block that forgets, refines and certifies as one phase, and wait until its time bucket ends.
+
+        Their time shows how many iterations they needed, which depends on the people who are forgotten. An observer
+        of the clock, the log or the metrics sees only the bucket, whether the update succeeds or not.
+        """
+        start = time.perf_counter()
+        try:
+            with self.phase(UNLEARN):
+                yield
+        finally:
+            took = time.perf_counter() - start
+            sleep(max(0.0, bucket(took) - took))
+            self.seconds[UNLEARN] += bucket(took) - took

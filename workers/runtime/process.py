@@ -11,7 +11,7 @@ from celery import Celery
 from expunge.service.infra.broker.notify import publisher
 from expunge.service.infra.limits import LIMITS, Limits
 from expunge.service.infra.settings import Settings
-from expunge.workers.storage.storage import Storage
+from expunge.workers.storage import Storage
 
 
 @dataclass(frozen=True)

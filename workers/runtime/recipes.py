@@ -2,22 +2,31 @@
 
 ``digits`` is ``digits.py`` or ``digits/recipe.py``; ``digits/convolutional`` is ``digits/convolutional.py``. A
 recipe's own folder is importable while it loads, so two recipes may share a module in it.
+
+A recipe's identity is its code as Python reads it, and its settings. Data count apart, by each sample's content.
+Comments, docstrings and layout do not count: Python's parser drops the first and the last, and this module the second.
+The digest is the same on every version of Python that Expunge runs on.
 """
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import importlib.util
+import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
+from functools import lru_cache
+from numbers import Integral, Real
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from expunge.service.models import locate
 from expunge.workers.runtime.failures import refusal
-from expunge.workers.runtime.recipe_digest import code_digest, settings_digest
 from unlearning.model.user_code.global_state import settings_kept
 from unlearning.recipe import Recipe
 from unlearning.types import RecipeError, Refused
@@ -42,11 +51,6 @@ def find(root: Path, name: str) -> Path:
     if path is None:
         raise Refused(f"There is no recipe {name!r}.", f"Put {name}.py or {name}/recipe.py into EXPUNGE_RECIPES.")
     return path.resolve()
-
-
-def digest_of(path: Path) -> str:
-    """Return the digest of the recipe's code, local modules included, in hex."""
-    return code_digest(path)
 
 
 def names(root: Path) -> list[str]:
@@ -128,3 +132,132 @@ def _lies_in(module: ModuleType, folder: Path) -> bool:
     if place is None:
         return False
     return folder == (place.parent.parent if place.name == "__init__.py" else place.parent)
+
+
+OURS = frozenset({"unlearning", "expunge"})
+"""packages of Expunge: no recipe's local modules"""
+LAYOUT = frozenset({"kind", "type_comment", "type_ignores"})
+"""fields of a parsed node that change nothing of what runs"""
+
+
+def digest_of(path: Path) -> str:
+    """Return the sha256, in hex, of the recipe's code and of every local module that it imports, also through others.
+
+    A module is local if it lies in the recipe's folder. An import by a name that is computed at run time is not seen.
+    A file that is not valid Python counts by its bytes.
+    """
+    folder, waiting, found = path.parent, [path], {}
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            found[file], imports = _parsed(file.read_bytes())
+            waiting += _files(folder, file, imports)
+    named = sorted((file.relative_to(folder).as_posix(), digest) for file, digest in found.items())
+    return hashlib.sha256(json.dumps(named).encode()).hexdigest()
+
+
+def settings_digest(recipe: Recipe) -> str:
+    """Return the sha256, in hex, of the recipe's settings: training, loss, seed, and what is declared public.
+
+    The code decides most of them, but a recipe may read them from a file, or compute them from its data. A function
+    counts by its name: its code is in ``digest_of``.
+    """
+    named = {name: getattr(recipe, name) for name in ("training", "loss", "seed", "public", "train")}
+    return hashlib.sha256(json.dumps(_plain(named), sort_keys=True).encode()).hexdigest()
+
+
+def _plain(value: object) -> object:
+    """Return the value as JSON, with the type's name where two types have the same fields."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Real):  # numpy's numbers too
+        return int(value) if isinstance(value, Integral) else float(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, Sequence):
+        return [_plain(each) for each in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        own = {field.name: _plain(getattr(value, field.name)) for field in fields(value) if _counts(field, value)}
+        return {"type": type(value).__qualname__, **own}
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
+
+
+def _counts(field: Field[Any], value: object) -> bool:
+    """Tell whether a setting counts: one that came later, and is left alone, leaves a recipe the one that it was."""
+    return not field.metadata.get("counts_where_set") or getattr(value, field.name) is not None
+
+
+@lru_cache(maxsize=64)
+def _parsed(source: bytes) -> tuple[str, tuple[tuple[int, str], ...]]:
+    """Return the digest of a file's code, and its imports as (level, dotted name): 0 is absolute."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return hashlib.sha256(source).hexdigest(), ()
+    digest = hashlib.sha256()
+    for token in _tokens(tree):
+        digest.update(token.encode("utf-8", "surrogatepass") + b"\0")
+    return digest.hexdigest(), tuple(_imports(tree))
+
+
+def _tokens(tree: ast.AST) -> Iterator[str]:
+    """Yield the tree as words, each node closed by ``)`` and each list by ``]``; without recursion.
+
+    Fields that are absent or empty are left out: versions of Python differ in them.
+    """
+    waiting: list[object] = [tree]
+    while waiting:
+        item = waiting.pop()
+        match item:
+            case ast.Constant(value=value):
+                yield f"{type(value).__name__} {value!r}"
+            case ast.JoinedStr(values=values):
+                yield "JoinedStr("
+                waiting.append(")")
+                waiting += (each for each in reversed(values) if not _is_empty(each))  # Python 3.12 adds some
+            case ast.AST():
+                yield f"{type(item).__name__}("
+                waiting.append(")")
+                given = [each for each in ast.iter_fields(item) if each[0] not in LAYOUT and each[1] not in (None, [])]
+                for name, value in reversed(given):
+                    waiting += (value, f"{name}=")
+            case list():
+                yield "["
+                waiting.append("]")
+                waiting += (each for each in reversed(item) if not _is_text(each))
+            case _:
+                yield str(item)
+
+
+def _is_text(node: object) -> bool:
+    """Return whether the node is a docstring, or another text that is a whole statement."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _is_empty(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == ""
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield what is imported anywhere in the tree; ``from a import b`` may mean the module ``a.b`` too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            yield from ((node.level, f"{base}.{alias.name}".lstrip(".")) for alias in node.names)
+            yield node.level, base
+
+
+def _files(folder: Path, importer: Path, imports: Sequence[tuple[int, str]]) -> Iterator[Path]:
+    """Yield the files in the folder that these imports run: each module, and the packages that it is in."""
+    for level, name in imports:
+        parts = [part for part in name.split(".") if part]
+        if level == 0 and parts and parts[0] in OURS:
+            continue
+        base = folder if level == 0 else importer.parents[level - 1]
+        for length in range(len(parts) + 1):
+            place = base.joinpath(*parts[:length])
+            for file in (place / "__init__.py", place.with_name(f"{place.name}.py")):
+                if file.is_relative_to(folder) and file.parent != folder.parent and file.is_file():
+                    yield file

@@ -84,8 +84,7 @@ from expunge.service.requests import (
     settle,
 )
 from expunge.workers.scheduler.replay import RestoreReport, Said, follow, to_do
-from expunge.workers.storage.release_journal import revived
-from expunge.workers.storage.storage import Storage
+from expunge.workers.storage import Storage, revived
 
 _NOT_IN_THE_TREE = {"id": None, "log_index": None, "leaf_hash": None}
 _RETIRED = (

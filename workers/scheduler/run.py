@@ -64,10 +64,15 @@ from expunge.workers.runtime.heartbeat import HeartbeatSender
 from expunge.workers.runtime.recipe_messages import drop_messages
 from expunge.workers.scheduler.ssrf_guard import Outbound
 from expunge.workers.scheduler.webhook_sender import WebhookSender
-from expunge.workers.storage.crypto_erase import delete_ended_generations, destroy_keys, erase_ended, erase_lost
-from expunge.workers.storage.key_store import KeyStore
-from expunge.workers.storage.release_journal import confirm_committed
-from expunge.workers.storage.storage import open_places
+from expunge.workers.storage import (
+    KeyStore,
+    confirm_committed,
+    delete_ended_generations,
+    destroy_keys,
+    erase_ended,
+    erase_lost,
+    open_places,
+)
 
 LEASE = "scheduler"
 NOTIFY_PATIENCE_SECONDS = 3

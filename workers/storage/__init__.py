@@ -1,0 +1,35 @@
+"""What workers keep: sealed state, manifests, keys and the journal of updates.
+
+The modules that need torch (``manifest``, ``private_state``, ``checkpoint_format``) are imported by their names: the
+scheduler uses the rest, and loads no torch.
+"""
+
+from __future__ import annotations
+
+from expunge.workers.storage.crypto_erase import (
+    delete_ended_generations,
+    destroy_keys,
+    drop_superseded_state,
+    erase_ended,
+    erase_lost,
+)
+from expunge.workers.storage.encryption import Sealer
+from expunge.workers.storage.key_store import KeysMissing, KeyStore
+from expunge.workers.storage.release_journal import Journal, confirm_committed, revived
+from expunge.workers.storage.storage import Storage, open_places
+
+__all__ = [
+    "Journal",
+    "KeyStore",
+    "KeysMissing",
+    "Sealer",
+    "Storage",
+    "confirm_committed",
+    "delete_ended_generations",
+    "destroy_keys",
+    "drop_superseded_state",
+    "erase_ended",
+    "erase_lost",
+    "open_places",
+    "revived",
+]

@@ -13,7 +13,7 @@ from typing import Protocol
 from expunge.service.audit import record
 from expunge.service.infra.settings import Settings
 from expunge.service.queue import Preparation
-from expunge.workers.storage.storage import Storage
+from expunge.workers.storage import Storage
 from unlearning.types import Refused
 
 GROUP = "expunge.admission"

@@ -16,9 +16,9 @@ from sqlalchemy import select
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.tables import CalibrationOrder, Generation
-from expunge.workers.guarantee.dry_run import guarantee_from_json
+from expunge.workers.guarantee.terms import guarantee_from_json
 from expunge.workers.storage import private_state
-from expunge.workers.training.parallel import Units
+from expunge.workers.training.units import Units
 from unlearning.bounds.calibration import Calibrated, Design, OrderErrors, calibrate, errors_along
 from unlearning.model.problem import Problem
 from unlearning.types import Progress, Refused

@@ -1,40 +1,45 @@
 """Choose whom a model is trained on: everyone in the recipe, if they fit, except whom a suppression entry names.
 
-People under a legal hold stay.
+People under a legal hold stay. A retrain counts first what changed in the recipe's data since the served generation.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 from torch import Tensor
 
-from expunge.service.infra.db import Database, now
+from expunge.service.infra.db import Database
 from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import (
-    DeletionRequest,
-    Generation,
-    Hold,
-    Membership,
-    Model,
-    Removal,
-    SuppressionEntry,
-    Task,
-)
 from expunge.service.infra.tenants import recipes_of
-from expunge.service.queue import Preparation, begins_model, undecided
-from expunge.service.requests import concerns, effective, registration_of
-from expunge.workers.guarantee.needs import needs_forgotten, needs_retained
+from expunge.service.models import is_dry_run
+from expunge.service.queue import (
+    Preparation,
+    Suppressing,
+    before_registration,
+    begins_model,
+    end_dry_run,
+    fence,
+    forgotten,
+    generation_of,
+    model_of,
+    named_by_holds,
+    served_beside,
+    still_served,
+    suppressing,
+)
+from expunge.service.requests import effective
+from expunge.workers.guarantee.certify import needs_forgotten, needs_retained
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.runtime.process import Process
-from expunge.workers.storage import manifest
+from expunge.workers.storage import Storage, manifest
 from expunge.workers.training.admission import left_out
 from unlearning.accounting.certificate import Guarantee
 from unlearning.methods.recollection import room
@@ -115,13 +120,13 @@ def admit(
         subject_digest(storage.pepper, job.tenant_id, name) for name in left_out(storage, process.settings, job, people)
     )
     with storage.database.read() as session:
-        entries = _suppressions(session, job)
+        entries = suppressing(session, job)
         under_hold = _kept_by_hold(session, job, everyone)
         if begins_model(job):
             done = effective(session, job.tenant_id)
             under_hold &= ~everyone.named(_names([each for each in entries if each.request_id in done]))
-        before = _before_registration(session, job)
-        asks = not job.retrains and not session.get_one(Model, job.model_id).leave_out_forgotten
+        before = before_registration(session, job)
+        asks = not job.retrains and not model_of(session, job).leave_out_forgotten
     if asks:
         _require_nobody_returns(everyone, [each for each in entries if each.request_id in before], under_hold)
     if bench.recipe.weights is not None:
@@ -161,9 +166,7 @@ def holdout_told(recipe: Recipe) -> dict[str, Any]:
     return {"holdout": {"people_trained_on": both, "why": why}}
 
 
-def _require_nobody_returns(
-    everyone: manifest.SampleIndex, entries: Sequence[SuppressionEntry], under_hold: Tensor
-) -> None:
+def _require_nobody_returns(everyone: manifest.SampleIndex, entries: Sequence[Suppressing], under_hold: Tensor) -> None:
     """Require that these suppression entries name no sample of the recipe that no legal hold keeps. Raises Refused."""
     out = everyone.take(everyone.named(_names(entries)) & ~under_hold)
     requests = sorted(_samples_of(entries, out))
@@ -190,12 +193,12 @@ def _require_nobody_left_out(everyone: manifest.SampleIndex, names: frozenset[st
         )
 
 
-def _names(entries: Sequence[SuppressionEntry]) -> frozenset[str]:
+def _names(entries: Sequence[Suppressing]) -> frozenset[str]:
     """Return the digests of the people and samples that the entries name."""
     return frozenset(name for each in entries for name in (each.subject_digest, each.sample_digest) if name)
 
 
-def _samples_of(entries: Sequence[SuppressionEntry], out: manifest.SampleIndex) -> dict[str, int]:
+def _samples_of(entries: Sequence[Suppressing], out: manifest.SampleIndex) -> dict[str, int]:
     """Return how many of these samples each request names; requests that name none are absent."""
     counts = Counter(name for people in out.subjects for name in people) + Counter(manifest.HexColumn(out.samples))
     found: Counter[str] = Counter()
@@ -204,54 +207,16 @@ def _samples_of(entries: Sequence[SuppressionEntry], out: manifest.SampleIndex) 
     return {request: count for request, count in found.items() if count}
 
 
-def _suppressions(session: Session, job: Preparation) -> list[SuppressionEntry]:
-    """Return the entries in force that concern this model, except those of requests that nothing carries out yet."""
-    waits = select(Task.id).where(Task.request_id == SuppressionEntry.request_id, undecided(job.model_id, now(session)))
-    rows = session.execute(
-        select(SuppressionEntry, DeletionRequest.models, DeletionRequest.suppress_after)
-        .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
-        .where(SuppressionEntry.tenant_id == job.tenant_id, SuppressionEntry.lifted_at.is_(None), ~waits.exists())
-    )
-    registration = registration_of(session, job.generation_id)
-    return [each for each, models, after in rows if concerns(models, after, job.model_name, registration)]
-
-
-def _before_registration(session: Session, job: Preparation) -> frozenset[str]:
-    """Return the requests whose suppression entries were in force when the model was registered.
-
-    A request with a task here came while the model was prepared, even if the clocks disagree: it must be carried out.
-    """
-    registered_at = session.get_one(Model, job.model_id).created_at
-    here = select(Task.id).where(Task.request_id == SuppressionEntry.request_id, Task.model_id == job.model_id)
-    earlier = select(SuppressionEntry.request_id).where(
-        SuppressionEntry.tenant_id == job.tenant_id, SuppressionEntry.created_at < registered_at, ~here.exists()
-    )
-    return frozenset(session.scalars(earlier))
-
-
-def _held(session: Session, job: Preparation) -> frozenset[str]:
-    """Return the digests of subjects and samples under a legal hold."""
-    rows = session.execute(
-        select(Hold.subject_digest, Hold.sample_digest).where(Hold.tenant_id == job.tenant_id, Hold.lifted_at.is_(None))
-    )
-    return frozenset(name for row in rows for name in row if name)
-
-
 def _kept_by_hold(session: Session, job: Preparation, everyone: manifest.SampleIndex) -> Tensor:
     """Return a mask (n,) bool of the samples that a legal hold keeps in.
 
     In a retrain it keeps only what the model still has: the hold may have been placed for another model, after the
     people were forgotten in this one.
     """
-    kept = everyone.named(_held(session, job))
+    kept = everyone.named(named_by_holds(session, job))
     if not job.retrains or not bool(kept.any()):
         return kept
-    present = session.get_one(Generation, session.get_one(Model, job.model_id).generation_id)
-    gone = select(Removal.position).where(Removal.generation_id == present.id)
-    there = select(Membership.sample_digest).where(
-        Membership.generation_id == present.id, Membership.position.not_in(gone)
-    )
-    return kept & everyone.named(frozenset(session.scalars(there)))
+    return kept & everyone.named(still_served(session, job))
 
 
 def require_readable(
@@ -269,3 +234,88 @@ def require_readable(
             f"{job.policy.method} with the guarantee {guarantee.value} reads samples at every update.",
             "Make the recipe repeatable, or choose recollection with the guarantee none, which reads none.",
         )
+
+
+MOST_GONE = 0.1
+"""of the served samples; a scheduled retrain refuses data that lack more, because nobody has looked at them"""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Counts of samples and people: the recipe's data now, against those that the served generation is trained on.
+
+    Args:
+        served: samples that the served generation still has: those that it was trained on, without the forgotten.
+        samples: samples that the retrain trains on.
+        gone: samples of ``served`` that the recipe does not give any more.
+        changed: samples of ``served`` that the recipe gives with another content.
+        new: samples of ``samples`` that the served generation never had.
+        people_new: people of ``samples`` whom the served generation never had.
+        left_out: samples of the recipe that are left out, because of people who asked to be forgotten.
+        people_left_out: people of those samples who have no sample in ``samples``.
+    """
+
+    served: int
+    samples: int
+    gone: int
+    changed: int
+    new: int
+    people_new: int
+    left_out: int
+    people_left_out: int
+
+
+def changes(
+    places: manifest.SampleIndex,
+    forgotten_positions: Set[int],
+    everyone: manifest.SampleIndex,
+    kept: manifest.SampleIndex,
+) -> Changes:
+    """Count the changes from a generation's manifest (``places``) to the recipe's samples now (``everyone``).
+
+    ``kept`` are those of ``everyone`` that a retrain trains on.
+    """
+    gone = torch.isin(places.at, torch.tensor(sorted(forgotten_positions), dtype=torch.int64))
+    served = places.take(~gone)
+    now, out = manifest.compared(everyone, served), everyone.take(~torch.isin(everyone.at, kept.at))
+    return Changes(
+        served=len(served),
+        samples=len(kept),
+        gone=now.missing,
+        changed=now.changed,
+        new=manifest.compared(places, kept).missing,
+        people_new=len(kept.people() - places.people()),
+        left_out=len(out),
+        people_left_out=len(out.people() - kept.people()),
+    )
+
+
+def count_changes(
+    storage: Storage,
+    job: Preparation,
+    everyone: manifest.SampleIndex,
+    kept: manifest.SampleIndex,
+) -> bool:
+    """Write the changes into the candidate's report; return False where it was a dry run, which has ended.
+
+    Raises:
+        Refused: the retrain was planned by the schedule, and more than ``MOST_GONE`` of the served samples are gone.
+        Stale: the lease was lost.
+    """
+    with storage.database.read() as session:
+        served = served_beside(session, job).id
+        places, gone = manifest.places(session, served), forgotten(session, served)
+    found = changes(places, gone, everyone, kept)
+    with storage.database.write() as session:
+        model, generation = fence(session, job.lease), generation_of(session, job)
+        generation.report = (generation.report or {}) | {"changes": asdict(found)}
+        scheduled = "scheduled" in generation.report
+        ended = is_dry_run(generation)
+        if ended:
+            end_dry_run(session, model, generation, {})
+    if scheduled and not ended and found.gone > MOST_GONE * found.served:
+        raise Refused(
+            f"{found.gone} of {found.served} samples are missing from the recipe's data.",
+            "Put them back. If they are to stay away: `expunge models retrain NAME --new-data`.",
+        )
+    return not ended

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import insert
+import torch
 
+from expunge.service.audit import record
 from expunge.service.infra.db import BATCH, Database, batches
 from expunge.service.infra.fault_injection import crash_point
-from expunge.service.infra.tables import Generation, HoldoutPerson, Model
-from expunge.service.queue import Preparation, fence
-from expunge.workers.guarantee.choose import (
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tenants import recipes_of
+from expunge.service.queue import (
+    Preparation,
+    declared_parts,
+    extend_manifest,
+    fence,
+    generation_of,
+    served_beside,
+    write_holdout,
+)
+from expunge.workers.guarantee.terms import (
     design_of,
     guarantee_of,
     may_claim_without_her,
@@ -23,22 +33,21 @@ from expunge.workers.guarantee.choose import (
     require_needs,
     require_vectors_fit,
 )
-from expunge.workers.runtime.model import OpenModel, build
+from expunge.workers.runtime import recipes
+from expunge.workers.runtime.heartbeat import Stopwatch
+from expunge.workers.runtime.model import OpenModel, build, set_up
 from expunge.workers.runtime.process import Process
-from expunge.workers.runtime.stopwatch import Stopwatch
-from expunge.workers.storage import manifest
-from expunge.workers.storage.storage import Storage
-from expunge.workers.training.changes import count_changes
-from expunge.workers.training.cohort import admit, require_fits, require_readable, require_room
-from expunge.workers.training.parallel import VectorUnits, divisible, wanted
-from expunge.workers.training.public_parts import require_nobody_in_public
+from expunge.workers.storage import Storage, checkpoint_format, manifest
+from expunge.workers.training.cohort import admit, count_changes, require_fits, require_readable, require_room
 from expunge.workers.training.trial import Trial, tried
-from unlearning.accounting.certificate import Guarantee
-from unlearning.accounting.policy import Policy
+from expunge.workers.training.units import VectorUnits, divisible, wanted
+from unlearning.accounting import policy
+from unlearning.accounting.certificate import Guarantee, Part
+from unlearning.accounting.policy import AUTO, Policy, method_by_rule
 from unlearning.bounds.calibration import Design
 from unlearning.methods import package_of
 from unlearning.model.method import Divisible
-from unlearning.model.parts import require_declared, trains_by_own_code
+from unlearning.model.parts import digest_of, require_declared, trains_by_own_code
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn, train
 from unlearning.recipe import Recipe
@@ -117,7 +126,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
 def again(process: Process, job: Preparation, watch: Stopwatch) -> Begun | None:
     """Go on with a preparation whose worker was lost while it computed work units; None where there is none."""
     with process.storage.database.read() as session:
-        generation = session.get_one(Generation, job.generation_id)
+        generation = generation_of(session, job)
     note = VectorUnits.note_of(generation)
     if note is None:
         return None
@@ -146,7 +155,7 @@ def shown(database: Database, job: Preparation, phase: str, start: float, stop: 
         written = time.monotonic()
         with database.write() as session:
             fence(session, job.lease)
-            generation = session.get_one(Generation, job.generation_id)
+            generation = generation_of(session, job)
             generation.progress, generation.phase = min(start + (stop - start) * share, 0.99), phase
 
     return show
@@ -169,7 +178,7 @@ def _require_same_recipe(storage: Storage, job: Preparation, bench: OpenModel) -
     Its settings may follow from the data, which a retrain reads again.
     """
     with storage.database.read() as session:
-        served = session.get_one(Generation, session.get_one(Model, job.model_id).generation_id)
+        served = served_beside(session, job)
     if (served.manifest or {}).get("recipe_digest") != bench.digest:
         raise Refused(
             "The recipe's code is not the one that the model was registered with.",
@@ -236,9 +245,7 @@ def _freeze(
     if package is not None:
         summary["package"] = package
     with storage.database.write() as session:
-        fence(session, job.lease)
-        generation = session.get_one(Generation, job.generation_id)
-        generation.manifest = (generation.manifest or {}) | summary
+        extend_manifest(session, job, summary)
     for start, block in manifest.blocks(kept):
         with storage.database.write() as session:
             fence(session, job.lease)
@@ -246,5 +253,69 @@ def _freeze(
     everyone_held_out = manifest.holdout_rows(storage.pepper, job.tenant_id, job.generation_id, bench.recipe)
     for batch in batches(everyone_held_out, BATCH * 4):
         with storage.database.write() as session:
-            fence(session, job.lease)
-            session.execute(insert(HoldoutPerson), batch)
+            write_holdout(session, job, batch)
+
+
+def require_nobody_in_public(storage: Storage, job: Preparation, bench: OpenModel) -> None:
+    """Compare the public parts with every tensor of the tenant's versions whose file is still there, by digest.
+
+    A tensor that a version's own recipe declares public is nobody's: two models may share it. A tensor that was
+    changed on the way, by a cast to another dtype for instance, is not found. Raises Refused.
+    """
+    public = {part.digest: part for part in bench.parts if part.public}
+    if not public:
+        return
+    with storage.database.read() as session:
+        versions = declared_parts(session, job.tenant_id)
+    for name, number, checkpoint, shared in versions:
+        wanted = {digest: part for digest, part in public.items() if digest not in shared}
+        found = _found(storage, checkpoint, wanted.values())
+        if found is not None:
+            raise Refused(
+                f"The recipe declares {found.name!r} public, and it is a tensor of version {number} of the model "
+                f"{name!r}, which was trained on people who may ask to be forgotten.",
+                "Train it with this model, or start from numbers that nobody who may ask is in.",
+            )
+
+
+def _found(storage: Storage, checkpoint: str, parts: Collection[Part]) -> Part | None:
+    """Return the first part that is a tensor of the file; tensors of other sizes are not compared."""
+    if not parts:
+        return None
+    sizes = {part.size for part in parts}
+    by_digest = {part.digest: part for part in parts}
+    if not storage.store.holds(checkpoint):
+        return None
+    tensors, _ = checkpoint_format.decode(storage.store.read(checkpoint))
+    found = (by_digest.get(digest_of(tensor)) for tensor in tensors.values() if tensor.numel() in sizes)
+    return next((part for part in found if part is not None), None)
+
+
+def settled(process: Process, job: Preparation) -> Preparation:
+    """Return the job with its method: the policy's, or the one that the rule chooses. Raises Refused, Stale."""
+    if job.policy.method != AUTO:
+        return job
+    settings = process.settings
+    loaded = recipes.load(recipes_of(settings.recipes, job.tenant_id), job.recipe)
+    samples = loaded.recipe.samples
+    inputs, _ = next(iter(samples.rows.read([torch.zeros(1, dtype=torch.int64)])))
+    provable = len(samples) * inputs.numel() > policy.SMALL and _provable(settings, job, loaded)
+    method, why = method_by_rule(len(samples), inputs.numel(), provable)
+    with process.storage.database.write() as session:
+        extend_manifest(session, job, {"chosen": {"method": method, "why": why}}).method = method
+        record(session, job.tenant_id, "preparation.chosen", model_id=job.model_id, method=method)
+    return replace(job, policy=job.policy.in_force(method))
+
+
+def _provable(settings: Settings, job: Preparation, loaded: recipes.LoadedRecipe) -> bool:
+    """Return whether newton has the guarantee ``proved`` on the recipe's model.
+
+    Raises Refused for a recipe that no method can open.
+    """
+    asked = replace(job.policy, method="newton", guarantee=None)
+    bench = set_up(settings, job.tenant_id, job.recipe, loaded, asked)
+    try:
+        require_needs(asked, bench.method, bench.recipe)
+    except Refused:  # newton does not follow this training, so it proves nothing
+        return False
+    return guarantee_of(asked, bench.problem, bench.method) is Guarantee.PROVED

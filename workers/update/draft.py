@@ -9,8 +9,7 @@ from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.queue import Draft, ForgottenCount, Job, Target
 from expunge.workers.guarantee.certify import Certified
-from expunge.workers.storage import checkpoint_format, private_state
-from expunge.workers.storage.storage import Storage
+from expunge.workers.storage import Storage, checkpoint_format, private_state
 from unlearning.types import Json
 
 

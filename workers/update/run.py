@@ -39,20 +39,15 @@ from expunge.service.queue import (
     without_numbers,
 )
 from expunge.service.requests import Cause, Reason
-from expunge.workers.guarantee.certify import Certified, Terms, certify
-from expunge.workers.guarantee.dry_run import guarantee_from_json
-from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_retained
-from expunge.workers.guarantee.refine import refine
+from expunge.workers.guarantee.certify import Certified, certify, generator, needs_forgotten, needs_retained, refine
+from expunge.workers.guarantee.terms import Terms, guarantee_from_json
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import facts_of
+from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.runtime.model import ModelCache, OpenModel, device_of
-from expunge.workers.runtime.stopwatch import Stopwatch
-from expunge.workers.storage import manifest, private_state
+from expunge.workers.storage import Sealer, Storage, destroy_keys, drop_superseded_state, manifest, private_state
 from expunge.workers.storage.checkpoint_format import Malformed
-from expunge.workers.storage.crypto_erase import destroy_keys, drop_superseded_state
-from expunge.workers.storage.encryption import Sealer
-from expunge.workers.storage.storage import Storage
 from expunge.workers.update.draft import write_draft
 from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference

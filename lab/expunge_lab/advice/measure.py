@@ -17,19 +17,27 @@ import torch
 from torch.func import grad, vmap
 
 from expunge.service.queue import ForgottenCount
-from expunge.workers.guarantee.certify import Terms, certify, published_of, require_certified
-from expunge.workers.guarantee.choose import (
+from expunge.workers.guarantee.certify import (
+    certify,
+    generator,
+    needs_forgotten,
+    needs_retained,
+    published_of,
+    refine,
+    require_certified,
+)
+from expunge.workers.guarantee.dry_run import establish
+from expunge.workers.guarantee.terms import (
+    Terms,
     design_of,
     guarantee_of,
     may_claim_without_her,
+    reference_of,
     require_closed_form,
     require_needs,
     require_vectors_fit,
+    terms_of,
 )
-from expunge.workers.guarantee.dry_run import establish
-from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_retained
-from expunge.workers.guarantee.refine import refine
-from expunge.workers.guarantee.register import reference_of, terms_of
 from expunge.workers.runtime.model import OpenModel, opened
 from expunge.workers.runtime.recipes import LoadedRecipe
 from expunge_lab.advice.choice import Offer

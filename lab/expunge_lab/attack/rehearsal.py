@@ -9,12 +9,9 @@ import torch
 from torch import Tensor
 
 from expunge.service.queue import ForgottenCount
-from expunge.workers.guarantee.certify import Certified, Terms, certify, require_certified
-from expunge.workers.guarantee.choose import guarantee_of
+from expunge.workers.guarantee.certify import Certified, certify, generator, refine, require_certified
 from expunge.workers.guarantee.dry_run import establish
-from expunge.workers.guarantee.needs import generator
-from expunge.workers.guarantee.refine import refine
-from expunge.workers.guarantee.register import reference_of, terms_of
+from expunge.workers.guarantee.terms import Terms, guarantee_of, reference_of, terms_of
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.storage import checkpoint_format
 from expunge_lab.experiment.two_worlds import Worlds

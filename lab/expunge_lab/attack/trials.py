@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from expunge.workers.guarantee.certify import Terms, published_of
+from expunge.workers.guarantee.certify import published_of
+from expunge.workers.guarantee.terms import Terms
 from expunge_lab.attack.canaries import Cast
 from expunge_lab.attack.rehearsal import Prepared, Update, rehearse, worlds_of
 from expunge_lab.experiment.lower_bound import (

@@ -66,7 +66,6 @@ from unlearning.types import (
     Progress,
     Refused,
     State,
-    Unsuited,
     silent,
 )
 
@@ -280,11 +279,11 @@ class Safe(Method):
     def _classes(self, problem: Problem, origin: Tensor, examples: Examples) -> int:
         targets = examples.targets
         if targets.is_floating_point() or targets.ndim != 1:
-            raise Unsuited("SAFE needs one class per sample; these targets are not class indices.", OTHERS)
+            raise Refused("SAFE needs one class per sample; these targets are not class indices.", OTHERS)
         outputs = problem.outputs(origin, examples.inputs[:1])
         classes = 2 if outputs.shape[1] == 1 else int(outputs.shape[1])
         if int(targets.min()) < 0 or int(targets.max()) >= classes:
-            raise Unsuited(f"A target lies outside the model's {classes} classes.", OTHERS)
+            raise Refused(f"A target lies outside the model's {classes} classes.", OTHERS)
         return classes
 
     def _axes(self, inputs: Tensor) -> Tensor:
@@ -333,7 +332,7 @@ def _strike(left: Tensor, positions: Tensor) -> Tensor:
 def _refuse_single(moments: Moments) -> None:
     single = (moments.counts == 1).nonzero().flatten().tolist()
     if single:
-        raise Unsuited(f"Class {single[0]} has a single sample: its Gaussian would be that sample.", OTHERS)
+        raise Refused(f"Class {single[0]} has a single sample: its Gaussian would be that sample.", OTHERS)
 
 
 def _points(inputs: Tensor, axes: Tensor) -> Tensor:

@@ -1,4 +1,6 @@
-"""Which guarantee a model and a method have, and what it needs: decided before training, settled before version 1.
+"""The terms of a generation: its guarantee and what that needs, its noise, cap, charge and limit.
+
+The guarantee is decided before training. All terms are fixed once, before version 1, in the manifest.
 
 A guarantee is never exchanged for another: what was asked for and cannot be had is refused, with the reason and with
 what would work.
@@ -6,10 +8,17 @@ what would work.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
+
 import torch
 
+from expunge.service.infra.db import Database
+from expunge.service.queue import Preparation, extend_manifest, generation_of
+from expunge.service.requests import HOLDOUT_READ
 from expunge.workers.runtime.model import OpenModel
-from unlearning.accounting.certificate import Guarantee
+from unlearning.accounting.certificate import Constant, Guarantee, Reference
 from unlearning.accounting.policy import Granularity, Policy
 from unlearning.bounds.calibration import Design
 from unlearning.bounds.minimiser import Minimiser
@@ -18,7 +27,7 @@ from unlearning.model import closed_form
 from unlearning.model.method import Bound, KeepsVectors, Method, require_followed
 from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe
-from unlearning.types import Examples, Need, Refused
+from unlearning.types import Examples, Need, Refused, State
 
 SMALLER = "Use rewind or retrain, or recollection_sketch (the package expunge-lab), which keeps a few numbers for each."
 NUMBER_BYTES = 4
@@ -27,6 +36,50 @@ MEASURED = (Guarantee.CALIBRATED, Guarantee.ESTIMATED)
 """what has to be asked for by name"""
 BOUNDED = (Guarantee.PROVED, *MEASURED)
 """a greatest distance, a charge, a budget"""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a generation fixed at registration, and its budget."""
+
+    method: str
+    guarantee: Guarantee
+    reference: Reference
+    noise_std: float
+    max_distance: float
+    delta: float
+    budget_cost: int
+    spent: int
+    limit: int | None
+    count: int
+    """n, the samples of the manifest"""
+    updates: int
+    """how many updates forgot somebody so far"""
+    unlearned: int = 0
+    """how many people the method has forgotten so far"""
+    constants: tuple[Constant, ...] = ()
+    """of an estimated bound"""
+    design: Design | None = None
+    """of a calibrated one"""
+    chosen: bool = False
+    """the method was not named, and chosen by the counts of samples and features"""
+    tried: tuple[str, ...] = ()
+    """what the trial of the recipe's own training says"""
+    operators_word: bool = False
+    """that the training uses its samples alone could not be tried"""
+    holdout_read: bool = False
+    """the holdout could not be overwritten while the recipe's own code trained"""
+    deterministic: bool = False
+    """every training of the preparation used deterministic algorithms alone"""
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Return the constants by name."""
+        return {each.name: each.value for each in self.constants}
+
+    def bound(self, method: Method) -> Bound | None:
+        """Return what bounds the method's updates under these terms."""
+        return bound_of(method, self.guarantee, self.count if self.reference is Reference.FIXED_DENOMINATOR else None)
 
 
 def bound_of(method: Method, guarantee: Guarantee, denominator: int | None = None) -> Bound | None:
@@ -197,3 +250,103 @@ def _doubling(largest: int) -> tuple[int, ...]:
     while sizes[-1] * 2 <= largest:
         sizes.append(sizes[-1] * 2)
     return tuple(sizes) if sizes[-1] == largest else (*sizes, largest)
+
+
+def guarantee_to_json(terms: Terms) -> dict[str, Any]:
+    """Return the part of the manifest that ``guarantee_from_json`` reads."""
+    design = None if terms.design is None else asdict(terms.design) | {"sizes": list(terms.design.sizes)}
+    constants = [asdict(constant) for constant in terms.constants]
+    words = {"operators_word": terms.operators_word, "deterministic": terms.deterministic}
+    noted = {HOLDOUT_READ: True} if terms.holdout_read else {}
+    return {"constants": constants, "design": design, "tried": list(terms.tried)} | words | noted
+
+
+def guarantee_from_json(frozen: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the part of the terms that ``guarantee_to_json`` wrote, and ``chosen``, from a generation's manifest."""
+    design = frozen.get("design")
+    return {
+        "constants": tuple(Constant(**constant) for constant in frozen.get("constants", ())),
+        "design": None if design is None else Design(**design | {"sizes": tuple(design["sizes"])}),
+        "chosen": "chosen" in frozen,
+        "tried": tuple(frozen.get("tried", ())),
+        "operators_word": bool(frozen.get("operators_word", False)),
+        "deterministic": bool(frozen.get("deterministic", False)),
+    }
+
+
+def register(
+    database: Database, job: Preparation, guarantee: Guarantee, made: State, count: int, *, longest: int
+) -> Terms:
+    """Fix the generation's terms: guarantee, noise, cap, charge and limit. They never change again."""
+    policy = job.policy
+    budget = policy.budget(guarantee)
+    reference = reference_of(policy, made)
+    with database.write() as session:
+        generation = extend_manifest(session, job, {"reference": reference.value, "vectors": longest})
+        generation.method, generation.guarantee = policy.method, guarantee.value
+        generation.noise_std, generation.budget_cost, generation.budget = (
+            sigma_of(policy, guarantee),
+            budget.budget_cost,
+            budget.limit,
+        )
+        claims = guarantee is not Guarantee.NONE
+        generation.max_distance = policy.max_distance if guarantee in BOUNDED else 0.0 if claims else None
+        generation.epsilon, generation.delta = (policy.epsilon, policy.delta) if claims else (None, None)
+        chosen = "chosen" in (generation.manifest or {})
+    return replace(terms_of(policy, guarantee, reference, count), chosen=chosen)
+
+
+def longest_of(made: State) -> int:
+    """Return the most numbers that a person's row has; 0 where the method keeps no rows."""
+    return max((vector.numel() for vector in made.vectors.values()), default=0)
+
+
+def freeze_guarantee(database: Database, job: Preparation, terms: Terms) -> None:
+    """Write what every claim depends on into the manifest: constants, and the calibration's design."""
+    with database.write() as session:
+        extend_manifest(session, job, guarantee_to_json(terms))
+
+
+def sigma_of(policy: Policy, guarantee: Guarantee) -> float:
+    """Return the generation's noise: none where every version is an exact retraining."""
+    return 0.0 if guarantee is Guarantee.EXACT else policy.noise_std
+
+
+def terms_of(policy: Policy, guarantee: Guarantee, reference: Reference, count: int) -> Terms:
+    budget = policy.budget(guarantee)
+    return Terms(
+        method=policy.method,
+        guarantee=guarantee,
+        reference=reference,
+        noise_std=sigma_of(policy, guarantee),
+        max_distance=policy.max_distance,
+        delta=policy.delta,
+        budget_cost=budget.budget_cost,
+        spent=0,
+        limit=budget.limit,
+        count=count,
+        updates=0,
+    )
+
+
+def reference_of(policy: Policy, made: State) -> Reference:
+    """Return which retraining the method approximates: what its report says, else what the policy asks."""
+    report = made.facts.get("report")
+    named = report.get("reference") if isinstance(report, dict) else None
+    if isinstance(named, str):
+        return Reference(named)
+    return policy.reference or Reference.RENORMALISED
+
+
+def report_of(made: State, bench: OpenModel, job: Preparation) -> dict[str, Any]:
+    """Return what preparation measured, before any deletion."""
+    measured = made.facts.get("report")
+    report = dict(cast(Mapping[str, Any], measured)) if isinstance(measured, dict) else {}
+    return report | {"dimension": bench.problem.dimension, "attempts": job.attempt}
+
+
+def how_chosen(database: Database, job: Preparation) -> dict[str, Any]:
+    """Return which method the rule chose, and which one the fallback replaced, each with why; empty for neither."""
+    with database.read() as session:
+        frozen = generation_of(session, job).manifest or {}
+    return {name: frozen[name] for name in ("chosen", "switched") if name in frozen}

@@ -1,4 +1,4 @@
-"""One reading of a recipe as digests, to compare it with another: ``python -m expunge.workers.soundness.reading``.
+"""One reading of a recipe as digests, to compare it with another: ``python -m expunge.workers.check.reading``.
 
 A second reading is made by a process of its own, with other seeds and another order of sets: as a worker that is
 started again makes it.
@@ -24,7 +24,7 @@ from torch import Tensor
 import expunge
 from expunge.service.infra.python import PYTHON
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.recipe_digest import settings_digest
+from expunge.workers.runtime.recipes import settings_digest
 from unlearning.model.problem import build
 from unlearning.recipe import Recipe
 from unlearning.types import Refused
@@ -61,7 +61,7 @@ class SecondReading:
     """A reading by another process, begun at once."""
 
     def __init__(self, folder: Path, name: str, seed: int) -> None:
-        command = [*PYTHON, "-m", "expunge.workers.soundness.reading", str(folder), name, str(seed)]
+        command = [*PYTHON, "-m", "expunge.workers.check.reading", str(folder), name, str(seed)]
         root = str(Path(expunge.__file__).resolve().parents[1])
         places = os.pathsep.join(each for each in (root, os.environ.get("PYTHONPATH", "")) if each)
         self._child = subprocess.Popen(  # noqa: S603  (our own interpreter)

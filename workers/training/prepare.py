@@ -15,13 +15,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from sqlalchemy import delete, select
-from sqlalchemy.orm import Session
 
 from expunge.service.audit import record
 from expunge.service.infra.db import Database
 from expunge.service.infra.fault_injection import crash_point
-from expunge.service.infra.tables import Generation, HoldoutPerson, Membership, Model, StoredVector, Version
 from expunge.service.infra.time import bucket
 from expunge.service.models import write_vectors
 from expunge.service.queue import (
@@ -32,33 +29,54 @@ from expunge.service.queue import (
     Target,
     charge_withheld,
     departure,
+    extend_manifest,
     fence,
+    generation_of,
+    model_of,
     points_of,
     publish_generation,
     refuse,
+    start_over,
     without_numbers,
     without_vector,
 )
 from expunge.service.requests import Reason
-from expunge.workers.guarantee.certify import Terms, certify, require_certified
-from expunge.workers.guarantee.dry_run import costs, dry_run, establish, guarantee_from_json, size_of
-from expunge.workers.guarantee.needs import generator, needs_forgotten, needs_retained
-from expunge.workers.guarantee.refine import refine
-from expunge.workers.guarantee.register import freeze_guarantee, how_chosen, longest_of, register, report_of, terms_of
+from expunge.workers.guarantee.certify import (
+    certify,
+    generator,
+    needs_forgotten,
+    needs_retained,
+    refine,
+    require_certified,
+)
+from expunge.workers.guarantee.dry_run import costs, dry_run, establish, size_of
+from expunge.workers.guarantee.terms import (
+    Terms,
+    freeze_guarantee,
+    guarantee_from_json,
+    how_chosen,
+    longest_of,
+    register,
+    report_of,
+    terms_of,
+)
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import RecipeRaised, facts_of, refusal_of
+from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.runtime.process import Process
-from expunge.workers.runtime.stopwatch import Stopwatch
-from expunge.workers.storage import private_state
-from expunge.workers.storage.crypto_erase import delete_ended_generations, destroy_keys, drop_superseded_state
+from expunge.workers.storage import (
+    Storage,
+    delete_ended_generations,
+    destroy_keys,
+    drop_superseded_state,
+    private_state,
+)
 from expunge.workers.storage.private_state import open_note
-from expunge.workers.storage.storage import Storage
-from expunge.workers.training.by_rule import settled
 from expunge.workers.training.calibrate import CalibrationUnits, require_useful_cap
 from expunge.workers.training.cohort import holdout_told, kept_out
-from expunge.workers.training.parallel import VectorUnits, divisible
-from expunge.workers.training.start import Begun, Ended, again, begin, shown
+from expunge.workers.training.start import Begun, Ended, again, begin, settled, shown
+from expunge.workers.training.units import VectorUnits, divisible
 from expunge.workers.update.draft import write_draft
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import RETRAIN
@@ -75,7 +93,6 @@ from unlearning.types import (
     RecipeError,
     Refused,
     State,
-    Unsuited,
     Vectors,
     VectorSource,
 )
@@ -128,7 +145,7 @@ def _build(process: Process, job: Preparation, watch: Stopwatch) -> Ended | None
     """Build and publish or withhold. Raises Replan where the training must be repeated."""
     storage = process.storage
     with storage.database.read() as session:
-        replaced = session.get_one(Model, job.model_id).current_id
+        replaced = model_of(session, job).current_id
     prepared = taken_up(process, job, watch) or _made_ready(process, job, watch)
     if isinstance(prepared, Ended):
         return prepared
@@ -171,18 +188,11 @@ def _switched(database: Database, job: Preparation, why: Ineffective) -> Prepara
     if not job.policy.falls_back:  # _prepared has refused already
         raise why
     with database.write() as session:
-        fence(session, job.lease)
-        generation = generation_of(session, job)
-        switched = {"from": generation.method, "to": RETRAIN, "why": without_numbers(why.what)}
-        generation.method, generation.manifest = RETRAIN, (generation.manifest or {}) | {"switched": switched}
+        switched = {"from": generation_of(session, job).method, "to": RETRAIN, "why": without_numbers(why.what)}
+        extend_manifest(session, job, {"switched": switched}).method = RETRAIN
         kind, instead = "preparation.switched", job.policy.method
         record(session, job.tenant_id, kind, model_id=job.model_id, method=RETRAIN, instead=instead)
     return replace(job, policy=job.policy.in_force(RETRAIN))
-
-
-def generation_of(session: Session, job: Preparation) -> Generation:
-    """Return the generation that is being built."""
-    return session.get_one(Generation, job.generation_id)
 
 
 def make_ready(process: Process, job: Preparation, watch: Stopwatch) -> Prepared | Ended:
@@ -289,8 +299,8 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
         told = with_distance_left(
             bench.method, bench.problem, begun.examples, begun.learned, made, vectors=vectors, threshold=threshold
         )
-    except (Ineffective, Unsuited) as error:
-        if isinstance(error, Ineffective) and job.policy.falls_back:
+    except Ineffective as error:
+        if job.policy.falls_back:
             raise
         raise Refused(error.what, f"{error.hint} {MEASURES}") from None
     if begun.units is None:
@@ -429,11 +439,7 @@ def _keep_vectors(storage: Storage, job: Preparation, made: State) -> None:
 def clean(process: Process, job: Preparation) -> None:
     """Delete everything that an earlier attempt left: rows, and their keys."""
     with process.storage.database.write() as session:
-        fence(session, job.lease)
-        if session.scalar(select(Version.id).where(Version.generation_id == job.generation_id).limit(1)):
-            raise RuntimeError(f"generation {job.generation_id} has a version: it is not being prepared")
-        for rows in (Membership, StoredVector, HoldoutPerson):
-            session.execute(delete(rows).where(rows.generation_id == job.generation_id))
+        start_over(session, job)
     VectorUnits.forget(process, job.generation_id)
     CalibrationUnits.forget(process, job.generation_id)
     process.storage.figures.delete(job.generation_id)

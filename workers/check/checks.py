@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from expunge.service.cli.checks import Finding
+from expunge.workers.check.reading import Reading, SecondReading, reading
+from expunge.workers.check.shortened import shorten
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.failures import refusal
-from expunge.workers.soundness.reading import Reading, SecondReading, reading
-from expunge.workers.soundness.shortened import shorten
 from unlearning.holdout import held_out
 from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe, on_both_sides

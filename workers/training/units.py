@@ -24,7 +24,16 @@ from expunge.service.infra.files import Damaged
 from expunge.service.infra.tables import Generation, Model, WorkUnit
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.models import drop_vectors, write_vectors
-from expunge.service.queue import BUILT, POLL_SECONDS, Piece, Preparation, WorkUnits, deletions_wait, fence
+from expunge.service.queue import (
+    BUILT,
+    POLL_SECONDS,
+    Piece,
+    Preparation,
+    WorkUnits,
+    deletions_wait,
+    extend_manifest,
+    fence,
+)
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.model import OpenModel, build
 from expunge.workers.runtime.process import Process
@@ -77,10 +86,8 @@ class Units(ABC):
         storage = process.storage
         digest = private_state.keep(storage.private, storage.sealer, kept, {}).digest
         with storage.database.write() as session:
-            fence(session, job.lease)
-            generation = session.get_one(Generation, job.generation_id)
             note = {**more, "state": digest, "policy": job.policy.to_json()}
-            generation.manifest = (generation.manifest or {}) | {cls.NOTE: note}
+            extend_manifest(session, job, {cls.NOTE: note})
             pieces_of(process, cls.RECORD, job.generation_id).lay_out(session, count)
         return digest
 

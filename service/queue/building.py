@@ -1,0 +1,140 @@
+"""The generation that a preparation builds: its row, what an earlier attempt left, and who may not be trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.orm import Session
+
+from expunge.service.infra.db import now
+from expunge.service.infra.tables import (
+    DeletionRequest,
+    Generation,
+    Hold,
+    HoldoutPerson,
+    Membership,
+    Model,
+    Removal,
+    StoredVector,
+    SuppressionEntry,
+    Task,
+    Version,
+)
+from expunge.service.queue.jobs import Preparation
+from expunge.service.queue.leases import fence
+from expunge.service.queue.selection import undecided
+from expunge.service.requests import concerns, registration_of
+
+
+class Suppressing(NamedTuple):
+    """A suppression entry: the request, and the person or the sample that it keeps out."""
+
+    request_id: str
+    subject_digest: str | None
+    sample_digest: str | None
+
+
+def model_of(session: Session, job: Preparation) -> Model:
+    """Return the model that is prepared."""
+    return session.get_one(Model, job.model_id)
+
+
+def generation_of(session: Session, job: Preparation) -> Generation:
+    """Return the generation that is being built."""
+    return session.get_one(Generation, job.generation_id)
+
+
+def extend_manifest(session: Session, job: Preparation, facts: Mapping[str, Any]) -> Generation:
+    """Add to the manifest of the generation that is being built, and return it. Raises Stale."""
+    fence(session, job.lease)
+    generation = generation_of(session, job)
+    generation.manifest = (generation.manifest or {}) | dict(facts)
+    return generation
+
+
+def start_over(session: Session, job: Preparation) -> None:
+    """Delete the rows that an earlier attempt left of people. Raises Stale."""
+    fence(session, job.lease)
+    if session.scalar(select(Version.id).where(Version.generation_id == job.generation_id).limit(1)):
+        raise RuntimeError(f"generation {job.generation_id} has a version: it is not being prepared")
+    for rows in (Membership, StoredVector, HoldoutPerson):
+        session.execute(delete(rows).where(rows.generation_id == job.generation_id))
+
+
+def write_holdout(session: Session, job: Preparation, rows: list[dict[str, Any]]) -> None:
+    """Write who is in the holdout. Raises Stale."""
+    fence(session, job.lease)
+    session.execute(insert(HoldoutPerson), rows)
+
+
+def served_beside(session: Session, job: Preparation) -> Generation:
+    """Return the generation that is served while a candidate is built."""
+    return session.get_one(Generation, model_of(session, job).generation_id)
+
+
+def suppressing(session: Session, job: Preparation) -> list[Suppressing]:
+    """Return the entries in force that concern this model, except those of requests that nothing carries out yet."""
+    waits = select(Task.id).where(Task.request_id == SuppressionEntry.request_id, undecided(job.model_id, now(session)))
+    rows = session.execute(
+        select(
+            SuppressionEntry.request_id,
+            SuppressionEntry.subject_digest,
+            SuppressionEntry.sample_digest,
+            DeletionRequest.models,
+            DeletionRequest.suppress_after,
+        )
+        .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
+        .where(SuppressionEntry.tenant_id == job.tenant_id, SuppressionEntry.lifted_at.is_(None), ~waits.exists())
+    )
+    registration = registration_of(session, job.generation_id)
+    return [
+        Suppressing(request, subject, sample)
+        for request, subject, sample, models, after in rows
+        if concerns(models, after, job.model_name, registration)
+    ]
+
+
+def before_registration(session: Session, job: Preparation) -> frozenset[str]:
+    """Return the requests whose suppression entries were in force when the model was registered.
+
+    A request with a task here came while the model was prepared, even if the clocks disagree: it must be carried out.
+    """
+    registered_at = model_of(session, job).created_at
+    here = select(Task.id).where(Task.request_id == SuppressionEntry.request_id, Task.model_id == job.model_id)
+    earlier = select(SuppressionEntry.request_id).where(
+        SuppressionEntry.tenant_id == job.tenant_id, SuppressionEntry.created_at < registered_at, ~here.exists()
+    )
+    return frozenset(session.scalars(earlier))
+
+
+def named_by_holds(session: Session, job: Preparation) -> frozenset[str]:
+    """Return the digests of subjects and samples under a legal hold."""
+    rows = session.execute(
+        select(Hold.subject_digest, Hold.sample_digest).where(Hold.tenant_id == job.tenant_id, Hold.lifted_at.is_(None))
+    )
+    return frozenset(name for row in rows for name in row if name)
+
+
+def still_served(session: Session, job: Preparation) -> frozenset[str]:
+    """Return the digests of the samples that the served generation still has."""
+    served = served_beside(session, job).id
+    gone = select(Removal.position).where(Removal.generation_id == served)
+    there = select(Membership.sample_digest).where(Membership.generation_id == served, Membership.position.not_in(gone))
+    return frozenset(session.scalars(there))
+
+
+def declared_parts(session: Session, tenant_id: str) -> list[tuple[str, int, str, frozenset[str]]]:
+    """Return model, number, checkpoint of the tenant's versions that are not purged, and their parts' digests."""
+    rows = session.execute(
+        select(Model.name, Version.number, Version.checkpoint, Generation.manifest)
+        .join(Version, Version.model_id == Model.id)
+        .join(Generation, Generation.id == Version.generation_id)
+        .where(Model.tenant_id == tenant_id, Version.status != "purged")
+        .order_by(Version.published_at)
+    )
+    return [
+        (name, number, checkpoint, frozenset(part["digest"] for part in (manifest or {}).get("parts", ())))
+        for name, number, checkpoint, manifest in rows
+    ]
