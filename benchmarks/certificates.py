@@ -17,8 +17,8 @@ from typing import Any
 from sqlalchemy import event, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.signed_note import Signer
-from expunge.service.certificates.issue import issue_due
+from expunge.service.audit import Signer
+from expunge.service.certificates import issue_due
 from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import migrate
 from expunge.service.infra.tables import Certificate, Task

@@ -18,7 +18,7 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from expunge.service.access.api_keys import Scope, create_key
+from expunge.service.access import Scope, create_key
 from expunge.service.api.app import create_app
 from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import migrate

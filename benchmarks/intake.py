@@ -26,7 +26,7 @@ from typing import Any
 import httpx
 
 from benchmarks.release import live
-from expunge.service.access.api_keys import Scope, create_key
+from expunge.service.access import Scope, create_key
 from tests.harness import servers
 
 CLIENTS = 16

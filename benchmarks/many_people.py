@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from sqlalchemy import func, select, text
 
-from expunge.service.audit.signed_note import Signer
-from expunge.service.certificates.envelope import verify
+from expunge.service.audit import Signer
+from expunge.service.certificates import verify
 from expunge.service.infra.db import Database
 from expunge.service.infra.files import Store
 from expunge.service.infra.migrate import migrate

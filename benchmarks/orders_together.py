@@ -19,7 +19,7 @@ from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import migrate
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.service.requests.intake import Order, accept, accept_all
+from expunge.service.requests import Order, accept, accept_all
 
 ORDERS, TIMES = 100, 9
 

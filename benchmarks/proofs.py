@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import proofs
+from expunge.service.audit import proofs
 from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import migrate
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from sqlalchemy import func, select
 
+import expunge.workers.update.run
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.files import Store
 from expunge.service.infra.migrate import migrate
@@ -25,13 +26,12 @@ from expunge.service.infra.settings import Settings, ensure_secrets
 from expunge.service.infra.tables import Model, PhaseSeconds, Task
 from expunge.service.models import register as registration
 from expunge.service.queue import Deletions, claim
-from expunge.service.requests import intake
+from expunge.service.requests import Order, accept
 from expunge.workers.app import Worker
 from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
 from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
-from expunge.workers.storage import checkpoint_format as codec
-from expunge.workers.update import run as unlearn
+from expunge.workers.storage import checkpoint_format
 from tests.harness import servers
 from tests.harness.process import ANY_DISTANCE
 from unlearning.accounting.policy import Policy
@@ -123,7 +123,7 @@ def drained(count: int) -> dict[str, float]:
         process, model_id = live(Path(folder), url, people=count + 100, features=4, classes=2)
         with process.storage.database.write() as session:
             for index in range(count):
-                intake.accept(session, process.storage.pepper, TENANT, intake.Order(subject_id=f"p{index}"))
+                accept(session, process.storage.pepper, TENANT, Order(subject_id=f"p{index}"))
         start, began = time.process_time(), time.perf_counter()
         worker(process).work(model_id)
         cpu, wall = time.process_time() - start, time.perf_counter() - began
@@ -174,12 +174,12 @@ def pulse(process: Process) -> HeartbeatSender:
 
 def delete(process: Process, subject: str) -> None:
     with process.storage.database.write() as session:
-        intake.accept(session, process.storage.pepper, TENANT, intake.Order(subject_id=subject))
+        accept(session, process.storage.pepper, TENANT, Order(subject_id=subject))
 
 
 def least_bytes(folder: Path, database: Database, numbers: int) -> None:
     """One checkpoint's bytes, durable, and one row, committed."""
-    Store.at(folder).put([codec.encode({"weights": torch.zeros(numbers)}, {})])
+    Store.at(folder).put([checkpoint_format.encode({"weights": torch.zeros(numbers)}, {})])
     with database.write() as session:
         row = PhaseSeconds(model_id="floor", method="floor", phase="floor", seconds=0.0, created_at=now(session))
         session.add(row)
@@ -193,17 +193,17 @@ def timed_update(process: Process, benches: ModelCache, model_id: str) -> float:
     if not isinstance(job, Deletions):
         raise RuntimeError("there was nothing to update")
     committed: list[float] = []
-    original = unlearn.record_commit_time
+    original = expunge.workers.update.run.record_commit_time
 
     def noted(*values: Any) -> None:
         committed.append(time.perf_counter())
         original(*values)
 
-    unlearn.record_commit_time = noted  # type: ignore[assignment]
+    expunge.workers.update.run.record_commit_time = noted  # type: ignore[assignment]
     try:
-        unlearn.update(job, process.storage, benches, process.settings, watch)
+        expunge.workers.update.run.update(job, process.storage, benches, process.settings, watch)
     finally:
-        unlearn.record_commit_time = original
+        expunge.workers.update.run.record_commit_time = original
     return committed[0] - start
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.release import RECIPE, RECOLLECTION, TENANT, delete, live, worker
-from expunge.service.requests import intake
+from expunge.service.requests import Order, accept
 
 DOCS = Path(__file__).parents[1] / "docs"
 STEPS, BATCH = 64, 64
@@ -127,7 +127,7 @@ def _drained(count: int) -> float:
         process, model_id = live(Path(folder), people=count + 100, features=4, classes=2)
         with process.storage.database.write() as session:
             for index in range(count):
-                intake.accept(session, process.storage.pepper, TENANT, intake.Order(subject_id=f"p{index}"))
+                accept(session, process.storage.pepper, TENANT, Order(subject_id=f"p{index}"))
         start = time.process_time()
         worker(process).work(model_id)
         spent = time.process_time() - start

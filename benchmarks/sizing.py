@@ -28,7 +28,7 @@ from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import migrate
 from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.tables import Membership, Model, Task
-from expunge.service.requests import intake
+from expunge.service.requests import NO_WINDOWS, Named, Order, accept, reach
 from tests.harness.servers import Postgres, postgres
 from tests.workers.worlds import TENANT, World, open_world, settings_of
 
@@ -126,9 +126,9 @@ def asked(world: World, server: Postgres, people: range) -> dict[str, float]:
     with world.database.read() as session:
         models = session.scalars(select(Model).order_by(Model.id)).all()
         for person in chosen[:ASKED]:
-            wanted = intake.Named.of(pepper, TENANT, intake.Order(subject_id=named(person)))
+            wanted = Named.of(pepper, TENANT, Order(subject_id=named(person)))
             start = time.perf_counter()
-            found = intake.reach(session, models, wanted, intake.AT_ONCE)
+            found = reach(session, models, wanted, NO_WINDOWS)
             seconds.append(time.perf_counter() - start)
             if len(found.places) != MODELS:
                 raise RuntimeError(f"{len(found.places)} of {MODELS} models were selected.")
@@ -137,7 +137,7 @@ def asked(world: World, server: Postgres, people: range) -> dict[str, float]:
     theirs, ours = cpu_of(process.pid), time.process_time()
     for person in chosen[ASKED : 2 * ASKED]:
         with world.database.write() as session:
-            intake.accept(session, pepper, TENANT, intake.Order(subject_id=named(person)))
+            accept(session, pepper, TENANT, Order(subject_id=named(person)))
     count = len(chosen[ASKED : 2 * ASKED])
     spent = time.process_time() - ours, cpu_of(process.pid) - theirs
     return {"selection": statistics.median(seconds), "intake": spent[0] / count, "server": spent[1] / count}

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import migrate
 from expunge.service.infra.pseudonyms import Pepper, subject_digest
-from expunge.service.requests.suppression import matches
+from expunge.service.requests import matches
 from tests.harness.servers import postgres
 
 PEPPER = Pepper.of(b"benchmark" * 4)

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import tests.harness.stack
 from tests.harness import servers
-from tests.harness import stack as stacks
 from tests.harness.process import ANY_DISTANCE
 from tests.harness.stack import Stack, running
 
@@ -45,7 +45,7 @@ def recipe():
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    stacks.PATIENCE_SECONDS = PATIENCE_SECONDS
+    tests.harness.stack.PATIENCE_SECONDS = PATIENCE_SECONDS
     found = {count: measured(count) for count in COUNTS}
     cores = len(os.sched_getaffinity(0))
     for count in COUNTS[1:]:

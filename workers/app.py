@@ -18,7 +18,7 @@ from expunge.service.infra.broker.notify import notify, notify_one
 from expunge.service.infra.db import Busy
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tracing import updating
-from expunge.service.models.restore_guard import PutBack
+from expunge.service.models import PutBack
 from expunge.service.queue import (
     HALVE_AFTER,
     HOLD_AFTER,

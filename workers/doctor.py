@@ -25,9 +25,9 @@ from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.infra.tables import Generation, Model, Version
 from expunge.service.infra.tenants import recipes_of
-from expunge.service.models.recipe_files import is_other_module, locate
+from expunge.service.models import is_other_module, locate
 from expunge.service.queue import forgotten
-from expunge.service.requests.reasons import Reason
+from expunge.service.requests import Reason
 from expunge.workers.guarantee.certify import needs_forgotten, needs_retained
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.failures import facts_of

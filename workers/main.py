@@ -10,8 +10,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from expunge.service.audit.import_export import read_export
-from expunge.service.audit.signed_note import Signer
+from expunge.service.audit import Signer, read_export
 from expunge.service.infra.actors import OPERATOR
 from expunge.service.infra.db import Busy
 from expunge.service.infra.limits import LIMITS, Limits
@@ -119,7 +118,7 @@ def _scheduler(settings: Settings, limits: Limits) -> int:
 
 def _restore(settings: Settings, limits: Limits, exports: list[Path]) -> int:
     """Print the report as JSON to standard output, or the reason for a refusal to standard error."""
-    from expunge.service.audit.signed_note import NotAuthentic  # noqa: PLC0415
+    from expunge.service.audit import NotAuthentic  # noqa: PLC0415
     from expunge.service.infra.files import Damaged  # noqa: PLC0415
     from expunge.workers.scheduler.restore import restore  # noqa: PLC0415
     from expunge.workers.storage import Storage  # noqa: PLC0415

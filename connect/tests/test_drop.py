@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from connect.tests.conftest import key_for
 from expunge.service.access.api_keys import Scope
 from expunge.service.infra.tables import DeletionRequest
-from expunge.service.requests.legal_holds import place
+from expunge.service.requests.legal_holds import place_hold
 from expunge_client import Expunge
 from expunge_client.cli.main import app
 from expunge_connect.drop import admission, items
@@ -95,7 +95,7 @@ def test_from_the_download_to_the_answer(world: World, drop: Drop, tmp_path: Pat
     """p1 is deleted, p2 under a hold, p3 and p4 share an address, nobody knows the stranger."""
     model_id = world.live(guarantee="proved")
     with world.database.write() as session:
-        place(session, world.storage.pepper, TENANT, subject_id="p2", sample_id=None, reason="court")
+        place_hold(session, world.storage.pepper, TENANT, subject_id="p2", sample_id=None, reason="court")
     named = [entry("one", "p1"), entry("two", "p2"), entry("both", "p3"), entry("none", "stranger")]
     listed = write_list(tmp_path, f"{SOURCE}_Email.csv", *named)
     people = write_people(tmp_path, "p1", "p2", "p3", "p4", "p5", mails={"p4": mail_of("p3")})

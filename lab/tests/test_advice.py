@@ -26,10 +26,9 @@ from expunge.workers.guarantee.terms import Terms, guarantee_of, reference_of, t
 from expunge.workers.runtime.model import opened
 from expunge.workers.runtime.recipes import LoadedRecipe
 from expunge_lab import costs
-from expunge_lab.advice import measure as measuring
 from expunge_lab.advice.alarm import alarmed
 from expunge_lab.advice.growth import scaled
-from expunge_lab.advice.measure import OutOfTime, Scene, measure
+from expunge_lab.advice.measure import STEPS, OutOfTime, Scene, _middle, measure
 from lab.tests.advice_recipes import SIX, enlarged
 from unlearning.accounting.policy import Policy
 from unlearning.methods import NAMES
@@ -45,7 +44,7 @@ NEGLIGIBLE = 0.03
 
 @pytest.fixture(autouse=True)
 def cpu_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=time.process_time))
+    monkeypatch.setattr("expunge_lab.advice.measure.time", SimpleNamespace(perf_counter=time.process_time))
 
 
 @contextmanager
@@ -146,15 +145,15 @@ def test_the_estimates_from_a_quarter_of_the_people_are_within_a_factor_of_two(
     """As on a recipe that is too slow for the time. Three times the people: a quarter of the six recipes themselves is
     trained in milliseconds, whose overhead no slow recipe has.
     """
-    monkeypatch.setattr(measuring, "STEPS", tuple(step for step in measuring.STEPS if step >= 4))
+    monkeypatch.setattr("expunge_lab.advice.measure.STEPS", tuple(step for step in STEPS if step >= 4))
     assert max(misses(name, times=3).values()) <= 2.0
 
 
 def test_a_brief_time_is_measured_three_times_and_the_middle_one_counts() -> None:
     """A first time holds what loads once, and any time may hold a burst of another program."""
     times = iter([0.9, 0.1, 0.2, 5.0, 0.3])
-    assert measuring._middle(lambda: next(times), 1.0, float) == 0.2
-    assert measuring._middle(lambda: next(times), 1.0, float) == 5.0  # one that is not brief is not repeated
+    assert _middle(lambda: next(times), 1.0, float) == 0.2
+    assert _middle(lambda: next(times), 1.0, float) == 5.0  # one that is not brief is not repeated
     assert next(times) == 0.3
 
 
@@ -215,8 +214,8 @@ def test_a_slow_recipe_ends_in_time_and_its_retraining_is_scaled_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A training sleeps 40 times half a millisecond a sample and reports no progress: 8 s for everyone."""
-    monkeypatch.setattr(measuring, "time", time)
-    monkeypatch.setattr(measuring, "_load_torch", lambda _: None)
+    monkeypatch.setattr("expunge_lab.advice.measure.time", time)
+    monkeypatch.setattr("expunge_lab.advice.measure._load_torch", lambda _: None)
     (tmp_path / "slow.py").write_text(SLOW)
     start = time.monotonic()
     arguments = ["--seconds", "6", "--device", "cpu", "--methods", "retrain,late"]
@@ -230,7 +229,7 @@ def test_a_slow_recipe_ends_in_time_and_its_retraining_is_scaled_up(
 def test_a_training_that_is_too_slow_for_the_time_is_no_fault_of_the_recipe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "time", time)
+    monkeypatch.setattr("expunge_lab.advice.measure.time", time)
     (tmp_path / "slow.py").write_text(SLOW)
     monkeypatch.setenv("EXPUNGE_TRIAL_SECONDS", "0")
     assert __main__.main([str(tmp_path / "slow.py"), "--measure", "--seconds", "1", "--device", "cpu"]) == 2

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from expunge.service.infra.tables import DeletionRequest
-from expunge.service.requests import cancel, intake
+from expunge.service.requests import cancellation, intake
 from expunge.workers.runtime import recipes
-from expunge_lab import audit_epsilon as audit
-from expunge_lab import evaluate
+from expunge_lab import audit_epsilon, evaluate
 from expunge_lab.attack.may_be_drawn import may_be_drawn
 from tests.workers.worlds import RECIPES, TENANT, World
 from unlearning.recipe import Recipe
@@ -64,7 +63,7 @@ def test_a_cancelled_request_and_another_tenants_are_none(world: World) -> None:
         request = intake.accept(session, world.storage.pepper, TENANT, order, window).request.id
     assert people(given()) - people(may_be_drawn(given(), TENANT, world.settings)) == {"p1"}
     with world.database.write() as session:
-        cancel.cancel(session, session.get_one(DeletionRequest, request))
+        cancellation.cancel(session, session.get_one(DeletionRequest, request))
     assert people(may_be_drawn(given(), TENANT, world.settings)) == people(given())
     world.delete("p2")
     assert people(may_be_drawn(given(), "another", world.settings)) == people(given())
@@ -109,7 +108,7 @@ def test_the_command_measures_those_who_did_not_ask(
 
 def test_canaries_are_drawn_from_those_who_did_not_ask(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.delete("p1")
-    monkeypatch.setattr(audit, "Settings", lambda: world.settings)
+    monkeypatch.setattr(audit_epsilon, "Settings", lambda: world.settings)
     arguments = ["--recipe", str(RECIPES / "convex.py"), "--tenant", TENANT, "--methods", "newton"]
-    request = audit._request(audit._parser().parse_args(arguments))
+    request = audit_epsilon._request(audit_epsilon._parser().parse_args(arguments))
     assert people(request.cast.recipe) == people(given()) - {"p1"}

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from expunge.service.infra.tables import StoredVector
 from expunge.workers.runtime.model import build
-from expunge.workers.storage import private_state as state
+from expunge.workers.storage import private_state
 from expunge.workers.training import start
 from tests.workers.worlds import TENANT, World, database_text
 from unlearning.accounting.policy import Policy
@@ -40,7 +40,7 @@ def test_its_rows_are_a_few_numbers_each(world: World) -> None:
     world.live("steps", "recollection_sketch", options=SKETCH)
     with world.database.read() as session:
         rows = list(session.scalars(select(StoredVector)))
-        vectors = state.read_vectors(
+        vectors = private_state.read_vectors(
             session, world.storage.keys, rows[0].generation_id, [row.holder for row in rows], torch.device("cpu")
         )
     samples_each = 3
@@ -53,7 +53,9 @@ def test_neither_receipt_nor_seed_reaches_the_database_or_the_log(
     model_id = world.live("steps", "recollection_sketch", options=SKETCH)
     world.delete("p3")
     world.work(model_id)
-    kept = state.load(world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu"))
+    kept = private_state.load(
+        world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
+    )
     assert int(kept.facts["seed"]) > 2**32, "the sealed state holds it"
     written = database_text(world) + "".join(capfd.readouterr())
     assert "steps" in written
@@ -113,7 +115,8 @@ def test_two_preparations_draw_their_probes_anew(world: World) -> None:
         world.head(world.live("steps", "recollection_sketch", name=name, options=SKETCH)) for name in ("one", "two")
     ]
     states = [
-        state.load(world.storage.private, world.storage.sealer, head.state, torch.device("cpu")) for head in heads
+        private_state.load(world.storage.private, world.storage.sealer, head.state, torch.device("cpu"))
+        for head in heads
     ]
     assert states[0].facts["seed"] != states[1].facts["seed"]
 

@@ -16,7 +16,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import record
+from expunge.service.audit import record
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.pseudonyms import Pepper, agrees, digest, new_id
 from expunge.service.infra.settings import SettingsError

@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from expunge.service.access.api_keys import Caller
-from expunge.service.audit.log import record
+from expunge.service.audit import record
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import Consent
 from expunge.service.infra.time import DAY_SECONDS, SECOND

@@ -8,14 +8,13 @@ from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import Depends, FastAPI
 
-from expunge.service.access.api_keys import check_pepper
-from expunge.service.access.proxy import NamedPeople
-from expunge.service.access.store_identity import check_places
+from expunge.service.access import check_pepper, check_places
 from expunge.service.api import health, problems, webhook_events
 from expunge.service.api.console import acts, pages, runbooks
 from expunge.service.api.dependencies import Service, look_for_unread
 from expunge.service.api.http.bodies import Bodies
 from expunge.service.api.http.limits import Limiter, Quotas
+from expunge.service.api.http.peers import NamedPeople
 from expunge.service.api.openapi import document, operation_id
 from expunge.service.api.routes import actors, audit, events, keys, webhooks
 from expunge.service.api.routes.models import consumers, lifecycle, models, retrains, versions

@@ -12,10 +12,17 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from expunge.service.access.api_keys import Caller, Scope, authenticate, caller_of
-from expunge.service.access.four_eyes import TwoPersonAct, second_approval
-from expunge.service.access.proxy import named_by_proxy
-from expunge.service.access.session_cookie import open_session, read_cookie
+from expunge.service.access import (
+    Caller,
+    Scope,
+    TwoPersonAct,
+    authenticate,
+    caller_of,
+    named_by_proxy,
+    open_session,
+    second_approval,
+)
+from expunge.service.api.cookies import read_cookie
 from expunge.service.api.http.limits import Limiter, client_of, wrong_keys
 from expunge.service.api.openapi import answer, problem
 from expunge.service.api.problems import ApiProblem, Error
@@ -26,7 +33,7 @@ from expunge.service.infra.files import Store
 from expunge.service.infra.limits import Limits
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings
-from expunge.service.models.restore_guard import Guard, Verdict, Watch, unconfirmed
+from expunge.service.models import Guard, Verdict, Watch, unconfirmed
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -7,7 +7,7 @@ from typing import Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from expunge.service.access.store_identity import check_places
+from expunge.service.access import check_places
 from expunge.service.api.dependencies import Running, Service, problems
 from expunge.service.api.problems import ApiProblem
 from expunge.service.api.views.metrics import render
@@ -15,7 +15,7 @@ from expunge.service.api.views.processes import processes
 from expunge.service.infra.db import Busy
 from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.settings import SettingsError
-from expunge.service.models.restore_guard import unconfirmed
+from expunge.service.models import unconfirmed
 
 router = APIRouter(tags=["health"])
 _METRICS = "text/plain; version=1.0.0; charset=utf-8"

@@ -19,7 +19,7 @@ from expunge.service.api.openapi import allowed, fields, members
 from expunge.service.infra.db import Busy
 from expunge.service.infra.logging import describe
 from expunge.service.infra.pseudonyms import new_id
-from expunge.service.requests.states import RequestRefused
+from expunge.service.requests import RequestRefused
 
 log = logging.getLogger(__name__)
 Error = dict[str, str]

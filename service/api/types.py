@@ -15,7 +15,7 @@ from pydantic import (
 from starlette.convertors import Convertor, register_url_convertor
 
 from expunge.service.infra.time import RFC_3339, rfc_3339, within_reach
-from expunge.service.requests.states import CASE_ID
+from expunge.service.requests import CASE_ID
 from unlearning.accounting.ids import PATTERN, spelled
 
 MODEL_NAME = r"^[a-z0-9][a-z0-9_-]{0,62}$"

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import AwareDatetime, BaseModel
 
 from expunge.service.api.views.requests import ActionView, RemedyView
-from expunge.service.requests.webhooks import WebhookEvent
+from expunge.service.requests import WebhookEvent
 
 SCHEMAS = APIRouter()
 

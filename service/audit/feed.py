@@ -43,17 +43,17 @@ class Event:
         return f"id: {self.id}\nevent: {self.kind}\ndata: {json.dumps(self.data)}\n\n"
 
 
-def newest(session: Session) -> int:
+def newest_event(session: Session) -> int:
     """Return the index of the last entry under a signed head; -1 where the log is empty."""
     return signed_size(session) - 1
 
 
-def after(session: Session, tenant_id: str, index: int, rooms: Collection[str], limit: int = 100) -> list[Event]:
+def events_after(session: Session, tenant_id: str, index: int, rooms: Collection[str], limit: int = 100) -> list[Event]:
     """Return the tenant's events of these ``rooms`` (``request``, ``version``) after ``index``, oldest first."""
     rows = (
         select(AuditEntry, Model.name)
         .outerjoin(Model, Model.id == AuditEntry.model_id)
-        .where(AuditEntry.tenant_id == tenant_id, AuditEntry.log_index.between(index + 1, newest(session)))
+        .where(AuditEntry.tenant_id == tenant_id, AuditEntry.log_index.between(index + 1, newest_event(session)))
         .where(or_(*(AuditEntry.kind.startswith(f"{room}.", autoescape=True) for room in sorted(rooms))))
         .order_by(AuditEntry.log_index)
         .limit(limit)

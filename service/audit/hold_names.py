@@ -22,7 +22,7 @@ REASON = "placed again from the audit log"
 """of a hold that was placed again: the reason was never in the log"""
 
 
-def seal(pepper: Pepper, hold: Hold) -> str:
+def seal_hold(pepper: Pepper, hold: Hold) -> str:
     """Encrypt whom the hold names: AES-256-GCM, a random nonce of 12 bytes, as hex."""
     names = [hold.subject_digest, hold.sample_digest]
     nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -30,7 +30,7 @@ def seal(pepper: Pepper, hold: Hold) -> str:
     return (nonce + text).hex()
 
 
-def unseal(pepper: Pepper, tenant_id: str, hold_id: str, sealed: str, at: int) -> Hold:
+def unseal_hold(pepper: Pepper, tenant_id: str, hold_id: str, sealed: str, at: int) -> Hold:
     """Return the hold as it was placed at this moment. Raises NotAuthentic under another pepper."""
     data = bytes.fromhex(sealed)
     try:

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit import merkle as tree
+from expunge.service.audit import merkle
 from expunge.service.audit.log import newest_head, recorded_at, unplace
 from expunge.service.audit.signed_note import NotAuthentic, Verifier
 from expunge.service.audit.succession import ROTATED, Succession, TrustedKey, predecessors
-from expunge.service.audit.verify import verify
+from expunge.service.audit.verification import verify
 from expunge.service.infra.tables import AuditEntry, TreeHead, TreeNode
 
 Export: TypeAlias = tuple[str, list[dict[str, Any]]]
@@ -108,12 +108,12 @@ def _append(session: Session, frontier: list[bytes], added: list[dict[str, Any]]
         row = waiting.get(line["body"]) or _entry(line["body"])
         row.log_index, row.leaf_hash = line["index"], line["leaf_hash"]
         session.add(row)
-        for level, index, found in tree.append(frontier, line["index"], bytes.fromhex(line["leaf_hash"])):
+        for level, index, found in merkle.append(frontier, line["index"], bytes.fromhex(line["leaf_hash"])):
             session.add(TreeNode(level=level, index=index, hash=found.hex()))
     session.add(
         TreeHead(
             size=added[-1]["index"] + 1,
-            root=tree.root(frontier).hex(),
+            root=merkle.root(frontier).hex(),
             frontier=[each.hex() for each in frontier],
             note=head,
             created_at=recorded_at(session),

@@ -27,7 +27,7 @@ WAITS = 1 << 62
 """the index of a rotation that has no place in the log yet"""
 
 
-def rotate(session: Session, old: Signer, new: Signer) -> None:
+def rotate_signing_key(session: Session, old: Signer, new: Signer) -> None:
     """Retire ``old`` in the log, under a head that both keys sign. Call it once; it takes effect with the commit.
 
     Raises SettingsError, NotAuthentic.

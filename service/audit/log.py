@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import and_, delete, false, func, insert, literal, or_, select, text, update
 from sqlalchemy.orm import Session
 
-from expunge.service.audit import merkle as tree
+from expunge.service.audit import merkle
 from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
 from expunge.service.audit.succession import ROTATED, Succession, successions
 from expunge.service.audit.witness import Contradicted, Witness, WitnessedHead, epoch_of
@@ -189,10 +189,10 @@ def _place(session: Session, entries: Sequence[AuditEntry]) -> TreeHead:
     frontier = [bytes.fromhex(each) for each in before.frontier] if before else []
     nodes_added: list[dict[str, Any]] = []
     for entry in entries:
-        leaf = tree.leaf_hash(entry.body.encode())
+        leaf = merkle.leaf_hash(entry.body.encode())
         nodes_added += [
             {"level": level, "index": index, "hash": found.hex()}
-            for level, index, found in tree.append(frontier, size, leaf)
+            for level, index, found in merkle.append(frontier, size, leaf)
         ]
         entry.log_index, entry.leaf_hash = size, leaf.hex()
         size += 1
@@ -202,7 +202,7 @@ def _place(session: Session, entries: Sequence[AuditEntry]) -> TreeHead:
     crash_point("log-before-head")
     head = TreeHead(
         size=size,
-        root=tree.root(frontier).hex(),
+        root=merkle.root(frontier).hex(),
         frontier=[each.hex() for each in frontier],
         note=UNSIGNED,
         created_at=recorded_at(session),
@@ -277,7 +277,7 @@ def newest_key(session: Session) -> Verifier | None:
     return Succession.parse(*max(found)).key if found else None
 
 
-def nodes(session: Session) -> tree.Node:
+def nodes(session: Session) -> merkle.Node:
     """Return a function that reads the log's stored nodes. A proof reads a few dozen rows, however long the log is."""
 
     def node(level: int, index: int) -> bytes:
@@ -301,9 +301,9 @@ def proofs(session: Session, size: int, indexes: Iterable[int]) -> dict[int, lis
 
     places = set(indexes)
     for each in places:
-        tree.inclusion_proof(note, size, each)
+        merkle.inclusion_proof(note, size, each)
     known = _nodes_at(session, sorted(wanted))
-    return {each: tree.inclusion_proof(lambda level, index: known[level, index], size, each) for each in places}
+    return {each: merkle.inclusion_proof(lambda level, index: known[level, index], size, each) for each in places}
 
 
 def _nodes_at(session: Session, places: list[tuple[int, int]]) -> dict[tuple[int, int], bytes]:

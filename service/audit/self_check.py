@@ -10,16 +10,16 @@ from threading import Event
 
 from sqlalchemy import select
 
-from expunge.service.audit import merkle as tree
+from expunge.service.audit import merkle
 from expunge.service.audit.key_rotation import keys_of
 from expunge.service.audit.log import newest_head
 from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
-from expunge.service.audit.verify import open_head
+from expunge.service.audit.verification import open_head
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.logging import describe
 from expunge.service.infra.tables import AuditEntry, LogCheck
 
-EVERY_SECONDS = 3600
+CHECK_SECONDS = 3600
 _LOOK_SECONDS = 10.0
 _STEP = 20_000
 """entries that are held in memory at once"""
@@ -41,7 +41,7 @@ def keep_checking(database: Database, signer: Callable[[], Signer], stop: Event)
 
 def check_log(database: Database, verifier: Verifier) -> None:
     """Check the log, and store what was found."""
-    found = look(database, verifier)
+    found = compare_log(database, verifier)
     with database.write() as session:
         row = session.get(LogCheck, 1) or LogCheck(id=1, size=0)
         row.checked_at, row.fault = now(session), found.fault
@@ -50,7 +50,7 @@ def check_log(database: Database, verifier: Verifier) -> None:
         session.add(row)
 
 
-def look(database: Database, verifier: Verifier) -> LogCheck:
+def compare_log(database: Database, verifier: Verifier) -> LogCheck:
     """Compare every entry with the newest signed head; return what was found, and store nothing.
 
     The log must also continue the head that the last successful check found.
@@ -73,7 +73,7 @@ def _is_due(database: Database, begun: bool) -> bool:
         if last is None or (last.note is None and last.fault is None):
             return head is not None
         doubled = last.fault is None and head is not None and head.size >= 2 * last.size
-        return not begun or doubled or now(session) - last.checked_at >= EVERY_SECONDS * 1_000_000
+        return not begun or doubled or now(session) - last.checked_at >= CHECK_SECONDS * 1_000_000
 
 
 def _verified(database: Database, verifier: Verifier) -> tuple[int, str | None]:
@@ -121,7 +121,7 @@ def _compare(database: Database, size: int, roots: dict[int, bytes]) -> None:
         for index, body in found:
             if index != place:
                 raise NotAuthentic(f"Entry {place} is missing.")
-            tree.append(frontier, place, tree.leaf_hash(body.encode()))
+            merkle.append(frontier, place, merkle.leaf_hash(body.encode()))
             place += 1
-            if place in roots and tree.root(frontier) != roots[place]:
+            if place in roots and merkle.root(frontier) != roots[place]:
                 raise NotAuthentic(f"One of the first {place} entries was edited, removed or moved.")

@@ -98,23 +98,23 @@ class Witness:
 
     def drafted(self, model_id: str, number: int) -> str | None:
         """Return the id of the version that was drafted under this number; None: the number is free."""
-        found = _read(self.updates, place(model_id, number) + DRAFT)
+        found = _read(self.updates, version_file(model_id, number) + DRAFT)
         return None if found is None else found.partition("\n")[0]
 
     def has_draft(self, model_id: str, number: int) -> bool:
-        return self.updates.holds(place(model_id, number) + DRAFT)
+        return self.updates.holds(version_file(model_id, number) + DRAFT)
 
     def released(self, model_id: str, number: int) -> str | None:
         """Return the id of the version whose commit under this number is known."""
-        return _read(self.updates, place(model_id, number) + RELEASE)
+        return _read(self.updates, version_file(model_id, number) + RELEASE)
 
     def is_set_aside(self, model_id: str, number: int) -> bool:
         """Return whether a restore has decided that no database will know the version of this number."""
-        return self.updates.holds(place(model_id, number) + SET_ASIDE)
+        return self.updates.holds(version_file(model_id, number) + SET_ASIDE)
 
     def release(self, model_id: str, number: int, version_id: str) -> None:
         """Write that the version was committed. Raises Contradicted."""
-        _write(self.updates, place(model_id, number) + RELEASE, version_id)
+        _write(self.updates, version_file(model_id, number) + RELEASE, version_id)
 
     def confirm(self, model_id: str, number: int, version_id: str) -> None:
         """Release a version that the database has, where its worker died after the commit.
@@ -128,7 +128,7 @@ class Witness:
                 self.release(model_id, number, version_id)
         if found != version_id:
             raise Contradicted(
-                f"{self.updates}/{place(model_id, number)} is of {found}, in the database of {version_id}"
+                f"{self.updates}/{version_file(model_id, number)} is of {found}, in the database of {version_id}"
             )
 
     def _of_before(self, version_id: str) -> bool:
@@ -137,10 +137,10 @@ class Witness:
 
     def set_aside(self, model_id: str, number: int, version_id: str) -> None:
         """Write that no database will know the version. Raises Contradicted."""
-        _write(self.updates, place(model_id, number) + SET_ASIDE, version_id)
+        _write(self.updates, version_file(model_id, number) + SET_ASIDE, version_id)
 
 
-def place(model_id: str, number: int) -> str:
+def version_file(model_id: str, number: int) -> str:
     """Return the name of a version's files, without their ending."""
     return f"{model_id}.{number}"
 

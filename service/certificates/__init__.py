@@ -1,0 +1,19 @@
+"""What was done to a request, signed, and the same in words."""
+
+from __future__ import annotations
+
+from expunge.service.certificates.envelope import verify
+from expunge.service.certificates.issue import issue_due
+from expunge.service.certificates.letters import Facts, ModelOutcome, day, letter
+from expunge.service.certificates.plain_words import in_words, weakest
+
+__all__ = [
+    "Facts",
+    "ModelOutcome",
+    "day",
+    "in_words",
+    "issue_due",
+    "letter",
+    "verify",
+    "weakest",
+]

@@ -12,9 +12,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from expunge.service.audit import merkle as tree
-from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier, decoded
-from expunge.service.audit.verify import ExportedEntry
+from expunge.service.audit import ExportedEntry, NotAuthentic, Signer, Verifier, decoded, verify_inclusion
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -81,7 +79,7 @@ def _verify_audit(audit: dict[str, Any], request_id: str, verifier: Verifier) ->
     for entry in audit["entries"]:
         shown = ExportedEntry.parse(entry)
         hashes = [decoded(each) for each in entry["hashes"]]
-        if not tree.verify_inclusion(shown.leaf, shown.index, head.size, hashes, head.root):
+        if not verify_inclusion(shown.leaf, shown.index, head.size, hashes, head.root):
             raise NotAuthentic(f"The proof of entry {shown.index} does not lead to the signed head.")
         if shown.body is None:
             continue

@@ -21,8 +21,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from expunge.service.audit.log import canonical, newest_head, proofs, record
-from expunge.service.audit.signed_note import NotAuthentic, Signer
+from expunge.service.audit import NotAuthentic, Signer, canonical, newest_head, proofs, record
 from expunge.service.certificates.envelope import payload_digest, sign, verify
 from expunge.service.certificates.statement import Completion, Release, audit_of, statement
 from expunge.service.infra.db import Database, batches, now
@@ -42,12 +41,8 @@ from expunge.service.infra.tables import (
     TreeHead,
     Version,
 )
-from expunge.service.models.consumers import standing
-from expunge.service.models.publications import PUBLISHING, body_of, require_published
-from expunge.service.requests.intake import opening
-from expunge.service.requests.reasons import Reason, reason_of
-from expunge.service.requests.status import outcomes_of
-from expunge.service.requests.webhooks import WebhookEvent, announce
+from expunge.service.models import PUBLISHING, body_of, require_published, standing
+from expunge.service.requests import Reason, WebhookEvent, announce, opening, outcomes_of, reason_of
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.composition import Allowance
 

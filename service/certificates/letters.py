@@ -12,8 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from expunge.service.certificates.plain_words import guarantee_of, listed, names_samples, odds, rests_on_word, together
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.states import Status, Term
+from expunge.service.requests import Reason, Status, Term
 from unlearning.accounting.certificate import Guarantee
 
 BLANK = "[ ]"

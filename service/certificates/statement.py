@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from expunge.service.audit.log import canonical
-from expunge.service.audit.signed_note import Signer
+from expunge.service.audit import Signer, canonical
 from expunge.service.certificates.envelope import PREDICATE_TYPE, STATEMENT_TYPE
 from expunge.service.certificates.plain_words import meaning
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, Task, TreeHead, Version
 from expunge.service.infra.time import rfc_3339
-from expunge.service.requests.reasons import Reason
+from expunge.service.requests import Reason
 from unlearning.accounting.certificate import Claim, Guarantee, together
 from unlearning.accounting.composition import Allowance, Composition, at_limit, over_models
 

@@ -19,8 +19,7 @@ from kombu.connection import Connection
 from sqlalchemy import func, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from expunge.service.access.api_keys import Scope, check_pepper
-from expunge.service.access.store_identity import check_places, place_name
+from expunge.service.access import Scope, check_pepper, check_places, place_name
 from expunge.service.infra.db import Busy, Database, now
 from expunge.service.infra.files import filesystem_of, folder_at
 from expunge.service.infra.limits import LIMITS, Limits
@@ -30,10 +29,8 @@ from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import SECRETS, Settings, SettingsError, read_secret
 from expunge.service.infra.tables import Certificate, Heartbeat, Model, Task
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND
-from expunge.service.models.recipe_files import is_other_module
-from expunge.service.models.restore_guard import Guard, PutBack
-from expunge.service.models.retrain_plan import candidate_of
-from expunge.service.requests.reasons import Reason, explain
+from expunge.service.models import Guard, PutBack, candidate_of, is_other_module
+from expunge.service.requests import Reason, explain
 
 SKEW_SECONDS = 5
 """leases and deadlines go by the database's clock alone; receipts, log lines and webhooks by each machine's own"""

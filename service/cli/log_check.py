@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from expunge.service.audit.import_export import read_export
-from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
-from expunge.service.audit.verify import verify
+from expunge.service.audit import NotAuthentic, Signer, Verifier, read_export, verify
 from expunge.service.cli.errors import told
 from expunge.service.infra.settings import Settings, SettingsError
-from expunge.service.models.publications import compare_shown, unlogged
+from expunge.service.models import compare_shown, unlogged
 from expunge_client.cli.client import connect, signed_log
 from expunge_client.cli.output import CommandError
 

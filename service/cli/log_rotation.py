@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from expunge.service.access.store_identity import check_places
-from expunge.service.audit.key_rotation import keep_handovers, rotate
-from expunge.service.audit.log import newest_key
-from expunge.service.audit.signed_note import Signer, Verifier
+from expunge.service.access import check_places
+from expunge.service.audit import Signer, Verifier, keep_handovers, newest_key, rotate_signing_key
 from expunge.service.cli.commands.keys import open_database
 from expunge.service.cli.errors import told
 from expunge.service.infra.files import folder_at
@@ -22,7 +20,7 @@ def rotate_key() -> Verifier:
         check_places(database, {"store": store})
         with database.write() as session:
             if newest_key(session) != new.verifier:  # else the database knows already, and the file was not replaced
-                rotate(session, old, new)
+                rotate_signing_key(session, old, new)
         with database.read() as session:
             keep_handovers(session, store)
     adopt_secret(settings.signing_key_file)

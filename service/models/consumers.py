@@ -7,18 +7,16 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
-from expunge.service.audit.log import record, recorded_at
+from expunge.service.audit import record, recorded_at
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import Consumer, Model, Task, Version
 from expunge.service.infra.time import SECOND
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.states import RequestRefused
-from expunge.service.requests.status import settle
+from expunge.service.requests import Reason, RequestRefused, settle
 
 SILENT_SECONDS = 300
 
 
-def report(session: Session, model: Model, name: str, version: Version, actor_id: str) -> Consumer:
+def report_consumer(session: Session, model: Model, name: str, version: Version, actor_id: str) -> Consumer:
     """Note that a consumer serves ``version`` now. Its name belongs to the actor that reported it first.
 
     Raises RequestRefused (409) where that was another actor.
@@ -86,7 +84,7 @@ def moved_on(session: Session) -> list[str]:
     return list(session.scalars(query))
 
 
-def complete(session: Session) -> list[str]:
+def complete_waiting(session: Session) -> list[str]:
     """Complete those tasks; returns the requests that this changed."""
     at = recorded_at(session)
     tasks = [session.get_one(Task, task_id) for task_id in moved_on(session)]
@@ -96,7 +94,7 @@ def complete(session: Session) -> list[str]:
     return settle(session, [task.request_id for task in tasks])
 
 
-def leave(session: Session, model: Model, consumer: Consumer) -> None:
+def remove_consumer(session: Session, model: Model, consumer: Consumer) -> None:
     """Remove a consumer that no longer serves the model. Nothing waits for it from now on."""
     record(session, model.tenant_id, "consumer.removed", model_id=model.id, consumer=consumer.name)
     session.delete(consumer)

@@ -23,7 +23,7 @@ from expunge.service.infra.time import BUCKETS, SECOND
 LATENCY_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 86_400, 604_800, 2_592_000)
 """upper edges in seconds"""
 BEYOND = "+Inf"
-LATENCY, INTAKE, PHASE, SAMPLES, PUBLISHED, ENTRIES = "latency", "intake", "phase", "samples", "published", "entries"
+LATENCY, INTAKE, PHASE, SAMPLES, VERSIONS, ENTRIES = "latency", "intake", "phase", "samples", "published", "entries"
 TALLIED_TO = "tallied to"
 """the tally that holds how many audit entries are counted: the log's first ones"""
 VERSIONS_AT_ONCE = 100
@@ -101,7 +101,7 @@ def _of_versions(session: Session, versions: Sequence[str]) -> Counter[Key]:
     grouped = select(Version.model_id, Version.method, func.sum(Version.samples), func.count()).where(theirs)
     for model_id, method, samples, count in session.execute(grouped.group_by(Version.model_id, Version.method)):
         found[Key(SAMPLES, model_id, method)] += int(samples)
-        found[Key(PUBLISHED, model_id, method)] += count
+        found[Key(VERSIONS, model_id, method)] += count
     bound = _bound(PhaseSeconds.seconds, BUCKETS)
     labels = (PhaseSeconds.model_id, PhaseSeconds.method, PhaseSeconds.phase, bound)
     phases = select(*labels, func.count()).where(PhaseSeconds.version_id.in_(versions)).group_by(*labels)

@@ -15,7 +15,7 @@ from expunge.service.infra.db import now
 from expunge.service.infra.tables import Generation, Model, PhaseSeconds, Task, Version
 from expunge.service.infra.time import SECOND
 from expunge.service.models.retrain_plan import candidate_of, measured_seconds
-from expunge.service.requests.reasons import Reason
+from expunge.service.requests import Reason
 
 RECENT = 5
 """the last updates of a model, whose median counts"""

@@ -20,7 +20,7 @@ from expunge.service.infra.db import Database
 from expunge.service.infra.files import Folder
 from expunge.service.infra.tables import Generation
 
-FOLDER = "figures"
+FIGURES = "figures"
 """in the store, next to the checkpoints"""
 DATA_FREE = frozenset(
     {
@@ -49,20 +49,20 @@ class Figures:
     """The folder of measured figures, one JSON file for each generation. It is in the folder of the store."""
 
     def __init__(self, store: Folder) -> None:
-        self._folder = store.inside(FOLDER)
+        self._folder = store.inside(FIGURES)
 
     def keep(self, generation_id: int, report: Mapping[str, Any]) -> dict[str, Any]:
         """Write the report's figures durably, with those kept before; return what the row may hold of the report."""
-        measured = {name: value for name, value in report.items() if name not in DATA_FREE | {FOLDER}}
+        measured = {name: value for name, value in report.items() if name not in DATA_FREE | {FIGURES}}
         measured = self._read(generation_id) | measured
         self._folder.write(_name(generation_id), [json.dumps(measured).encode()])
-        return {name: value for name, value in report.items() if name in DATA_FREE} | {FOLDER: True}
+        return {name: value for name, value in report.items() if name in DATA_FREE} | {FIGURES: True}
 
     def shown(self, generation: Generation) -> dict[str, Any] | None:
         """Return the generation's report, with its figures until the first deletion. None: there is no report yet."""
-        if generation.report is None or generation.report.get(FOLDER) is not True:
+        if generation.report is None or generation.report.get(FIGURES) is not True:
             return generation.report
-        told = {name: value for name, value in generation.report.items() if name != FOLDER}
+        told = {name: value for name, value in generation.report.items() if name != FIGURES}
         return told | self._read(generation.id)
 
     def delete(self, generation_id: int) -> None:
@@ -103,9 +103,9 @@ def _name(generation_id: int) -> str:
 def withdraw(session: Session, *generations: ColumnElement[bool]) -> None:
     """Show no figure of these generations from this transaction on; the files are deleted once it is committed."""
     for generation in session.scalars(select(Generation).where(*generations)):
-        if (generation.report or {}).get(FOLDER) is True:
-            generation.report = (generation.report or {}) | {FOLDER: DELETED}
+        if (generation.report or {}).get(FIGURES) is True:
+            generation.report = (generation.report or {}) | {FIGURES: DELETED}
 
 
 def _needed(status: str, report: Mapping[str, Any] | None) -> bool:
-    return status in ("preparing", "candidate") or (status == "live" and (report or {}).get(FOLDER) is True)
+    return status in ("preparing", "candidate") or (status == "live" and (report or {}).get(FIGURES) is True)

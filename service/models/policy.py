@@ -9,15 +9,13 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import record
+from expunge.service.audit import record
 from expunge.service.infra.db import now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Model, Task
-from expunge.service.models.retire import SERVED
+from expunge.service.models.retirement import SERVED
 from expunge.service.models.retrain_plan import plan_retrain, schedule_retrain
-from expunge.service.requests.legal_holds import queue_again
-from expunge.service.requests.reasons import FALL_BACK, RETIRE, Reason, actions, reason_of
-from expunge.service.requests.states import RequestRefused
+from expunge.service.requests import FALL_BACK, RETIRE, Reason, RequestRefused, actions, queue_again, reason_of
 from unlearning.accounting.policy import GONE, Fallback, Policy, PolicyError
 
 CHANGEABLE = (

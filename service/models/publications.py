@@ -15,9 +15,7 @@ import rfc8785
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit import merkle as tree
-from expunge.service.audit.log import canonical
-from expunge.service.audit.signed_note import NotAuthentic
+from expunge.service.audit import NotAuthentic, canonical, leaf_hash
 from expunge.service.infra.tables import AuditEntry, BudgetEntry, Version
 
 PUBLISHED, RESTORED = "version.published", "version.restored"
@@ -109,7 +107,7 @@ def _said(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[int, int], dict[st
 
 def body_of(entry: AuditEntry) -> dict[str, Any]:
     """Return what the entry says. Raises NotAuthentic where its text does not have the hash that is in the log."""
-    if tree.leaf_hash(entry.body.encode()).hex() != entry.leaf_hash:
+    if leaf_hash(entry.body.encode()).hex() != entry.leaf_hash:
         raise NotAuthentic(f"The text of audit entry {entry.log_index} does not have the hash that is in the log.")
     body: dict[str, Any] = json.loads(entry.body)
     return body

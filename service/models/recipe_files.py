@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from expunge.service.requests.states import RequestRefused
+from expunge.service.requests import RequestRefused
 
 
 def locate(root: Path, name: str) -> Path | None:

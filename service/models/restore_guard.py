@@ -18,8 +18,18 @@ from typing import Any, Literal, TypeVar
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import newest_head, record, recorded_at
-from expunge.service.audit.witness import RELEASE, SET_ASIDE, Contradicted, Epoch, Witness, WitnessedHead, epoch_of
+from expunge.service.audit import (
+    RELEASE,
+    SET_ASIDE,
+    Contradicted,
+    Epoch,
+    Witness,
+    WitnessedHead,
+    epoch_of,
+    newest_head,
+    record,
+    recorded_at,
+)
 from expunge.service.infra.db import Busy, Database, batches
 from expunge.service.infra.files import Folder
 from expunge.service.infra.tables import Model, Restoration, TreeHead, Version

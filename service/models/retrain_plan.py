@@ -12,13 +12,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import record
+from expunge.service.audit import record
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import Generation, Model, Task, Version, WorkUnit
 from expunge.service.infra.time import SECOND
 from expunge.service.models.generations import open_generation
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.states import RequestRefused
+from expunge.service.requests import Reason, RequestRefused
 from unlearning.accounting.budget import Budget
 from unlearning.accounting.policy import Fallback, Policy
 

@@ -30,7 +30,7 @@ def any_swept(session: Session, digests: Collection[str], written_after: int) ->
     return session.scalar(select(SweptFile.digest).where(SweptFile.digest.in_(digests), gone).limit(1)) is not None
 
 
-def note(session: Session, digests: Iterable[str], apart_from: str | None = None) -> list[str]:
+def note_swept(session: Session, digests: Iterable[str], apart_from: str | None = None) -> list[str]:
     """Note the files that no version needs, and return them: they may be deleted once this is committed.
 
     ``apart_from``: the id of a version that does not need its checkpoint any more.
@@ -55,14 +55,14 @@ def note_deleted(session: Session, digests: Iterable[str]) -> None:
         session.execute(update(SweptFile).where(SweptFile.digest.in_(batch)).values(deleted_at=at))
 
 
-def sweep(database: Database, store: Store, keep: Collection[str], older_than: float) -> int:
+def sweep_store(database: Database, store: Store, keep: Collection[str], older_than: float) -> int:
     """Delete the store's files that are not in ``keep`` and older than ``older_than`` seconds; return how many.
 
     Raises Busy, OSError.
     """
     found = store.orphans(keep, older_than)
     with database.write() as session:
-        named = note(session, [name for name in found if DIGEST.fullmatch(name)])
+        named = note_swept(session, [name for name in found if DIGEST.fullmatch(name)])
     gone = [*named, *(name for name in found if not DIGEST.fullmatch(name))]
     store.folder.delete(gone)
     with database.write() as session:

@@ -25,7 +25,7 @@ from expunge.service.infra.tables import (
 from expunge.service.queue.jobs import Preparation
 from expunge.service.queue.leases import fence
 from expunge.service.queue.selection import undecided
-from expunge.service.requests.suppression import concerns, registration_of
+from expunge.service.requests import concerns, registration_of
 
 
 class Suppressing(NamedTuple):

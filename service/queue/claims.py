@@ -18,12 +18,18 @@ from typing import Any
 from sqlalchemy import case, func, select, update
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import NAMED_IN_ONE_ENTRY, record, recorded_at
+from expunge.service.audit import NAMED_IN_ONE_ENTRY, record, recorded_at
 from expunge.service.infra.db import Database, batches, now
 from expunge.service.infra.tables import DeletionRequest, Generation, Lease, Model, Task, Version
 from expunge.service.infra.time import SECOND
-from expunge.service.models.restore_guard import unconfirmed
-from expunge.service.models.retrain_plan import budget_of, candidate_of, measured_seconds, plan_retrain, retrain_lease
+from expunge.service.models import (
+    budget_of,
+    candidate_of,
+    measured_seconds,
+    plan_retrain,
+    retrain_lease,
+    unconfirmed,
+)
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Preparation, Work
 from expunge.service.queue.leases import (
     TakenLease,
@@ -38,8 +44,16 @@ from expunge.service.queue.leases import (
 )
 from expunge.service.queue.results import refuse
 from expunge.service.queue.work_units import models_with_free_pieces
-from expunge.service.requests.reasons import AT_ONCE, NOT_FOR_AN_UPDATE, Cause, Reason, stored
-from expunge.service.requests.status import SETTLED_AT_ONCE, change_tasks, settle
+from expunge.service.requests import (
+    AT_ONCE,
+    NOT_FOR_AN_UPDATE,
+    SETTLED_AT_ONCE,
+    Cause,
+    Reason,
+    change_tasks,
+    settle,
+    stored,
+)
 from unlearning.accounting.policy import Clock, Policy, Queue, next_action
 
 HALVE_AFTER = 2

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from sqlalchemy.orm import Session
 
-from expunge.service.models.restore_guard import Guard
+from expunge.service.models import Guard
 from expunge.service.queue.jobs import Job
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import Lease, Model
 from expunge.service.infra.time import SECOND
-from expunge.service.models.retrain_plan import retrain_lease
+from expunge.service.models import retrain_lease
 
 
 @dataclass(frozen=True)

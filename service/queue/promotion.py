@@ -14,12 +14,12 @@ from typing import Any
 from sqlalchemy import case, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit import log as ledger
+from expunge.service import requests
+from expunge.service.audit import record
 from expunge.service.infra.db import Database, batches, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Generation, Membership, Model, Removal, Task, Version
-from expunge.service.models.retrain_plan import schedule_retrain
-from expunge.service.models.vectors import drop_all_vectors
+from expunge.service.models import drop_all_vectors, schedule_retrain
 from expunge.service.queue.jobs import ClaimedTask, Preparation
 from expunge.service.queue.journal import UpdateJournal
 from expunge.service.queue.leases import Stale, drawn, give_back, give_back_beside
@@ -43,8 +43,7 @@ from expunge.service.queue.selection import (
     target_of,
     why_empty,
 )
-from expunge.service.requests import suppression as suppressions
-from expunge.service.requests.reasons import Reason
+from expunge.service.requests import Reason
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ def _end_replaced(session: Session, model: Model, job: Preparation, replaced: Ve
     give_back(model)
     give_back_beside(session, model.id)
     facts: dict[str, Any] = {"model_id": model.id, "generation": job.generation_id, "replaces": old.id}
-    ledger.record(session, job.tenant_id, "generation.switched", **facts)
+    record(session, job.tenant_id, "generation.switched", **facts)
 
 
 def _first_results(
@@ -208,7 +207,7 @@ def _switch_results(
 def _leaving(
     session: Session, job: Preparation, old_id: int, found: Outstanding, target: Target
 ) -> dict[str, frozenset[int]]:
-    old = suppressions.positions(session, job.tenant_id, job.model_name, old_id)
+    old = requests.positions(session, job.tenant_id, job.model_name, old_id)
     protected = held_positions(session, job.tenant_id, old_id)
     gone = frozenset(target.positions)
     return {

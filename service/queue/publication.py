@@ -14,24 +14,20 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit import log as ledger
-from expunge.service.audit.witness import Contradicted
+from expunge.service import requests
+from expunge.service.audit import Contradicted, charge, record, recorded_at
 from expunge.service.infra.db import Database, batches, log_after_commit, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import StoredFile
 from expunge.service.infra.tables import Erasure, Generation, Membership, Model, PhaseSeconds, Removal, Version
 from expunge.service.infra.time import HOUR_SECONDS, SECOND, bucket
-from expunge.service.models.figures import withdraw
-from expunge.service.models.publications import PUBLISHED, facts_of
-from expunge.service.models.swept_files import any_swept
-from expunge.service.models.vectors import Row, drop_vectors, rewrite_vectors
+from expunge.service.models import PUBLISHED, Row, any_swept, drop_vectors, facts_of, rewrite_vectors, withdraw
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job
 from expunge.service.queue.journal import UpdateJournal
 from expunge.service.queue.leases import Stale, fence
 from expunge.service.queue.results import Published, Result, finish, note_exhaustion, queue_newcomers, release_claim
 from expunge.service.queue.selection import ForgottenCount, Target, protected_positions
-from expunge.service.requests import suppression as suppressions
-from expunge.service.requests.webhooks import WebhookEvent, announce
+from expunge.service.requests import WebhookEvent, announce
 from unlearning.accounting.certificate import Claim
 
 
@@ -128,7 +124,7 @@ def still_there(named: Mapping[str, frozenset[int]], missing: frozenset[int]) ->
 def _require_gone(session: Session, job: Deletions, results: Mapping[ClaimedTask, Result]) -> None:
     """Check that the version lacks every sample of the requests that end with it. Raises RuntimeError."""
     ending = [task.request_id for task, result in results.items() if isinstance(result, Published)]
-    left = suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id, ending)
+    left = requests.positions(session, job.tenant_id, job.model_name, job.generation_id, ending)
     if left:
         named = {request: frozenset(positions) for request, positions in left.items()}
         raise RuntimeError(still_there(named, frozenset().union(*named.values())))
@@ -160,10 +156,10 @@ def make_version(
     ``gone``: the keyed digests of the samples that leave the served model with this version.
     """
     model = session.get_one(Model, job.model_id)
-    at = ledger.recorded_at(session)
+    at = recorded_at(session)
     number = _free_number(session, journal, model, draft.version_id)
     if draft.budget_cost:
-        ledger.charge(session, job.generation_id, draft.version_id, draft.budget_cost)
+        charge(session, job.generation_id, draft.version_id, draft.budget_cost)
     session.flush()
     crash_point("publish-after-charge")
     version = _version(job, draft, number, parent, at)
@@ -181,7 +177,7 @@ def make_version(
         measured &= Generation.id != job.generation_id
     withdraw(session, measured)
     rewrite_vectors(session, draft.vectors)
-    ledger.record(
+    record(
         session,
         job.tenant_id,
         PUBLISHED,
@@ -211,7 +207,7 @@ def _free_number(session: Session, journal: UpdateJournal, model: Model, version
         if found is not None:
             most = lost.spent if found.budget is None else min(lost.spent, found.budget)
             if most > found.spent:
-                ledger.charge(session, lost.generation_id, None, most - found.spent)
+                charge(session, lost.generation_id, None, most - found.spent)
         number += 1
     return number
 

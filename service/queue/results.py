@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from expunge.service.audit import log as ledger
+from expunge.service import models
+from expunge.service.audit import NAMED_IN_ONE_ENTRY, canonical, charge, record, recorded_at
 from expunge.service.infra.db import Database, batches, now
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import DeletionRequest, Generation, Model, SuppressionEntry, Task
 from expunge.service.infra.time import SECOND
-from expunge.service.models import consumers
-from expunge.service.models.retrain_plan import (
+from expunge.service.models import (
     budget_of,
     candidate_of,
     is_dry_run,
@@ -31,10 +31,17 @@ from expunge.service.models.retrain_plan import (
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job
 from expunge.service.queue.journal import UpdateJournal
 from expunge.service.queue.leases import fence, give_back, give_back_beside
-from expunge.service.requests import suppression as suppressions
-from expunge.service.requests.reasons import NOT_FOR_AN_UPDATE, Reason, stored
-from expunge.service.requests.status import SETTLED_AT_ONCE, change_tasks, end_open_tasks, settle
-from expunge.service.requests.webhooks import announce_exhaustion
+from expunge.service.requests import (
+    NOT_FOR_AN_UPDATE,
+    SETTLED_AT_ONCE,
+    Reason,
+    announce_exhaustion,
+    change_tasks,
+    end_open_tasks,
+    positions,
+    settle,
+    stored,
+)
 from unlearning.accounting.policy import CompleteWhen, Policy
 
 OPEN = ("queued", "running", "blocked")
@@ -107,7 +114,7 @@ def points_of(policy: Policy) -> dict[str, Any]:
 def charge_withheld(session: Session, journal: UpdateJournal, job: Job, budget_cost: int) -> None:
     """Charge an update that was computed and will never be published. Raises Overspent."""
     if budget_cost:
-        ledger.charge(session, job.generation_id, None, budget_cost)
+        charge(session, job.generation_id, None, budget_cost)
         journal.write_withheld(session, job, budget_cost)
 
 
@@ -121,7 +128,7 @@ def requeue(database: Database, job: Job, why: Mapping[str, Any], pause_seconds:
         model = fence(session, job.lease)
         later = now(session) + int(pause_seconds * SECOND)
         facts: dict[str, Any] = {"model_id": model.id, "token": str(job.lease.token), **why}
-        ledger.record(session, job.tenant_id, "attempt.failed", **facts)
+        record(session, job.tenant_id, "attempt.failed", **facts)
         generation = session.get_one(Generation, job.generation_id)
         generation.attempts = min(generation.attempts, most)
         if job.lease.name is not None:
@@ -144,15 +151,15 @@ def finish(
 
     Completed tasks point to ``version_id`` and to the ``method`` that made it.
     """
-    at = ledger.recorded_at(session)
-    behind = consumers.behind(session, version_id) if job.policy.complete_when is CompleteWhen.SERVED else False
+    at = recorded_at(session)
+    behind = models.behind(session, version_id) if job.policy.complete_when is CompleteWhen.SERVED else False
     alike: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for task, result in results.items():
         columns = _columns(result, behind)
         if isinstance(result, Published):
             done_at = at if columns["status"] == "completed" else None
             columns |= {"version_id": version_id, "method": method, "completed_at": done_at}
-        alike.setdefault(ledger.canonical(columns), (columns, []))[1].append(task.id)
+        alike.setdefault(canonical(columns), (columns, []))[1].append(task.id)
     if alike:
         session.flush()
         for values, ids in alike.values():
@@ -191,8 +198,8 @@ def _record(session: Session, job: Job, results: Mapping[ClaimedTask, Result]) -
     for each in blocked.values():
         facts |= each.facts
     named = sorted(blocked or {task.request_id for task in results})
-    for part in batches(named, ledger.NAMED_IN_ONE_ENTRY):
-        ledger.record(session, job.tenant_id, kind, model_id=job.model_id, requests=part, reasons=reasons, **facts)
+    for part in batches(named, NAMED_IN_ONE_ENTRY):
+        record(session, job.tenant_id, kind, model_id=job.model_id, requests=part, reasons=reasons, **facts)
 
 
 def refuse(
@@ -222,13 +229,13 @@ def refuse(
     if model.generation_id == generation.id:
         model.status, model.reason = "refused", f"{what} {hint}"
         give_back(model)
-        ledger.record(session, model.tenant_id, "preparation.refused", **named, what=plain)
+        record(session, model.tenant_id, "preparation.refused", **named, what=plain)
         end_open_tasks(session, model.id, Reason.NOT_PUBLISHED)
         return
     model.reason = f"The retrain was refused. {what} {hint}"
     schedule_retrain(session, model)
     give_back_beside(session, model.id)
-    ledger.record(session, model.tenant_id, "retrain.refused", **named, reason=reason)
+    record(session, model.tenant_id, "retrain.refused", **named, reason=reason)
     tasks = session.scalars(select(Task).where(*waiting_for_retrain(model))).all()
     why = stored(reason, {"detail": plain} if facts is None else facts)
     for task in tasks:
@@ -243,7 +250,7 @@ def end_dry_run(session: Session, model: Model, generation: Generation, found: M
     generation.report = (generation.report or {}) | dict(found)
     give_back_beside(session, model.id)
     facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id}
-    ledger.record(session, model.tenant_id, "retrain.dry_run_ended", **facts, refused="refused" in found)
+    record(session, model.tenant_id, "retrain.dry_run_ended", **facts, refused="refused" in found)
 
 
 def queue_newcomers(session: Session, job: Job, model: Model, since: int = 0) -> None:
@@ -262,13 +269,13 @@ def queue_newcomers(session: Session, job: Job, model: Model, since: int = 0) ->
         queue_tasks(
             session,
             model,
-            suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id, recent),
+            positions(session, job.tenant_id, job.model_name, job.generation_id, recent),
         )
 
 
 def queue_tasks(session: Session, model: Model, request_ids: Collection[str]) -> None:
     """Add a task for each of these requests, which have none in the model; their requests are open again."""
-    at = ledger.recorded_at(session)
+    at = recorded_at(session)
     session.add_all(
         Task(
             id=new_id(),
@@ -296,7 +303,7 @@ def note_exhaustion(session: Session, model: Model) -> None:
         return
     model.status = "exhausted"
     session.flush()
-    ledger.record(session, model.tenant_id, "budget.exhausted", model_id=model.id, generation=generation.id)
+    record(session, model.tenant_id, "budget.exhausted", model_id=model.id, generation=generation.id)
     announce_exhaustion(session, generation.id)
     plan_retrain(session, model)
 

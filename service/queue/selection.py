@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Select, func, select, union
 from sqlalchemy.orm import Session
 
+from expunge.service import requests
 from expunge.service.infra.db import batches, now
 from expunge.service.infra.tables import (
     Generation,
@@ -23,8 +24,7 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job, Preparation
 from expunge.service.queue.results import Blocked, Published
-from expunge.service.requests import suppression as suppressions
-from expunge.service.requests.reasons import Cause, Reason
+from expunge.service.requests import Cause, Reason, carried_out, matches, why_unknown
 from unlearning.accounting.policy import Granularity
 
 
@@ -98,7 +98,7 @@ def _unlearned(session: Session, generation: Generation) -> int:
 
 def plan(session: Session, job: Deletions, atomic: bool) -> Selection:
     """Read what the tasks name. ``atomic``: a holder has one vector, and all its samples are forgotten or none."""
-    found = suppressions.positions(
+    found = requests.positions(
         session, job.tenant_id, job.model_name, job.generation_id, [task.request_id for task in job.tasks]
     )
     named = {task: frozenset(found[task.request_id]) for task in job.tasks if task.request_id in found}
@@ -144,7 +144,7 @@ class Outstanding:
 def asked(session: Session, job: Job) -> Outstanding:
     """Read every suppression entry that concerns the generation of the job."""
     later = frozenset(session.scalars(select(Task.request_id).where(undecided(job.model_id, now(session)))))
-    found = suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id)
+    found = requests.positions(session, job.tenant_id, job.model_name, job.generation_id)
     named = {request: frozenset(positions) for request, positions in found.items()}
     protected = protected_positions(session, job)
     torn: frozenset[str] = frozenset()
@@ -209,8 +209,8 @@ def protected_positions(session: Session, job: Job) -> frozenset[int]:
     protected = held_positions(session, job.tenant_id, job.generation_id)
     if not protected or not begins_model(job):
         return protected
-    effective = suppressions.effective(session, job.tenant_id)
-    named = suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id, effective)
+    effective = requests.effective(session, job.tenant_id)
+    named = requests.positions(session, job.tenant_id, job.model_name, job.generation_id, effective)
     return protected.difference(*named.values())
 
 
@@ -235,13 +235,13 @@ def why_empty(session: Session, job: Job, task: ClaimedTask) -> Published:
     earlier = [
         each.request
         for subject, those in named
-        for each in suppressions.carried_out(session, job.tenant_id, subject, those)
+        for each in carried_out(session, job.tenant_id, subject, those)
         if each.model == job.model_name
     ]
-    if earlier or any(suppressions.matches(session, job.generation_id, *each) for each in named):
+    if earlier or any(matches(session, job.generation_id, *each) for each in named):
         return Published(0, Reason.ALREADY_DELETED, {"earlier": earlier[0]} if earlier else {})
     subjects = [subject for subject, _ in entries if subject is not None]
-    reason, facts = suppressions.why_unknown(session, job.tenant_id, subjects, [job.generation_id])
+    reason, facts = why_unknown(session, job.tenant_id, subjects, [job.generation_id])
     return Published(0, reason, {"cause": Cause.THIS_MODEL} if reason is Reason.NO_MATCH else facts)
 
 

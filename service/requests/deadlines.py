@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import record, recorded_at
+from expunge.service.audit import record, recorded_at
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.tables import DeletionRequest
 from expunge.service.infra.time import DAY_SECONDS, SECOND, instant, moment

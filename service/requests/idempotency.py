@@ -11,14 +11,14 @@ from typing import Any
 from sqlalchemy import insert, text
 from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import Caller
-from expunge.service.audit.log import recorded_at
+from expunge.service.access import Caller
+from expunge.service.audit import recorded_at
 from expunge.service.infra.tables import IdempotencyKey
 from expunge.service.infra.time import SECOND
 from expunge.service.requests.states import RequestRefused
 
-PATTERN = r'^("[\x20-\x21\x23-\x5b\x5d-\x7e]{1,255}"|[\x21\x23-\x5b\x5d-\x7e]{1,255})$'
-_KEY = re.compile(PATTERN.replace("$", r"\Z"))
+IDEMPOTENCY_KEY = r'^("[\x20-\x21\x23-\x5b\x5d-\x7e]{1,255}"|[\x21\x23-\x5b\x5d-\x7e]{1,255})$'
+_KEY = re.compile(IDEMPOTENCY_KEY.replace("$", r"\Z"))
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def read_key(lines: Sequence[str] | None) -> str:
     return shape[1].removeprefix('"').removesuffix('"')
 
 
-def begin(session: Session, use: Use) -> StoredAnswer | None:
+def begin_call(session: Session, use: Use) -> StoredAnswer | None:
     """Take the key for this transaction, or return the answer it was given before.
 
     Raises RequestRefused: 422, it was used with another body; 409, another call is using it right now.
@@ -76,7 +76,7 @@ def begin(session: Session, use: Use) -> StoredAnswer | None:
     return StoredAnswer(row.status_code, row.headers, row.answer)
 
 
-def finish(session: Session, use: Use, stored: StoredAnswer, lifetime_seconds: float) -> None:
+def finish_call(session: Session, use: Use, stored: StoredAnswer, lifetime_seconds: float) -> None:
     """Store the answer under the key that ``begin`` took, in the same transaction as the work."""
     row = {
         "tenant_id": use.caller.tenant_id,

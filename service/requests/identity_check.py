@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Select, insert, select, update
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import record, recorded_at
+from expunge.service.audit import record, recorded_at
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.tables import DeletionRequest, Model, SuppressionEntry, Task

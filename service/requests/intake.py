@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Select, insert, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import canonical, entry, recorded_at
+from expunge.service.audit import canonical, entry, recorded_at
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import Pepper, digest, new_id, sample_digest, subject_digest
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, Model, SuppressionEntry, Task
@@ -67,7 +67,7 @@ class Windows:
     large_seconds: float = 0
 
 
-AT_ONCE = Windows()
+NO_WINDOWS = Windows()
 
 
 @dataclass(frozen=True)
@@ -134,13 +134,13 @@ class NewRequest:
     found: Reach = NOWHERE
 
 
-def accept(session: Session, pepper: Pepper, tenant_id: str, order: Order, windows: Windows = AT_ONCE) -> Accepted:
+def accept(session: Session, pepper: Pepper, tenant_id: str, order: Order, windows: Windows = NO_WINDOWS) -> Accepted:
     """Accept one order, see ``accept_all``."""
     return accept_all(session, pepper, tenant_id, [order], windows)[0]
 
 
 def accept_all(
-    session: Session, pepper: Pepper, tenant_id: str, orders: Sequence[Order], windows: Windows = AT_ONCE
+    session: Session, pepper: Pepper, tenant_id: str, orders: Sequence[Order], windows: Windows = NO_WINDOWS
 ) -> list[Accepted]:
     """Write everything that the requests need. When the transaction commits, none of them can be lost.
 

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.hold_names import seal
-from expunge.service.audit.log import record
+from expunge.service.audit import record, seal_hold
 from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import Pepper, new_id, sample_digest, subject_digest
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, Hold, Membership, Model, Removal, Task, Version
@@ -26,7 +25,7 @@ from expunge.service.requests.status import locked_tasks, settle
 _SERVED = ("preparing", "live", "exhausted")
 
 
-def place(
+def place_hold(
     session: Session, pepper: Pepper, tenant_id: str, *, subject_id: str | None, sample_id: str | None, reason: str
 ) -> Hold:
     """Place a hold on a subject or a sample. It may precede any request.
@@ -37,11 +36,11 @@ def place(
     hold = _hold(pepper, tenant_id, subject_id, sample_id)
     hold.id, hold.reason, hold.created_at = new_id(), reason, now(session)
     session.add(hold)
-    record(session, tenant_id, "hold.placed", hold=hold.id, sealed=seal(pepper, hold))
+    record(session, tenant_id, "hold.placed", hold=hold.id, sealed=seal_hold(pepper, hold))
     return hold
 
 
-def lift(session: Session, hold: Hold) -> list[str]:
+def lift_hold(session: Session, hold: Hold) -> list[str]:
     """End a hold and retry all tasks that a hold blocks; return the ids of the models that have work. Idempotent.
 
     A worker that claims a task which another hold covers blocks it again.
@@ -49,10 +48,10 @@ def lift(session: Session, hold: Hold) -> list[str]:
     if hold.lifted_at is not None:
         return []
     record(session, hold.tenant_id, "hold.lifted", hold=hold.id)
-    return end(session, hold, now(session))
+    return end_hold(session, hold, now(session))
 
 
-def end(session: Session, hold: Hold, at: int) -> list[str]:
+def end_hold(session: Session, hold: Hold, at: int) -> list[str]:
     """Do what ``lift`` does at this moment (microseconds since 1970), without an audit entry."""
     hold.lifted_at = at
     blocked = (Task.status == "blocked", Task.reason == Reason.LEGAL_HOLD)

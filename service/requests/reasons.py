@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from expunge.service.access.api_keys import Scope
-from expunge.service.access.roles import KeyRole
+from expunge.service.access import KeyRole, Scope
 
 
 class Role(StrEnum):

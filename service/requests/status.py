@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, insert, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
-from expunge.service.audit.log import canonical, entry, recorded_at
+from expunge.service.audit import canonical, entry, recorded_at
 from expunge.service.infra.db import batches, log_after_commit
 from expunge.service.infra.tables import AuditEntry, Certificate, DeletionRequest, Model, Task, Version
 from expunge.service.infra.time import SECOND, rfc_3339

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
-from expunge.service.audit.log import record, recorded_at
+from expunge.service.audit import record, recorded_at
 from expunge.service.infra.db import batches
 from expunge.service.infra.tables import (
     DeletionRequest,
@@ -206,7 +206,7 @@ def stands(session: Session, request: DeletionRequest) -> bool:
     return session.scalar(select(SuppressionEntry.id).where(*mine).limit(1)) is not None
 
 
-def lift(session: Session, request: DeletionRequest, reason: str) -> tuple[int, int]:
+def lift_suppression(session: Session, request: DeletionRequest, reason: str) -> tuple[int, int]:
     """Lift the request's suppression entries that are in force, for generations that begin afterwards. Idempotent.
 
     Nothing that was published is undone. The reason is kept in the table and not in the audit log, because nothing

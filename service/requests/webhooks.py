@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import canonical, record, recorded_at
+from expunge.service.audit import canonical, record, recorded_at
 from expunge.service.infra.pseudonyms import mac, new_id
 from expunge.service.infra.tables import Generation, Model, WebhookDelivery, WebhookEndpoint
 from expunge.service.infra.time import HOUR_SECONDS, rfc_3339
@@ -130,14 +130,16 @@ def add_endpoint(
     return endpoint, "whsec_" + base64.b64encode(_secret(session_key, endpoint)).decode()
 
 
-def disable(session: Session, endpoint: WebhookEndpoint) -> None:
+def disable_endpoint(session: Session, endpoint: WebhookEndpoint) -> None:
     """Send nothing more to an endpoint. Idempotent."""
     if endpoint.disabled_at is None:
         endpoint.disabled_at = recorded_at(session)
         record(session, endpoint.tenant_id, "webhook.disabled", endpoint=endpoint.id)
 
 
-def signature(session_key: bytes, endpoint: WebhookEndpoint, message_id: str, seconds: int, payload: str) -> str:
+def webhook_signature(
+    session_key: bytes, endpoint: WebhookEndpoint, message_id: str, seconds: int, payload: str
+) -> str:
     """Return the ``webhook-signature`` header over id, timestamp (seconds since 1970) and payload.
 
     v1 is HMAC-SHA-256 under the endpoint's secret; v1a is Ed25519 under a key that the receiver cannot sign with.
@@ -148,13 +150,13 @@ def signature(session_key: bytes, endpoint: WebhookEndpoint, message_id: str, se
     return f"v1,{shared} v1a,{ours}"
 
 
-def public_key(session_key: bytes, endpoint: WebhookEndpoint) -> str:
+def webhook_key(session_key: bytes, endpoint: WebhookEndpoint) -> str:
     """Return what verifies the endpoint's v1a signatures: ``whpk_`` and the base64 of 32 bytes."""
     raw = _private_key(session_key, endpoint).public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     return "whpk_" + base64.b64encode(raw).decode()
 
 
-def replay(session: Session, endpoint: WebhookEndpoint, delivery: WebhookDelivery) -> None:
+def replay_webhooks(session: Session, endpoint: WebhookEndpoint, delivery: WebhookDelivery) -> None:
     """Send it again from now on, under the same id and with all attempts; those made before stay counted."""
     delivery.attempts_before = delivery.attempts
     delivery.delivered_at, delivery.next_at = None, recorded_at(session)

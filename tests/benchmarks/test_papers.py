@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.papers import __main__ as command
-from benchmarks.papers import hf, images, page
+from benchmarks.papers import __main__, hf, images, page
 from benchmarks.papers.row import Goal, Paper, Row, Verdict, at_least, at_most, not_run, row_of, within
 
 ROW = Row("table 1", "accuracy, %", "95", (96.0, 95.0, 97.0), "", at_least(95.0), seconds=3.0, nothing=94.0)
@@ -124,11 +123,11 @@ def test_the_page_shows_what_ran_and_lists_what_did_not() -> None:
 
 
 def test_named_papers_replace_their_own_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "RESULTS", tmp_path / "build" / "papers.json")
-    command.keep("hf", {"rows": [1]})
-    command.keep("mini", {"rows": [2]})
-    command.keep("hf", {"rows": [3]})
-    assert command.kept() == {"hf": {"rows": [3]}, "mini": {"rows": [2]}}
+    monkeypatch.setattr(__main__, "RESULTS", tmp_path / "build" / "papers.json")
+    __main__.keep("hf", {"rows": [1]})
+    __main__.keep("mini", {"rows": [2]})
+    __main__.keep("hf", {"rows": [3]})
+    assert __main__.kept() == {"hf": {"rows": [3]}, "mini": {"rows": [2]}}
 
 
 def test_an_interrupted_run_keeps_its_rows_and_is_not_published(
@@ -141,28 +140,28 @@ def test_an_interrupted_run_keeps_its_rows_and_is_not_published(
         yield second
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "RESULTS", tmp_path / "build" / "papers.json")
+    monkeypatch.setattr(__main__, "RESULTS", tmp_path / "build" / "papers.json")
     monkeypatch.setattr(page, "DOCS", tmp_path)
     (tmp_path / "papers.json").write_text(json.dumps({name: {"rows": []} for name in page.NAMES}))
     monkeypatch.setattr(hf, "rows", cut)
     monkeypatch.setattr(images, "folder", lambda: tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        command.main(["hf"])
-    assert command.kept()["hf"]["rows"] == [ROW.as_json(), second.as_json()]
-    assert command.main(["--publish"]) == 0
+        __main__.main(["hf"])
+    assert __main__.kept()["hf"]["rows"] == [ROW.as_json(), second.as_json()]
+    assert __main__.main(["--publish"]) == 0
     assert "hf: interrupted after 2 rows, not published" in capsys.readouterr().out
     assert page.read()["hf"]["rows"] == []
     monkeypatch.setattr(hf, "rows", lambda _: iter([ROW]))
-    assert command.main(["hf", "--publish"]) == 0
+    assert __main__.main(["hf", "--publish"]) == 0
     assert page.read()["hf"]["rows"] == [ROW.as_json()] and "whole" not in page.read()["hf"]
 
 
 def test_without_its_images_the_command_says_what_to_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "RESULTS", tmp_path / "build" / "papers.json")
+    monkeypatch.setattr(__main__, "RESULTS", tmp_path / "build" / "papers.json")
     monkeypatch.setenv("EXPUNGE_MNIST", str(tmp_path))
-    assert command.main(["hf"]) == 2
+    assert __main__.main(["hf"]) == 2
     said = capsys.readouterr().out
     assert "Set EXPUNGE_MNIST to the folder" in said and str(tmp_path) in said
     beside = tmp_path / "shared" / "data" / "mnist10k"
@@ -175,11 +174,11 @@ def test_without_its_images_the_command_says_what_to_set(
 
 
 def test_a_paper_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["nobody"]) == 2
+    assert __main__.main(["nobody"]) == 2
     assert "unknown: nobody" in capsys.readouterr().out
 
 
-PRESENT = command.present()
+PRESENT = __main__.present()
 
 
 @pytest.mark.parametrize("name", [PRESENT[0], *(pytest.param(each, marks=pytest.mark.drill) for each in PRESENT[1:])])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import __main__ as room
+from benchmarks.__main__ import value_of
 from benchmarks.targets import TARGETS, explained, of_row, unanswered, was_not_run
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def test_published_rows_have_the_form_of_the_page_and_reasons_where_they_miss() 
 def test_the_page_is_made_from_the_figures_and_names_what_was_not_measured() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     for row in PUBLISHED:
-        assert f"| {row['name']} | {room.value_of(row)} |" in page
+        assert f"| {row['name']} | {value_of(row)} |" in page
     for target in TARGETS:
         answered = any(re.match(target.rows, row["name"]) for row in PUBLISHED if not was_not_run(row))
         assert answered != (f"- {target.says}: " in page)
@@ -60,7 +60,7 @@ def test_a_row_that_names_a_published_network_counts_that_networks_weights(row: 
 def test_a_row_that_was_not_run_has_no_figure_and_answers_no_target() -> None:
     name = "ResNet-18, 11,172,042 weights: an update's maths"
     row = {"name": name, "value": None, "target": "reported", "unit": "s", "met": None, "sides": {"not_run": "no GPU"}}
-    assert room.value_of(row) == "not run"
+    assert value_of(row) == "not run"
     assert of_row(name) in unanswered([row])
     assert of_row(name) not in unanswered([row | {"value": 0.5, "sides": {"parameters": 11_172_042}}])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 from fastapi.testclient import TestClient
@@ -32,6 +33,59 @@ def test_no_two_public_classes_share_a_name() -> None:
             places[name].append(path)
     assert len(places) > 150
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+SHORT = {"unlearning": "ul"}
+"""what every recipe writes"""
+
+
+def other_names(source: str, ours: Callable[[str], bool]) -> list[str]:
+    """Return the modules of ours that a source imports under a name that is not theirs."""
+    named = [
+        (f"{node.module}.{each.name}" if isinstance(node, ast.ImportFrom) else each.name, each.asname)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for each in node.names
+        if each.asname is not None
+    ]
+    return [
+        f"{module} as {alias}"
+        for module, alias in named
+        if ours(module) and alias != module.rpartition(".")[2] and SHORT.get(module) != alias
+    ]
+
+
+def is_module_of_ours(name: str) -> bool:
+    path = name.replace(".", "/")
+    roots = (ROOT, ROOT / "client", ROOT / "connect", ROOT / "lab")
+    return any((root / path).is_dir() or (root / f"{path}.py").is_file() for root in roots)
+
+
+def test_a_module_bears_its_own_name_wherever_it_is_imported() -> None:
+    folders = (
+        "service",
+        "workers",
+        "unlearning",
+        "migrations",
+        "client",
+        "connect",
+        "lab",
+        "tests",
+        "benchmarks",
+        "examples",
+    )
+    paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert len(paths) > 500
+    found = {str(path.relative_to(ROOT)): other_names(path.read_text(), is_module_of_ours) for path in paths}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_another_name_for_a_module_is_found() -> None:
+    assert other_names("from expunge.service.audit import merkle as tree", is_module_of_ours) == [
+        "expunge.service.audit.merkle as tree"
+    ]
+    allowed = "import unlearning as ul\nimport numpy as np\nfrom expunge.service.audit import record as note"
+    assert other_names(allowed, is_module_of_ours) == []
 
 
 def test_no_module_path_is_in_the_openapi_document(tmp_path: Path) -> None:

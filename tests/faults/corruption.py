@@ -21,13 +21,13 @@ from sqlalchemy import select, update
 
 from expunge.service.access.api_keys import Scope, create_key
 from expunge.service.api.app import create_app
-from expunge.service.audit import verify
+from expunge.service.audit import verification
 from expunge.service.audit.signed_note import NotAuthentic, Signer
 from expunge.service.infra.db import Database
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.tables import StoredVector, Task, TreeHead
 from expunge.workers.scheduler.run import open_scheduler
-from expunge.workers.storage import private_state as state
+from expunge.workers.storage import private_state
 from expunge.workers.storage.checkpoint_format import Malformed
 from expunge.workers.storage.encryption import NONCE_BYTES
 from expunge.workers.storage.key_store import SHARE_BYTES, HolderKey
@@ -118,7 +118,7 @@ def states(scene: Scene) -> Seen:
     storage, cpu = scene.world.storage, torch.device("cpu")
     with _spoiled_file(scene.state, scene.chance):
         return _raises(
-            lambda: state.load(storage.private, storage.sealer, scene.state.name, cpu),
+            lambda: private_state.load(storage.private, storage.sealer, scene.state.name, cpu),
             Damaged,
             Malformed,
         )
@@ -214,14 +214,14 @@ def _vectors_refused(scene: Scene) -> Seen:
     with world.database.read() as session:
         holders = list(session.scalars(select(StoredVector.holder)))
         return _raises(
-            lambda: state.read_vectors(session, world.storage.keys, generation, holders, torch.device("cpu")),
+            lambda: private_state.read_vectors(session, world.storage.keys, generation, holders, torch.device("cpu")),
             Damaged,
         )
 
 
 def _tampering_seen(scene: Scene, lines: list[dict[str, Any]], notes: list[str]) -> Seen:
     verifier = Signer.of(scene.world.settings).verifier
-    return _raises(lambda: verify.verify(lines, notes[-1], verifier, notes[:-1]), NotAuthentic)
+    return _raises(lambda: verification.verify(lines, notes[-1], verifier, notes[:-1]), NotAuthentic)
 
 
 def _raises(act: Callable[[], object], *kinds: type[Exception]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit import verify
+from expunge.service.audit import verification
 from expunge.service.audit.log import newest_head, signed_size
 from expunge.service.audit.signed_note import NotAuthentic, Signer
 from expunge.service.infra.db import Busy, Database
@@ -150,7 +150,7 @@ def knows(recipe: str, subject: str) -> bool:
 def _log(session: Session, settings: Settings, _: Journal) -> Iterator[Broken]:
     head = newest_head(session)
     try:
-        verify.verify(exported(session), head.note if head else "", Signer.of(settings).verifier)
+        verification.verify(exported(session), head.note if head else "", Signer.of(settings).verifier)
     except NotAuthentic as error:
         yield Broken("lost", f"the audit log does not verify: {error}")
 

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from expunge.service.audit.witness import UPDATES
 from expunge.service.infra.files import DIGEST, MARK, Damaged, DiskFolder, Store
 from expunge.service.infra.tables import Version
-from expunge.service.models.figures import FOLDER as FIGURES
+from expunge.service.models.figures import FIGURES
 from expunge.workers.scheduler.run import open_scheduler
 from expunge.workers.storage.key_store import KeyFiles, KeyStore
 from tests.faults.invariants import Broken, broken, counted, left_behind, unfinished, unreadable

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from expunge.service.access.api_keys import revoke_key, rotate_key
 from expunge.service.infra.tables import DeletionRequest, WebhookEndpoint
 from expunge.service.queue import Work
-from expunge.service.requests.webhooks import disable
+from expunge.service.requests.webhooks import disable_endpoint
 from expunge.workers.scheduler.replay import RestoreReport
 from tests.faults.invariants import Broken
 from tests.faults.town import Standing, Town
@@ -81,7 +81,7 @@ class Restores(RuleBasedStateMachine):
             elif what == "revoked":
                 revoke_key(session, doors.keys[2].id)
             else:
-                disable(session, session.get_one(WebhookEndpoint, doors.webhook))
+                disable_endpoint(session, session.get_one(WebhookEndpoint, doors.webhook))
 
     @rule()
     def another_model_is_registered(self) -> None:

@@ -33,8 +33,8 @@ from sqlalchemy import select
 
 from expunge.service.infra.tables import DeletionRequest, Generation, Hold, Model, Task
 from expunge.service.queue import Deletions, Stale, Work, claim
-from expunge.service.requests import legal_holds as holds
-from expunge.service.requests.cancel import cancel
+from expunge.service.requests import legal_holds
+from expunge.service.requests.cancellation import cancel
 from expunge.service.requests.states import RequestRefused
 from expunge.workers.runtime import heartbeat
 from tests.faults.invariants import (
@@ -199,7 +199,7 @@ class Simulation(Restores):
         pepper = self.town.world.storage.pepper
         present = {(name, person) for name in MODELS} - self.town.absent(PEOPLE)
         with self.town.database.write() as session:
-            holds.place(session, pepper, TENANT, subject_id=person, sample_id=None, reason="drill")
+            legal_holds.place_hold(session, pepper, TENANT, subject_id=person, sample_id=None, reason="drill")
             self.protected |= present
 
     @rule()
@@ -207,7 +207,7 @@ class Simulation(Restores):
         self.protected.clear()
         with self.town.database.write() as session:
             for hold in session.scalars(select(Hold).where(Hold.lifted_at.is_(None))).all():
-                self.town.notifier.messages.extend(holds.lift(session, hold))
+                self.town.notifier.messages.extend(legal_holds.lift_hold(session, hold))
 
     @precondition(lambda self: self.accepted)
     @rule(data=st.data())
@@ -216,7 +216,7 @@ class Simulation(Restores):
             row = session.get(DeletionRequest, data.draw(st.sampled_from(self.accepted)))
             if row is not None:
                 with suppress(RequestRefused):  # a retry cannot help: lifting the hold, or a retrain, does
-                    self.town.notifier.messages.extend(holds.retry(session, row))
+                    self.town.notifier.messages.extend(legal_holds.retry(session, row))
 
     def count_fault(self) -> None:
         Simulation.faults += 1

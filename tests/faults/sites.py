@@ -15,8 +15,8 @@ import httpx
 
 from expunge.service.infra.limits import Limits
 from expunge_client.cli.output import CommandError
-from tests.harness import stack as stacks
 from tests.harness.servers import Postgres, Redis, postgres, redis_server
+from tests.harness.stack import Stack, running
 
 HERE = Path(__file__).parent
 KINDS = ("sqlite", "postgres")
@@ -29,7 +29,7 @@ SETTINGS = {"GRACE": "1", "RATE": "1000000"}
 @dataclass
 class Site:
     kind: str
-    stack: stacks.Stack
+    stack: Stack
     postgres: Postgres | None
     redis: Redis | None
 
@@ -73,7 +73,7 @@ def site(kind: str, database: Callable[[str], str] = str, people: int = 1000, **
         servers = None
         if kind == "postgres":
             servers = held.enter_context(postgres()), held.enter_context(redis_server())
-        started = stacks.running(home / "home", recipes, servers, database, LIMITS, **SETTINGS | settings)
+        started = running(home / "home", recipes, servers, database, LIMITS, **SETTINGS | settings)
         stack = held.enter_context(started)
         stack.more_workers(1)
         yield Site(kind, stack, *(servers or (None, None)))

@@ -18,7 +18,7 @@ from expunge.service.access.api_keys import NewKey, Scope, authenticate, create_
 from expunge.service.audit.log import newest_head
 from expunge.service.audit.signed_note import Signer
 from expunge.service.audit.witness import Witness
-from expunge.service.infra import fault_injection as crash
+from expunge.service.infra import fault_injection
 from expunge.service.infra.broker.notify import notify
 from expunge.service.infra.files import Folder, folder_at
 from expunge.service.infra.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
@@ -337,7 +337,7 @@ def meanwhile_at(point: str, happen: Callable[[], object]) -> Iterator[None]:
         if name == point and waiting:
             waiting.pop()()
 
-    original = crash.crash_point
+    original = fault_injection.crash_point
     places = [module for name, module in sys.modules.items() if name.startswith("expunge.")]
     patched = [module for module in places if getattr(module, "crash_point", None) is original]
     for module in patched:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import event, text
 
-from expunge.service.audit.witness import DRAFT, Witness, place
+from expunge.service.audit.witness import DRAFT, Witness, version_file
 from expunge.service.infra.db import Database
 from expunge.service.models.counters import tally
 
@@ -68,7 +68,7 @@ def fill(database: Database, witness: Witness, requests: int) -> None:
             rows = f"SELECT {MODEL}, {ID.format('cc')}, 'recollection', '{phase}', 0.125, 1000 + x FROM count"
             session.execute(text(f"{ROWS} INSERT INTO phase_seconds {columns} {rows}"), {"many": versions})
         current = session.execute(text("SELECT model_id, number, id FROM versions WHERE status = 'current'")).one()
-        witness.updates.add(place(current.model_id, current.number) + DRAFT, [f"{current.id}\n".encode()])
+        witness.updates.add(version_file(current.model_id, current.number) + DRAFT, [f"{current.id}\n".encode()])
     while tally(database):
         pass
 

@@ -17,7 +17,7 @@ from expunge.service.access.api_keys import create_key
 from expunge.service.api.dependencies import Service
 from expunge.service.audit.log import canonical, integrate, record
 from expunge.service.audit.signed_note import Signer
-from expunge.service.audit.verify import verify
+from expunge.service.audit.verification import verify
 from expunge.service.infra.actors import SCHEDULER, WORKER
 from expunge.service.infra.db import Database
 from expunge.service.infra.tables import ActorName, ApiKey, AuditEntry

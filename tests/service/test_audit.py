@@ -11,10 +11,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from expunge.service.api.dependencies import Service
-from expunge.service.audit import merkle as tree
+from expunge.service.audit import merkle
 from expunge.service.audit.log import integrate, record
 from expunge.service.audit.signed_note import Signer
-from expunge.service.audit.verify import verify
+from expunge.service.audit.verification import verify
 from tests.service import rfc6962
 from tests.service.test_verify import KINDS, tamper
 
@@ -85,14 +85,14 @@ def test_proofs_are_those_of_the_signed_head(client: TestClient, service: Servic
             proof = client.get("/v1/audit-log/proof", params={"leaf": leaf}).json()
             head = verifier.checkpoint(proof["checkpoint"])
             hashes = [b64decode(each) for each in proof["hashes"]]
-            assert tree.verify_inclusion(
+            assert merkle.verify_inclusion(
                 bytes.fromhex(proof["leaf_hash"]), proof["index"], head.size, hashes, head.root
             )
             assert proof["index"] == entry["index"]
     grown = client.get("/v1/audit-log/consistency", params={"old_size": old.size}).json()
     head = verifier.checkpoint(grown["checkpoint"])
     hashes = [b64decode(each) for each in grown["hashes"]]
-    assert tree.verify_consistency(old.size, head.size, old.root, head.root, hashes)
+    assert merkle.verify_consistency(old.size, head.size, old.root, head.root, hashes)
 
 
 def test_a_leaf_or_a_head_that_is_not_there_is_not_found(client: TestClient, service: Service) -> None:

@@ -18,7 +18,7 @@ from expunge.service.api.dependencies import Service
 from expunge.service.audit.import_export import read_export
 from expunge.service.audit.log import integrate
 from expunge.service.audit.signed_note import Signer
-from expunge.service.audit.verify import verify
+from expunge.service.audit.verification import verify
 from expunge.service.cli.commands import audit
 from expunge.service.infra.tables import DeletionRequest
 from expunge_client.cli.client import Account, Client

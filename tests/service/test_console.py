@@ -13,8 +13,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import delete, func, select, update
 
 from expunge.service.access.api_keys import revoke_key
-from expunge.service.access.session_cookie import COOKIE, SESSION_SECONDS
+from expunge.service.access.sessions import SESSION_SECONDS
 from expunge.service.api.console import charts, pages
+from expunge.service.api.cookies import COOKIE
 from expunge.service.api.dependencies import Service
 from expunge.service.audit.log import integrate, record
 from expunge.service.audit.self_check import check_log
@@ -33,7 +34,7 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.infra.time import SECOND, instant
-from expunge.service.models.consumers import report
+from expunge.service.models.consumers import report_consumer
 from expunge.service.requests.reasons import Reason
 from expunge.service.requests.status import settle
 from tests.service.conftest import Login
@@ -145,7 +146,7 @@ def test_a_session_ends_with_its_hour_and_with_its_key(login: Login, service: Se
 
 
 def test_a_session_is_over_after_an_hour_unless_a_page_is_opened(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("expunge.service.access.session_cookie.SESSION_SECONDS", -1)
+    monkeypatch.setattr("expunge.service.access.sessions.SESSION_SECONDS", -1)
     assert login().get("/").status_code == 401
     monkeypatch.undo()
     client = login()
@@ -197,7 +198,7 @@ def test_the_overview_shows_what_is_late_held_and_spent(login: Login, held: str,
         generation = session.get_one(Generation, model.generation_id)
         generation.spent = 9_000_000
         first = session.scalars(select(Version)).one()
-        report(session, model, "web", first, "actor")
+        report_consumer(session, model, "web", first, "actor")
     publish(service, model, b"two")
     page = login().get("/").text
     assert re.search(r'<span class="value">1</span><span class="name">blocked', page)

@@ -31,7 +31,7 @@ from expunge.service.infra.tables import (
     Version,
     WebhookEndpoint,
 )
-from expunge.service.models.consumers import report
+from expunge.service.models.consumers import report_consumer
 from expunge.service.requests.reasons import Reason, actions
 from expunge.service.requests.status import settle
 from tests.service.conftest import Login
@@ -244,7 +244,7 @@ def test_a_silent_consumer_comes_before_a_known_old_one(login: Login, service: S
     with service.database.write() as session:
         versions = {each.number: each for each in session.scalars(select(Version))}
         for name, number in (("one-new", 2), ("two-old", 1), ("three-silent", 2)):
-            row = report(session, session.get_one(Model, model.id), name, versions[number], "actor")
+            row = report_consumer(session, session.get_one(Model, model.id), name, versions[number], "actor")
             row.seen_at -= 3_600_000_000 if name == "three-silent" else 0
     for path in ("/console/consumers", "/console/models/digits"):
         page = login().get(path).text

@@ -22,7 +22,7 @@ from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import DeletionRequest, Heartbeat, Model, PhaseSeconds, Task, Version
 from expunge.service.infra.time import SECOND
-from expunge.service.models.consumers import report
+from expunge.service.models.consumers import report_consumer
 from expunge.service.requests import reasons
 from expunge.service.requests.reasons import Reason
 from expunge.service.requests.status import settle
@@ -47,7 +47,9 @@ def busy(client: TestClient, service: Service) -> TestClient:
         second.status, second.reason = "blocked", "failed"
         settle(session, [first.request_id, second.request_id])
         record(session, "default", "attempt.failed", model_id=model.id, token=1, why="for the test")
-        report(session, model, "web", session.scalars(select(Version).where(Version.number == 1)).one(), "actor")
+        report_consumer(
+            session, model, "web", session.scalars(select(Version).where(Version.number == 1)).one(), "actor"
+        )
         session.add(Heartbeat(process=new_id(), kind="worker", software="1", started_at=1, beat_at=now(session)))
         session.get_one(Version, version.id).holdout_accuracy = 0.9
         facts = {"model_id": model.id, "version_id": version.id, "method": "recollection", "created_at": 1}
@@ -172,7 +174,7 @@ def test_deadlines_holds_failures_and_consumers_are_metrics(busy: TestClient, se
     with service.database.write() as session:
         session.execute(update(Task).values(status="completed"))
         head = session.scalars(select(Version).where(Version.number == 2)).one()
-        report(session, session.scalars(select(Model)).one(), "web", head, "actor")
+        report_consumer(session, session.scalars(select(Model)).one(), "web", head, "actor")
     after = exported(busy)
     assert ours not in after.get("expunge_deletion_next_due_timestamp_seconds", {})
     assert after["expunge_consumers"][ours[0], ("standing", "current"), ours[1]] == 1

@@ -13,8 +13,7 @@ from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from expunge.service.audit.log import record
-from expunge.service.infra import db
-from expunge.service.infra import files as storage
+from expunge.service.infra import db, files
 from expunge.service.infra.db import Busy, Database, now
 from expunge.service.infra.migrate import SchemaState, migrate, schema_state
 from expunge.service.infra.tables import AuditEntry, Lease, Record
@@ -185,7 +184,7 @@ def test_a_database_in_memory_or_on_a_network_disk_is_refused(tmp_path: Path, mo
         Database("sqlite://")
     mounts = tmp_path / "mounts"
     mounts.write_text(f"disk / ext4 rw 0 0\nserver:/share {tmp_path} nfs4 rw 0 0\n")
-    monkeypatch.setattr(storage, "_MOUNTS", mounts)
+    monkeypatch.setattr(files, "_MOUNTS", mounts)
     with pytest.raises(ValueError, match="nfs4"):
         Database(f"sqlite:///{tmp_path / 'a.db'}")
 

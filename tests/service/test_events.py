@@ -16,7 +16,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy import update
 
 from expunge.service.access.api_keys import revoke_key
-from expunge.service.access.session_cookie import COOKIE, end
+from expunge.service.access.sessions import end_session
+from expunge.service.api.cookies import COOKIE
 from expunge.service.api.dependencies import Service
 from expunge.service.audit.log import integrate, record
 from expunge.service.audit.signed_note import Signer
@@ -100,7 +101,7 @@ def test_a_stream_of_a_session_ends_soon_after_its_log_out(login: Login, service
 
     def log_out() -> None:
         with service.database.write() as session:
-            end(session, cookie)
+            end_session(session, cookie)
 
     timer = threading.Timer(0.5, log_out)
     timer.start()

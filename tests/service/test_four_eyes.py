@@ -13,9 +13,9 @@ from sqlalchemy import select, update
 
 from expunge.service.access.api_keys import Scope, create_key
 from expunge.service.access.four_eyes import CONSENT_SECONDS
-from expunge.service.access.proxy import Peer
 from expunge.service.api.app import create_app
 from expunge.service.api.dependencies import Service
+from expunge.service.api.http.peers import Peer
 from expunge.service.api.http.serve import serving
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.settings import Settings, SettingsError

@@ -19,7 +19,7 @@ from sqlalchemy import func, select, update
 from expunge.service.api.dependencies import Service
 from expunge.service.infra.tables import DeletionRequest, WebhookDelivery, WebhookEndpoint
 from expunge.service.requests.status import record_status
-from expunge.service.requests.webhooks import WebhookEvent, add_endpoint, signature
+from expunge.service.requests.webhooks import WebhookEvent, add_endpoint, webhook_signature
 from expunge_client import Expunge
 from tests.service.worlds import live_model
 
@@ -164,7 +164,7 @@ def deliver(service: Service, url: str) -> list[int]:
         at = (session.scalar(select(func.max(WebhookDelivery.created_at))) or 0) // 1_000_000
     said = []
     for row in rows:
-        signed = signature(service.session_key, endpoint, row.id, at, row.payload)
+        signed = webhook_signature(service.session_key, endpoint, row.id, at, row.payload)
         headers = {"webhook-id": row.id, "webhook-timestamp": str(at), "webhook-signature": signed}
         said.append(httpx.post(f"{url}/expunge", content=row.payload, headers=headers, trust_env=False).status_code)
     return said

@@ -9,10 +9,10 @@ from contextlib import suppress
 import pytest
 from sqlalchemy import func, select, text
 
-from expunge.service.audit import merkle as tree
+from expunge.service.audit import merkle
 from expunge.service.audit.log import Overspent, canonical, charge, integrate, newest_head, record
 from expunge.service.audit.signed_note import Signer
-from expunge.service.audit.verify import verify
+from expunge.service.audit.verification import verify
 from expunge.service.infra.db import Busy, Database, now
 from expunge.service.infra.migrate import migrate
 from expunge.service.infra.pseudonyms import new_id
@@ -119,7 +119,7 @@ def test_integration_in_batches_gives_the_tree_of_all_entries(database: Database
         head = newest_head(session)
         heads = session.scalars(select(TreeHead.note)).all()
     assert head is not None
-    assert head.root == tree.root_of([tree.leaf_hash(entry.body.encode()) for entry in entries]).hex()
+    assert head.root == merkle.root_of([merkle.leaf_hash(entry.body.encode()) for entry in entries]).hex()
     lines = [{"index": e.log_index, "leaf_hash": e.leaf_hash, "body": e.body} for e in entries]
     assert verify(lines, head.note, SIGNER.verifier, heads).size == 15
 

@@ -21,7 +21,7 @@ from expunge.service.audit.signed_note import Signer
 from expunge.service.certificates.envelope import sign, verify
 from expunge.service.infra.settings import Settings
 from expunge.service.requests.intake import Order, commitment
-from expunge.service.requests.webhooks import WebhookEvent, add_endpoint, public_key, signature
+from expunge.service.requests.webhooks import WebhookEvent, add_endpoint, webhook_key, webhook_signature
 from expunge_client import NotAuthentic, answers, calls, certificates, verify_certificate, verify_webhook
 from tests.service.test_certificates import forgeries, issued
 
@@ -135,9 +135,9 @@ def test_the_client_verifies_what_the_service_signs(service: Service) -> None:
     with service.database.write() as session:
         url = "https://example.org/hook"
         endpoint, secret = add_endpoint(session, service.session_key, "default", url, list(WebhookEvent))
-        public = public_key(service.session_key, endpoint)
+        public = webhook_key(service.session_key, endpoint)
         seconds, body = int(time.time()), '{"type":"x"}'
-        signed = signature(service.session_key, endpoint, "msg_1", seconds, body)
+        signed = webhook_signature(service.session_key, endpoint, "msg_1", seconds, body)
     headers = {"webhook-id": "msg_1", "webhook-timestamp": str(seconds), "webhook-signature": signed}
     for key in (secret, public):
         assert verify_webhook(key, headers, body) == {"type": "x"}

@@ -8,10 +8,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge.service.access import session_cookie
+from expunge.service.access import sessions
 from expunge.service.access.api_keys import Scope, create_key, revoke_key
-from expunge.service.access.session_cookie import COOKIE, make_link
+from expunge.service.access.sessions import make_link
 from expunge.service.api.app import create_app
+from expunge.service.api.cookies import COOKIE
 from expunge.service.api.dependencies import Service
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import EndedSession
@@ -49,8 +50,8 @@ def test_it_logs_in_once(local: TestClient, service: Service) -> None:
 
 
 def test_it_is_over_after_five_minutes(local: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert session_cookie.LINK_SECONDS == 300
-    monkeypatch.setattr(session_cookie, "LINK_SECONDS", 0)
+    assert sessions.LINK_SECONDS == 300
+    monkeypatch.setattr(sessions, "LINK_SECONDS", 0)
     assert local.post("/console/link", data={"link": link(service)[0]}).status_code == 401
 
 

@@ -15,7 +15,7 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlalchemy import MetaData, Table, select, text
 
-from expunge.service.infra import migrate as module
+import expunge.service.infra.migrate
 from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import SchemaState, compare, migrate, schema_state
 from expunge.service.infra.tables import DeletionRequest, Generation, Model, Record, Task
@@ -59,7 +59,7 @@ AddMigration = Callable[..., None]
 @pytest.fixture
 def add_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AddMigration]:
     """Adds a migration after those of this release: it makes the table ``models`` anew where SQLite has to."""
-    head = module._revisions()[0]
+    head = expunge.service.infra.migrate._revisions()[0]
     folder = tmp_path / "migrations"
 
     def configuration() -> Config:
@@ -71,11 +71,11 @@ def add_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
     def add(more: str = "pass", then: str = "") -> None:
         shutil.copytree(ROOT, folder)
         (folder / "versions" / "v_next.py").write_text(NEXT.format(head=head, more=more, then=then))
-        monkeypatch.setattr(module, "_configuration", configuration)
-        module._revisions.cache_clear()
+        monkeypatch.setattr("expunge.service.infra.migrate._configuration", configuration)
+        expunge.service.infra.migrate._revisions.cache_clear()
 
     yield add
-    module._revisions.cache_clear()
+    expunge.service.infra.migrate._revisions.cache_clear()
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_a_later_migration_makes_a_table_anew_under_rows_that_refer_to_it(
 def test_a_migration_that_gives_other_tables_leaves_the_database_as_it_was(
     furnished: Database, add_migration: AddMigration, more: str, then: str, named: str
 ) -> None:
-    head = module._revisions()[0]
+    head = expunge.service.infra.migrate._revisions()[0]
     add_migration(more, then)
     with pytest.raises(RuntimeError, match=named):
         migrate(furnished)
@@ -204,8 +204,8 @@ def first(database: Database) -> Database:
     Record.metadata.drop_all(database.engine)
     with database.write() as session:
         session.execute(text("DROP TABLE alembic_version"))
-    with module._locked(database) as connection, connection.begin():
-        configuration = module._configuration()
+    with expunge.service.infra.migrate._locked(database) as connection, connection.begin():
+        configuration = expunge.service.infra.migrate._configuration()
         configuration.attributes["connection"] = connection
         command.upgrade(configuration, "0001")
     row = {"id": "m", "tenant_id": "t", "name": "n", "status": "live", "recipe": "r", "policy": {}, "created_at": 1}

@@ -16,8 +16,8 @@ from expunge.service.audit.log import charge
 from expunge.service.infra.db import now
 from expunge.service.infra.files import Store, folder_at
 from expunge.service.infra.tables import AuditEntry, Generation, Model
-from expunge.service.models.figures import FOLDER
-from expunge.service.models.register import register
+from expunge.service.models.figures import FIGURES
+from expunge.service.models.registration import register
 from tests.harness.files import path_in
 from tests.harness.servers import free_port
 from tests.service.worlds import live_model, publish
@@ -279,7 +279,7 @@ def test_a_checkpoint_while_the_bucket_is_away_is_asked_for_again(
         monkeypatch.setenv(f"AWS_{name}", "any")
     service.__dict__["store"] = Store(folder_at("s3://bucket/store"))
     with service.database.write() as session:
-        session.scalars(select(Generation)).one().report = {FOLDER: True}
+        session.scalars(select(Generation)).one().report = {FIGURES: True}
     answer = client.get(PATH)
     assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
     assert int(answer.headers["retry-after"]) > 0

@@ -15,12 +15,12 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
 from expunge.service.api.dependencies import Service
-from expunge.service.audit import merkle as tree
+from expunge.service.audit import merkle
 from expunge.service.audit.log import canonical
 from expunge.service.audit.signed_note import NotAuthentic
 from expunge.service.infra.tables import AuditEntry, Version
 from expunge.service.models.publications import claim_digest, compare_shown, require_published, says_claim, unlogged
-from expunge_client import certificates as light_client
+from expunge_client import certificates
 from tests.service.test_certificates import issued
 from tests.service.worlds import live_model
 
@@ -65,8 +65,8 @@ def test_a_claims_digest_is_the_one_that_another_language_computes(vector: dict[
     claim = json.loads(vector["claim"])
     example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "verify.py"), run_name="example")
     assert hashlib.sha256(vector["canonical"].encode()).hexdigest() == vector["sha256"]
-    assert light_client._canonical(claim) == example["canonical"](claim) == vector["canonical"]
-    assert claim_digest(claim) == light_client._claim_digests(claim)[0] == example["digests"](claim)[0]
+    assert certificates._canonical(claim) == example["canonical"](claim) == vector["canonical"]
+    assert claim_digest(claim) == certificates._claim_digests(claim)[0] == example["digests"](claim)[0]
     assert claim_digest(claim) == vector["sha256"]
 
 
@@ -88,7 +88,7 @@ def test_a_version_that_was_published_with_the_digest_of_before_is_still_certifi
         before = hashlib.sha256(canonical(version.claim).encode()).hexdigest()
         assert before != claim_digest(version.claim) and says_claim({"claim_sha256": before}, version.claim)
         entry.body = entry.body.replace(claim_digest(version.claim), before)
-        entry.leaf_hash = tree.leaf_hash(entry.body.encode()).hex()
+        entry.leaf_hash = merkle.leaf_hash(entry.body.encode()).hex()
         session.flush()
         row = session.get_one(Version, version.id)
         require_published(session, row, [entry])

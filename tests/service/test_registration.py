@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from expunge.service.api.dependencies import Service
 from expunge.service.infra.tables import AuditEntry, Generation, Model
-from expunge.service.models import register as registration
+from expunge.service.models import registration
 from expunge.service.models.recipe_files import require_recipe
 from expunge.service.requests.states import RequestRefused
 from unlearning.accounting.policy import Policy

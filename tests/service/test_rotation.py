@@ -14,12 +14,12 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from expunge.service.api.dependencies import Service
-from expunge.service.audit import merkle as tree
-from expunge.service.audit.key_rotation import FOLDER, handovers, keep_handovers, keys_of, rotate
+from expunge.service.audit import merkle
+from expunge.service.audit.key_rotation import FOLDER, handovers, keep_handovers, keys_of, rotate_signing_key
 from expunge.service.audit.log import canonical, integrate, record
 from expunge.service.audit.signed_note import Handover, NotAuthentic, Signer, Verifier
 from expunge.service.audit.succession import ROTATED, Succession, signatures, successions, trusted_keys
-from expunge.service.audit.verify import verify
+from expunge.service.audit.verification import verify
 from expunge.service.infra.files import folder_at
 from expunge.service.infra.settings import SettingsError
 from expunge.service.infra.tables import AuditEntry
@@ -67,7 +67,7 @@ def test_the_log_is_one_log_across_a_rotation(
     grown = client.get("/v1/audit-log/consistency", params={"old_size": old.size}).json()
     new = third.checkpoint(grown["checkpoint"])
     hashes = [b64decode(each) for each in grown["hashes"]]
-    assert tree.verify_consistency(old.size, new.size, old.root, new.root, hashes)
+    assert merkle.verify_consistency(old.size, new.size, old.root, new.root, hashes)
 
 
 def test_certificates_of_before_and_after_verify(
@@ -160,7 +160,7 @@ def test_nobody_but_the_old_key_names_its_successor_and_nobody_but_the_new_key_i
 
 
 def exported(bodies: list[str]) -> list[dict[str, Any]]:
-    return [{"index": n, "leaf_hash": tree.leaf_hash(b.encode()).hex(), "body": b} for n, b in enumerate(bodies)]
+    return [{"index": n, "leaf_hash": merkle.leaf_hash(b.encode()).hex(), "body": b} for n, b in enumerate(bodies)]
 
 
 def test_a_stolen_retired_key_signs_no_later_head_that_is_believed() -> None:
@@ -168,13 +168,13 @@ def test_a_stolen_retired_key_signs_no_later_head_that_is_believed() -> None:
     handed = {"kind": ROTATED, **signatures(old, new)}
     entries = exported([canonical({"n": 0}), canonical(handed), *(canonical({"n": n}) for n in range(2, 6))])
     leaves = [bytes.fromhex(each["leaf_hash"]) for each in entries]
-    newest = new.checkpoint(6, tree.root_of(leaves))
-    at_handover = Handover(old, new).checkpoint(2, tree.root_of(leaves[:2]))
+    newest = new.checkpoint(6, merkle.root_of(leaves))
+    at_handover = Handover(old, new).checkpoint(2, merkle.root_of(leaves[:2]))
     assert verify(entries, newest, old.verifier, [at_handover, old.checkpoint(1, leaves[0])]).size == 6
     with pytest.raises(NotAuthentic, match="had retired"):
-        verify(entries, newest, new.verifier, [old.checkpoint(4, tree.root_of(leaves[:4]))])
+        verify(entries, newest, new.verifier, [old.checkpoint(4, merkle.root_of(leaves[:4]))])
     with pytest.raises(NotAuthentic, match="not authentic"):
-        verify(entries, old.checkpoint(6, tree.root_of(leaves)), new.verifier)
+        verify(entries, old.checkpoint(6, merkle.root_of(leaves)), new.verifier)
     with pytest.raises(NotAuthentic, match="malformed"):
         verify(exported([json.dumps({"kind": "log.key_rotated"}, separators=(",", ":"))]), newest, new.verifier)
 
@@ -185,7 +185,7 @@ def test_a_rotation_reads_everything_that_waits_first(service: Service) -> None:
         for n in range(3):
             record(session, "default", "test.step", n=n)
     with service.database.write() as session:
-        rotate(session, old, new)
+        rotate_signing_key(session, old, new)
     with service.database.write() as session:
         assert integrate(session, new) == 0
 

@@ -15,7 +15,7 @@ from expunge.service.api.app import create_app
 from expunge.service.api.dependencies import Service
 from expunge.service.infra.settings import adopt_secret
 from expunge.service.infra.tables import WebhookEndpoint
-from expunge.service.requests.webhooks import signature
+from expunge.service.requests.webhooks import webhook_signature
 from tests.service.conftest import Login
 
 HOOK = {"url": "https://hooks.example.com/x"}
@@ -40,7 +40,7 @@ def test_replacing_the_session_key_ends_sessions_and_renews_every_webhook_secret
         with renewed.database.read() as session:
             endpoints = {row.id: row for row in session.scalars(select(WebhookEndpoint))}
         for endpoint_id, secret in ((old["id"], old["secret"]), (new["id"], new["secret"])):
-            signed = signature(renewed.session_key, endpoints[endpoint_id], "msg_1", 1_700_000_000, "{}")
+            signed = webhook_signature(renewed.session_key, endpoints[endpoint_id], "msg_1", 1_700_000_000, "{}")
             assert (signed.split()[0] == _v1(secret)) is (endpoint_id == new["id"])
 
 

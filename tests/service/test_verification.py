@@ -17,7 +17,7 @@ from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, SuppressionEntry, Task, WebhookDelivery
 from expunge.service.requests.suppression import carried_out, positions
 from expunge.service.requests.webhooks import WebhookEvent, add_endpoint
-from expunge.workers.scheduler import run as scheduler
+from expunge.workers.scheduler import run
 from tests.service.worlds import live_model
 
 PATH = "/v1/deletion-requests"
@@ -73,7 +73,7 @@ def test_an_unverified_request_is_taken_in_with_its_clock_and_changes_nothing(
     assert (made["status"], made["reason"], made["samples"], made["models"]) == ("blocked", "unverified", None, [])
     assert made["due_at"] > made["received_at"] and made["completed_at"] is None
     assert client.post(PATH, json=body, headers={"Idempotency-Key": "k"}).json() == made, "replayed"
-    assert scheduler.settle_unmatched(service.database) == 0, "the scheduler leaves it alone"
+    assert run.settle_unmatched(service.database) == 0, "the scheduler leaves it alone"
     assert shown(client, made["id"])["status"] == "blocked" and in_force(service, made["id"]) == 0
     with service.database.read() as session:
         assert session.scalar(select(func.count()).select_from(Task)) == 0
@@ -170,7 +170,7 @@ def test_a_rejected_request_stays_so_and_never_says_whom_it_named(client: TestCl
     assert again.json() == ended, "twice is once"
     assert decide(client, request, "verify", 409)["code"] == "already_rejected"
     assert client.delete(f"{PATH}/{request}").json()["code"] == "not_cancellable"
-    assert scheduler.settle_unmatched(service.database) == 0 and in_force(service, request) == 0
+    assert run.settle_unmatched(service.database) == 0 and in_force(service, request) == 0
     assert kinds(service, request) == ["request.accepted", "request.blocked", "request.rejected"]
     with service.database.read() as session:
         bodies = "".join(session.scalars(select(AuditEntry.body)))
@@ -191,7 +191,7 @@ def test_an_unverified_request_is_withdrawn_at_any_time_and_then_for_good(client
     for what in ("verify", "reject"):
         assert decide(client, request, what, 409)["code"] == "already_cancelled"
     assert kinds(service, request)[-1] == "request.cancelled" and in_force(service, request) == 0
-    assert scheduler.settle_unmatched(service.database) == 0
+    assert run.settle_unmatched(service.database) == 0
 
 
 def test_an_unverified_request_neither_blocks_nor_delays_a_verified_one(client: TestClient, service: Service) -> None:

@@ -25,7 +25,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from expunge.service.api.dependencies import Service
-from expunge.service.audit import merkle as tree
+from expunge.service.audit import merkle
 from expunge.service.audit.log import canonical
 from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
 from expunge.service.audit.succession import ROTATED, signatures
@@ -152,11 +152,11 @@ def rotated_installation(client: TestClient, service: Service, monkeypatch: pyte
 
 
 def lines_of(bodies: list[str]) -> list[Json]:
-    return [{"index": n, "leaf_hash": tree.leaf_hash(b.encode()).hex(), "body": b} for n, b in enumerate(bodies)]
+    return [{"index": n, "leaf_hash": merkle.leaf_hash(b.encode()).hex(), "body": b} for n, b in enumerate(bodies)]
 
 
 def root_of(lines: list[Json]) -> bytes:
-    return tree.root_of([bytes.fromhex(line["leaf_hash"]) for line in lines])
+    return merkle.root_of([bytes.fromhex(line["leaf_hash"]) for line in lines])
 
 
 def exported(bodies: list[str], signer: Signer) -> tuple[Json, ...]:
@@ -177,12 +177,14 @@ def signed(signer: Signer, statement: Json) -> Json:
 def proved_in(statement: Json, bodies: list[str], signer: Signer, size: int | None = None) -> Json:
     """The statement with the proofs of its entries (by their index) in a log of these texts, under this key's head."""
     made, lines = copy.deepcopy(statement), lines_of(bodies)[:size]
-    node = tree.in_memory([bytes.fromhex(line["leaf_hash"]) for line in lines])
+    node = merkle.in_memory([bytes.fromhex(line["leaf_hash"]) for line in lines])
     audit = made["predicate"]["audit"]
     audit["checkpoint"] = signer.checkpoint(len(lines), root_of(lines))
     for entry in audit["entries"]:
         entry["leaf_hash"] = lines[entry["index"]]["leaf_hash"]
-        entry["hashes"] = [b64encode(each).decode() for each in tree.inclusion_proof(node, len(lines), entry["index"])]
+        entry["hashes"] = [
+            b64encode(each).decode() for each in merkle.inclusion_proof(node, len(lines), entry["index"])
+        ]
         if entry["body"] is not None:
             entry["body"] = bodies[entry["index"]]
     return made
@@ -420,7 +422,7 @@ def _inner_node(statement: Json) -> None:
     entry = _entry(statement, 1)
     leaf, sibling = bytes.fromhex(entry["leaf_hash"]), b64decode(entry["hashes"].pop(0))
     pair = (leaf, sibling) if entry["index"] % 2 == 0 else (sibling, leaf)
-    entry["leaf_hash"], entry["body"] = tree.node_hash(*pair).hex(), None
+    entry["leaf_hash"], entry["body"] = merkle.node_hash(*pair).hex(), None
 
 
 LOG: dict[str, Callable[[list[Any]], object]] = {

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from expunge.service.audit import merkle as tree
+from expunge.service.audit import merkle
 from expunge.service.audit.log import canonical
 from expunge.service.audit.signed_note import NotAuthentic, Signer
-from expunge.service.audit.verify import verify
+from expunge.service.audit.verification import verify
 from expunge_client.cli.main import app
 from tests.service import rfc6962
 
@@ -27,12 +27,12 @@ KEY = str(SIGNER.verifier)
 def exported(size: int, fork: int | None = None) -> list[dict[str, Any]]:
     """A log of ``size`` entries; from ``fork`` on, another history."""
     bodies = [canonical({"n": n, "branch": fork is not None and n >= fork}) for n in range(size)]
-    return [{"index": n, "leaf_hash": tree.leaf_hash(b.encode()).hex(), "body": b} for n, b in enumerate(bodies)]
+    return [{"index": n, "leaf_hash": merkle.leaf_hash(b.encode()).hex(), "body": b} for n, b in enumerate(bodies)]
 
 
 def head(entries: list[dict[str, Any]], signer: Signer = SIGNER) -> str:
     leaves = [bytes.fromhex(entry["leaf_hash"]) for entry in entries]
-    return signer.checkpoint(len(leaves), tree.root_of(leaves))
+    return signer.checkpoint(len(leaves), merkle.root_of(leaves))
 
 
 def test_an_honest_log_verifies_with_the_heads_of_before() -> None:
@@ -40,7 +40,7 @@ def test_an_honest_log_verifies_with_the_heads_of_before() -> None:
     earlier = [head(entries[:size]) for size in (1, 8, 22, 23)]
     assert verify(entries, head(entries), SIGNER.verifier, earlier).size == 23
     assert rfc6962.accepts(entries, head(entries), KEY, earlier)
-    assert verify([], SIGNER.checkpoint(0, tree.EMPTY_ROOT), SIGNER.verifier).size == 0
+    assert verify([], SIGNER.checkpoint(0, merkle.EMPTY_ROOT), SIGNER.verifier).size == 0
 
 
 def test_entries_behind_the_head_are_signed_by_nobody() -> None:
@@ -80,7 +80,7 @@ def tamper(kind: str, entries: list[dict[str, Any]], dice: random.Random) -> lis
         entries[place]["body"] = entries[place]["body"].replace('"n":', '"m":')
     elif kind == "edit and rehash":
         entries[place]["body"] = canonical({"forged": place})
-        entries[place]["leaf_hash"] = tree.leaf_hash(entries[place]["body"].encode()).hex()
+        entries[place]["leaf_hash"] = merkle.leaf_hash(entries[place]["body"].encode()).hex()
     elif kind == "remove":
         del entries[place]
     elif kind == "remove and renumber":

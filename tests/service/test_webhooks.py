@@ -31,7 +31,7 @@ from expunge.service.requests.webhooks import (
     WebhookEvent,
     announce,
     announce_exhaustion,
-    signature,
+    webhook_signature,
 )
 from tests.service.test_certificates import carry_out, tick
 from tests.service.worlds import live_model
@@ -57,7 +57,7 @@ def test_an_endpoint_shows_its_secret_once_and_keeps_it_nowhere(client: TestClie
         endpoint = session.scalars(select(WebhookEndpoint)).one()
     assert not any(secret in value for value in vars(endpoint).values() if isinstance(value, bytes))
     wanted = hmac.new(secret, b"msg_1.1700000000.{}", hashlib.sha256).digest()
-    assert signature(service.session_key, endpoint, "msg_1", 1700000000, "{}").split()[0] == (
+    assert webhook_signature(service.session_key, endpoint, "msg_1", 1700000000, "{}").split()[0] == (
         "v1," + base64.b64encode(wanted).decode()
     )
 

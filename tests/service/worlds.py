@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from expunge.service.api.dependencies import Service
-from expunge.service.audit.witness import DRAFT, Witness, place
+from expunge.service.audit.witness import DRAFT, Witness, version_file
 from expunge.service.infra.db import now
 from expunge.service.infra.files import Store
 from expunge.service.infra.pseudonyms import new_id, sample_digest, subject_digest
@@ -100,6 +100,6 @@ def publish(service: Service, model: Model, content: bytes, **facts: Any) -> Ver
         session.add(version)
         model.current_id = version.id
         witness = Witness(Store.at(service.settings.store).folder)
-        witness.updates.add(place(model.id, version.number) + DRAFT, [f"{version.id}\n".encode()])
+        witness.updates.add(version_file(model.id, version.number) + DRAFT, [f"{version.id}\n".encode()])
     witness.release(model.id, version.number, version.id)
     return version

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import stack as stacks
 from tests.harness.servers import Postgres, Redis
+from tests.harness.stack import Stack, running
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = ["sqlite", "postgres"]
@@ -18,14 +18,14 @@ SETTINGS = {"GRACE": "0.5"}
 
 
 @pytest.fixture(scope="package", params=BACKENDS)
-def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[stacks.Stack]:
+def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """API, worker and scheduler as processes. A test that stops one of them starts it again.
 
     They end with the last test of this package: three processes that poll for the rest of the run slow down the others.
     """
     home, recipes = tmp_path_factory.mktemp("home"), recipes_in(tmp_path_factory.mktemp("recipes"))
-    with stacks.running(home, recipes, servers_of(request), **SETTINGS) as running:
-        yield running
+    with running(home, recipes, servers_of(request), **SETTINGS) as started:
+        yield started
 
 
 def servers_of(request: pytest.FixtureRequest) -> tuple[Postgres, Redis] | None:
@@ -36,7 +36,7 @@ def servers_of(request: pytest.FixtureRequest) -> tuple[Postgres, Redis] | None:
 
 
 @pytest.fixture
-def suppressed_for_this_test(stack: stacks.Stack) -> Iterator[None]:
+def suppressed_for_this_test(stack: Stack) -> Iterator[None]:
     """Lift, after the test, the suppression entries that it left.
 
     The pages that are typed word for word delete people from every model: later tests register the same people, and

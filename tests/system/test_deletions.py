@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load
 
 from expunge.service.audit.signed_note import Verifier
-from expunge.service.audit.verify import verify
+from expunge.service.audit.verification import verify
 from expunge_client.cli.client import Client
 from tests.harness.stack import Stack
 

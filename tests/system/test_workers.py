@@ -10,8 +10,7 @@ import pytest
 from sqlalchemy import func, select
 
 from expunge.service.infra.tables import Model, Removal, StoredVector, WorkUnit
-from tests.harness import stack as stacks
-from tests.harness.stack import Stack
+from tests.harness.stack import Stack, running
 from tests.system.conftest import SETTINGS, recipes_in, servers_of
 
 WORKERS, MODELS, PEOPLE, WORK_UNITS = 4, 3, 264, 4
@@ -22,10 +21,10 @@ pytestmark = pytest.mark.drill
 def crew(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A service of its own with four workers."""
     recipes = recipes_in(tmp_path_factory.mktemp("recipes"))
-    with stacks.running(tmp_path_factory.mktemp("home"), recipes, servers_of(request), **SETTINGS) as running:
-        running.more_workers(WORKERS - 1)
-        running.eventually(lambda: alive(running), lambda count: count == WORKERS)
-        yield running
+    with running(tmp_path_factory.mktemp("home"), recipes, servers_of(request), **SETTINGS) as started:
+        started.more_workers(WORKERS - 1)
+        started.eventually(lambda: alive(started), lambda count: count == WORKERS)
+        yield started
 
 
 def alive(stack: Stack) -> int:

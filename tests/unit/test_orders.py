@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import unlearning as ul
+import unlearning.model.fit
 from tests.unit.test_own_training import PEOPLE, built_in, epochs, own, prepared, without
 from unlearning.methods.late import Late
 from unlearning.methods.shards import Shards
 from unlearning.methods.shards.ensemble import Ensemble, Stacked, averaging
 from unlearning.methods.shards.head import RIDGE, answers_of, fit_head
-from unlearning.model import fit as fitting
 from unlearning.model.fit import JoinOrder
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
@@ -154,13 +154,13 @@ def test_twenty_uniform_requests_hit_most_shards() -> None:
 def test_the_step_size_is_constant_until_the_last_phase_and_falls_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """One cosine over all phases hardly learns the late people."""
     rates: list[float] = []
-    advance = fitting.advance
+    advance = unlearning.model.fit.advance
 
     def seen(problem: Problem, kept: Examples, positions: Tensor, w: Tensor, rate: float) -> Any:
         rates.append(rate)
         return advance(problem, kept, positions, w, rate)
 
-    monkeypatch.setattr(fitting, "advance", seen)
+    monkeypatch.setattr("unlearning.model.fit.advance", seen)
     examples = built_in().samples.examples()
     last = 8
     prepared(Late(early_share=(0.4, 0.7), phase_shares=(0.6, 0.2, 0.2)), built_in(), examples)

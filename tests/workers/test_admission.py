@@ -10,7 +10,7 @@ import pytest
 
 from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.tables import Membership
-from expunge.service.requests.legal_holds import place
+from expunge.service.requests.legal_holds import place_hold
 from expunge.workers.training import admission
 from tests.workers.worlds import TENANT, World
 
@@ -65,7 +65,7 @@ def test_whom_a_check_names_is_not_trained_on(world: World, monkeypatch: pytest.
 
 def test_whom_a_legal_hold_keeps_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with world.database.write() as session:
-        place(session, world.storage.pepper, TENANT, subject_id="p1", sample_id=None, reason="court")
+        place_hold(session, world.storage.pepper, TENANT, subject_id="p1", sample_id=None, reason="court")
     install(monkeypatch, here("names_p1"))
     assert "p1" in members(world, world.live())
 

@@ -13,7 +13,7 @@ from expunge.service.infra.files import DiskFolder, Files, Store
 from expunge.service.infra.tables import Model, Removal
 from expunge.service.queue import HALVE_AFTER
 from expunge.workers.app import Worker
-from expunge.workers.update import run as unlearn
+from expunge.workers.update import run
 from tests.harness.files import root_of
 from tests.workers.worlds import World
 
@@ -62,13 +62,13 @@ def test_a_commit_of_unknown_outcome_is_no_attempt_that_failed(world: World, mon
     """The version is there, and its worker heard nothing: then it finds its lease given back, and writes nothing."""
     model_id = world.live()
     request = world.delete("p3")
-    made = unlearn.publish
+    made = run.publish
 
     def unheard(*arguments: Any) -> None:
         made(*arguments)
         raise Busy("cut off at COMMIT")
 
-    monkeypatch.setattr(unlearn, "publish", unheard)
+    monkeypatch.setattr(run, "publish", unheard)
     world.work(model_id)
     assert (world.request(request).status, world.head(model_id).number) == ("completed", 2)
     assert "attempt.failed" not in world.kinds()

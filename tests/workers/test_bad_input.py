@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from expunge.service.infra.tables import BudgetEntry, DeletionRequest, Removal
-from expunge.service.requests import legal_holds as holds
+from expunge.service.requests import legal_holds
 from tests.workers import meanwhile
 from tests.workers.test_retrain import entries, exhausted, generations
 from tests.workers.worlds import World
@@ -96,7 +96,7 @@ def test_a_held_request_is_released_when_somebody_makes_it_possible(world: World
     requests = [world.delete(person) for person in ONE_CLASS]
     world.work(model_id)
     with world.database.write() as session:
-        holds.retry(session, session.get_one(DeletionRequest, requests[0]))
+        legal_holds.retry(session, session.get_one(DeletionRequest, requests[0]))
     world.work(model_id)
     assert [world.request(each).status for each in requests] == ["completed", "blocked", "blocked"]
 

@@ -12,7 +12,7 @@ from expunge.service.infra.tables import DeletionRequest, Model, Version
 from expunge.service.infra.time import SECOND, instant
 from expunge.service.models.policy import change_policy
 from expunge.service.requests import intake
-from expunge.service.requests.cancel import cancel
+from expunge.service.requests.cancellation import cancel
 from expunge.service.requests.legal_holds import retry
 from expunge.service.requests.states import Regulation, RequestRefused, Suppress
 from expunge.workers.runtime.model import build

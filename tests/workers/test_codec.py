@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from expunge.workers.storage import checkpoint_format as codec
+from expunge.workers.storage import checkpoint_format
 from unlearning.types import State
 
 TENSORS = {
@@ -23,51 +23,51 @@ TENSORS = {
 
 
 def test_our_bytes_are_read_by_the_safetensors_library() -> None:
-    read = load(codec.encode(TENSORS, {"format": "pt"}))
+    read = load(checkpoint_format.encode(TENSORS, {"format": "pt"}))
     assert read.keys() == TENSORS.keys()
     assert all(torch.equal(read[name], tensor) and read[name].dtype == tensor.dtype for name, tensor in TENSORS.items())
 
 
 def test_the_order_of_the_tensors_does_not_change_the_bytes() -> None:
-    first = codec.encode(TENSORS, {})
-    second = codec.encode(dict(reversed(TENSORS.items())), {})
+    first = checkpoint_format.encode(TENSORS, {})
+    second = checkpoint_format.encode(dict(reversed(TENSORS.items())), {})
     assert first == second
 
 
 def test_a_state_comes_back_with_its_facts() -> None:
     state = State(torch.randn(5, dtype=torch.float64), {"order": torch.arange(3)}, {"report": {"x": 1.5}, "n": 3})
-    read = codec.decode_state(codec.encode_state(state, {"bound": 1e-9}))
+    read = checkpoint_format.decode_state(checkpoint_format.encode_state(state, {"bound": 1e-9}))
     assert torch.equal(read.weights, state.weights)
     assert torch.equal(read.tensors["order"], state.tensors["order"])
     assert read.facts == state.facts
 
 
 def test_a_state_of_another_format_is_refused() -> None:
-    with pytest.raises(codec.Malformed, match="knows"):
-        codec.decode_state(save({"weights": torch.zeros(2)}, {"format": "expunge-state-9"}))
+    with pytest.raises(checkpoint_format.Malformed, match="knows"):
+        checkpoint_format.decode_state(save({"weights": torch.zeros(2)}, {"format": "expunge-state-9"}))
 
 
 @pytest.mark.parametrize("vector", [torch.randn(5), torch.randn(2, 3, dtype=torch.float64), torch.tensor(1.0)])
 def test_a_vector_comes_back_bit_for_bit(vector: torch.Tensor) -> None:
-    read = codec.unpack(codec.pack(vector))
+    read = checkpoint_format.unpack(checkpoint_format.pack(vector))
     assert read.dtype == vector.dtype
     assert torch.equal(read, vector)
 
 
 def test_a_tensor_that_two_names_share_is_written_for_both() -> None:
     shared = torch.randn(3, 4)
-    read, _ = codec.decode(codec.encode({"a": shared, "b": shared, "c": shared[:2]}, {}))
+    read, _ = checkpoint_format.decode(checkpoint_format.encode({"a": shared, "b": shared, "c": shared[:2]}, {}))
     assert torch.equal(read["a"], shared) and torch.equal(read["b"], shared) and torch.equal(read["c"], shared[:2])
 
 
 def test_tensors_that_the_format_does_not_carry_are_refused() -> None:
-    with pytest.raises(codec.Malformed, match="safetensors"):
-        codec.encode({"a": torch.zeros(2, dtype=torch.complex128)}, {})
+    with pytest.raises(checkpoint_format.Malformed, match="safetensors"):
+        checkpoint_format.encode({"a": torch.zeros(2, dtype=torch.complex128)}, {})
 
 
 def test_what_we_read_is_what_the_library_reads() -> None:
     data = save({name: tensor.contiguous() for name, tensor in TENSORS.items()}, {"format": "pt"})
-    read, metadata = codec.decode(data)
+    read, metadata = checkpoint_format.decode(data)
     wanted = load(data)
     assert metadata == {"format": "pt"}
     assert read.keys() == wanted.keys()
@@ -77,8 +77,8 @@ def test_what_we_read_is_what_the_library_reads() -> None:
 def test_a_header_that_names_a_tensor_twice_is_refused() -> None:
     entry = '"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
     header = ("{" + entry + "," + entry + "}").encode()
-    with pytest.raises(codec.Malformed, match="twice"):
-        codec.decode(len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(checkpoint_format.Malformed, match="twice"):
+        checkpoint_format.decode(len(header).to_bytes(8, "little") + header + bytes(4))
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_a_header_that_names_a_tensor_twice_is_refused() -> None:
     ],
 )
 def test_bytes_of_something_else_are_refused(data: bytes) -> None:
-    with pytest.raises(codec.Malformed):
-        codec.decode(data)
+    with pytest.raises(checkpoint_format.Malformed):
+        checkpoint_format.decode(data)
 
 
 @pytest.mark.parametrize(
@@ -109,11 +109,11 @@ def test_bytes_of_something_else_are_refused(data: bytes) -> None:
     ],
 )
 def test_weights_that_no_checkpoint_may_carry_are_refused(name: str, tensor: torch.Tensor, reason: str) -> None:
-    with pytest.raises(codec.Malformed, match=reason):
-        codec.admit({name: tensor})
+    with pytest.raises(checkpoint_format.Malformed, match=reason):
+        checkpoint_format.admit({name: tensor})
 
 
 def test_a_checkpoint_carries_no_metadata_but_its_format() -> None:
-    data = codec.encode({"a": torch.zeros(1)}, {"format": "pt"})
+    data = checkpoint_format.encode({"a": torch.zeros(1)}, {"format": "pt"})
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     assert header["__metadata__"] == {"format": "pt"}

@@ -18,7 +18,7 @@ import torch
 from expunge.service.infra.settings import Settings, ensure_secrets
 from expunge.service.infra.tables import CalibrationOrder
 from expunge.workers.runtime import recipes
-from expunge.workers.storage import private_state as state
+from expunge.workers.storage import private_state
 from tests.workers.test_calibrate import sealed_errors
 from tests.workers.worlds import RECIPES, World, open_world
 from unlearning.accounting.certificate import Claim, Guarantee
@@ -65,7 +65,7 @@ def stream(home: Path, people: list[str]) -> Iterator[tuple[Claim, float]]:
         assert world.request(request).status == "completed"
         kept = left_by(examples, forget_set(examples, people[:count]))
         retrained = train(problem, kept, planned=examples.positions).weights
-        released = state.load(
+        released = private_state.load(
             world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
         ).weights
         claim = Claim.from_json(world.head(model_id).claim)

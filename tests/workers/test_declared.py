@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from expunge.service.infra.tables import AuditEntry
-from expunge.workers.storage import checkpoint_format as codec
-from expunge.workers.storage import private_state as state
+from expunge.workers.storage import checkpoint_format, private_state
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
 
@@ -174,11 +173,11 @@ def test_a_part_that_changes_after_registration_holds_the_update(world: World, f
 
 
 def published(world: World, model_id: str) -> dict[str, torch.Tensor]:
-    return codec.decode(world.storage.store.read(world.head(model_id).checkpoint))[0]
+    return checkpoint_format.decode(world.storage.store.read(world.head(model_id).checkpoint))[0]
 
 
 def secret(world: World, model_id: str) -> torch.Tensor:
-    return state.load(
+    return private_state.load(
         world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
     ).weights
 

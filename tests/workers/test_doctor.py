@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, select, text, update
 
-from expunge.service.cli import checks as doctor
+from expunge.service.cli import checks
 from expunge.service.cli.checks import Finding
-from expunge.service.infra import files as storage
+from expunge.service.infra import files
 from expunge.service.infra.db import now
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import Generation, Heartbeat, Model, Version
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND
 from expunge.service.models.generations import open_generation
-from expunge.workers import doctor as sickbay
+from expunge.workers import doctor
 from expunge.workers.runtime.heartbeat import HeartbeatSender
 from expunge.workers.scheduler.run import SILENT_SECONDS, forget_processes
 from tests.harness.servers import free_port
@@ -70,7 +70,7 @@ def sound(world: World) -> World:
 
 
 def look(settings: Settings, clock: Callable[[], float] = time.time) -> list[Finding]:
-    return [*doctor.examine(settings, clock), *sickbay.examine(settings)]
+    return [*checks.examine(settings, clock), *doctor.examine(settings)]
 
 
 def faults(findings: list[Finding]) -> dict[str, str]:
@@ -220,16 +220,16 @@ def test_files_that_are_no_recipes_are_named_and_skipped(sound: World) -> None:
 def test_an_exhausted_budget_is_well_while_nobody_waits_or_a_retrain_is_on_its_way(sound: World) -> None:
     model_id = sound.model_named("m")
     sound.change(Model, model_id, status="exhausted")
-    assert faults([*doctor.examine(sound.settings)]) == {}
+    assert faults([*checks.examine(sound.settings)]) == {}
     sound.delete("person-1")
-    assert set(faults([*doctor.examine(sound.settings)])) == {"budget of m"}
+    assert set(faults([*checks.examine(sound.settings)])) == {"budget of m"}
     with sound.database.write() as session:
         candidate = Generation(
             tenant_id="default", model_id=model_id, status="candidate", method="newton", guarantee="none"
         )
         candidate.created_at = now(session)
         open_generation(session, candidate)
-    assert faults([*doctor.examine(sound.settings)]) == {}
+    assert faults([*checks.examine(sound.settings)]) == {}
 
 
 @pytest.mark.parametrize("ahead", [60.0, -60.0])
@@ -329,7 +329,7 @@ def test_a_key_folder_where_nothing_is_overwritten_in_place_is_a_fault(
 ) -> None:
     mounts = sound.settings.home / "mounts"
     mounts.write_text(f"disk / ext4 rw 0 0\npool {sound.settings.key_folder} {kind} rw 0 0\n")
-    monkeypatch.setattr(storage, "_MOUNTS", mounts)
-    found = [each for each in doctor.examine(sound.settings) if each.name == "key_folder"]
+    monkeypatch.setattr(files, "_MOUNTS", mounts)
+    found = [each for each in checks.examine(sound.settings) if each.name == "key_folder"]
     assert [each.well for each in found] == [True, well]
     assert well or f"({kind})" in found[-1].what

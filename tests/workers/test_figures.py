@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from expunge.service.infra.tables import Generation
-from expunge.service.models.figures import DATA_FREE, DELETED, FOLDER
+from expunge.service.models.figures import DATA_FREE, DELETED, FIGURES
 from expunge.service.queue import Preparation
 from expunge.workers.training.prepare import prepare
 from tests.workers.test_switch import before
@@ -18,7 +18,7 @@ SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 def files(world: World) -> list[Path]:
-    return sorted((world.settings.store / FOLDER).glob("*.json"))
+    return sorted((world.settings.store / FIGURES).glob("*.json"))
 
 
 def numbers(world: World, model_id: str) -> list[str]:
@@ -40,7 +40,7 @@ def test_measured_figures_are_shown_until_the_first_deletion_and_are_never_in_th
     world.delete("p3")
     world.work(model_id)
     after = world.report(model_id)
-    assert after[FOLDER] == DELETED and after.keys() - {FOLDER} <= DATA_FREE
+    assert after[FIGURES] == DELETED and after.keys() - {FIGURES} <= DATA_FREE
     assert after["seconds"] == before["seconds"]
     assert files(world) == []
 
@@ -51,7 +51,7 @@ def test_whoever_is_forgotten_in_version_1_takes_the_figures_along(world: World)
     job = world.claim(model_id)
     assert isinstance(job, Preparation)
     prepare(world.process, job, before("unlearn", world, lambda: world.delete("p3")))
-    assert world.head(model_id).number == 1 and world.report(model_id)[FOLDER] == DELETED
+    assert world.head(model_id).number == 1 and world.report(model_id)[FIGURES] == DELETED
     assert files(world) == []
 
 
@@ -60,7 +60,7 @@ def test_the_scheduler_deletes_the_figures_that_a_dead_worker_left(world: World)
     model_id = world.live()
     with world.database.write() as session:
         generation = session.get_one(Generation, world.generation(model_id).id)
-        generation.report = (generation.report or {}) | {FOLDER: DELETED}
+        generation.report = (generation.report or {}) | {FIGURES: DELETED}
     assert len(files(world)) == 1 and "distance_left" not in world.report(model_id)
     assert world.storage.figures.sweep(world.database) == 1
     assert files(world) == []

@@ -17,7 +17,7 @@ from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.tables import BudgetEntry, Certificate, Generation, Membership, Model, Version
 from expunge.service.models import consumers
 from expunge.service.models.retrain_plan import plan_new_data
-from expunge.workers.scheduler import run as scheduler
+from expunge.workers.scheduler import run
 from tests.workers.tables import Table, table_of
 from tests.workers.test_retrain import generations
 from tests.workers.worlds import TENANT, World
@@ -32,7 +32,7 @@ def serve(world: World, model_id: str) -> None:
     """The consumer moves to the current version, as one that asks for it by the model's name does."""
     with world.database.write() as session:
         model = session.get_one(Model, model_id)
-        consumers.report(session, model, "web", session.get_one(Version, model.current_id), "actor")
+        consumers.report_consumer(session, model, "web", session.get_one(Version, model.current_id), "actor")
 
 
 def members(world: World, generation_id: int) -> set[str]:
@@ -96,7 +96,7 @@ def test_weeks_of_growth_and_deletions_under_one_name(world: World, tmp_path: Pa
             table.write()
         world.work(model_id)
         serve(world, model_id)
-        scheduler.complete_served(world.database)
+        run.complete_served(world.database)
         open_requests = {name: world.request(each).status for name, each in asked.items()}
         assert set(open_requests.values()) == {"completed"}, (week, open_requests)
         served = world.generation(model_id)

@@ -10,7 +10,7 @@ import torch
 
 from expunge.service.infra.tables import AuditEntry
 from expunge.workers.runtime.recipes import load
-from expunge.workers.storage import private_state as state
+from expunge.workers.storage import private_state
 from tests.unit.recipes import draw
 from tests.unit.recipes import recipe as ridge
 from tests.workers import meanwhile
@@ -231,7 +231,7 @@ def test_labels_that_do_not_sum_to_one_are_served_at_the_minimiser_of_their_own_
     world.delete("p3")
     world.work(model_id)
     assert Claim.from_json(world.head(model_id).claim).guarantee is Guarantee.PROVED
-    secret = state.load(
+    secret = private_state.load(
         world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
     ).weights
     recipe = load(world.settings.recipes, "multi_hot").recipe
@@ -304,7 +304,7 @@ def test_a_proved_rewind_lies_within_what_was_charged(world: World) -> None:
     assert report["bound_of_one_sample"] <= LOOSE["max_distance"] and report["samples_within_cap"] >= 3
     world.delete("p3")
     world.work(model_id)
-    secret = state.load(
+    secret = private_state.load(
         world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
     ).weights
     assert secret.dtype == torch.float64

@@ -16,8 +16,8 @@ from expunge.service.models import consumers
 from expunge.service.models.counters import (
     LATENCY,
     PHASE,
-    PUBLISHED,
     SAMPLES,
+    VERSIONS,
     Key,
     _of_entries,
     _of_versions,
@@ -112,7 +112,7 @@ def test_tallies_and_what_is_not_tallied_give_the_counts_of_everything(world: Wo
         assert session.scalar(select(func.count()).where(Version.tallied)) == 6
         left = set(session.scalars(select(PhaseSeconds.version_id)))
     assert len(left) == 6, "the phases of tallied versions are kept: a request's page shows them"
-    assert everything[Key(PUBLISHED, models[0], "recollection")] == 4
+    assert everything[Key(VERSIONS, models[0], "recollection")] == 4
     assert everything[Key(SAMPLES, models[0], "recollection")] == 9
     by_name = {name: sum(n for key, n in everything.items() if key.name == name) for name in (LATENCY, PHASE)}
     assert by_name == {LATENCY: 6, PHASE: 2 * 3 * 5}
@@ -122,7 +122,7 @@ def test_a_version_whose_tasks_wait_for_consumers_is_tallied_when_they_are_compl
     model_id = world.live(complete_when="served")
     first = world.head(model_id)
     with world.database.write() as session:
-        consumers.report(session, world.model(model_id), "web", first, "actor")
+        consumers.report_consumer(session, world.model(model_id), "web", first, "actor")
     request = world.delete("p1")
     world.work(model_id)
     waited_for = world.head(model_id)
@@ -132,8 +132,8 @@ def test_a_version_whose_tasks_wait_for_consumers_is_tallied_when_they_are_compl
     tallied = {each.id for each in world.versions(model_id) if each.tallied}
     assert first.id in tallied and waited_for.id not in tallied
     with world.database.write() as session:
-        consumers.report(session, world.model(model_id), "web", world.head(model_id), "actor")
-        consumers.complete(session)
+        consumers.report_consumer(session, world.model(model_id), "web", world.head(model_id), "actor")
+        consumers.complete_waiting(session)
     assert world.task(request).status == "completed"
     tally(world.database)
     assert {each.id for each in world.versions(model_id) if each.tallied} == {first.id, waited_for.id}

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from expunge.service.api.routes.requests.holds import ONLY_HELD_OUT
 from expunge.service.infra.tables import HoldoutPerson, Task
-from expunge.service.requests import legal_holds as holds
+from expunge.service.requests import legal_holds
 from tests.unit.recipes import softmax
 from tests.workers.test_never_again import api
 from tests.workers.worlds import TENANT, World
@@ -66,9 +66,11 @@ def test_a_hold_on_them_protects_nothing_and_says_so(world: World, api: TestClie
     found = {}
     for name in ("aside", "p1", "nobody"):
         with world.database.write() as session:
-            hold = holds.place(session, world.storage.pepper, TENANT, subject_id=name, sample_id=None, reason="court")
+            hold = legal_holds.place_hold(
+                session, world.storage.pepper, TENANT, subject_id=name, sample_id=None, reason="court"
+            )
             session.flush()
-            found[name] = holds.protects_nothing(session, hold)
+            found[name] = legal_holds.protects_nothing(session, hold)
     assert found == {"aside": True, "p1": False, "nobody": False}
     told = {name: api.post("/v1/holds", json={"subject_id": name, "reason": "court"}).json() for name in found}
     assert {name: hold["note"] for name, hold in told.items()} == {"aside": ONLY_HELD_OUT, "p1": None, "nobody": None}

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from expunge.workers.storage import checkpoint_format as codec
+from expunge.workers.storage import checkpoint_format
 
 MOST_BYTES = 8 << 20
 GOOD = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
@@ -80,15 +80,15 @@ HOSTILE = {
 
 def test_the_corpus_is_large_and_its_template_is_good() -> None:
     assert len(HOSTILE) >= 30
-    assert list(codec.decode(one())[0]) == ["a"]
+    assert list(checkpoint_format.decode(one())[0]) == ["a"]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_refused_in_words_and_takes_no_memory(name: str) -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(codec.Malformed) as refused:
-            codec.decode(HOSTILE[name])
+        with pytest.raises(checkpoint_format.Malformed) as refused:
+            checkpoint_format.decode(HOSTILE[name])
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -99,17 +99,17 @@ def test_a_hostile_file_is_refused_in_words_and_takes_no_memory(name: str) -> No
 @pytest.mark.parametrize(
     ("tensors", "metadata"),
     [
-        ({"other": torch.zeros(2)}, {"format": codec.FORMAT, "facts": "{}"}),
-        ({"weights": torch.zeros(2)}, {"format": codec.FORMAT}),
-        ({"weights": torch.zeros(2)}, {"format": codec.FORMAT, "facts": "{"}),
-        ({"weights": torch.zeros(2)}, {"format": codec.FORMAT, "facts": "[]"}),
-        ({"weights": torch.zeros(2)}, {"format": codec.FORMAT, "facts": "[" * 10_000}),
+        ({"other": torch.zeros(2)}, {"format": checkpoint_format.FORMAT, "facts": "{}"}),
+        ({"weights": torch.zeros(2)}, {"format": checkpoint_format.FORMAT}),
+        ({"weights": torch.zeros(2)}, {"format": checkpoint_format.FORMAT, "facts": "{"}),
+        ({"weights": torch.zeros(2)}, {"format": checkpoint_format.FORMAT, "facts": "[]"}),
+        ({"weights": torch.zeros(2)}, {"format": checkpoint_format.FORMAT, "facts": "[" * 10_000}),
         ({"weights": torch.zeros(2)}, {}),
     ],
 )
 def test_a_state_that_is_not_one_is_refused(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
-    with pytest.raises(codec.Malformed):
-        codec.decode_state(save(tensors, metadata))
+    with pytest.raises(checkpoint_format.Malformed):
+        checkpoint_format.decode_state(save(tensors, metadata))
 
 
 @pytest.mark.parametrize(
@@ -125,5 +125,5 @@ def test_a_state_that_is_not_one_is_refused(tensors: dict[str, torch.Tensor], me
     ],
 )
 def test_a_vector_that_is_not_one_is_refused(data: bytes) -> None:
-    with pytest.raises(codec.Malformed):
-        codec.unpack(data)
+    with pytest.raises(checkpoint_format.Malformed):
+        checkpoint_format.unpack(data)

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from expunge.workers.app import Worker
-from expunge.workers.runtime import model as opened
-from expunge.workers.runtime import recipes
+from expunge.workers.runtime import model, recipes
 from expunge.workers.runtime.model import ModelCache
 from expunge.workers.storage.manifest import FoundSamples
 from expunge.workers.update import run
@@ -158,7 +157,7 @@ def test_a_sign_of_zero_is_a_change_as_it_is_for_the_digest() -> None:
 
 
 def test_more_samples_than_fit_are_not_kept(world: World, runs: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opened, "KEPT_BYTES", 10)
+    monkeypatch.setattr(model, "KEPT_BYTES", 10)
     model_id, worker = world.live(method="newton"), world.worker()
     updated(world, worker, model_id, "p3")
     before = len(runs)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from expunge.service.infra.files import DiskFolder
-from expunge.workers.storage import key_store as keystore
+from expunge.workers.storage import key_store
 from expunge.workers.storage.key_store import ERASED, SHARE_BYTES, HolderKey, KeyFiles, KeysMissing, KeyStore
 from tests.harness.powercut import Operation, Recorded, states_after_power_cut
 from tests.harness.residue import share_in_file
@@ -166,7 +166,7 @@ def test_no_power_cut_loses_a_living_key_or_brings_back_a_destroyed_one(
     (gone_id, _), (kept_id, _) = store.create(1, 2)
     gone, kept, made = share_in_file(store, gone_id), share_in_file(store, kept_id), len(files.log)
     reached: list[str] = []
-    monkeypatch.setattr(keystore, "crash_point", lambda name: reached.append(f"{name} {len(files.log)}"))
+    monkeypatch.setattr(key_store, "crash_point", lambda name: reached.append(f"{name} {len(files.log)}"))
     store.destroy([gone_id])
     assert reached == [f"keys-erased {len(files.log)}"], "the row is deleted after the share, and its file is kept"
     assert broken_promises(files.log, made, gone, kept) == []

@@ -14,10 +14,9 @@ from expunge.service.access.api_keys import Scope, create_key
 from expunge.service.api.app import create_app
 from expunge.service.infra.tables import DeletionRequest, Model, Removal, StoredVector, SuppressionEntry
 from expunge.service.queue import Selection, Target
-from expunge.service.requests import intake, suppression
-from expunge.service.requests import legal_holds as holds
+from expunge.service.requests import intake, legal_holds, suppression
 from expunge.workers.training.prepare import prepare
-from expunge.workers.update import run as unlearn
+from expunge.workers.update import run
 from tests.faults.invariants import broken
 from tests.workers.test_retrain import ONE_UPDATE, exhausted, generations
 from tests.workers.test_switch import before
@@ -41,7 +40,7 @@ def forget(world: World, model_id: str, person: str) -> str:
 def forgotten(world: World, subject: str | None = None, sample: str | None = None) -> list[tuple[str, int]]:
     with world.database.write() as session:
         pepper = world.storage.pepper
-        return holds.forgotten_already(session, pepper, TENANT, subject_id=subject, sample_id=sample)
+        return legal_holds.forgotten_already(session, pepper, TENANT, subject_id=subject, sample_id=sample)
 
 
 def test_rolling_back_is_refused_with_the_requests_that_the_old_version_does_not_lack(
@@ -67,7 +66,7 @@ def test_publishing_a_version_that_still_holds_whom_a_request_names_is_refused(
     model_id = world.live(guarantee="proved")
     one, other = world.delete("p1"), world.delete("p2")
     job = world.claim(model_id)
-    plan = unlearn.plan
+    plan = run.plan
 
     def careless(*values: object, **named: object) -> Selection:
         whole = plan(*values, **named)  # type: ignore[arg-type]
@@ -76,7 +75,7 @@ def test_publishing_a_version_that_still_holds_whom_a_request_names_is_refused(
         return replace(whole, target=Target(tuple(sorted(kept)), (digest,), 1))
 
     before_it = world.footprint()
-    monkeypatch.setattr(unlearn, "plan", careless)
+    monkeypatch.setattr(run, "plan", careless)
     with pytest.raises(RuntimeError, match=f"request {other} names 3 samples that this version still holds"):
         world.update(job)  # type: ignore[arg-type]
     assert world.footprint() == before_it and world.head(model_id).number == 1
@@ -126,8 +125,8 @@ def test_who_is_under_a_hold_or_was_lifted_or_never_verified_keeps_no_recipe_out
     first = world.live(guarantee="proved")
     back = forget(world, first, "p1")
     with world.database.write() as session:
-        suppression.lift(session, session.get_one(DeletionRequest, back), "deleted by mistake")
-        holds.place(session, world.storage.pepper, TENANT, subject_id="p2", sample_id=None, reason="court")
+        suppression.lift_suppression(session, session.get_one(DeletionRequest, back), "deleted by mistake")
+        legal_holds.place_hold(session, world.storage.pepper, TENANT, subject_id="p2", sample_id=None, reason="court")
     world.delete("p2")
     world.stranger("p3")
     again = world.live(guarantee="proved", name="again")
@@ -220,7 +219,7 @@ def test_a_person_deleted_by_mistake_comes_back_with_the_next_retrain_and_not_be
     model_id = world.live(guarantee="proved", fallback="retrain", **ONE_UPDATE)
     mistake = forget(world, model_id, "p0")
     with world.database.write() as session:
-        suppression.lift(session, session.get_one(DeletionRequest, mistake), "deleted by mistake")
+        suppression.lift_suppression(session, session.get_one(DeletionRequest, mistake), "deleted by mistake")
     index = 1
     while world.model(model_id).status == "live":
         forget(world, model_id, f"p{index}")

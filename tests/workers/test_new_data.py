@@ -14,7 +14,7 @@ from expunge.service.infra.db import now
 from expunge.service.infra.tables import Generation, Membership, Model
 from expunge.service.models.retrain_plan import plan_new_data
 from expunge.service.requests.states import RequestRefused
-from expunge.workers.scheduler import run as scheduler
+from expunge.workers.scheduler import run
 from expunge.workers.storage import manifest
 from expunge.workers.training.cohort import Changes, changes
 from tests.workers.tables import Table, table_of
@@ -223,14 +223,14 @@ def test_a_retrain_is_planned_when_it_is_due_and_the_next_one_after_it(
     world, table = table_of(world, tmp_path / "tables", 40)
     model_id = world.live("people", guarantee="proved", retrain_every=WEEK)
     rung: list[str] = []
-    monkeypatch.setattr(scheduler, "notify_one", lambda _, name: rung.append(name))
+    monkeypatch.setattr(run, "notify_one", lambda _, name: rung.append(name))
     world.change(Model, model_id, notified_at=0)
     world.work(model_id)
-    assert (world.head(model_id).number, scheduler.sweep(world.database, world.process.notifier)) == (1, 0)
+    assert (world.head(model_id).number, run.sweep(world.database, world.process.notifier)) == (1, 0)
     table.grow(3)
     table.write()
     due(world, model_id)
-    assert scheduler.sweep(world.database, world.process.notifier) == 1
+    assert run.sweep(world.database, world.process.notifier) == 1
     assert rung == [model_id]
     world.work(model_id)
     model, head = world.model(model_id), world.head(model_id)

@@ -7,7 +7,7 @@ import torch
 
 from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.requests import intake
-from expunge.service.requests.estimate import estimate
+from expunge.service.requests.estimation import estimate
 from expunge.workers.runtime.model import build
 from tests.workers.test_batch import core_and_late
 from tests.workers.test_own_training import published

@@ -14,7 +14,7 @@ from expunge.service.infra import db
 from expunge.service.infra.files import DiskFolder
 from expunge.service.infra.migrate import migrate
 from expunge.service.infra.tables import Heartbeat
-from expunge.workers.runtime import db_retry as patience
+from expunge.workers.runtime import db_retry
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.heartbeat import HeartbeatSender
 from expunge.workers.storage.key_store import KeyFiles, KeyStore
@@ -38,7 +38,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set once somebody met Busy and waits."""
     met = threading.Event()
     monkeypatch.setattr(db, "BUSY_SECONDS", 0.05)
-    monkeypatch.setattr(patience.log, "warning", lambda *_: met.set())
+    monkeypatch.setattr(db_retry.log, "warning", lambda *_: met.set())
     return met
 
 

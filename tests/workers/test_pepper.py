@@ -6,15 +6,15 @@ import pytest
 
 from expunge.service.access.api_keys import create_key
 from expunge.service.api.app import create_app
-from expunge.service.cli import checks as doctor
+from expunge.service.cli import checks
 from expunge.service.infra.settings import SettingsError, adopt_secret
 from expunge.workers.scheduler.run import open_scheduler
 from expunge.workers.storage.storage import Storage
 from tests.workers.worlds import TENANT, World
 
 
-def pepper_findings(world: World) -> list[doctor.Finding]:
-    return [each for each in doctor.examine(world.settings) if each.name == "pepper"]
+def pepper_findings(world: World) -> list[checks.Finding]:
+    return [each for each in checks.examine(world.settings) if each.name == "pepper"]
 
 
 def make_key(world: World) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from expunge.service.infra.tables import Generation
-from expunge.workers.runtime import heartbeat as pulse
+from expunge.workers.runtime import heartbeat
 from tests.workers.worlds import World
 
 GREAT = 256 * 2**20
@@ -16,12 +16,12 @@ ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 def test_the_memory_that_is_told_is_the_present_one_not_the_greatest() -> None:
-    before = pulse.resident_mebibytes() or 0
+    before = heartbeat.resident_mebibytes() or 0
     room = mmap.mmap(-1, GREAT)
     room.write(bytes(GREAT))
-    assert (pulse.resident_mebibytes() or 0) > before + 200
+    assert (heartbeat.resident_mebibytes() or 0) > before + 200
     room.close()
-    assert (pulse.resident_mebibytes() or 0) < before + 100
+    assert (heartbeat.resident_mebibytes() or 0) < before + 100
 
 
 @ON_SQLITE
@@ -32,10 +32,10 @@ def test_a_beat_writes_the_phase_and_the_present_memory(world: World, monkeypatc
     beating = world.pulse()
     beating.hold(job.lease, job.generation_id)
     beating.phase("train")
-    monkeypatch.setattr(pulse, "resident_mebibytes", lambda: 123)
+    monkeypatch.setattr(heartbeat, "resident_mebibytes", lambda: 123)
     beating.beat()
     assert [row.phase for row in world.rows_of(Generation)] == ["train at 123 MiB"]
-    monkeypatch.setattr(pulse, "resident_mebibytes", lambda: None)
+    monkeypatch.setattr(heartbeat, "resident_mebibytes", lambda: None)
     beating.beat()
     assert [row.phase for row in world.rows_of(Generation)] == ["train"]
 
@@ -43,5 +43,5 @@ def test_a_beat_writes_the_phase_and_the_present_memory(world: World, monkeypatc
 def test_where_the_system_does_not_tell_the_memory_none_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "STATUS", tmp_path / "none")
-    assert pulse.resident_mebibytes() is None
+    monkeypatch.setattr(heartbeat, "STATUS", tmp_path / "none")
+    assert heartbeat.resident_mebibytes() is None

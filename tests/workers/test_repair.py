@@ -14,7 +14,7 @@ from expunge.service.infra.tables import StoredVector
 from expunge.service.queue import Deletions, Preparation, Stale
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.storage import private_state as state
+from expunge.workers.storage import private_state
 from expunge.workers.training import prepare
 from tests.workers.test_crashes import die_at
 from tests.workers.test_residue import found
@@ -37,12 +37,12 @@ def everyones(world: World, model_id: str) -> dict[str, Tensor]:
     generation = world.generation(model_id).id
     with world.database.read() as session:
         holders = session.scalars(select(StoredVector.holder).where(StoredVector.generation_id == generation))
-        return state.read_vectors(session, world.storage.keys, generation, holders, torch.device("cpu"))
+        return private_state.read_vectors(session, world.storage.keys, generation, holders, torch.device("cpu"))
 
 
 def weights_of(world: World, model_id: str) -> Tensor:
     """w~ of the current version."""
-    return state.load(
+    return private_state.load(
         world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
     ).weights
 

@@ -10,7 +10,7 @@ import torch
 from sqlalchemy import select
 
 from expunge.service.infra.tables import StoredVector
-from expunge.workers.storage import private_state as state
+from expunge.workers.storage import private_state
 from tests.harness.residue import share_in_file
 from tests.workers.worlds import World
 
@@ -35,7 +35,7 @@ def test_neither_id_nor_vector_nor_key_of_a_forgotten_person_is_left(world: Worl
     model_id = world.live()
     with world.database.read() as session:
         rows = list(session.scalars(select(StoredVector)))
-        vectors = state.read_vectors(
+        vectors = private_state.read_vectors(
             session, world.storage.keys, rows[0].generation_id, [row.holder for row in rows], torch.device("cpu")
         )
     keys = world.storage.keys.fetch(row.key_id for row in rows)

@@ -25,7 +25,7 @@ from expunge.service.api.app import create_app
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import Generation, Model, StoredVector, Version
 from expunge.service.requests.reasons import Reason, Role
-from expunge.workers.scheduler import run as scheduler
+from expunge.workers.scheduler import run
 from expunge.workers.storage.checkpoint_format import encode
 from expunge.workers.storage.private_state import STATE
 from tests.harness.files import path_in, root_of
@@ -462,5 +462,5 @@ def test_a_request_is_resolved_by_who_it_names_and_by_what_it_says(
             (step, *_) = [each for each in explained["actions"] if each["verb"] == verb]
             with working(world, model_id):
                 follow(step, **VALUES)
-        scheduler.complete_served(world.database)
+        run.complete_served(world.database)
         assert scene.shown(request)["status"] == ends, scene.shown(request)

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 from expunge.service.access.api_keys import Scope, authenticate, create_key, revoke_key
 from expunge.service.api.app import create_app
-from expunge.service.audit import merkle as tree
+from expunge.service.audit import merkle
 from expunge.service.audit.key_rotation import FOLDER, handovers, keep_handovers
 from expunge.service.audit.log import newest_head
 from expunge.service.audit.self_check import check_log
 from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
 from expunge.service.audit.succession import predecessors, signatures
-from expunge.service.audit.verify import verify
+from expunge.service.audit.verification import verify
 from expunge.service.audit.witness import EPOCHS, Witness, WitnessedHead, epoch_of
 from expunge.service.certificates.envelope import verify as verified
 from expunge.service.certificates.issue import issue_due
@@ -46,14 +46,12 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
-from expunge.service.models import restore_guard as backups
+from expunge.service.models import restore_guard
 from expunge.service.models.restore_guard import PutBack
 from expunge.service.queue import end_without_version
-from expunge.service.requests import identity_check as verification
-from expunge.service.requests import legal_holds as holds
-from expunge.service.requests import suppression
-from expunge.service.requests.cancel import cancel
-from expunge.workers.scheduler import run as scheduler
+from expunge.service.requests import identity_check, legal_holds, suppression
+from expunge.service.requests.cancellation import cancel
+from expunge.workers.scheduler import run
 from expunge.workers.scheduler.restore import restore
 from expunge_client import verify_certificate
 from expunge_client.cli.main import app
@@ -98,7 +96,7 @@ def signer(world: World) -> Signer:
 
 
 def export(world: World) -> tuple[str, list[dict[str, Any]]]:
-    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+    run.extend_log(world.database, signer(world), world.storage.guard.witness)
     with world.database.read() as session:
         head = newest_head(session)
         rows = session.scalars(
@@ -141,7 +139,7 @@ def retrained(world: World, model_id: str) -> None:
 def differs(world: World) -> str:
     """In what the world's database and its store differ; empty where they do not."""
     try:
-        backups.Guard(world.database, world.storage.store.folder).look()
+        restore_guard.Guard(world.database, world.storage.store.folder).look()
     except PutBack as error:
         return str(error)
     return ""
@@ -150,15 +148,15 @@ def differs(world: World) -> str:
 def confirmed(world: World) -> None:
     witness = Witness(world.storage.store.folder)
     with world.database.write() as session:
-        assert backups.confirm(session, TENANT, witness) is not None
-        assert backups.confirm(session, TENANT, witness) is None
+        assert restore_guard.confirm(session, TENANT, witness) is not None
+        assert restore_guard.confirm(session, TENANT, witness) is None
 
 
 @pytest.mark.parametrize("with_log", [True, False])
 def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: Snapshot, with_log: bool) -> None:
     model_id = world.live(guarantee="proved")
     released(world, model_id, "p1")
-    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+    run.extend_log(world.database, signer(world), world.storage.guard.witness)
     open_then = world.delete("p2")
     old = snapshot(world)
     world.work(model_id)
@@ -186,7 +184,7 @@ def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: 
 @pytest.mark.both_engines
 def test_the_log_goes_on_where_it_was_and_contradicts_no_signed_head(world: World, snapshot: Snapshot) -> None:
     model_id = world.live(guarantee="proved")
-    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+    run.extend_log(world.database, signer(world), world.storage.guard.witness)
     old = snapshot(world)
     released(world, model_id, "p1")
     log = export(world)
@@ -210,8 +208,8 @@ def rotated(world: World, monkeypatch: pytest.MonkeyPatch) -> Verifier:
 
 def certificates(world: World) -> list[dict[str, Any]]:
     """Certify what is due; return all certificates."""
-    scheduler.extend_log(world.database, signer(world), Witness(world.storage.store.folder))
-    scheduler.issue(world.database, signer(world), world.storage.pepper)
+    run.extend_log(world.database, signer(world), Witness(world.storage.store.folder))
+    run.issue(world.database, signer(world), world.storage.pepper)
     return [json.loads(row.envelope or "null") for row in world.rows_of(Certificate) if row.envelope]
 
 
@@ -255,7 +253,7 @@ def test_a_restore_believes_no_handover_that_the_key_in_use_did_not_acknowledge(
     """Somebody writes into the store, and owns a key that was retired, or one of their own."""
     model_id = world.live(guarantee="proved")
     released(world, model_id, "p1")
-    scheduler.extend_log(world.database, signer(world), Witness(world.storage.store.folder))
+    run.extend_log(world.database, signer(world), Witness(world.storage.store.folder))
     old, stolen = snapshot(world), signer(world)
     rotated(world, monkeypatch)
     current, thief = signer(world), Signer(world.settings.log_origin, b"t" * 32)
@@ -275,9 +273,9 @@ def test_a_restore_believes_no_handover_that_the_key_in_use_did_not_acknowledge(
     believed = predecessors(current.verifier, handovers(world.storage.store.folder))
     assert [each.retired for each in believed] == [stolen.verifier]
     forged = [*export(world)[1]]
-    more = [*forged, {"index": len(forged), "leaf_hash": tree.leaf_hash(b"{}").hex(), "body": "{}"}]
+    more = [*forged, {"index": len(forged), "leaf_hash": merkle.leaf_hash(b"{}").hex(), "body": "{}"}]
     for liar in (stolen, thief):
-        head = liar.checkpoint(len(more), tree.root_of([bytes.fromhex(line["leaf_hash"]) for line in more]))
+        head = liar.checkpoint(len(more), merkle.root_of([bytes.fromhex(line["leaf_hash"]) for line in more]))
         with pytest.raises(NotAuthentic):
             restore(old.storage, old.limits.lease_seconds, current, [(head, more)])
     assert old.count(Restoration) == 0
@@ -290,7 +288,7 @@ def test_exports_are_compared_by_the_heads_that_sign_for_them(world: World, snap
     asked = world.delete("p1")
     longer = export(world)
     text = json.dumps({"kind": "hold.placed"})
-    line = {"leaf_hash": tree.leaf_hash(text.encode()).hex(), "body": text}
+    line = {"leaf_hash": merkle.leaf_hash(text.encode()).hex(), "body": text}
     padded = [*shorter[1], *({"index": len(shorter[1]) + place, **line} for place in range(9))]
     for exports in ([(shorter[0], padded)], [longer, (shorter[0], padded)], [(longer[0], longer[1][:-1])]):
         with pytest.raises(NotAuthentic):
@@ -323,10 +321,12 @@ def test_what_the_log_tells_is_done_again(world: World, snapshot: Snapshot) -> N
         keys = {name: create_key(session, world.storage.pepper, label=name, scopes=[name]) for name in (keep, stolen)}
     old = snapshot(world)
     with world.database.write() as session:
-        suppression.lift(session, session.get_one(DeletionRequest, gone), "deleted by mistake")
+        suppression.lift_suppression(session, session.get_one(DeletionRequest, gone), "deleted by mistake")
         revoke_key(session, keys[stolen].id)
     with world.database.write() as session:
-        hold = holds.place(session, world.storage.pepper, TENANT, subject_id="p7", sample_id=None, reason="court").id
+        hold = legal_holds.place_hold(
+            session, world.storage.pepper, TENANT, subject_id="p7", sample_id=None, reason="court"
+        ).id
     report = restore(old.storage, old.limits.lease_seconds, signer(old), [export(world)])
     assert report.holds_lost == [] and [row.id for row in old.rows_of(Hold)] == [hold]
     assert sorted(each.split()[0] for each in report.reapplied) == ["hold.placed", "key.revoked", "suppression.lifted"]
@@ -347,7 +347,7 @@ def test_what_was_decided_since_the_backup_on_unverified_requests_stays_decided(
     world.work(model_id)
     world.verify(asked)
     with world.database.write() as session:
-        verification.reject(session, session.get_one(DeletionRequest, refused), "told by phone")
+        identity_check.reject(session, session.get_one(DeletionRequest, refused), "told by phone")
         cancel(session, session.get_one(DeletionRequest, gone))
     log = export(world)
     restore(old.storage, old.limits.lease_seconds, signer(old), [log] if with_log else [])
@@ -392,7 +392,7 @@ def test_what_a_lost_version_carried_out_is_completed_and_certified_of_the_other
     tasks = {task.model_id: task for task in old.rows_of(Task)}
     assert (tasks[lost].status, tasks[lost].reason, tasks[lost].version_id) == ("completed", "model_retired", None)
     assert old.request(request).status == "completed"
-    scheduler.extend_log(old.database, signer(old), old.storage.guard.witness)
+    run.extend_log(old.database, signer(old), old.storage.guard.witness)
     assert issue_due(old.database, signer(old), old.storage.pepper) == 1
     with old.database.read() as session:
         envelope = session.scalar(select(Certificate.envelope).where(Certificate.request_id == request))
@@ -441,7 +441,7 @@ def test_a_worker_starts_on_a_database_older_than_its_store_and_claims_nothing(
     old.work(model_id)
     assert old.task(waiting).status == "queued" and "The database lacks version 2 of m" in caplog.text
     with pytest.raises(PutBack, match="lacks version 2 of m"):
-        scheduler.open_scheduler(old.settings).tick()
+        run.open_scheduler(old.settings).tick()
 
 
 def test_the_api_starts_on_a_database_older_than_its_store_and_says_so(world: World, snapshot: Snapshot) -> None:
@@ -518,12 +518,12 @@ def test_a_release_whose_worker_died_at_its_commit_is_known_before_anything_of_i
     world: World, snapshot: Snapshot, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others destroy its keys and delete the state before it: a restore must not take it for never committed."""
-    monkeypatch.setattr(scheduler, "ORPHAN_SECONDS", 0.0)
+    monkeypatch.setattr(run, "ORPHAN_SECONDS", 0.0)
     model_id = world.live(method=method, guarantee="proved")
     old = snapshot(world)
     world.delete("p1")
     dying(world, "worker-after-commit", model_id)
-    assert scheduler.open_scheduler(world.settings).tick()
+    assert run.open_scheduler(world.settings).tick()
 
     restore(old.storage, old.limits.lease_seconds, signer(old))
 
@@ -558,12 +558,12 @@ def test_a_restore_on_purpose_without_an_export_goes_on_signing_publishing_and_v
 ) -> None:
     """The store has heads and versions of after the backup. They bind who verifies, and not the new epoch's signer."""
     model_id = world.live(guarantee="proved")
-    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+    run.extend_log(world.database, signer(world), world.storage.guard.witness)
     backups_of_then = [snapshot(world) for _ in range(2)]
     released(world, model_id, "p1")
     for _ in range(3):
         world.delete("nobody")
-        scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+        run.extend_log(world.database, signer(world), world.storage.guard.witness)
     for number, old in enumerate(backups_of_then, 1):
         begins = head_of(old)
         restore(old.storage, old.limits.lease_seconds, signer(old))
@@ -573,7 +573,7 @@ def test_a_restore_on_purpose_without_an_export_goes_on_signing_publishing_and_v
         epoch = Witness(old.storage.store.folder).epoch()
         assert (epoch.number, epoch.begins) == (number, begins.size)
         (request,) = released(old, model_id, f"p{number + 1}")
-        keeper = scheduler.open_scheduler(old.settings)
+        keeper = run.open_scheduler(old.settings)
         for _ in range(2):  # what the first tick writes into the log is certified in the second
             keeper.tick()
         keeper.database.close()
@@ -595,14 +595,14 @@ def head_of(world: World) -> WitnessedHead:
 def test_until_the_confirmation_whoever_looks_is_told_to_confirm(world: World, snapshot: Snapshot) -> None:
     """The heads of after the backup are still more than the database has. It is not to be restored once more."""
     model_id = world.live(guarantee="proved")
-    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
+    run.extend_log(world.database, signer(world), world.storage.guard.witness)
     old = snapshot(world)
     released(world, model_id, "p1")
-    scheduler.extend_log(world.database, signer(world), world.storage.guard.witness)
-    with pytest.raises(backups.PutBack, match="Run `expunge restore`"):
+    run.extend_log(world.database, signer(world), world.storage.guard.witness)
+    with pytest.raises(restore_guard.PutBack, match="Run `expunge restore`"):
         old.storage.guard.look()
     restore(old.storage, old.limits.lease_seconds, signer(old))
-    with pytest.raises(backups.PutBack, match="run `expunge restore --confirm`"):
+    with pytest.raises(restore_guard.PutBack, match="run `expunge restore --confirm`"):
         old.storage.guard.look()
     confirmed(old)
     old.storage.guard.look()
@@ -613,7 +613,7 @@ def test_a_confirmation_that_ends_before_its_commit_begins_the_next_epoch_when_i
     witness = Witness(world.storage.store.folder)
     restore(world.storage, world.limits.lease_seconds, signer(world))
     with pytest.raises(KeyboardInterrupt), world.database.write() as session:
-        backups.confirm(session, TENANT, witness)
+        restore_guard.confirm(session, TENANT, witness)
         raise KeyboardInterrupt
     assert witness.epoch().number == 1
     confirmed(world)
@@ -633,9 +633,9 @@ def test_the_command_confirms_only_where_the_store_takes_the_epoch(
     with pytest.raises(CommandError, match="did not take the new epoch"):
         command(confirm_it=True, as_json=True)
     with world.database.read() as session:
-        assert backups.unconfirmed(session) is not None
+        assert restore_guard.unconfirmed(session) is not None
     epochs.unlink()
     command(confirm_it=True, as_json=True)
     assert any(line.startswith("Requests:") for line in json.loads(capsys.readouterr().out)["to_do"])
     with world.database.read() as session:
-        assert backups.unconfirmed(session) is None and epoch_of(session) == 1
+        assert restore_guard.unconfirmed(session) is None and epoch_of(session) == 1

@@ -10,7 +10,7 @@ from expunge.service.certificates.envelope import verify as verified
 from expunge.service.certificates.statement import OVERWRITTEN
 from expunge.service.infra.tables import Certificate, DeletionRequest
 from expunge.service.requests.intake import opening
-from expunge.workers.scheduler import run as scheduler
+from expunge.workers.scheduler import run
 from expunge.workers.scheduler.restore import restore
 from expunge_client import verify_certificate
 from tests.workers.test_restore import Snapshot, confirmed, export, signer, snapshot
@@ -45,7 +45,7 @@ def test_who_is_known_from_the_journal_alone_gets_a_certificate(
     confirmed(old)
     for model_id in models:
         old.work(model_id)
-    keeper = scheduler.open_scheduler(old.settings)
+    keeper = run.open_scheduler(old.settings)
     for _ in range(2):  # what the first tick writes into the log is certified in the second
         keeper.tick()
     keeper.database.close()

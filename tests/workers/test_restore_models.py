@@ -7,10 +7,10 @@ from sqlalchemy import func, select
 
 from expunge.service.infra.tables import Erasure, Hold, Model, StoredVector
 from expunge.service.models.policy import change_policy
-from expunge.service.models.retire import retire
-from expunge.service.requests.legal_holds import lift
+from expunge.service.models.retirement import retire
+from expunge.service.requests.legal_holds import lift_hold
 from expunge.service.requests.states import RequestRefused
-from expunge.workers.scheduler import run as scheduler
+from expunge.workers.scheduler import run
 from expunge.workers.scheduler.restore import RestoreReport, restore
 from expunge.workers.storage.crypto_erase import erase_lost
 from tests.faults.invariants import broken_after_restore
@@ -112,7 +112,7 @@ def test_what_a_restore_retires_is_destroyed(world: World, snapshot: Snapshot) -
     confirmed(old)
     assert report.retired == ["m"] and old.generation(model_id).status == "ended"
     assert old.count(StoredVector) == 0
-    keeper = scheduler.open_scheduler(old.settings)
+    keeper = run.open_scheduler(old.settings)
     keeper.tick()
     keeper.database.close()
     assert old.storage.keys.generations() == set()
@@ -135,7 +135,7 @@ def test_what_a_legal_hold_keeps_in_a_model_that_a_restore_retires_stays_until_t
     with old.database.write() as session:
         with pytest.raises(RequestRefused, match="legal hold"):
             retire(session, session.get_one(Model, model_id))
-        lift(session, session.get_one(Hold, hold.id))
+        lift_hold(session, session.get_one(Hold, hold.id))
         retire(session, session.get_one(Model, model_id))
     assert old.count(StoredVector) == 0 and old.count(Erasure) and old.generation(model_id).status == "ended"
 

@@ -13,8 +13,7 @@ from expunge.service.infra.pseudonyms import sample_digest, subject_digest
 from expunge.service.infra.settings import session_key
 from expunge.service.infra.tables import ApiKey, AuditEntry, Hold, Membership, Removal, Task, WebhookEndpoint
 from expunge.service.infra.time import rfc_3339
-from expunge.service.requests import legal_holds as holds
-from expunge.service.requests import webhooks
+from expunge.service.requests import legal_holds, webhooks
 from expunge.workers.scheduler.restore import restore
 from tests.faults.invariants import broken_after_restore
 from tests.workers.test_restore import Snapshot, confirmed, export, released, signer, snapshot
@@ -27,12 +26,12 @@ HOUR = 3_600_000_000
 def place(world: World, subject: str) -> str:
     with world.database.write() as session:
         pepper = world.storage.pepper
-        return holds.place(session, pepper, TENANT, subject_id=subject, sample_id=None, reason="court").id
+        return legal_holds.place_hold(session, pepper, TENANT, subject_id=subject, sample_id=None, reason="court").id
 
 
 def lift(world: World, hold: str) -> None:
     with world.database.write() as session:
-        holds.lift(session, session.get_one(Hold, hold))
+        legal_holds.lift_hold(session, session.get_one(Hold, hold))
 
 
 def in_force(world: World) -> set[str]:
@@ -103,7 +102,7 @@ def test_holds_that_were_placed_after_the_backup_stand_again(world: World, snaps
     lift(world, lifted)
     with world.database.write() as session:
         pepper = world.storage.pepper
-        by_sample = holds.place(session, pepper, TENANT, subject_id=None, sample_id="s3", reason="court").id
+        by_sample = legal_holds.place_hold(session, pepper, TENANT, subject_id=None, sample_id="s3", reason="court").id
     report = restore(old.storage, old.limits.lease_seconds, signer(old), [export(world)])
     confirmed(old)
     assert in_force(old) == {kept, by_sample} == set(report.holds_to_check) and report.holds_lost == []
@@ -173,7 +172,7 @@ def change(world: World, made: Doors) -> NewKey:
         successor = rotate_key(session, pepper, made.keys["rotated"].id, 0)
         rotate_key(session, pepper, made.keys["overlapping"].id, HOUR)
         revoke_key(session, made.keys["revoked"].id)
-        webhooks.disable(session, session.get_one(WebhookEndpoint, made.hook))
+        webhooks.disable_endpoint(session, session.get_one(WebhookEndpoint, made.hook))
     assert successor is not None
     return successor
 

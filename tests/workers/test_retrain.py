@@ -25,7 +25,7 @@ from expunge.service.infra.tables import (
 from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.queue import Deletions, Preparation, Stale
 from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.scheduler import run as scheduler
+from expunge.workers.scheduler import run
 from expunge.workers.training import prepare
 from tests.workers import meanwhile
 from tests.workers.worlds import TENANT, World
@@ -126,7 +126,7 @@ def test_what_the_old_generation_knew_about_people_is_gone_and_its_keys_are_dest
     world.work(model_id)
     assert rows_in(world, StoredVector, old) == 0
     assert rows_in(world, Membership, old) == 36, "certificates still to be issued commit to its samples"
-    assert scheduler.open_scheduler(world.settings).tick()
+    assert run.open_scheduler(world.settings).tick()
     assert all(each.envelope for each in world.rows_of(Certificate))
     assert rows_in(world, Membership, old) == 0
     assert keys and world.storage.keys.fetch(keys) == {}
@@ -308,13 +308,13 @@ def test_the_scheduler_rings_for_a_retrain_and_not_while_it_runs(world: World) -
     model_id = exhausted(world)
     notifier = world.process.notifier
     world.change(Model, model_id, notified_at=1)
-    assert scheduler.sweep(world.database, notifier) == 1
+    assert run.sweep(world.database, notifier) == 1
     job = world.claim(model_id)
     assert isinstance(job, Preparation) and job.retrains
     world.delete("p5")
-    assert scheduler.sweep(world.database, notifier) == 0
+    assert run.sweep(world.database, notifier) == 0
     world.change(Lease, retrain_lease(model_id), expires_at=1)
-    assert scheduler.sweep(world.database, notifier) == 1
+    assert run.sweep(world.database, notifier) == 1
 
 
 def test_many_requests_at_an_exhausted_budget_lead_to_one_plan(world: World) -> None:

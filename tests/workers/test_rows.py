@@ -15,7 +15,7 @@ from sqlalchemy import event
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.tables import StoredVector
 from expunge.service.models.vectors import write_vectors
-from expunge.workers.storage import private_state as state
+from expunge.workers.storage import private_state
 from tests.workers.test_calibrate import release_connections
 from tests.workers.worlds import World, open_world
 from unlearning.methods.recollection.vectors import sum_of
@@ -30,7 +30,7 @@ def test_the_rows_of_an_update_are_one_query_and_add_up(world: World) -> None:
     generation_id = world.generation(world.live("convex")).id
     holders = written(world, generation_id, rows=600, numbers=40)
     chosen = tuple(sorted(holders)[::2])
-    kept = state.VectorStore(world.storage.database, world.storage.keys, generation_id, 40, CPU)
+    kept = private_state.VectorStore(world.storage.database, world.storage.keys, generation_id, 40, CPU)
     with selects(world, "recollections") as seen:
         total = sum_of(kept, frozenset(chosen), torch.zeros(40))
     assert len(seen) == 1, seen
@@ -44,7 +44,7 @@ def test_the_rows_of_an_update_are_one_query_and_add_up(world: World) -> None:
 def test_a_row_that_was_changed_is_no_vector(world: World) -> None:
     generation_id = world.generation(world.live("convex")).id
     names = tuple(sorted(written(world, generation_id, rows=2, numbers=300)))
-    kept = state.VectorStore(world.storage.database, world.storage.keys, generation_id, 300, CPU)
+    kept = private_state.VectorStore(world.storage.database, world.storage.keys, generation_id, 300, CPU)
     with world.database.write() as session:
         row = session.get_one(StoredVector, (generation_id, names[1]))
         row.sealed = row.sealed[:-20] + bytes([row.sealed[-20] ^ 1]) + row.sealed[-19:]
@@ -55,7 +55,7 @@ def test_a_row_that_was_changed_is_no_vector(world: World) -> None:
 def test_a_sum_says_how_many_vectors_are_missing(world: World) -> None:
     generation_id = world.generation(world.live("convex")).id
     holders = written(world, generation_id, rows=5, numbers=4)
-    kept = state.VectorStore(world.storage.database, world.storage.keys, generation_id, 4, CPU)
+    kept = private_state.VectorStore(world.storage.database, world.storage.keys, generation_id, 4, CPU)
     asked = frozenset([*holders, "nobody", "nowhere"])
     assert [person for person, _ in kept.read(asked)] == sorted(holders)
     with pytest.raises(VectorsMissing) as missing:
@@ -78,7 +78,7 @@ def test_summing_ten_thousand_rows_never_holds_them_together(world: World) -> No
     if child == 0:
         before = resident()
         again = open_world(world.settings).storage
-        kept = state.VectorStore(again.database, again.keys, generation_id, 2_000, CPU)
+        kept = private_state.VectorStore(again.database, again.keys, generation_id, 2_000, CPU)
         total = sum_of(kept, frozenset(names), torch.zeros(2_000))
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
         os.write(writer, f"{grown} {float(total.norm())}".encode())
@@ -95,7 +95,7 @@ def written(world: World, generation_id: int, rows: int, numbers: int, seed: int
     random = torch.Generator().manual_seed(seed)
     drawn = torch.randn(rows, numbers, generator=random)
     vectors = {f"{seed:032x}{index:032x}": vector.clone() for index, vector in enumerate(drawn)}
-    for batch in state.seal_vectors(world.storage.keys, generation_id, vectors):
+    for batch in private_state.seal_vectors(world.storage.keys, generation_id, vectors):
         with world.database.write() as session:
             write_vectors(session, batch)
     return vectors

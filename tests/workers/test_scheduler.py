@@ -13,7 +13,7 @@ from expunge.service.infra.broker.notify import notify, publisher
 from expunge.service.infra.db import Busy, now
 from expunge.service.infra.tables import Erasure, IdempotencyKey, Model, TreeHead, Version
 from expunge.service.queue import Deletions
-from expunge.workers.scheduler import run as scheduler
+from expunge.workers.scheduler import run
 from expunge.workers.storage.crypto_erase import destroy_keys, drop_superseded_state
 from tests.harness.files import path_in
 from tests.workers.worlds import World, seconds
@@ -30,38 +30,38 @@ def test_it_runs_without_torch() -> None:
 
 @pytest.mark.both_engines
 def test_only_one_is_active_until_its_lease_runs_out(world: World) -> None:
-    assert scheduler.hold_lease(world.database, "first", 30)
-    assert not scheduler.hold_lease(world.database, "second", 30)
-    assert scheduler.hold_lease(world.database, "first", -1)
-    assert scheduler.hold_lease(world.database, "second", 30)
-    assert not scheduler.hold_lease(world.database, "first", 30)
+    assert run.hold_lease(world.database, "first", 30)
+    assert not run.hold_lease(world.database, "second", 30)
+    assert run.hold_lease(world.database, "first", -1)
+    assert run.hold_lease(world.database, "second", 30)
+    assert not run.hold_lease(world.database, "first", 30)
 
 
 @pytest.mark.both_engines
 def test_a_lost_notification_is_repaired_once_its_time_is_over(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
-    assert scheduler.sweep(world.database, world.process.notifier) == 1
-    assert scheduler.sweep(world.database, world.process.notifier) == 0, "the notification is outstanding"
+    assert run.sweep(world.database, world.process.notifier) == 1
+    assert run.sweep(world.database, world.process.notifier) == 0, "the notification is outstanding"
     assert messages(world) == 1
     world.change(Model, model_id, notified_at=world.model(model_id).notified_at - seconds(4))
-    assert scheduler.sweep(world.database, world.process.notifier) == 1
+    assert run.sweep(world.database, world.process.notifier) == 1
     world.work(model_id)
-    assert scheduler.sweep(world.database, world.process.notifier) == 0, "nothing waits"
+    assert run.sweep(world.database, world.process.notifier) == 0, "nothing waits"
 
 
 def test_a_model_under_a_live_lease_is_left_alone_and_a_dead_workers_is_rung(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
     assert isinstance(world.claim(model_id), Deletions)
-    assert scheduler.sweep(world.database, world.process.notifier) == 0
+    assert run.sweep(world.database, world.process.notifier) == 0
     world.expire_lease(model_id)
-    assert scheduler.sweep(world.database, world.process.notifier) == 1
+    assert run.sweep(world.database, world.process.notifier) == 1
 
 
 def test_a_model_to_prepare_is_rung(world: World) -> None:
     world.register()
-    assert scheduler.sweep(world.database, world.process.notifier) == 1
+    assert run.sweep(world.database, world.process.notifier) == 1
 
 
 def test_a_paused_model_is_rung_when_its_pause_is_over(world: World) -> None:
@@ -70,9 +70,9 @@ def test_a_paused_model_is_rung_when_its_pause_is_over(world: World) -> None:
     with world.database.read() as session:
         later = now(session) + seconds(60)
     world.change(Model, model_id, due_at=later)
-    assert scheduler.sweep(world.database, world.process.notifier) == 0
+    assert run.sweep(world.database, world.process.notifier) == 0
     world.change(Model, model_id, due_at=1)
-    assert scheduler.sweep(world.database, world.process.notifier) == 1
+    assert run.sweep(world.database, world.process.notifier) == 1
 
 
 def test_ten_requests_ring_once(world: World) -> None:
@@ -89,7 +89,7 @@ def test_an_unreachable_broker_loses_no_request(world: World) -> None:
     dead = publisher("redis://127.0.0.1:1/0")
     notify(world.database, dead, [model_id])
     world.change(Model, model_id, notified_at=1)
-    assert scheduler.sweep(world.database, world.process.notifier) == 1
+    assert run.sweep(world.database, world.process.notifier) == 1
     world.work(model_id)
     assert world.request(request).status == "completed"
 
@@ -99,9 +99,9 @@ def test_retired_versions_are_purged_after_their_grace_and_never_the_head(world:
     world.delete("p3")
     world.work(model_id)
     store = world.storage.store
-    assert scheduler.purge(world.database, store, world.storage.guard.witness, grace_seconds=3600) == 0
-    assert scheduler.purge(world.database, store, world.storage.guard.witness, grace_seconds=0) == 1
-    assert scheduler.purge(world.database, store, world.storage.guard.witness, grace_seconds=0) == 0
+    assert run.purge(world.database, store, world.storage.guard.witness, grace_seconds=3600) == 0
+    assert run.purge(world.database, store, world.storage.guard.witness, grace_seconds=0) == 1
+    assert run.purge(world.database, store, world.storage.guard.witness, grace_seconds=0) == 0
     first, head = world.versions(model_id)
     assert (first.status, head.status) == ("purged", "current")
     assert first.purged_at is not None and not path_in(store, first.checkpoint).exists()
@@ -115,7 +115,7 @@ def test_a_file_that_a_living_version_shares_is_not_purged(world: World) -> None
     world.work(model_id)
     first, head = world.versions(model_id)
     world.change(Version, first.id, checkpoint=head.checkpoint)
-    scheduler.purge(world.database, world.storage.store, world.storage.guard.witness, grace_seconds=0)
+    run.purge(world.database, world.storage.store, world.storage.guard.witness, grace_seconds=0)
     assert world.storage.store.read(head.checkpoint)
 
 
@@ -141,7 +141,7 @@ def test_a_tick_gives_every_audit_entry_its_place(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
     world.work(model_id)
-    chief = scheduler.open_scheduler(world.settings)
+    chief = run.open_scheduler(world.settings)
     assert chief.tick() and chief.tick()  # the second one places what the first one wrote: the certificate was issued
     with world.database.read() as session:
         size = session.scalar(select(TreeHead.size).order_by(TreeHead.size.desc()).limit(1))
@@ -155,7 +155,7 @@ def test_a_duty_that_fails_keeps_no_other_from_being_done() -> None:
         raise ValueError("of no use")
 
     with pytest.raises(ExceptionGroup) as raised:
-        scheduler.carry_out([lambda: done.append("first"), fails, lambda: done.append("second"), fails])
+        run.carry_out([lambda: done.append("first"), fails, lambda: done.append("second"), fails])
     assert (done, len(raised.value.exceptions)) == (["first", "second"], 2)
 
 
@@ -166,7 +166,7 @@ def test_a_database_that_is_busy_postpones_the_rest() -> None:
         raise Busy("locked")
 
     with pytest.raises(Busy):
-        scheduler.carry_out([busy, lambda: done.append("second")])
+        run.carry_out([busy, lambda: done.append("second")])
     assert not done
 
 
@@ -185,7 +185,7 @@ def test_expired_answers_are_forgotten(world: World) -> None:
                     expires_at=expires_at,
                 )
             )
-    assert scheduler.expire_idempotency(world.database) == 1
+    assert run.expire_idempotency(world.database) == 1
     assert [row.key for row in world.rows_of(IdempotencyKey)] == ["new"]
 
 

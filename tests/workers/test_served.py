@@ -7,7 +7,7 @@ from sqlalchemy import delete
 from expunge.service.infra.tables import AuditEntry, Certificate, Consumer, Model, Task, Version
 from expunge.service.models import consumers
 from expunge.service.requests import intake
-from expunge.workers.scheduler import run as scheduler
+from expunge.workers.scheduler import run
 from tests.workers.test_retrain import ONE_UPDATE
 from tests.workers.worlds import TENANT, World
 
@@ -15,7 +15,9 @@ from tests.workers.worlds import TENANT, World
 def serves(world: World, model_id: str, number: int, name: str = "web") -> None:
     version = next(each for each in world.versions(model_id) if each.number == number)
     with world.database.write() as session:
-        consumers.report(session, session.get_one(Model, model_id), name, session.get_one(Version, version.id), "actor")
+        consumers.report_consumer(
+            session, session.get_one(Model, model_id), name, session.get_one(Version, version.id), "actor"
+        )
 
 
 def stands(world: World, request: str) -> tuple[str, str | None, int | None]:
@@ -34,19 +36,19 @@ def test_a_request_waits_until_every_known_consumer_has_moved_on(world: World) -
     assert (world.head(model_id).number, stands(world, request)) == (2, waiting)
     assert world.count(Certificate) == 0
     serves(world, model_id, 2)
-    assert scheduler.complete_served(world.database) == 0 and stands(world, request) == waiting
+    assert run.complete_served(world.database) == 0 and stands(world, request) == waiting
     world.change(Consumer, (model_id, "batch"), seen_at=1)
-    assert scheduler.complete_served(world.database) == 0, "one that fell silent is unknown, never current"
+    assert run.complete_served(world.database) == 0, "one that fell silent is unknown, never current"
     later = world.delete("p2")
     world.work(model_id)
     assert world.head(model_id).number == 3 and stands(world, request) == waiting == stands(world, later)
     serves(world, model_id, 2, "batch")
-    assert scheduler.complete_served(world.database) == 1
+    assert run.complete_served(world.database) == 1
     assert stands(world, request) == ("completed", None, 3) and stands(world, later) == waiting
     assert world.count(Certificate) == 1
     for name in ("web", "batch"):
         serves(world, model_id, 3, name)
-    assert scheduler.complete_served(world.database) == 1 and stands(world, later) == ("completed", None, 3)
+    assert run.complete_served(world.database) == 1 and stands(world, later) == ("completed", None, 3)
 
 
 def test_a_consumer_that_is_gone_for_good_keeps_nobody_waiting(world: World) -> None:
@@ -55,8 +57,10 @@ def test_a_consumer_that_is_gone_for_good_keeps_nobody_waiting(world: World) -> 
     request = world.delete("p1")
     world.work(model_id)
     with world.database.write() as session:
-        consumers.leave(session, session.get_one(Model, model_id), session.get_one(Consumer, (model_id, "web")))
-    assert scheduler.complete_served(world.database) == 1 and stands(world, request)[0] == "completed"
+        consumers.remove_consumer(
+            session, session.get_one(Model, model_id), session.get_one(Consumer, (model_id, "web"))
+        )
+    assert run.complete_served(world.database) == 1 and stands(world, request)[0] == "completed"
     assert "consumer.removed" in {entry.kind for entry in world.rows_of(AuditEntry)}
 
 
@@ -70,7 +74,7 @@ def test_without_consumers_or_matches_there_is_nothing_to_wait_for(world: World)
     world.work(model_id)
     assert stands(world, again) == ("running", "awaiting_consumers", 0), "it is gone, and still served"
     serves(world, model_id, 2)
-    assert scheduler.complete_served(world.database) == 1 and stands(world, again) == (
+    assert run.complete_served(world.database) == 1 and stands(world, again) == (
         "completed",
         "already_deleted",
         0,
@@ -92,7 +96,7 @@ def test_a_switch_leaves_alone_what_only_waits_for_consumers(world: World) -> No
         assert (after.version_id, after.samples, after.reason) == (before.version_id, 3, "awaiting_consumers")
     with world.database.write() as session:
         session.execute(delete(Consumer))
-    assert scheduler.complete_served(world.database) == len(requests)
+    assert run.complete_served(world.database) == len(requests)
 
 
 def test_a_large_request_is_not_carried_out_by_a_retrain_before_it_is_approved(world: World) -> None:
@@ -109,6 +113,6 @@ def test_a_large_request_is_not_carried_out_by_a_retrain_before_it_is_approved(w
     assert world.model(model_id).status == "live" and world.generation(model_id).status == "live"
     assert stands(world, held) == ("blocked", "large", None)
     world.change(Task, world.task(held).id, not_before=1)
-    scheduler.retry_large(world.database)
+    run.retry_large(world.database)
     world.work(model_id)
     assert stands(world, held) == ("completed", None, 3)

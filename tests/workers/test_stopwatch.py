@@ -12,7 +12,7 @@ from expunge.service.infra.tables import AuditEntry
 from expunge.service.infra.time import BUCKETS, LONGEST, SHORTEST, bucket
 from expunge.workers.guarantee.certify import Certified
 from expunge.workers.runtime.heartbeat import UNLEARN, HeartbeatSender, Stopwatch
-from expunge.workers.update import run as unlearn
+from expunge.workers.update import run
 from tests.workers.worlds import World
 
 
@@ -78,8 +78,8 @@ def test_no_entry_version_or_row_tells_more_than_the_bucket(world: World, monkey
         time.sleep(slow)
         return certify_really(*given)
 
-    certify_really = unlearn.certify
-    monkeypatch.setattr(unlearn, "certify", certify)
+    certify_really = run.certify
+    monkeypatch.setattr(run, "certify", certify)
     world.delete("p3")
     world.work(model_id)
     entries = {entry.kind: entry.created_at for entry in world.rows_of(AuditEntry)}

@@ -26,11 +26,10 @@ from expunge.service.infra.tables import (
 from expunge.service.models.retrain_plan import PlannedRetrain, plan_of, retrain_lease
 from expunge.service.queue import Deletions, Preparation
 from expunge.service.requests import cancel as cancellation
-from expunge.service.requests import intake
-from expunge.service.requests import legal_holds as holds
+from expunge.service.requests import intake, legal_holds
 from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.scheduler import run as scheduler
-from expunge.workers.storage import checkpoint_format as codec
+from expunge.workers.scheduler import run
+from expunge.workers.storage import checkpoint_format
 from expunge.workers.storage.private_state import STATE
 from expunge.workers.training import prepare
 from expunge.workers.training.prepare import Prepared
@@ -136,8 +135,8 @@ def test_a_hold_that_comes_between_training_and_switch_keeps_its_person(world: W
     assert in_generation(world, world.generation(model_id).id, "s15")
     assert world.head(model_id).samples == 0
     with world.database.write() as session:
-        hold = session.scalars(select(holds.Hold)).one()
-        holds.lift(session, hold)
+        hold = session.scalars(select(legal_holds.Hold)).one()
+        legal_holds.lift_hold(session, hold)
     world.work(model_id)
     assert (world.request(held).status, world.task(held).samples) == ("completed", 3)
 
@@ -206,7 +205,7 @@ def test_what_is_approved_is_carried_out_while_another_request_can_still_be_canc
         request = intake.accept(session, world.storage.pepper, TENANT, intake.Order(subject_id="p5"), large).request.id
     assert world.request(request).reason == "large"
     with world.database.write() as session:
-        assert holds.approve(session, session.get_one(DeletionRequest, request)) == [model_id]
+        assert legal_holds.approve(session, session.get_one(DeletionRequest, request)) == [model_id]
     world.work(model_id)
     assert (world.request(request).status, world.head(model_id).samples) == ("completed", 3)
 
@@ -273,7 +272,7 @@ def test_why_the_fallback_was_taken_is_sealed_and_nowhere_else(world: World) -> 
         log = "\n".join(session.scalars(select(AuditEntry.body)))
     assert "cap_not_reached" not in log
     assert "cap_not_reached" not in json.dumps(head.claim)
-    _, metadata = codec.decode(world.storage.sealer.open(STATE, world.storage.private.read(head.state)))
+    _, metadata = checkpoint_format.decode(world.storage.sealer.open(STATE, world.storage.private.read(head.state)))
     assert json.loads(metadata["evidence"])["fallback"] == {"method": "retrain", "why": "cap_not_reached"}
     assert entries(world, "retrain.planned")[0]["reason"] == "fallback"
 
@@ -321,7 +320,7 @@ def test_after_three_dead_workers_whoever_waits_is_held_and_can_be_driven_on(wor
     assert {(world.request(each).status, world.request(each).reason) for each in requests} == {("blocked", "failed")}
     assert world.model(model_id).status == "exhausted"
     with world.database.write() as session:
-        holds.retry(session, session.get_one(DeletionRequest, requests[0]))
+        legal_holds.retry(session, session.get_one(DeletionRequest, requests[0]))
     world.work(model_id)
     assert {world.request(each).status for each in requests} == {"completed"}
 
@@ -375,11 +374,11 @@ def test_a_candidate_is_rung_for_whatever_the_models_own_lease_and_cadence_say(w
     with world.database.read() as session:
         later = now(session) + seconds(3600)
     world.change(Model, model_id, due_at=later, lease_expires_at=later, notified_at=1)
-    assert scheduler.sweep(world.database, world.process.notifier) == 1
+    assert run.sweep(world.database, world.process.notifier) == 1
     job = world.claim(model_id)
     assert isinstance(job, Preparation) and job.retrains
     world.change(Model, model_id, notified_at=1)
-    assert scheduler.sweep(world.database, world.process.notifier) == 0
+    assert run.sweep(world.database, world.process.notifier) == 0
 
 
 def test_a_deadline_opens_the_cadence_a_day_and_two_measured_retrains_ahead(world: World) -> None:

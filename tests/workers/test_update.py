@@ -26,9 +26,8 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.infra.time import BUCKETS
 from expunge.service.queue import Deletions, Stale
-from expunge.service.requests.cancel import cancel
-from expunge.workers.storage import checkpoint_format as codec
-from expunge.workers.storage import private_state as state
+from expunge.service.requests.cancellation import cancel
+from expunge.workers.storage import checkpoint_format, private_state
 from tests.faults.invariants import broken
 from tests.harness.files import names_in, path_in, root_of
 from tests.workers import meanwhile
@@ -85,7 +84,7 @@ def test_a_proved_release_lies_within_its_cap_of_the_retained_minimiser(world: W
     model_id = world.live(guarantee="proved", max_distance=1e-6)
     world.delete("p3")
     world.work(model_id)
-    secret = state.load(
+    secret = private_state.load(
         world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
     ).weights
     meanwhile.DROPPED.update({"s9", "s10", "s11"})
@@ -284,7 +283,7 @@ def test_a_damaged_state_fails_closed(world: World, damage: str) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1])) if damage == "changed" else path.unlink()
     with pytest.raises(Damaged):
-        state.load(world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu"))
+        private_state.load(world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu"))
     world.work(model_id)
     assert (world.request(request).reason, world.head(model_id).number) == ("state_unreadable", 1)
 
@@ -293,7 +292,11 @@ def test_a_state_of_a_format_that_this_worker_does_not_know_fails_closed(world: 
     model_id = world.live()
     storage = world.storage
     foreign = storage.private.put(
-        [storage.sealer.seal(state.STATE, codec.encode({"weights": torch.zeros(8)}, {"format": "next"}))]
+        [
+            storage.sealer.seal(
+                private_state.STATE, checkpoint_format.encode({"weights": torch.zeros(8)}, {"format": "next"})
+            )
+        ]
     )
     world.change(Version, world.head(model_id).id, state=foreign.digest)
     request = world.delete("p3")
@@ -486,7 +489,7 @@ def test_a_worker_that_kept_the_state_updates_the_same_as_one_that_reads_it(worl
             worker.work(model_id)
         assert world.head(model_id).number == 4
         weights.append(
-            state.load(
+            private_state.load(
                 world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
             ).weights
         )

@@ -14,9 +14,9 @@ from standardwebhooks import Webhook
 
 from expunge.service.access.api_keys import Scope, create_key
 from expunge.service.api.app import create_app
-from expunge.service.audit.verify import verify
+from expunge.service.audit.verification import verify
 from expunge.service.audit.witness import Witness
-from expunge.service.certificates import issue as certificates
+from expunge.service.certificates import issue
 from expunge.service.infra.pseudonyms import new_id, sample_digest
 from expunge.service.infra.settings import session_key
 from expunge.service.infra.tables import (
@@ -29,7 +29,7 @@ from expunge.service.infra.tables import (
     Removal,
     Task,
 )
-from expunge.service.models import restore_guard as backups
+from expunge.service.models import restore_guard
 from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.requests import intake
 from expunge.service.requests.states import Status
@@ -161,7 +161,7 @@ def test_one_request_through_every_state_and_each_step_is_on_record(world: World
         assert (sent["deletion_request.cancelled"], sent["deletion_request.rejected"]) == (1, 1)
 
         envelope = api.get(f"{PATH}/{request}/certificate").json()
-        predicate = certificates.verify(envelope, signer(world).verifier)["predicate"]
+        predicate = issue.verify(envelope, signer(world).verifier)["predicate"]
         assert [each["kind"] for each in predicate["audit"]["entries"] if each["body"]] == told
         assert "version.published" in {each["kind"] for each in predicate["audit"]["entries"]}
         assert predicate["first_due_at"] < predicate["due_at"] and predicate["extended_at"]
@@ -174,7 +174,7 @@ def test_the_worst_day(world: World, snapshot: Snapshot) -> None:
     """A consumer serves an old version; somebody was deleted by mistake; a hold comes mid-run; the budget ends with a
     queue; the database is put back from an old backup; the worker runs out of memory. Nobody is lost, nobody returns
     unasked, nothing is spent twice."""
-    model_id = world.live(guarantee="proved", complete_when="served", **ONE_UPDATE)
+    model_id = world.live(guarantee="proved", complete_when="served", fallback="retrain", **ONE_UPDATE)
     with http(world) as api:
         assert api.put("/v1/models/m/consumers/web", json={"version": 1}).status_code == 200
         mistake = ask(api, "p0")
@@ -208,7 +208,7 @@ def test_the_worst_day(world: World, snapshot: Snapshot) -> None:
         refused = api.post(PATH, json={"subject_id": "p3"}, headers={"Idempotency-Key": new_id()})
         assert (refused.status_code, refused.json()["code"]) == (503, "read_only")
         with old.database.write() as session:
-            assert backups.confirm(session, TENANT, Witness(old.storage.store.folder)) is not None
+            assert restore_guard.confirm(session, TENANT, Witness(old.storage.store.folder)) is not None
         # the hold was placed after the backup, and the log brings it back
         again = {person: ask(api, person) for person in ("p1", "p3", "p4")}
         assert api.put("/v1/models/m/consumers/web", json={"version": 3}).status_code == 200

@@ -27,7 +27,14 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.tables import WebhookDelivery, WebhookEndpoint
-from expunge.service.requests.webhooks import MAX_ATTEMPTS, WebhookEvent, add_endpoint, announce, public_key, replay
+from expunge.service.requests.webhooks import (
+    MAX_ATTEMPTS,
+    WebhookEvent,
+    add_endpoint,
+    announce,
+    replay_webhooks,
+    webhook_key,
+)
 from expunge.workers.scheduler.ssrf_guard import Outbound, Resolver, public
 from expunge.workers.scheduler.webhook_sender import ROUND_PER_ENDPOINT, WebhookSender, claim
 from tests.service.conftest import database
@@ -139,7 +146,7 @@ def test_news_is_delivered_once_and_its_signatures_verify(database: Database, re
     signed = headers["webhook-id"].encode() + b"." + headers["webhook-timestamp"].encode() + b"." + body
     found = dict(each.split(",", 1) for each in headers["webhook-signature"].split(" "))
     assert found["v1"] == base64.b64encode(hmac.new(secret, signed, hashlib.sha256).digest()).decode()
-    shown = base64.b64decode(public_key(SESSION_KEY, endpoint).removeprefix("whpk_"))
+    shown = base64.b64decode(webhook_key(SESSION_KEY, endpoint).removeprefix("whpk_"))
     Ed25519PublicKey.from_public_bytes(shown).verify(base64.b64decode(found["v1a"]), signed)
 
 
@@ -194,7 +201,7 @@ def test_attempts_end_after_days_and_a_replay_begins_them_anew(database: Databas
     assert webhook_sender(database).round() == 0, "given up"
     receiver.statuses = [200]
     with database.write() as session:
-        replay(session, endpoint, session.get_one(WebhookDelivery, last.id))
+        replay_webhooks(session, endpoint, session.get_one(WebhookDelivery, last.id))
     assert webhook_sender(database).round() == 1
     assert len({headers["webhook-id"] for _, headers, _ in receiver.seen}) == 1
     (again,) = deliveries(database)

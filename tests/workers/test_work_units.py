@@ -13,7 +13,7 @@ from expunge.service.api.views.metrics import render
 from expunge.service.infra.tables import Model, StoredVector, WorkUnit
 from expunge.service.models.retrain_plan import work_units_of
 from expunge.workers.scheduler.run import open_scheduler
-from expunge.workers.storage import private_state as state
+from expunge.workers.storage import private_state
 from expunge.workers.training import prepare, units
 from tests.harness.files import names_in, path_in
 from tests.workers import meanwhile
@@ -185,9 +185,9 @@ def vectors_of(world: World, model_id: str) -> dict[str, Any]:
     names = tuple(sorted(row.holder for row in world.rows_of(StoredVector)))
     generation = world.generation(model_id)
     return dict(
-        state.VectorStore(world.storage.database, world.storage.keys, generation.id, 10, torch.device("cpu")).read(
-            names
-        )
+        private_state.VectorStore(
+            world.storage.database, world.storage.keys, generation.id, 10, torch.device("cpu")
+        ).read(names)
     )
 
 

@@ -33,11 +33,10 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.infra.time import SECOND
-from expunge.service.models import register as registration
+from expunge.service.models import registration
 from expunge.service.models.publications import PUBLISHING, claim_digest
 from expunge.service.queue import ClaimedTask, Deletions, Preparation, Result, claim
-from expunge.service.requests import identity_check as verification
-from expunge.service.requests import intake
+from expunge.service.requests import identity_check, intake
 from expunge.service.requests.states import Suppress
 from expunge.workers.app import Worker
 from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
@@ -128,11 +127,11 @@ class World:
         """A request that nobody has verified."""
         order = intake.Order(subject_id=subject, verified=False)
         with self.database.write() as session:
-            return verification.accept_unverified(session, self.storage.pepper, TENANT, order).request.id
+            return identity_check.accept_unverified(session, self.storage.pepper, TENANT, order).request.id
 
     def verify(self, request_id: str) -> None:
         with self.database.write() as session:
-            verification.verify(session, session.get_one(DeletionRequest, request_id), intake.AT_ONCE)
+            identity_check.verify(session, session.get_one(DeletionRequest, request_id), intake.NO_WINDOWS)
 
     def worker(self) -> Worker:
         return Worker(self.process, self.pulse())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.queue import Blocked, ForgottenCount
-from expunge.service.requests.reasons import Cause, Reason
+from expunge.service.requests import Cause, Reason
 from expunge.workers.guarantee import statements
 from expunge.workers.guarantee.noise import perturbed
 from expunge.workers.guarantee.terms import Terms

@@ -16,7 +16,7 @@ import torch
 
 from expunge.service.infra.db import Database
 from expunge.service.queue import Preparation, extend_manifest, generation_of
-from expunge.service.requests.suppression import HOLDOUT_READ
+from expunge.service.requests import HOLDOUT_READ
 from expunge.workers.runtime.model import OpenModel
 from unlearning.accounting.certificate import Constant, Guarantee, Reference
 from unlearning.accounting.policy import Granularity, Policy

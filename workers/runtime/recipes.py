@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from expunge.service.models.recipe_files import locate
+from expunge.service.models import locate
 from expunge.workers.runtime.failures import refusal
 from unlearning.model.user_code.global_state import settings_kept
 from unlearning.recipe import Recipe

@@ -9,18 +9,12 @@ from typing import Any
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from expunge.service.audit import hold_names as held_names
-from expunge.service.audit.signed_note import NotAuthentic
+from expunge.service.audit import NotAuthentic, unseal_hold
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.tables import ApiKey, DeletionRequest, Hold, Model, SuppressionEntry, Task, WebhookEndpoint
 from expunge.service.infra.time import rfc_3339
-from expunge.service.models.policy import CHANGEABLE, apply_policy
-from expunge.service.models.retire import SERVED, end_cancelled, end_retired
-from expunge.service.requests import identity_check as verification
-from expunge.service.requests import legal_holds as holds
-from expunge.service.requests.intake import AT_ONCE
-from expunge.service.requests.states import Status, awaits_decision
-from expunge.service.requests.status import settle
+from expunge.service.models import CHANGEABLE, SERVED, apply_policy, end_cancelled, end_retired
+from expunge.service.requests import NO_WINDOWS, Status, awaits_decision, end_hold, enforce, settle
 
 Said = dict[str, Any]
 """the body of an audit entry"""
@@ -104,7 +98,7 @@ def _place(session: Session, report: RestoreReport, body: Said, pepper: Pepper) 
     if session.get(Hold, body["hold"]) is not None:
         return False
     try:
-        hold = held_names.unseal(pepper, body["tenant"], body["hold"], body["sealed"], body["at"])
+        hold = unseal_hold(pepper, body["tenant"], body["hold"], body["sealed"], body["at"])
     except NotAuthentic:
         report.holds_lost.append(body["hold"])
         return False
@@ -119,7 +113,7 @@ def _lift_hold(session: Session, report: RestoreReport, body: Said) -> bool:
     if hold is None or hold.lifted_at is not None:
         return False
     session.flush()
-    holds.end(session, hold, body["at"])
+    end_hold(session, hold, body["at"])
     return True
 
 
@@ -211,7 +205,7 @@ _OF_THE_REST: dict[str, Callable[[Session, RestoreReport, Said], bool]] = {
 def _decide(session: Session, request: DeletionRequest, body: dict[str, Any]) -> bool:
     """Decide on a request that is unverified in the backup, as the log says; False where the entry is no decision."""
     if body["kind"] == "request.verified":
-        verification.enforce(session, request, AT_ONCE)
+        enforce(session, request, NO_WINDOWS)
     elif body["kind"] == "request.rejected":
         request.status, request.reason, request.rejection = Status.REJECTED, None, "repeated from the audit log"
     elif body["kind"] == "request.cancelled":

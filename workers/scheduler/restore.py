@@ -15,10 +15,17 @@ from typing import Any
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit import log as ledger
-from expunge.service.audit.import_export import Export, continue_log, hand_over
-from expunge.service.audit.key_rotation import handovers
-from expunge.service.audit.signed_note import NotAuthentic, Signer
+from expunge.service.audit import (
+    Export,
+    NotAuthentic,
+    Signer,
+    charge,
+    continue_log,
+    hand_over,
+    handovers,
+    record,
+    recorded_at,
+)
 from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import (
@@ -40,12 +47,18 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.infra.tenants import DEFAULT_TENANT
 from expunge.service.infra.time import SECOND
-from expunge.service.models.figures import withdraw
-from expunge.service.models.generations import number_above
-from expunge.service.models.publications import PUBLISHED, RESTORED, facts_of
-from expunge.service.models.restore_guard import unconfirmed
-from expunge.service.models.retire import SERVED, end_retired, holds_in
-from expunge.service.models.vectors import drop_vectors
+from expunge.service.models import (
+    PUBLISHED,
+    RESTORED,
+    SERVED,
+    drop_vectors,
+    end_retired,
+    facts_of,
+    holds_in,
+    number_above,
+    unconfirmed,
+    withdraw,
+)
 from expunge.service.queue import (
     JournalEntry,
     drawn,
@@ -56,12 +69,20 @@ from expunge.service.queue import (
     queue_tasks,
     target_of,
 )
-from expunge.service.requests import identity_check as verification
-from expunge.service.requests import legal_holds as holds
-from expunge.service.requests import suppression as suppressions
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.states import Status, awaits_decision, derive
-from expunge.service.requests.status import end_open_tasks, outcomes_of, record_status, settle
+from expunge.service.requests import (
+    Reason,
+    Status,
+    awaits_decision,
+    derive,
+    end_hold,
+    end_open_tasks,
+    held_by,
+    outcomes_of,
+    positions,
+    put_in_force,
+    record_status,
+    settle,
+)
 from expunge.workers.scheduler.replay import RestoreReport, Said, follow, to_do
 from expunge.workers.storage import Storage, revived
 
@@ -189,7 +210,7 @@ def _adopt(session: Session, report: RestoreReport, entry: JournalEntry, model: 
     _spend(session, report, entry.generation_id, entry.budget_cost, version.id)
     report.versions.append(f"{entry.model_name}/{version.number}")
     if not in_log:
-        ledger.record(
+        record(
             session,
             entry.tenant_id,
             RESTORED,
@@ -201,13 +222,13 @@ def _adopt(session: Session, report: RestoreReport, entry: JournalEntry, model: 
 def _end_holds(session: Session, report: RestoreReport, entry: JournalEntry, in_log: bool) -> None:
     """End the backup's holds on people whom the update forgot: they were lifted before it."""
     gone = frozenset(entry.positions)
-    for hold_id, kept in suppressions.held_by(session, entry.tenant_id, entry.generation_id).items():
+    for hold_id, kept in held_by(session, entry.tenant_id, entry.generation_id).items():
         if gone.isdisjoint(kept):
             continue
-        holds.end(session, session.get_one(Hold, hold_id), entry.at)
+        end_hold(session, session.get_one(Hold, hold_id), entry.at)
         report.reapplied.append(f"hold.lifted {hold_id}")
         if not in_log:
-            ledger.record(session, entry.tenant_id, "hold.lifted", hold=hold_id, why="a later update shows it")
+            record(session, entry.tenant_id, "hold.lifted", hold=hold_id, why="a later update shows it")
 
 
 def _forget_again(session: Session, entry: JournalEntry, version: Version) -> None:
@@ -223,7 +244,7 @@ def _forget_again(session: Session, entry: JournalEntry, version: Version) -> No
 
 def _spend(session: Session, report: RestoreReport, generation_id: int, units: int, version_id: str | None) -> None:
     if units:
-        ledger.charge(session, generation_id, version_id, units)
+        charge(session, generation_id, version_id, units)
         report.spent[str(generation_id)] = report.spent.get(str(generation_id), 0) + units
 
 
@@ -231,13 +252,13 @@ def _retire(session: Session, report: RestoreReport, model: Model) -> None:
     """Retire the model: the version that was served last is not in the backup."""
     if model.status == "retired":
         return
-    at = ledger.recorded_at(session)
+    at = recorded_at(session)
     model.status, model.reason, model.due_at = "retired", _RETIRED, None
     current = session.get(Version, model.current_id) if model.current_id else None
     if current is not None:
         current.status, current.retired_at = "retired", at
     end_open_tasks(session, model.id, Reason.MODEL_RETIRED)
-    ledger.record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name, reason="restored")
+    record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name, reason="restored")
     report.retired.append(model.name)
 
 
@@ -270,7 +291,7 @@ def _recover_requests(session: Session, report: RestoreReport, entry: JournalEnt
                 session.add(revived(AuditEntry, each["accepted"] | _NOT_IN_THE_TREE))
             report.requests.append(each["request"]["id"])
         elif awaits_decision(Status(known.status), known.reason):
-            verification.put_in_force(session, known, entry.at)
+            put_in_force(session, known, entry.at)
             known.reason = None
         if known_model:
             row = each["task"]
@@ -359,9 +380,9 @@ def _restart(session: Session) -> None:
 
 def _queue_again(session: Session, report: RestoreReport) -> None:
     """Queue a task for every suppression entry that names somebody who is still in a served generation."""
-    at = ledger.recorded_at(session)
+    at = recorded_at(session)
     for model in session.scalars(select(Model).where(Model.status.in_(("live", "exhausted")))).all():
-        named = suppressions.positions(session, model.tenant_id, model.name, model.generation_id or 0)
+        named = positions(session, model.tenant_id, model.name, model.generation_id or 0)
         tasks = {task.request_id: task for task in session.scalars(select(Task).where(Task.model_id == model.id))}
         again = [tasks[each] for each in named if each in tasks and tasks[each].status == "completed"]
         for task in again:
@@ -378,9 +399,9 @@ def _queue_again(session: Session, report: RestoreReport) -> None:
 def _file(session: Session, report: RestoreReport) -> Restoration:
     waiting = unconfirmed(session)
     if waiting is None:
-        waiting = Restoration(id=new_id(), started_at=ledger.recorded_at(session), report={})
+        waiting = Restoration(id=new_id(), started_at=recorded_at(session), report={})
         session.add(waiting)
     waiting.report = vars(report) | {"before": waiting.report or None}
     counts = {name: len(each) for name, each in vars(report).items() if isinstance(each, list | dict)}
-    ledger.record(session, DEFAULT_TENANT, "restore.applied", restoration=waiting.id, counts=counts)
+    record(session, DEFAULT_TENANT, "restore.applied", restoration=waiting.id, counts=counts)
     return waiting

@@ -19,12 +19,10 @@ from celery import Celery
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import check_pepper
-from expunge.service.audit.log import extend, record
-from expunge.service.audit.self_check import keep_checking
-from expunge.service.audit.signed_note import NotAuthentic, Signer
-from expunge.service.audit.witness import EPOCHS, HEADS, UPDATES, Witness
-from expunge.service.certificates.issue import issue_due
+from expunge.service import requests
+from expunge.service.access import check_pepper
+from expunge.service.audit import EPOCHS, HEADS, UPDATES, NotAuthentic, Signer, Witness, extend, keep_checking, record
+from expunge.service.certificates import issue_due
 from expunge.service.infra.actors import SCHEDULER
 from expunge.service.infra.broker.notify import notify_one, publisher
 from expunge.service.infra.db import Busy, Database, now
@@ -43,18 +41,22 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.infra.time import SECOND
-from expunge.service.models import consumers
-from expunge.service.models.counters import tally
-from expunge.service.models.figures import FOLDER as FIGURES
-from expunge.service.models.figures import Figures
-from expunge.service.models.restore_guard import Guard, PutBack, unconfirmed
-from expunge.service.models.swept_files import UNPURGED, note, note_deleted
-from expunge.service.models.swept_files import sweep as sweep_store
+from expunge.service.models import (
+    FIGURES,
+    UNPURGED,
+    Figures,
+    Guard,
+    PutBack,
+    complete_waiting,
+    moved_on,
+    note_deleted,
+    note_swept,
+    sweep_store,
+    tally,
+    unconfirmed,
+)
 from expunge.service.queue import alive, drawn, mark_notified
-from expunge.service.requests import legal_holds as holds
-from expunge.service.requests.deadlines import announce_due_soon
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.status import settle
+from expunge.service.requests import Reason, announce_due_soon, large_and_due, settle
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.heartbeat import HeartbeatSender
 from expunge.workers.runtime.recipe_messages import drop_messages
@@ -243,7 +245,7 @@ def purge(database: Database, store: Store, witness: Witness, grace_seconds: flo
         with database.write() as session:
             successors = session.scalars(select(Version.id).where(*follows)).all()
             confirm_committed(session, witness, successors)
-            free = note(session, [version.checkpoint], apart_from=version.id)
+            free = note_swept(session, [version.checkpoint], apart_from=version.id)
         for digest in free:
             store.delete(digest)
         crash_point("scheduler-during-purge")
@@ -285,19 +287,19 @@ def settle_unmatched(database: Database) -> int:
 def complete_served(database: Database) -> int:
     """Settle the tasks that waited for consumers, where every known consumer serves a newer version."""
     with database.read() as session:
-        if not consumers.moved_on(session):
+        if not moved_on(session):
             return 0
     with database.write() as session:
-        return len(consumers.complete(session))
+        return len(complete_waiting(session))
 
 
 def retry_large(database: Database) -> int:
     """Retry each unusually large request whose waiting time is over."""
     with database.read() as session:
-        if session.scalar(select(Task.id).where(*holds.large_and_due(session)).limit(1)) is None:
+        if session.scalar(select(Task.id).where(*large_and_due(session)).limit(1)) is None:
             return 0
     with database.write() as session:
-        return len(holds.retry_large(session))
+        return len(requests.retry_large(session))
 
 
 def expire_idempotency(database: Database) -> int:

@@ -21,13 +21,7 @@ from expunge.service.infra.db import Database, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import WebhookDelivery, WebhookEndpoint
 from expunge.service.infra.time import SECOND
-from expunge.service.requests.webhooks import (
-    BACKOFF_SECONDS,
-    MAX_ATTEMPTS,
-    DeliveryOutcome,
-    disable,
-    signature,
-)
+from expunge.service.requests import BACKOFF_SECONDS, MAX_ATTEMPTS, DeliveryOutcome, disable_endpoint, webhook_signature
 from expunge.workers.scheduler.ssrf_guard import NotPublic, Outbound
 
 ROUND = 50
@@ -154,7 +148,7 @@ def _standard(session_key: bytes, endpoint: WebhookEndpoint, delivery: WebhookDe
     return {
         "webhook-id": delivery.id,
         "webhook-timestamp": str(seconds),
-        "webhook-signature": signature(session_key, endpoint, delivery.id, seconds, delivery.payload),
+        "webhook-signature": webhook_signature(session_key, endpoint, delivery.id, seconds, delivery.payload),
     }
 
 
@@ -172,4 +166,4 @@ def _settle(session: Session, letter: WebhookRequest, outcome: DeliveryOutcome, 
     if outcome is DeliveryOutcome.DELIVERED:
         delivery.delivered_at = now(session)
     if status == 410:
-        disable(session, session.get_one(WebhookEndpoint, letter.endpoint_id))
+        disable_endpoint(session, session.get_one(WebhookEndpoint, letter.endpoint_id))

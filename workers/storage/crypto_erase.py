@@ -11,14 +11,13 @@ from collections.abc import Collection
 from sqlalchemy import ColumnElement, func, or_, select, true, update
 from sqlalchemy.orm import InstrumentedAttribute
 
-from expunge.service.audit.log import record, recorded_at
-from expunge.service.audit.witness import Witness
+from expunge.service.audit import Witness, record, recorded_at
 from expunge.service.infra.db import Database, batches, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Store
 from expunge.service.infra.tables import Certificate, Erasure, Generation, Model, Restoration, Task, Version
 from expunge.service.infra.time import SECOND
-from expunge.service.models.generations import empty_generation
+from expunge.service.models import empty_generation
 from expunge.workers.storage.key_store import KeyStore
 from expunge.workers.storage.release_journal import confirm_committed
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from expunge.service.infra.db import BATCH, Database
 from expunge.service.infra.files import Store, StoredFile
-from expunge.service.models.vectors import Row, keys_of, sealed_rows
-from expunge.workers.storage import checkpoint_format as codec
+from expunge.service.models import Row, keys_of, sealed_rows
+from expunge.workers.storage import checkpoint_format
 from expunge.workers.storage.encryption import Sealer
 from expunge.workers.storage.key_store import KeyStore
 from unlearning.types import Json, State
@@ -51,12 +51,12 @@ class VectorStore:
 
 def keep(private: Store, sealer: Sealer, state: State, evidence: Mapping[str, Json]) -> StoredFile:
     """Write the unnoised weights, the method's tensors and facts, and the evidence, sealed and durable."""
-    return private.put([sealer.seal(STATE, codec.encode_state(state, evidence))])
+    return private.put([sealer.seal(STATE, checkpoint_format.encode_state(state, evidence))])
 
 
 def load(private: Store, sealer: Sealer, digest: str, device: torch.device) -> State:
     """Return the state of that digest, on the device. Raises Damaged or Malformed: there is no other copy."""
-    state = codec.decode_state(sealer.open(STATE, private.read(digest)))
+    state = checkpoint_format.decode_state(sealer.open(STATE, private.read(digest)))
     tensors = {name: tensor.to(device) for name, tensor in state.tensors.items()}
     return State(state.weights.to(device), tensors, state.facts)
 
@@ -113,7 +113,7 @@ def read_vectors(
 
 
 def _row(generation_id: int, holder: str, key_id: str, key: bytes, vector: Tensor) -> Row:
-    sealed = Sealer(key).seal(_place(generation_id, holder), codec.pack(vector))
+    sealed = Sealer(key).seal(_place(generation_id, holder), checkpoint_format.pack(vector))
     return {"generation_id": generation_id, "holder": holder, "key_id": key_id, "sealed": sealed}
 
 
@@ -130,7 +130,7 @@ def _opened(
         for holder, key_id, sealed in rows:
             if key_id in found:
                 data = Sealer(found[key_id]).open(_place(generation_id, holder), sealed)
-                yield holder, codec.unpack(data).to(device)
+                yield holder, checkpoint_format.unpack(data).to(device)
 
 
 def _rows_at_once(size: int) -> int:

@@ -19,8 +19,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import canonical, recorded_at
-from expunge.service.audit.witness import DRAFT, RELEASE, SET_ASIDE, Contradicted, Witness, place
+from expunge.service.audit import DRAFT, RELEASE, SET_ASIDE, Contradicted, Witness, canonical, recorded_at, version_file
 from expunge.service.infra.db import batches
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import (
@@ -34,7 +33,7 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
-from expunge.service.models.restore_guard import Guard
+from expunge.service.models import Guard
 from expunge.service.queue import Job, JournalEntry
 from expunge.workers.storage.encryption import Sealer
 
@@ -54,7 +53,7 @@ class Journal:
         """
         record = _describe(session, job, budget_cost, version_id) | {"rewritten": rewritten}
         number = record["version"]["number"]
-        if not self._add(place(job.model_id, number), f"{version_id}\n".encode(), record):
+        if not self._add(version_file(job.model_id, number), f"{version_id}\n".encode(), record):
             found = self.guard.witness.drafted(job.model_id, number)
             if found != version_id:
                 raise Contradicted(f"version {number} of model {job.model_id} was drafted as {found} already")
@@ -93,7 +92,7 @@ class Journal:
 
     def draft(self, model_id: str, number: int) -> JournalEntry:
         """Return the draft of that number. Raises FileNotFoundError, Damaged."""
-        return self._read(place(model_id, number), DRAFT, committed=False)
+        return self._read(version_file(model_id, number), DRAFT, committed=False)
 
     def _read(self, name: str, ending: str, *, committed: bool) -> JournalEntry:
         text = self.guard.witness.updates.read(name + ending)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from expunge.service.access.api_keys import check_pepper
-from expunge.service.access.store_identity import Markable, claim_places, place_name
+from expunge.service.access import Markable, check_pepper, claim_places, place_name
 from expunge.service.infra.actors import WORKER
 from expunge.service.infra.db import Database
 from expunge.service.infra.files import Store
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings, read_secret
-from expunge.service.models.figures import Figures
-from expunge.service.models.restore_guard import Guard
+from expunge.service.models import Figures, Guard
 from expunge.workers.storage.encryption import Sealer
 from expunge.workers.storage.key_store import KeyStore
 from expunge.workers.storage.release_journal import Journal

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from importlib.metadata import entry_points
 from typing import Protocol
 
-from expunge.service.audit.log import record
+from expunge.service.audit import record
 from expunge.service.infra.settings import Settings
 from expunge.service.queue import Preparation
 from expunge.workers.storage import Storage

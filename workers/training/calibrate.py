@@ -17,7 +17,7 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.tables import CalibrationOrder, Generation
 from expunge.workers.guarantee.terms import guarantee_from_json
-from expunge.workers.storage import private_state as state
+from expunge.workers.storage import private_state
 from expunge.workers.training.units import Units
 from unlearning.bounds.calibration import Calibrated, Design, OrderErrors, calibrate, errors_along
 from unlearning.model.problem import Problem
@@ -50,7 +50,9 @@ class CalibrationUnits(Units):
         storage, design, manifest = self.process.storage, self.design, self._manifest()
         order = design.order(self.examples.people, number)
         with storage.database.read() as session:
-            vectors = state.read_vectors(session, storage.keys, self.generation_id, order, self.bench.problem.device)
+            vectors = private_state.read_vectors(
+                session, storage.keys, self.generation_id, order, self.bench.problem.device
+            )
         along = errors_along(
             self._problem(),
             self.bench.method,

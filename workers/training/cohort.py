@@ -18,7 +18,7 @@ from torch import Tensor
 from expunge.service.infra.db import Database
 from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.tenants import recipes_of
-from expunge.service.models.retrain_plan import is_dry_run
+from expunge.service.models import is_dry_run
 from expunge.service.queue import (
     Preparation,
     Suppressing,
@@ -34,7 +34,7 @@ from expunge.service.queue import (
     still_served,
     suppressing,
 )
-from expunge.service.requests import suppression as suppressions
+from expunge.service.requests import effective
 from expunge.workers.guarantee.certify import needs_forgotten, needs_retained
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.model import OpenModel
@@ -123,7 +123,7 @@ def admit(
         entries = suppressing(session, job)
         under_hold = _kept_by_hold(session, job, everyone)
         if begins_model(job):
-            done = suppressions.effective(session, job.tenant_id)
+            done = effective(session, job.tenant_id)
             under_hold &= ~everyone.named(_names([each for each in entries if each.request_id in done]))
         before = before_registration(session, job)
         asks = not job.retrains and not model_of(session, job).leave_out_forgotten

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from expunge.service.audit.log import record
+from expunge.service.audit import record
 from expunge.service.infra.db import Database
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.time import bucket
-from expunge.service.models.vectors import write_vectors
+from expunge.service.models import write_vectors
 from expunge.service.queue import (
     Draft,
     Leaving,
@@ -40,7 +40,7 @@ from expunge.service.queue import (
     without_numbers,
     without_vector,
 )
-from expunge.service.requests.reasons import Reason
+from expunge.service.requests import Reason
 from expunge.workers.guarantee.certify import (
     certify,
     generator,
@@ -65,8 +65,13 @@ from expunge.workers.runtime.failures import RecipeRaised, facts_of, refusal_of
 from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.runtime.process import Process
-from expunge.workers.storage import Storage, delete_ended_generations, destroy_keys, drop_superseded_state
-from expunge.workers.storage import private_state as state
+from expunge.workers.storage import (
+    Storage,
+    delete_ended_generations,
+    destroy_keys,
+    drop_superseded_state,
+    private_state,
+)
 from expunge.workers.storage.private_state import open_note
 from expunge.workers.training.calibrate import CalibrationUnits, require_useful_cap
 from expunge.workers.training.cohort import holdout_told, kept_out
@@ -414,7 +419,9 @@ def _forget(storage: Storage, job: Preparation, prepared: Prepared, target: Targ
         raise Refused("Everyone asked to be forgotten while the model was prepared.", "Register it with other data.")
     bench = prepared.bench
     problem = bench.problem
-    vectors = state.VectorStore(storage.database, storage.keys, job.generation_id, problem.dimension, problem.device)
+    vectors = private_state.VectorStore(
+        storage.database, storage.keys, job.generation_id, problem.dimension, problem.device
+    )
     theirs = prepared.examples.only(gone) if needs_forgotten(bench.method) else None
     forget = ForgetSet(frozenset(target.holders), target.positions, theirs, vectors)
     draws = generator(bench.problem.device)
@@ -423,7 +430,7 @@ def _forget(storage: Storage, job: Preparation, prepared: Prepared, target: Targ
 
 
 def _keep_vectors(storage: Storage, job: Preparation, made: State) -> None:
-    for rows in state.seal_vectors(storage.keys, job.generation_id, made.vectors):
+    for rows in private_state.seal_vectors(storage.keys, job.generation_id, made.vectors):
         with storage.database.write() as session:
             fence(session, job.lease)
             write_vectors(session, rows)

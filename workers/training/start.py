@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from expunge.service.audit.log import record
+from expunge.service.audit import record
 from expunge.service.infra.db import BATCH, Database, batches
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.settings import Settings
@@ -37,8 +37,7 @@ from expunge.workers.runtime import recipes
 from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.runtime.model import OpenModel, build, set_up
 from expunge.workers.runtime.process import Process
-from expunge.workers.storage import Storage, manifest
-from expunge.workers.storage import checkpoint_format as codec
+from expunge.workers.storage import Storage, checkpoint_format, manifest
 from expunge.workers.training.cohort import admit, count_changes, require_fits, require_readable, require_room
 from expunge.workers.training.trial import Trial, tried
 from expunge.workers.training.units import VectorUnits, divisible, wanted
@@ -287,7 +286,7 @@ def _found(storage: Storage, checkpoint: str, parts: Collection[Part]) -> Part |
     by_digest = {part.digest: part for part in parts}
     if not storage.store.holds(checkpoint):
         return None
-    tensors, _ = codec.decode(storage.store.read(checkpoint))
+    tensors, _ = checkpoint_format.decode(storage.store.read(checkpoint))
     found = (by_digest.get(digest_of(tensor)) for tensor in tensors.values() if tensor.numel() in sizes)
     return next((part for part in found if part is not None), None)
 

@@ -23,7 +23,7 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.tables import Generation, Model, WorkUnit
 from expunge.service.infra.tenants import recipes_of
-from expunge.service.models.vectors import drop_vectors, write_vectors
+from expunge.service.models import drop_vectors, write_vectors
 from expunge.service.queue import (
     BUILT,
     POLL_SECONDS,
@@ -37,8 +37,7 @@ from expunge.service.queue import (
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.model import OpenModel, build
 from expunge.workers.runtime.process import Process
-from expunge.workers.storage import manifest
-from expunge.workers.storage import private_state as state
+from expunge.workers.storage import manifest, private_state
 from expunge.workers.storage.checkpoint_format import Malformed
 from unlearning.accounting.policy import Policy
 from unlearning.model.method import Divisible, Method
@@ -85,7 +84,7 @@ class Units(ABC):
         Raises Stale.
         """
         storage = process.storage
-        digest = state.keep(storage.private, storage.sealer, kept, {}).digest
+        digest = private_state.keep(storage.private, storage.sealer, kept, {}).digest
         with storage.database.write() as session:
             note = {**more, "state": digest, "policy": job.policy.to_json()}
             extend_manifest(session, job, {cls.NOTE: note})
@@ -111,7 +110,7 @@ class Units(ABC):
         if not same or not manifest.replayable(frozen["libraries"], device):
             return None
         try:
-            made = state.load(storage.private, storage.sealer, note["state"], device)
+            made = private_state.load(storage.private, storage.sealer, note["state"], device)
             samples = recipes.load(recipes_of(process.settings.recipes, generation.tenant_id), recipe).recipe.samples
             with storage.database.read() as session:
                 places = manifest.places(session, generation.id)
@@ -256,7 +255,7 @@ class VectorUnits(Units):
             left = drop_vectors(session, self.generation_id, vectors)
         if left:
             storage.keys.destroy(left)
-        for rows in state.seal_vectors(storage.keys, self.generation_id, vectors):
+        for rows in private_state.seal_vectors(storage.keys, self.generation_id, vectors):
             with storage.database.write() as session:
                 if pieces.ours(session, number) is None:
                     return
@@ -270,7 +269,7 @@ class VectorUnits(Units):
         """Return where the vectors of all units are read from, once they are done."""
         storage, problem = self.process.storage, self.bench.problem
         numbers, device = self.method.length(problem), problem.device
-        return state.VectorStore(storage.database, storage.keys, self.generation_id, numbers, device)
+        return private_state.VectorStore(storage.database, storage.keys, self.generation_id, numbers, device)
 
 
 def divisible(bench: OpenModel, learned: Learned) -> Divisible | None:

@@ -9,9 +9,7 @@ from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.queue import Draft, ForgottenCount, Job, Target
 from expunge.workers.guarantee.certify import Certified
-from expunge.workers.storage import Storage
-from expunge.workers.storage import checkpoint_format as codec
-from expunge.workers.storage import private_state as state
+from expunge.workers.storage import Storage, checkpoint_format, private_state
 from unlearning.types import Json
 
 
@@ -32,8 +30,8 @@ def write_draft(
     with storage.database.read() as session:
         begun = now(session)
     with ThreadPoolExecutor(1) as second:
-        kept = second.submit(state.keep, storage.private, storage.sealer, certified.state, sealed)
-        checkpoint = storage.store.put([codec.encode(certified.tensors, {"format": "pt"})])
+        kept = second.submit(private_state.keep, storage.private, storage.sealer, certified.state, sealed)
+        checkpoint = storage.store.put([checkpoint_format.encode(certified.tensors, {"format": "pt"})])
     return Draft(
         version_id=new_id(),
         checkpoint=checkpoint,
@@ -44,6 +42,8 @@ def write_draft(
         budget_cost=certified.budget_cost,
         target=target,
         size=size,
-        vectors=state.reseal_vectors(storage.database, storage.keys, job.generation_id, certified.state.vectors),
+        vectors=private_state.reseal_vectors(
+            storage.database, storage.keys, job.generation_id, certified.state.vectors
+        ),
         begun=begun,
     )

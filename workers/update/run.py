@@ -38,7 +38,7 @@ from expunge.service.queue import (
     served,
     without_numbers,
 )
-from expunge.service.requests.reasons import Cause, Reason
+from expunge.service.requests import Cause, Reason
 from expunge.workers.guarantee.certify import Certified, certify, generator, needs_forgotten, needs_retained, refine
 from expunge.workers.guarantee.terms import Terms, guarantee_from_json
 from expunge.workers.runtime import recipes
@@ -46,8 +46,7 @@ from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import facts_of
 from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.runtime.model import ModelCache, OpenModel, device_of
-from expunge.workers.storage import Sealer, Storage, destroy_keys, drop_superseded_state, manifest
-from expunge.workers.storage import private_state as state
+from expunge.workers.storage import Sealer, Storage, destroy_keys, drop_superseded_state, manifest, private_state
 from expunge.workers.storage.checkpoint_format import Malformed
 from expunge.workers.update.draft import write_draft
 from unlearning.accounting.budget import Budget, Overspent
@@ -242,7 +241,7 @@ def load(
     if retained is not None and len(retained.examples) == 0:
         return Blocked(Reason.NO_DATA_LEFT)
     numbers, target = int(current.manifest["vectors"]), selection.target
-    vectors = state.VectorStore(storage.database, storage.keys, claim.generation_id, numbers, device)
+    vectors = private_state.VectorStore(storage.database, storage.keys, claim.generation_id, numbers, device)
     return Loaded(bench, secret, ForgetSet(frozenset(target.holders), target.positions, theirs, vectors), retained)
 
 
@@ -272,7 +271,7 @@ def _secret(current: Current, storage: Storage, models: ModelCache, device: torc
     if kept is not None:
         return kept
     try:
-        return state.load(storage.private, storage.sealer, digest, device)
+        return private_state.load(storage.private, storage.sealer, digest, device)
     except Damaged as error:
         return Blocked(Reason.STATE_UNREADABLE, {"file": digest, "what": type(error).__name__})
     except Malformed:
@@ -371,4 +370,4 @@ def _or_retrain(claim: Deletions, sealer: Sealer, why: Blocked) -> Result:
         return why
     facts = {name: value for name, value in why.facts.items() if name != "cause"}
     note = {"method": "retrain", "why": why.facts.get("cause", why.reason), **facts}
-    return Postponed(Reason.AWAITING_RETRAIN, state.seal_note(sealer, note))
+    return Postponed(Reason.AWAITING_RETRAIN, private_state.seal_note(sealer, note))

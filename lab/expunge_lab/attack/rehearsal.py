@@ -13,7 +13,7 @@ from expunge.workers.guarantee.certify import Certified, certify, generator, ref
 from expunge.workers.guarantee.dry_run import establish
 from expunge.workers.guarantee.terms import Terms, guarantee_of, reference_of, terms_of
 from expunge.workers.runtime.model import OpenModel
-from expunge.workers.storage import checkpoint_format as codec
+from expunge.workers.storage import checkpoint_format
 from expunge_lab.experiment.two_worlds import Worlds
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.accounting.policy import Policy
@@ -58,8 +58,8 @@ class Update:
 
     def published(self) -> Tensor:
         """Certify once more and read the weights (d,) back from the checkpoint's bytes, float64."""
-        data = codec.encode(self.certified().tensors, {"format": "pt"})
-        return self.bench.problem.flatten(codec.decode(data)[0]).cpu().double()
+        data = checkpoint_format.encode(self.certified().tensors, {"format": "pt"})
+        return self.bench.problem.flatten(checkpoint_format.decode(data)[0]).cpu().double()
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from expunge.service.api.routes.requests import deletion_requests, holds
 from expunge.service.api.types import ModelName, RequestId
 from expunge.service.api.views.models import find_model, model_row
 from expunge.service.api.views.requests import Justification
-from expunge.service.models.policy import CHANGEABLE
-from expunge.service.models.retrain_plan import measured_seconds
+from expunge.service.models import CHANGEABLE, measured_seconds
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 CHOICES = {"fallback": ("retrain", "hold"), "complete_when": ("published", "served")}

@@ -18,7 +18,7 @@ from expunge.service.api.console import plots, words
 from expunge.service.api.console.forms import Fields, field, sent, typed
 from expunge.service.api.problems import ApiProblem
 from expunge.service.infra.db import Busy
-from expunge.service.requests.states import RequestRefused
+from expunge.service.requests import RequestRefused
 
 if TYPE_CHECKING:
     from jinja2 import Environment

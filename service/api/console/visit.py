@@ -16,20 +16,11 @@ from urllib.parse import quote, unquote
 from fastapi import Depends, Request, Response
 from fastapi.responses import RedirectResponse
 
-from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.access.session_cookie import (
-    PAGE_SECONDS,
-    drop_cookie,
-    form_token,
-    read_cookie,
-    renew,
-    seal_for_page,
-    set_cookie,
-    unsealed,
-)
+from expunge.service.access import PAGE_SECONDS, Caller, Scope, form_token, renew_session, seal_for_page, unsealed
 from expunge.service.api.console.forms import Fields, field, typed
 from expunge.service.api.console.render import HEADERS
 from expunge.service.api.console.render import page as rendered
+from expunge.service.api.cookies import drop_cookie, read_cookie, set_cookie
 from expunge.service.api.dependencies import Running, Service, allows, require_scopes_of, require_writable, session_of
 from expunge.service.api.problems import ApiProblem
 from expunge.service.infra.db import now
@@ -112,7 +103,7 @@ class PageContext:
         opened = "x-refresh" not in self.request.headers
         with self.service.database.read() as session:
             at = now(session)
-            value = renew(session, self.service.session_key, self.cookie) if opened else ""
+            value = renew_session(session, self.service.session_key, self.cookie) if opened else ""
         tls = self.service.over_tls(self.request)
         said = unquote(read_cookie(self.request, tls, SAID) or "") if opened else ""
         stopped = self.service.watch.verdict().difference

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from expunge.service.access.api_keys import Caller
+from expunge.service.access import Caller
 from expunge.service.api.views.requests import ActionView
 
 _ID, _NAME = "([0-9a-f]{32})", "([a-z0-9][a-z0-9_-]{0,62})"

@@ -17,8 +17,8 @@ from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from expunge.service.access.proxy import Peer
 from expunge.service.api.app import create_app
+from expunge.service.api.http.peers import Peer
 from expunge.service.infra.limits import LIMITS, Limits
 from expunge.service.infra.settings import SettingsError
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from expunge.service.access.api_keys import Caller, Scope, find_actor, list_actors, name_actor
+from expunge.service.access import Caller, Scope, find_actor, list_actors, name_actor
 from expunge.service.api.dependencies import Running, problems, require_scope
 from expunge.service.api.http.pagination import Listed
 from expunge.service.api.problems import not_found

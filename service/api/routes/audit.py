@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.access import Caller, Scope
 from expunge.service.api.dependencies import Running, problems, require_scope
 from expunge.service.api.http.pagination import Limit, NumberCursor, Page, after_page
 from expunge.service.api.problems import ApiProblem
@@ -21,8 +21,7 @@ from expunge.service.api.views.log import (
     signed_head,
     texts,
 )
-from expunge.service.audit import merkle
-from expunge.service.audit.log import nodes
+from expunge.service.audit import consistency_proof, nodes
 
 router = APIRouter(tags=["audit log"])
 Reader = Annotated[Caller, Depends(require_scope(Scope.AUDIT_READ))]
@@ -82,5 +81,5 @@ def consistency(
         head = signed_head(session)
         if old_size > head.size:
             raise ApiProblem(404, "head_not_found", "The log is not that long.")
-        hashes = merkle.consistency_proof(nodes(session), head.size, old_size)
+        hashes = consistency_proof(nodes(session), head.size, old_size)
     return ConsistencyView(old_size=old_size, size=head.size, hashes=texts(hashes), checkpoint=head.note)

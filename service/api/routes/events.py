@@ -12,9 +12,9 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
-from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.access import Caller, Scope
 from expunge.service.api.dependencies import Running, Service, in_force, problems, require_stream
-from expunge.service.audit import feed as events
+from expunge.service.audit import Event, events_after, newest_event
 from expunge.service.infra.db import Busy
 
 router = APIRouter(tags=["events"])
@@ -62,11 +62,11 @@ def follow(
     last = _newest(service) if last_event_id is None else int(last_event_id)
     permitted = in_force(service, request, caller)
 
-    def poll(last: int) -> tuple[int, list[events.Event]] | None:
+    def poll(last: int) -> tuple[int, list[Event]] | None:
         with service.database.read() as session:
             if not permitted(session):
                 return None
-            found = events.after(session, caller.tenant_id, last, rooms)
+            found = events_after(session, caller.tenant_id, last, rooms)
         return (found[-1].id if found else last), found
 
     stream = _stream(poll, last, seconds)
@@ -74,7 +74,7 @@ def follow(
 
 
 async def _stream(
-    poll: Callable[[int], tuple[int, list[events.Event]] | None], last: int, seconds: float
+    poll: Callable[[int], tuple[int, list[Event]] | None], last: int, seconds: float
 ) -> AsyncIterator[str]:
     """Poll the database until the time is over; no transaction is open while the client reads.
 
@@ -85,7 +85,7 @@ async def _stream(
     spoken = time.monotonic()
     yield f"retry: {int(_POLL_SECONDS * 1000)}\n\n"
     while True:
-        found: list[events.Event] = []
+        found: list[Event] = []
         with suppress(Busy):  # the next poll asks again from the same place
             polled = await run_in_threadpool(poll, last)
             if polled is None:
@@ -103,4 +103,4 @@ async def _stream(
 
 def _newest(service: Service) -> int:
     with service.database.read() as session:
-        return events.newest(session)
+        return newest_event(session)

@@ -8,8 +8,10 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import (
+from expunge.service.access import (
+    SCOPES,
     Caller,
+    KeyRole,
     Scope,
     create_key,
     find_actor,
@@ -18,7 +20,6 @@ from expunge.service.access.api_keys import (
     rotate_key,
     successor_ends,
 )
-from expunge.service.access.roles import SCOPES, KeyRole
 from expunge.service.api.dependencies import Running, problems, require_scope
 from expunge.service.api.http.pagination import Listed
 from expunge.service.api.openapi import answer

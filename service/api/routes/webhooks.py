@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.access import Caller, Scope
 from expunge.service.api.dependencies import Running, problems, require_scope
 from expunge.service.api.http.etag import IfMatch, changed, require
 from expunge.service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, after_page, place_of
@@ -27,13 +27,13 @@ from expunge.service.api.views.webhooks import (
     find_endpoint,
     locked_delivery,
 )
-from expunge.service.requests.webhooks import (
+from expunge.service.requests import (
     ABOUT_REQUESTS,
     SUBSCRIBED,
     WebhookEvent,
     add_endpoint,
-    disable,
-    replay,
+    disable_endpoint,
+    replay_webhooks,
     send_test,
 )
 
@@ -154,7 +154,7 @@ def remove(
     with service.database.write() as session:
         endpoint = find_endpoint(session, caller.tenant_id, endpoint_id)
         require(endpoint_view(service.session_key, endpoint), if_match)
-        disable(session, endpoint)
+        disable_endpoint(session, endpoint)
         return changed(endpoint_view(service.session_key, endpoint), response)
 
 
@@ -169,7 +169,7 @@ def send_again(endpoint_id: RequestId, delivery_id: DeliveryId, service: Running
     with service.database.write() as session:
         endpoint = find_endpoint(session, caller.tenant_id, endpoint_id)
         delivery = locked_delivery(session, endpoint, delivery_id)
-        replay(session, endpoint, delivery)
+        replay_webhooks(session, endpoint, delivery)
         return delivery_view(delivery)
 
 

@@ -12,7 +12,7 @@ from expunge.service.api.problems import not_found
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import Consumer, Model, Version
 from expunge.service.infra.time import SECOND
-from expunge.service.models.consumers import SILENT_SECONDS
+from expunge.service.models import SILENT_SECONDS
 
 _WORST_FIRST = ("unknown", "behind", "current")
 

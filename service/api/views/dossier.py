@@ -13,11 +13,11 @@ from sqlalchemy.orm import Session
 
 from expunge.service.api.views.overview import percentiles
 from expunge.service.api.views.selection import OPEN, ListFilter
-from expunge.service.certificates.plain_words import weakest
+from expunge.service.certificates import weakest
 from expunge.service.infra.db import batches
 from expunge.service.infra.tables import Certificate, DeletionRequest, Model, Version
 from expunge.service.infra.time import DAY_SECONDS, SECOND, moment
-from expunge.service.requests.states import Status
+from expunge.service.requests import Status
 
 
 def counts(session: Session, rows: list[DeletionRequest], at: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from expunge.service.certificates.letters import Facts, ModelOutcome
+from expunge.service.certificates import Facts, ModelOutcome
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import (
     AuditEntry,
@@ -24,8 +24,7 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.infra.time import instant
-from expunge.service.requests.reasons import Cause, Reason, reason_of
-from expunge.service.requests.states import Status
+from expunge.service.requests import Cause, Reason, Status, reason_of
 
 _ORDER = {"request.accepted": 0, "version.published": 1, "request.completed": 2, "certificate.issued": 3}
 """of what is written in one transaction, and so at one moment"""

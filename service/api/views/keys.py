@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
-from expunge.service.access.roles import KeyRole, role_of
+from expunge.service.access import KeyRole, role_of
 from expunge.service.api.problems import not_found
 from expunge.service.api.types import Moment
 from expunge.service.infra.tables import ActorName, ApiKey

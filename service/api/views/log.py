@@ -11,13 +11,10 @@ from pydantic import BaseModel, Field
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import list_actors
+from expunge.service.access import list_actors
 from expunge.service.api.problems import ApiProblem, not_found
 from expunge.service.api.types import Moment
-from expunge.service.audit import merkle
-from expunge.service.audit.log import newest_head, nodes, signed_size
-from expunge.service.audit.self_check import EVERY_SECONDS
-from expunge.service.audit.succession import ROTATED
+from expunge.service.audit import CHECK_SECONDS, ROTATED, inclusion_proof, newest_head, nodes, signed_size
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import AuditEntry, LogCheck, TreeHead
 from expunge.service.infra.time import SECOND
@@ -104,7 +101,7 @@ def inclusion(session: Session, leaf: str) -> InclusionView:
     head = signed_head(session)
     if found[0] >= head.size:
         raise not_found("audit_entry")
-    hashes = merkle.inclusion_proof(nodes(session), head.size, found[0])
+    hashes = inclusion_proof(nodes(session), head.size, found[0])
     return InclusionView(index=found[0], size=head.size, leaf_hash=found[1], hashes=texts(hashes), checkpoint=head.note)
 
 
@@ -148,7 +145,7 @@ def log_state(session: Session, last: LogCheck | None = None) -> dict[str, Any]:
     if last is None or (last.note is None and last.fault is None):
         return state | {"status": "empty" if head is None else "not checked yet"}
     state |= {"size": last.size, "checked_at": last.checked_at, "fault": last.fault}
-    late = now(session) - last.checked_at > 2 * EVERY_SECONDS * SECOND
+    late = now(session) - last.checked_at > 2 * CHECK_SECONDS * SECOND
     return state | {"status": "tampered" if last.fault else "not checked lately" if late else "verified"}
 
 

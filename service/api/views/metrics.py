@@ -29,7 +29,7 @@ from expunge.service.api.views.log import log_state
 from expunge.service.api.views.models import gauge
 from expunge.service.api.views.processes import processes
 from expunge.service.api.views.selection import OPEN
-from expunge.service.audit.log import signed_size
+from expunge.service.audit import signed_size
 from expunge.service.infra.broker.messages import FAILED_NOTIFICATIONS
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.limits import LIMITS
@@ -48,20 +48,19 @@ from expunge.service.infra.tables import (
     WorkUnit,
 )
 from expunge.service.infra.time import ALIVE_SECONDS, BUCKETS, SECOND
-from expunge.service.models.counters import (
+from expunge.service.models import (
     BEYOND,
     ENTRIES,
     INTAKE,
     LATENCY,
     LATENCY_BUCKETS,
     PHASE,
-    PUBLISHED,
     SAMPLES,
+    VERSIONS,
     Key,
     counts,
 )
-from expunge.service.requests.reasons import Reason, Role, explain
-from expunge.service.requests.webhooks import MAX_ATTEMPTS
+from expunge.service.requests import MAX_ATTEMPTS, Reason, Role, explain
 
 _PLACES = ("home", "store", "private_store", "key_folder")
 _LABEL: Any = Model.tenant_id + "/" + Model.name
@@ -370,7 +369,7 @@ def _updates(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
     for key, count in sorted(counted.items()):
         if key.name == SAMPLES:
             forgotten.add_metric([*_of(labels[key.model_id]), key.method], count)
-        elif key.name == PUBLISHED:
+        elif key.name == VERSIONS:
             versions[labels[key.model_id]] += count
     for model, count in versions.items():
         published.add_metric([*_of(model), "published"], count)

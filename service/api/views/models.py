@@ -18,9 +18,8 @@ from expunge.service.api.views.requests import ActionView
 from expunge.service.api.views.selection import OPEN, ROWS
 from expunge.service.infra.tables import BudgetEntry, Generation, Model, Task, Version
 from expunge.service.infra.time import DAY_SECONDS, SECOND
-from expunge.service.models.retire import steps_of
-from expunge.service.models.retrain_plan import is_dry_run, plan_of, work_units_of
-from expunge.service.requests.reasons import actions
+from expunge.service.models import is_dry_run, plan_of, steps_of, work_units_of
+from expunge.service.requests import actions
 from unlearning.accounting.budget import epsilon_of, updates_left
 
 _LOW = 0.8

@@ -9,21 +9,25 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.access import Caller, Scope
 from expunge.service.api.problems import not_found
 from expunge.service.api.types import FreeText, Moment
 from expunge.service.infra.tables import DeletionRequest, Model, Task, Version
 from expunge.service.infra.time import day_and_time
-from expunge.service.models.consumers import standing
-from expunge.service.models.eta import expected
-from expunge.service.requests.intake import Accepted
-from expunge.service.requests.reasons import Reason, Role, explain, reason_of
-from expunge.service.requests.states import Status, Suppress, awaits_decision
-from expunge.service.requests.suppression import (
+from expunge.service.models import expected, standing
+from expunge.service.requests import (
+    Accepted,
+    Reason,
+    Role,
+    Status,
+    Suppress,
+    awaits_decision,
+    explain,
     held_elsewhere,
     holds_on,
     never_verified,
     positions,
+    reason_of,
     related,
     suppressed,
 )

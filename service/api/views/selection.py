@@ -16,7 +16,7 @@ from expunge.service.api.types import LARGEST_NUMBER
 from expunge.service.infra.db import batches
 from expunge.service.infra.tables import DeletionRequest, Model, Task
 from expunge.service.infra.time import DAY_SECONDS, SECOND, moment
-from expunge.service.requests.states import Regulation, Status
+from expunge.service.requests import Regulation, Status
 
 OPEN = ("queued", "running", "blocked")
 STATUSES = ("open", *Status)

@@ -13,7 +13,7 @@ from expunge.service.api.http.pagination import Page
 from expunge.service.api.problems import not_found
 from expunge.service.api.types import Moment
 from expunge.service.infra.tables import WebhookDelivery, WebhookEndpoint
-from expunge.service.requests.webhooks import MAX_ATTEMPTS, DeliveryOutcome, WebhookEvent, public_key
+from expunge.service.requests import MAX_ATTEMPTS, DeliveryOutcome, WebhookEvent, webhook_key
 
 
 class DeliveryView(BaseModel):
@@ -96,7 +96,7 @@ def endpoint_view(session_key: bytes, endpoint: WebhookEndpoint) -> EndpointView
         id=endpoint.id,
         url=endpoint.url,
         kinds=[WebhookEvent(kind) for kind in endpoint.kinds],
-        public_key=public_key(session_key, endpoint),
+        public_key=webhook_key(session_key, endpoint),
         created_at=endpoint.created_at,
         disabled_at=endpoint.disabled_at,
     )

@@ -13,14 +13,14 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy import make_url
 
-from expunge.service.audit.witness import Contradicted, Witness
+from expunge.service.audit import Contradicted, Witness
 from expunge.service.cli.errors import told
 from expunge.service.infra.db import Database
 from expunge.service.infra.files import folder_at
 from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.service.models.restore_guard import confirm
+from expunge.service.models import confirm
 from expunge_client.cli.output import CommandError, errors, show_facts
 
 

@@ -8,24 +8,25 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import (
+from expunge.service.access import (
+    SCOPES,
+    KeyRole,
     Scope,
     create_key,
     find_actor,
     list_actors,
     list_keys,
+    remark,
     revoke_key,
+    role_of,
     rotate_key,
 )
-from expunge.service.access.roles import SCOPES, KeyRole, remark, role_of
 from expunge.service.cli.errors import told
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import ActorName
 from expunge.service.infra.tenants import DEFAULT_TENANT
 from expunge.service.infra.time import DAY_SECONDS, HOUR_SECONDS, SECOND
 from expunge_client.cli.output import CommandError, as_json, errors, show_hint, show_json, show_list
@@ -61,8 +62,8 @@ def create(
     with open_database(settings) as database, database.write() as session:
         expires_at = None if days is None else now(session) + days * DAY_SECONDS * SECOND
         pepper = Pepper.load(settings.pepper_file)
-        if actor is not None:
-            _actor(session, tenant, actor)
+        if actor is not None and find_actor(session, tenant, actor) is None:
+            raise CommandError(f"There is no actor {actor}.", "`expunge keys list` shows them.")
         key = create_key(
             session,
             pepper,
@@ -136,14 +137,6 @@ def revoke(
     if not done:
         raise CommandError("There is no such key, or it was revoked before.", "`expunge keys list` shows them.")
     errors.print("revoked.")
-
-
-def _actor(session: Session, tenant_id: str, actor_id: str) -> ActorName:
-    """Return the actor. Raises CommandError where there is none."""
-    found = find_actor(session, tenant_id, actor_id)
-    if found is None:
-        raise CommandError(f"There is no actor {actor_id}.", "`expunge keys list` shows them.")
-    return found
 
 
 @contextmanager

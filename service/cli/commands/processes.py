@@ -13,8 +13,8 @@ from typing import Annotated, get_args
 import httpx
 import typer
 
-from expunge.service.access.api_keys import Scope, authenticate, create_key
-from expunge.service.audit.signed_note import Signer
+from expunge.service.access import Scope, authenticate, create_key, make_link
+from expunge.service.audit import Signer
 from expunge.service.cli.errors import told
 from expunge.service.cli.supervisor import Child, Supervisor, children
 from expunge.service.infra.db import Database
@@ -183,8 +183,6 @@ def _opens(url: str, key: str) -> bool:
 
 def _link(settings: Settings, database: Database, account: Account) -> str:
     """Return the address of the page: with a log-in link where the service listens on this machine alone."""
-    from expunge.service.access.session_cookie import make_link  # noqa: PLC0415 (loads FastAPI, which no other command needs)
-
     try:
         if not ip_address(settings.address[0]).is_loopback:
             return account.url

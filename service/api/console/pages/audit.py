@@ -10,15 +10,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
-from expunge.service.access.api_keys import Scope
+from expunge.service.access import Scope
 from expunge.service.api.console.render import HEADERS, PageRoute
 from expunge.service.api.console.visit import PageContext, Visitor
 from expunge.service.api.http.pagination import NumberCursor
 from expunge.service.api.routes import audit
 from expunge.service.api.types import LARGEST_NUMBER
 from expunge.service.api.views.log import InclusionView, actors_of, inclusion, log_state, own_entries, own_entry
-from expunge.service.audit import merkle
-from expunge.service.audit.signed_note import NotAuthentic, Signer
+from expunge.service.audit import NotAuthentic, Signer, leaf_hash, verify_inclusion
 from expunge.service.infra.settings import SettingsError
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -85,7 +84,7 @@ def _fault_of(visit: PageContext, proof: InclusionView, body: str) -> str:
     except (NotAuthentic, SettingsError) as error:
         return str(error)
     hashes = [b64decode(each) for each in proof.hashes]
-    if merkle.verify_inclusion(merkle.leaf_hash(body.encode()), proof.index, head.size, hashes, head.root):
+    if verify_inclusion(leaf_hash(body.encode()), proof.index, head.size, hashes, head.root):
         return ""
     return "The entry's text and its proof do not lead to the signed head: the entry was edited or moved."
 

@@ -8,18 +8,15 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from expunge.service.access.api_keys import Scope
+from expunge.service.access import Scope
 from expunge.service.api.console.render import HEADERS, PageRoute
 from expunge.service.api.console.visit import PageContext, Visitor
 from expunge.service.api.problems import ApiProblem
 from expunge.service.api.types import RequestId
 from expunge.service.api.views.history import certificate_of, letter_facts
 from expunge.service.api.views.requests import find_request
-from expunge.service.audit.key_rotation import keys_of
-from expunge.service.audit.signed_note import NotAuthentic, Signer
-from expunge.service.certificates.envelope import verify
-from expunge.service.certificates.letters import day, letter
-from expunge.service.certificates.plain_words import in_words
+from expunge.service.audit import NotAuthentic, Signer, keys_of
+from expunge.service.certificates import day, in_words, letter, verify
 from expunge.service.infra.db import now
 from expunge.service.infra.settings import SettingsError
 from expunge.service.infra.time import instant

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from expunge.service.access.api_keys import Scope
+from expunge.service.access import Scope
 from expunge.service.api.console.render import PageRoute
 from expunge.service.api.console.visit import Visitor
 from expunge.service.api.views.consumers import consumer_rows, worst_first

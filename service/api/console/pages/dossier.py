@@ -7,15 +7,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from expunge.service.access.api_keys import Scope
+from expunge.service.access import Scope
 from expunge.service.api.console.render import PageRoute
 from expunge.service.api.console.visit import Visitor
 from expunge.service.api.problems import ApiProblem
 from expunge.service.api.views.dossier import counts, published
 from expunge.service.api.views.log import log_state
 from expunge.service.api.views.selection import ListFilter, all_of
-from expunge.service.audit.self_check import look
-from expunge.service.audit.signed_note import Signer
+from expunge.service.audit import Signer, compare_log
 from expunge.service.infra.db import now
 from expunge.service.infra.time import instant
 
@@ -37,7 +36,7 @@ def dossier(
     visit.need(Scope.DELETIONS_READ)
     tenant, service = visit.caller.tenant_id, visit.service
     reads = visit.may(Scope.AUDIT_READ)
-    check = look(service.database, Signer.of(service.settings).verifier) if reads else None
+    check = compare_log(service.database, Signer.of(service.settings).verifier) if reads else None
     with service.database.snapshot() as session:
         at = now(session)
         today = instant(at).date()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from expunge.service.access.api_keys import Scope
-from expunge.service.access.roles import SCOPES
+from expunge.service.access import SCOPES, Scope
 from expunge.service.api.console.forms import Form, field, filled
 from expunge.service.api.console.render import PageRoute
 from expunge.service.api.console.visit import Visitor

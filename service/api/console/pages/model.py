@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import Scope
+from expunge.service.access import Scope
 from expunge.service.api.console import charts
 from expunge.service.api.console.acts import ACTS, CHOICES
 from expunge.service.api.console.render import HEADERS, PageRoute
@@ -26,9 +26,7 @@ from expunge.service.api.views.models import (
 )
 from expunge.service.api.views.versions import VersionView, versions_of
 from expunge.service.infra.db import now
-from expunge.service.models.policy import CHANGEABLE
-from expunge.service.models.retire import SERVED
-from expunge.service.models.retrain_plan import plan_of
+from expunge.service.models import CHANGEABLE, SERVED, plan_of
 from unlearning.accounting.budget import updates_left
 from unlearning.accounting.policy import Policy
 

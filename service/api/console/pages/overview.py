@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from expunge.service.access.api_keys import Scope
+from expunge.service.access import Scope
 from expunge.service.api.console import charts
 from expunge.service.api.console.render import PageRoute
 from expunge.service.api.console.visit import Visitor

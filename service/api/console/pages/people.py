@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from expunge.service.access.api_keys import Scope
+from expunge.service.access import Scope
 from expunge.service.api.console.forms import Form, field, filled
 from expunge.service.api.console.render import PageRoute
 from expunge.service.api.console.visit import Visitor

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from expunge.service.access.api_keys import Scope
-from expunge.service.access.four_eyes import TwoPersonAct, consented
+from expunge.service.access import Scope, TwoPersonAct, consented
 from expunge.service.api.console.acts import ACTS
 from expunge.service.api.console.render import PageRoute
 from expunge.service.api.console.visit import Visitor
@@ -14,7 +13,7 @@ from expunge.service.api.types import RequestId
 from expunge.service.api.views.history import certificate_of, phases, timeline, window_ends
 from expunge.service.api.views.requests import DeletionRequestView, find_request, request_view
 from expunge.service.infra.db import now
-from expunge.service.requests.states import RequestRefused, Status, awaits_decision, require_extendable
+from expunge.service.requests import RequestRefused, Status, awaits_decision, require_extendable
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 

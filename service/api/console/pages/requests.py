@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 
-from expunge.service.access.api_keys import Scope
+from expunge.service.access import Scope
 from expunge.service.api.console.acts import ACTS
 from expunge.service.api.console.forms import Form, field
 from expunge.service.api.console.render import HEADERS, PageRoute
@@ -23,8 +23,7 @@ from expunge.service.api.views.requests import DeletionRequestView, request_view
 from expunge.service.api.views.selection import DUE, ROWS, SORTS, STATUSES, ListFilter, all_of, count, page_of
 from expunge.service.infra.db import now
 from expunge.service.infra.time import rfc_3339
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.states import Regulation, RequestRefused
+from expunge.service.requests import Reason, Regulation, RequestRefused
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 Chosen = Annotated[ListFilter, Depends()]

@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, RedirectResponse
 
-from expunge.service.access.session_cookie import begin, drop_cookie, end, set_cookie, use_link
+from expunge.service.access import begin_session, end_session, use_link
 from expunge.service.api.console.forms import Form, field
 from expunge.service.api.console.render import HEADERS, PageRoute, login_page
 from expunge.service.api.console.visit import Visitor
+from expunge.service.api.cookies import drop_cookie, set_cookie
 from expunge.service.api.dependencies import Running, known
 from expunge.service.api.problems import not_found
 
@@ -31,7 +32,7 @@ def login(request: Request, service: Running, fields: Form) -> Response:
         return login_page(403, "Log in from this page itself.")
     caller = known(service, request, field(fields, "key"))
     with service.database.read() as session:
-        value = begin(session, service.session_key, caller.key_id) if caller else ""
+        value = begin_session(session, service.session_key, caller.key_id) if caller else ""
     if not value:
         return login_page(401, "This key is unknown, expired or revoked.")
     response = RedirectResponse("/", 303, HEADERS)
@@ -82,7 +83,7 @@ def _is_local(request: Request) -> bool:
 def logout(visit: Visitor, fields: Form) -> Response:
     visit.check_token(fields)
     with visit.service.database.write() as session:
-        end(session, visit.cookie)
+        end_session(session, visit.cookie)
     response = RedirectResponse("/", 303, HEADERS)
     drop_cookie(response, visit.service.over_tls(visit.request))
     return response

@@ -10,7 +10,7 @@ from expunge.service.api.console.visit import Visitor
 from expunge.service.api.http.pagination import MomentCursor
 from expunge.service.api.routes import webhooks
 from expunge.service.api.types import RequestId
-from expunge.service.requests.webhooks import WebhookEvent
+from expunge.service.requests import WebhookEvent
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
 
-from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.access import Caller, Scope
 from expunge.service.api.dependencies import Running, problems, require_scope
 from expunge.service.api.http.pagination import Listed
 from expunge.service.api.problems import ApiProblem
@@ -15,7 +15,7 @@ from expunge.service.api.types import LARGEST_NUMBER, WHOLE, ModelName
 from expunge.service.api.views.consumers import ConsumerRow, consumer_rows, find_consumer
 from expunge.service.api.views.models import find_model
 from expunge.service.api.views.versions import find_version
-from expunge.service.models.consumers import leave, report
+from expunge.service.models import remove_consumer, report_consumer
 
 router = APIRouter(tags=["consumers"])
 Admin = Annotated[Caller, Depends(require_scope(Scope.MODELS_ADMIN))]
@@ -54,7 +54,7 @@ def put(
         except ApiProblem:
             errors = [{"pointer": "/version", "detail": "The model has no such version."}]
             raise ApiProblem(422, "unknown_version", "The model has no such version.", errors) from None
-        report(session, model, consumer_id, version, caller.actor_id)
+        report_consumer(session, model, consumer_id, version, caller.actor_id)
         session.flush()
         (found,) = (each for each in consumer_rows(session, models=[model.id]) if each.name == consumer_id)
     return _view(found)
@@ -66,7 +66,7 @@ def put(
 def remove(name: ModelName, consumer_id: ModelName, service: Running, caller: Admin) -> None:
     with service.database.write() as session:
         model = find_model(session, caller.tenant_id, name)
-        leave(session, model, find_consumer(session, model, consumer_id))
+        remove_consumer(session, model, find_consumer(session, model, consumer_id))
 
 
 @router.get(_PATH, response_model=Listed[ConsumerView], responses=problems(404), summary="Who serves which version")

@@ -7,15 +7,13 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.access.four_eyes import TwoPersonAct
+from expunge.service.access import Caller, Scope, TwoPersonAct
 from expunge.service.api.dependencies import Running, agreed, awaits_another, problems, require_scope
 from expunge.service.api.http.etag import IfMatch, changed, require
 from expunge.service.api.openapi import answer
 from expunge.service.api.types import WHOLE, ModelName
 from expunge.service.api.views.models import ModelView, locked_model, model_view
-from expunge.service.models.policy import change_policy, require_changeable
-from expunge.service.models.retire import SERVED, retire
+from expunge.service.models import SERVED, change_policy, require_changeable, retire
 
 router = APIRouter(tags=["models"])
 Admin = Annotated[Caller, Depends(require_scope(Scope.MODELS_ADMIN))]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StringConstraints, model_validator
 
-from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.access import Caller, Scope
 from expunge.service.api.dependencies import Running, problems, reading, require_scope
 from expunge.service.api.http.etag import IfNoneMatch, shown
 from expunge.service.api.http.pagination import Limit, NameCursor, Page, after_page
@@ -26,10 +26,7 @@ from expunge.service.api.views.models import (
     preparation_view,
 )
 from expunge.service.infra.tenants import recipes_of
-from expunge.service.models.figures import Figures
-from expunge.service.models.policy import require_known
-from expunge.service.models.recipe_files import require_recipe
-from expunge.service.models.register import register
+from expunge.service.models import Figures, register, require_known, require_recipe
 from unlearning.accounting.policy import LARGEST_ORDERS, Policy, PolicyError
 from unlearning.methods import NAMES
 

@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
-from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.access import Caller, Scope
 from expunge.service.api.dependencies import Running, problems, require_scope
 from expunge.service.api.openapi import answer
 from expunge.service.api.types import ModelName
 from expunge.service.api.views.models import RetrainView, locked_model, retrain_view
-from expunge.service.models.retrain_plan import plan_new_data
+from expunge.service.models import plan_new_data
 
 router = APIRouter(tags=["models"])
 Admin = Annotated[Caller, Depends(require_scope(Scope.MODELS_ADMIN))]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, BinaryIO
 from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.responses import StreamingResponse
 
-from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.access import Caller, Scope
 from expunge.service.api.dependencies import Running, problems, reading, require_agreed, require_scope
 from expunge.service.api.http.etag import IfNoneMatch, shown
 from expunge.service.api.http.pagination import Limit, NumberCursor, Page, after_page

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import Caller, Scope, searched
+from expunge.service.access import Caller, Scope, searched
 from expunge.service.api.dependencies import Running, Service, count_search, problems, require_scope
 from expunge.service.api.problems import problem_of
 from expunge.service.api.routes.requests.deletion_requests import (
@@ -20,10 +20,7 @@ from expunge.service.api.routes.requests.deletion_requests import (
     key_use,
 )
 from expunge.service.api.views.requests import AcceptedView, ReceiptView, accepted_view, answer_for, salts
-from expunge.service.requests import idempotency
-from expunge.service.requests.estimate import estimate
-from expunge.service.requests.intake import opening
-from expunge.service.requests.states import RequestRefused
+from expunge.service.requests import RequestRefused, StoredAnswer, begin_call, estimate, finish_call, opening
 
 router = APIRouter(tags=["deletion requests"])
 Writer = Annotated[Caller, Depends(require_scope(Scope.DELETIONS_WRITE))]
@@ -87,15 +84,15 @@ def create_batch(batch: BatchOrder, service: Running, caller: Writer, idempotenc
         check_length(order, service.limits.sample_ids)
     to_notify: set[str] = set()
     with service.database.write(crash="api-inside-commit") as session:
-        stored = idempotency.begin(session, use)
+        stored = begin_call(session, use)
         if stored is None:
             outcomes = []
             for place, order in enumerate(batch.requests):
                 outcome, rung = _outcome(session, service, caller, order)
                 outcomes.append({"index": place} | outcome)
                 to_notify.update(rung)
-            stored = idempotency.StoredAnswer(207, {}, {"outcomes": outcomes})
-            idempotency.finish(session, use, stored, service.limits.idempotency_seconds)
+            stored = StoredAnswer(207, {}, {"outcomes": outcomes})
+            finish_call(session, use, stored, service.limits.idempotency_seconds)
         answer = {"outcomes": _opened(session, service, caller, stored.answer["outcomes"])}
     service.notify(sorted(to_notify))
     return JSONResponse(answer, stored.status)

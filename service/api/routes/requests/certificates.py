@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel
 
-from expunge.service.access.api_keys import Caller, Scope
+from expunge.service.access import Caller, Scope
 from expunge.service.api.dependencies import Running, problems, require_scope
 from expunge.service.api.problems import ApiProblem
 from expunge.service.api.types import RequestId
 from expunge.service.api.views.history import certificate_of
 from expunge.service.api.views.requests import find_request
-from expunge.service.requests.states import Status
+from expunge.service.requests import Status
 
 router = APIRouter(tags=["certificates"])
 Reader = Annotated[Caller, Depends(require_scope(Scope.DELETIONS_READ))]

@@ -9,8 +9,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, model_validator
 from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.access.four_eyes import TwoPersonAct
+from expunge.service import requests
+from expunge.service.access import Caller, Scope, TwoPersonAct
 from expunge.service.api.dependencies import (
     Running,
     Service,
@@ -39,15 +39,32 @@ from expunge.service.api.views.requests import (
     salts,
 )
 from expunge.service.api.views.selection import newest
-from expunge.service.audit.log import canonical
+from expunge.service.audit import canonical
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import digest
-from expunge.service.requests import idempotency, identity_check
-from expunge.service.requests.cancel import cancel
-from expunge.service.requests.deadlines import extend
-from expunge.service.requests.intake import Accepted, Order, Windows, accept, opening
-from expunge.service.requests.legal_holds import approve, retry
-from expunge.service.requests.states import Regulation, RequestRefused, Status, Suppress, awaits_decision
+from expunge.service.requests import (
+    IDEMPOTENCY_KEY,
+    Accepted,
+    Order,
+    Regulation,
+    RequestRefused,
+    Status,
+    StoredAnswer,
+    Suppress,
+    Use,
+    Windows,
+    accept,
+    accept_unverified,
+    approve,
+    awaits_decision,
+    begin_call,
+    cancel,
+    extend,
+    finish_call,
+    opening,
+    read_key,
+    retry,
+)
 
 router = APIRouter(tags=["deletion requests"])
 Decider = Annotated[Caller, Depends(require_scopes(Scope.DELETIONS_DECIDE, Scope.DELETIONS_READ))]
@@ -58,7 +75,7 @@ Reader = Annotated[Caller, Depends(require_scope(Scope.DELETIONS_READ))]
 KeyHeader = Annotated[
     list[str] | None,
     Header(alias="Idempotency-Key"),
-    WithJsonSchema({"type": "string", "pattern": idempotency.PATTERN, "maxLength": 257}),
+    WithJsonSchema({"type": "string", "pattern": IDEMPOTENCY_KEY, "maxLength": 257}),
 ]
 _PATH = "/v1/deletion-requests"
 ITEM = _PATH + "/{request_id:digest}"
@@ -143,11 +160,11 @@ def create(
     crash_point("api-before-transaction")
     to_notify: tuple[str, ...] = ()
     with service.database.write(crash="api-inside-commit") as session:
-        stored = idempotency.begin(session, use)
+        stored = begin_call(session, use)
         if stored is None:
             accepted = accept_order(session, service, caller, order)
             stored, to_notify, salt = _answer(accepted), accepted.to_notify, accepted.request.salt
-            idempotency.finish(session, use, stored, service.limits.idempotency_seconds)
+            finish_call(session, use, stored, service.limits.idempotency_seconds)
         else:
             salt = salts(session, [stored.answer["id"]])[stored.answer["id"]]
     crash_point("api-after-commit")
@@ -236,17 +253,17 @@ def prolong(
         return changed(request_view(session, row, caller.scopes), response)
 
 
-def key_use(service: Service, caller: Caller, header: list[str] | None, path: str, body: BaseModel) -> idempotency.Use:
+def key_use(service: Service, caller: Caller, header: list[str] | None, path: str, body: BaseModel) -> Use:
     """Return the call's use of its Idempotency-Key. Raises RequestRefused (400)."""
     sent = canonical({"path": path, "body": body.model_dump(mode="json", exclude_unset=True)})
-    return idempotency.Use(caller, idempotency.read_key(header), digest(service.pepper, "idempotency", sent))
+    return Use(caller, read_key(header), digest(service.pepper, "idempotency", sent))
 
 
 def accept_order(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
     """Write the request that was ordered. Raises RequestRefused."""
     asked = order.order(service.settings.regulation)
     if not order.verified:
-        return identity_check.accept_unverified(session, service.pepper, caller.tenant_id, asked)
+        return accept_unverified(session, service.pepper, caller.tenant_id, asked)
     return accept(session, service.pepper, caller.tenant_id, asked, windows_of(service))
 
 
@@ -255,9 +272,9 @@ def windows_of(service: Service) -> Windows:
     return Windows(said.cancel_window, said.large_request, service.limits.large_request_seconds)
 
 
-def _answer(accepted: Accepted) -> idempotency.StoredAnswer:
+def _answer(accepted: Accepted) -> StoredAnswer:
     headers = {"Location": f"{_PATH}/{accepted.request.id}", "Retry-After": str(_POLL_SECONDS)}
-    return idempotency.StoredAnswer(202, headers, accepted_view(accepted))
+    return StoredAnswer(202, headers, accepted_view(accepted))
 
 
 def check_length(order: DeletionOrder, limit: int) -> None:
@@ -280,7 +297,7 @@ def verify(
         require(request_view(session, row, caller.scopes), if_match)
         undecided = awaits_decision(Status(row.status), row.reason)
         may = not undecided or agreed(service, session, caller, TwoPersonAct.VERIFY, row.id)
-        to_notify = identity_check.verify(session, row, windows_of(service)) if may else ()
+        to_notify = requests.verify(session, row, windows_of(service)) if may else ()
         view = request_view(session, row, caller.scopes)
     if not may:
         raise awaits_another(TwoPersonAct.VERIFY)
@@ -306,7 +323,7 @@ def reject(
     with service.database.write() as session:
         row = find_request(session, caller.tenant_id, request_id)
         require(request_view(session, row, caller.scopes), if_match)
-        identity_check.reject(session, row, body.reason)
+        requests.reject(session, row, body.reason)
         return changed(request_view(session, row, caller.scopes), response)
 
 

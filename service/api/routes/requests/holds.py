@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from expunge.service.access.api_keys import Caller, Scope, searched
-from expunge.service.access.four_eyes import TwoPersonAct
+from expunge.service import requests
+from expunge.service.access import Caller, Scope, TwoPersonAct, searched
 from expunge.service.api.dependencies import (
     Running,
     agreed,
@@ -24,7 +24,7 @@ from expunge.service.api.openapi import answer
 from expunge.service.api.problems import ApiProblem
 from expunge.service.api.types import FreeText, PersonalId, RequestId, one_of
 from expunge.service.api.views.holds import HoldView, find_hold, hold_view, holds_before
-from expunge.service.requests.legal_holds import forgotten_already, lift, place, protects_nothing
+from expunge.service.requests import forgotten_already, place_hold, protects_nothing
 
 router = APIRouter(tags=["holds"])
 Decider = Annotated[Caller, Depends(require_scope(Scope.DELETIONS_DECIDE))]
@@ -70,7 +70,7 @@ def create(body: HoldOrder, service: Running, caller: Decider, response: Respons
         if updates:
             searched(session, caller)
         else:
-            hold = place(session, service.pepper, caller.tenant_id, **named, reason=body.reason)
+            hold = place_hold(session, service.pepper, caller.tenant_id, **named, reason=body.reason)
             session.flush()
             idle = may_see and protects_nothing(session, hold)
             if idle:
@@ -120,7 +120,7 @@ def lift_hold(
         hold = find_hold(session, caller.tenant_id, hold_id, lock=True)
         require(hold_view(hold), if_match)
         may = hold.lifted_at is not None or agreed(service, session, caller, TwoPersonAct.LIFT, hold.id)
-        to_notify = lift(session, hold) if may else []
+        to_notify = requests.lift_hold(session, hold) if may else []
         view = hold_view(hold)
     if not may:
         raise awaits_another(TwoPersonAct.LIFT)

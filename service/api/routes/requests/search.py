@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
 
-from expunge.service.access.api_keys import Caller, Scope, searched
+from expunge.service.access import Caller, Scope, searched
 from expunge.service.api.dependencies import Running, count_search, problems, require_scope
 from expunge.service.api.types import Moment, PersonalId
 from expunge.service.api.views.requests import DeletionRequestView, request_views
-from expunge.service.requests.search import find_person
+from expunge.service.requests import find_person
 
 router = APIRouter(tags=["deletion requests"])
 Seeker = Annotated[Caller, Depends(require_scope(Scope.PEOPLE_SEARCH))]

@@ -7,13 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
-from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.access.four_eyes import TwoPersonAct
+from expunge.service.access import Caller, Scope, TwoPersonAct
 from expunge.service.api.dependencies import Running, agreed, awaits_another, problems, require_scope
 from expunge.service.api.http.etag import IfMatch, require
 from expunge.service.api.types import RequestId
 from expunge.service.api.views.requests import Justification, find_request, request_view
-from expunge.service.requests.suppression import lift, stands
+from expunge.service.requests import lift_suppression, stands
 
 router = APIRouter(tags=["suppressions"])
 Decider = Annotated[Caller, Depends(require_scope(Scope.DELETIONS_DECIDE))]
@@ -39,6 +38,6 @@ def create(
         require(request_view(session, request, caller.scopes), if_match)
         may = not stands(session, request) or agreed(service, session, caller, TwoPersonAct.LIFT, request.id)
         if may:
-            lifted, others = lift(session, request, body.reason)
+            lifted, others = lift_suppression(session, request, body.reason)
             return LiftedView(request=request.id, lifted=lifted, others=others)
     raise awaits_another(TwoPersonAct.LIFT)

@@ -1,4 +1,4 @@
-"""Sessions of the status page: a signed cookie that names an API key by its id and carries none of its secret.
+"""Sessions of the status page: a signed value that names an API key by its id and carries none of its secret.
 
 The key's row is read again at every use, so that a revoked or expired key ends its sessions at once. Log-out is
 stored, so that it ends every copy of the cookie.
@@ -10,7 +10,6 @@ import hmac
 from base64 import urlsafe_b64encode
 
 from cryptography.fernet import Fernet, InvalidToken
-from fastapi import Request, Response
 from sqlalchemy import delete
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -21,24 +20,23 @@ from expunge.service.infra.pseudonyms import mac, new_id
 from expunge.service.infra.tables import EndedSession
 from expunge.service.infra.time import HOUR_SECONDS, SECOND
 
-COOKIE = "expunge_session"
 SESSION_SECONDS = HOUR_SECONDS
 LINK_SECONDS = 300
 PAGE_SECONDS = 60
 """how long what an action did waits for the page that shows it"""
 
 
-def begin(session: Session, session_key: bytes, key_id: str) -> str:
+def begin_session(session: Session, session_key: bytes, key_id: str) -> str:
     """Return a cookie's value: the ids of the key and the session, its end in seconds since 1970, and their HMAC."""
     return _seal(session, session_key, f"{key_id}.{new_id()}")
 
 
-def renew(session: Session, session_key: bytes, value: str) -> str:
+def renew_session(session: Session, session_key: bytes, value: str) -> str:
     """Return a cookie of the same session that ends an hour from now. ``value`` must have been opened before."""
     return _seal(session, session_key, _lasting(value))
 
 
-def end(session: Session, value: str) -> None:
+def end_session(session: Session, value: str) -> None:
     """Log out: make every cookie of this session invalid, whenever it was renewed. Idempotent.
 
     ``value`` must have been opened before. Rows of sessions whose last cookie has expired are removed here.
@@ -89,7 +87,7 @@ def use_link(session: Session, session_key: bytes, value: str) -> str:
     except IntegrityError:
         session.rollback()
         return ""
-    return begin(session, session_key, key_id)
+    return begin_session(session, session_key, key_id)
 
 
 def form_token(session_key: bytes, value: str) -> str:
@@ -105,28 +103,6 @@ def _lasting(value: str) -> str:
 def _id(value: str) -> str:
     """Return the session's id."""
     return value.split(".")[1]
-
-
-def read_cookie(request: Request, tls: bool, name: str = COOKIE) -> str | None:
-    """Return the cookie's value; None: there is none."""
-    return request.cookies.get(_kept_as(name, tls))
-
-
-def set_cookie(response: Response, tls: bool, value: str, name: str = COOKIE, seconds: int | None = None) -> None:
-    """Set a cookie HttpOnly and SameSite=Strict, for the time of a session unless ``seconds`` says otherwise.
-
-    Over TLS it is Secure, and its name begins with ``__Host-``: no other host of the domain can set it.
-    """
-    lasts = SESSION_SECONDS if seconds is None else seconds
-    response.set_cookie(_kept_as(name, tls), value, max_age=lasts, httponly=True, samesite="strict", secure=tls)
-
-
-def drop_cookie(response: Response, tls: bool, name: str = COOKIE) -> None:
-    response.delete_cookie(_kept_as(name, tls), httponly=True, samesite="strict", secure=tls)
-
-
-def _kept_as(name: str, tls: bool) -> str:
-    return f"__Host-{name}" if tls else name
 
 
 def seal_for_page(session_key: bytes, value: str, text: str) -> str:

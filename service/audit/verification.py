@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from expunge.service.audit import merkle as tree
+from expunge.service.audit import merkle
 from expunge.service.audit.signed_note import LogHead, NotAuthentic, Verifier
 from expunge.service.audit.succession import TrustedKey, successions, trusted_keys
 
@@ -30,7 +30,7 @@ class ExportedEntry:
         """Read an entry as GET /v1/audit-log and ``expunge audit export`` write it. Raises NotAuthentic."""
         try:
             index, leaf, body = line["index"], bytes.fromhex(line["leaf_hash"]), line["body"]
-            hashed = None if body is None else tree.leaf_hash(body.encode())
+            hashed = None if body is None else merkle.leaf_hash(body.encode())
         except (KeyError, TypeError, ValueError, AttributeError):
             raise NotAuthentic("An entry is malformed.") from None
         if type(index) is not int or len(leaf) != 32 or leaf.hex() != line["leaf_hash"]:
@@ -84,13 +84,13 @@ def _keys(entries: Iterable[ExportedEntry], verifier: Verifier) -> list[TrustedK
 
 def _roots(entries: Sequence[ExportedEntry], size: int, wanted: set[int]) -> dict[int, bytes]:
     frontier: list[bytes] = []
-    roots = {0: tree.EMPTY_ROOT}
+    roots = {0: merkle.EMPTY_ROOT}
     for place, entry in enumerate(entries):
         if entry.index != place:
             raise NotAuthentic(f"Entry {place} is missing or out of order: entry {entry.index} is in its place.")
-        tree.append(frontier, place, entry.leaf)
+        merkle.append(frontier, place, entry.leaf)
         if place + 1 in wanted:
-            roots[place + 1] = tree.root(frontier)
+            roots[place + 1] = merkle.root(frontier)
     if len(entries) < size:
         raise NotAuthentic(f"The log was truncated: {len(entries)} entries, and its head was signed over {size}.")
     if len(entries) > size:

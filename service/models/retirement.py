@@ -10,26 +10,26 @@ from __future__ import annotations
 from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import record, recorded_at
+from expunge.service.audit import record, recorded_at
 from expunge.service.infra.db import batches
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Erasure, Generation, Lease, Model, Removal, Version
 from expunge.service.models.figures import withdraw
 from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.models.vectors import drop_all_vectors
-from expunge.service.requests.reasons import (
+from expunge.service.requests import (
     LIFT,
     OPEN_HOLD,
     REGISTER,
     RETIRE,
     RETRAIN,
     Reason,
+    RequestRefused,
     WayOut,
     actions,
+    end_open_tasks,
+    held_by,
 )
-from expunge.service.requests.states import RequestRefused
-from expunge.service.requests.status import end_open_tasks
-from expunge.service.requests.suppression import held_by
 
 SERVED = ("live", "exhausted")
 _RETIRED = "It was retired. No version is served, and its state and keys are destroyed."

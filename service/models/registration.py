@@ -7,12 +7,12 @@ from typing import Any
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import record
+from expunge.service.audit import record
 from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import Generation, Model
 from expunge.service.models.generations import open_generation
-from expunge.service.requests.states import RequestRefused
+from expunge.service.requests import RequestRefused
 from unlearning.accounting.policy import Policy
 
 LONGEST_NAME = 63
