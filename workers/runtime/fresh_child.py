@@ -86,10 +86,12 @@ def main(handle: int) -> None:
     os.dup2(dropped, 1)
     os.dup2(dropped, 2)
     adopt_orphans()
-    # Loaded once, before the forks. torch.optim loads torch._dynamo at its first step, which takes two seconds.
+    # Loaded once, before the forks: torch.optim loads torch._dynamo at its first step, which takes two seconds, and what
+    # a library reads when it is loaded is no file that a training read.
     import torch._dynamo  # noqa: PLC0415
 
     import expunge.workers.runtime.recipes  # noqa: F401, PLC0415
+    import unlearning.methods  # noqa: PLC0415
     import unlearning.model.fit  # noqa: F401, PLC0415
 
     torch.use_deterministic_algorithms(True, warn_only=True)
