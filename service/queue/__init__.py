@@ -25,6 +25,7 @@ from expunge.service.queue.claims import (
     claim_deletions,
     deletions_wait,
     is_due,
+    mark_notified,
     postpone,
     waiting_deletions,
 )
@@ -113,6 +114,7 @@ __all__ = [
     "is_current",
     "is_due",
     "mark_forgotten",
+    "mark_notified",
     "model_of",
     "named_by_holds",
     "note_exhaustion",

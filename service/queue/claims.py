@@ -15,14 +15,21 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import case, func, select
+from sqlalchemy import case, func, select, update
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import NAMED_IN_ONE_ENTRY, record, recorded_at
 from expunge.service.infra.db import Database, batches, now
-from expunge.service.infra.tables import DeletionRequest, Generation, Model, Task, Version
+from expunge.service.infra.tables import DeletionRequest, Generation, Lease, Model, Task, Version
 from expunge.service.infra.time import SECOND
-from expunge.service.models import budget_of, candidate_of, measured_seconds, plan_retrain, unconfirmed
+from expunge.service.models import (
+    budget_of,
+    candidate_of,
+    measured_seconds,
+    plan_retrain,
+    retrain_lease,
+    unconfirmed,
+)
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Preparation, Work
 from expunge.service.queue.leases import (
     TakenLease,
@@ -53,6 +60,7 @@ HALVE_AFTER = 2
 HOLD_AFTER = 3
 _LOST = {"cause": Cause.WORKER_LOST}
 SERVED = ("live", "exhausted")
+NOTIFY_PATIENCE_SECONDS = 3
 PATIENCE_SECONDS = 0.5
 """A preparation is interrupted for a deletion that has waited this long. An idle worker would have taken it before."""
 LARGEST_BATCH = 10_000
@@ -131,6 +139,36 @@ def is_due(session: Session, model_id: str) -> bool:
     """Return whether there is work for this model now."""
     due = select(Model.id).where(Model.id == model_id, Model.due_at <= now(session))
     return session.scalar(due) is not None
+
+
+def mark_notified(session: Session) -> Sequence[str]:
+    """Return the models whose work is due, not claimed and not just notified; from now on they are notified."""
+    at = now(session)
+    task = (
+        select(Task.model_id)
+        .where(Task.status.in_(("queued", "running")), Task.not_before <= at)
+        .where(Task.model_id == Model.id, func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
+        .exists()
+    )
+    retraining = select(Lease.name).where(Lease.name == retrain_lease("") + Model.id, alive_at(Lease, at)).exists()
+    planned = select(Generation.id).where(Generation.model_id == Model.id, Generation.status == "candidate").exists()
+    scheduled = Model.status.in_(("live", "exhausted")) & (Model.retrain_at <= at)
+    exhausted = (Model.status == "exhausted") & (task | Model.due_at.is_not(None))
+    work = (Model.status == "preparing") | ((Model.status == "live") & task) | (~retraining & exhausted)
+    mine = select(Task.id).where(Task.model_id == Model.id, Task.status == "queued", Task.not_before <= at)
+    # whom no claim has seen yet: the deadline may be nearer than the update that others wait for
+    urgent = mine.where(Task.reason == Reason.AWAITING_BATCH).exists() & mine.where(Task.reason.is_(None)).exists()
+    due = ~alive_at(Model, at) & (Model.due_at.is_(None) | (Model.due_at <= at) | urgent)
+    patience = NOTIFY_PATIENCE_SECONDS * SECOND  # a clock that had jumped ahead notified in the future
+    forgotten = ~Model.notified_at.between(at - patience + 1, at + patience)
+    rung = (
+        update(Model)
+        .where(forgotten, (due & work) | (~retraining & (planned | scheduled)))
+        .values(notified_at=at)
+        .returning(Model.id)
+        .execution_options(synchronize_session=False)
+    )
+    return session.scalars(rung).all()
 
 
 def waiting_deletions(

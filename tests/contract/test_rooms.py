@@ -27,7 +27,10 @@ COMMANDS = (
 )
 
 
-@pytest.mark.parametrize("statement", [COMMANDS, "import unlearning", "import unlearning.accounting.policy"])
+SCHEDULER = "import expunge.workers.main, expunge.workers.scheduler.run, expunge.workers.storage"
+
+
+@pytest.mark.parametrize("statement", [COMMANDS, SCHEDULER, "import unlearning", "import unlearning.accounting.policy"])
 def test_torch_is_not_loaded(statement: str) -> None:
     assert "torch" not in loaded_by(statement)
 

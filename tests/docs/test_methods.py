@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from expunge_client.cli.commands.models import METHOD_OPTIONS
 from unlearning.accounting.certificate import Guarantee
-from unlearning.methods import NAMES, load
+from unlearning.methods import NAMES, OWN, load
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ("mini", "newton", "recollection", "rewind", "safe")
@@ -25,6 +26,15 @@ def test_a_page_names_every_option(name: str) -> None:
     text = page(name)
     offered = [field.name for field in fields(method) if not field.metadata]
     assert not [name for name in offered if f"`{name}`" not in text]
+
+
+def test_the_command_s_help_names_the_options_that_the_pages_show_first() -> None:
+    shown = {}
+    for name in OWN:
+        section = page(name).partition("## Options\n")[2].partition("\n##")[0]
+        shown[name] = re.findall(r"^\| `(\w+)` \|", section, re.M)
+    said = dict(re.findall(r"(\w+): ([a-z_, ]+)\.", METHOD_OPTIONS))
+    assert {name: ", ".join(options) for name, options in shown.items() if options} == said
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

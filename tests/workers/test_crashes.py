@@ -136,7 +136,7 @@ RETRAINS = [
 
 @pytest.mark.parametrize(("database_url", "point"), RETRAINS, indirect=["database_url"])
 def test_a_retrain_survives_the_death_of_its_worker(world: World, point: str) -> None:
-    model_id = world.live(guarantee="proved", epsilon=1.0, noise_std=0.01, max_distance=0.0018)
+    model_id = world.live(guarantee="proved", epsilon=1.0, noise_std=0.01, max_distance=0.0018, fallback="retrain")
     for person in ("p0", "p1"):
         world.delete(person)
         world.work(model_id)

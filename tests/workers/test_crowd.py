@@ -31,7 +31,7 @@ CROWDS = (200, *(pytest.param(count, marks=pytest.mark.drill) for count in (1_00
 @pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.drill)], indirect=True)
 @pytest.mark.parametrize("waiting", CROWDS)
 def test_a_crowd_at_an_exhausted_budget_is_one_plan_one_alert_and_one_retrain(world: World, waiting: int) -> None:
-    asked = {"guarantee": "proved", "epsilon": 1.0, "noise_std": 6e-5, "max_distance": 1.08e-5}  # two updates
+    asked = {"guarantee": "proved", "epsilon": 1.0, "noise_std": 6e-5, "max_distance": 1.08e-5, "fallback": "retrain"}
     model_id = world.live("crowd", "newton", **asked)
     listen(world)
     first = 0

@@ -174,7 +174,7 @@ def test_the_worst_day(world: World, snapshot: Snapshot) -> None:
     """A consumer serves an old version; somebody was deleted by mistake; a hold comes mid-run; the budget ends with a
     queue; the database is put back from an old backup; the worker runs out of memory. Nobody is lost, nobody returns
     unasked, nothing is spent twice."""
-    model_id = world.live(guarantee="proved", complete_when="served", **ONE_UPDATE)
+    model_id = world.live(guarantee="proved", complete_when="served", fallback="retrain", **ONE_UPDATE)
     with http(world) as api:
         assert api.put("/v1/models/m/consumers/web", json={"version": 1}).status_code == 200
         mistake = ask(api, "p0")

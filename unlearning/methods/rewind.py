@@ -185,8 +185,8 @@ class Rewind(Method):
 
     Args:
         fraction: K/T in (0, 1]: the share of the training that an update repeats. 1 is retraining.
-        steps_from: how K is chosen: ``fraction``; ``corollary`` (the paper's 3.2) or ``bound`` (ours) from ``epsilon``
-            at ``delta``, ``noise_std`` and ``forgotten``, the samples that may leave in all. Neither is a claim.
+        steps_from: how K is chosen: ``fraction``; ``corollary`` (corollary 3.2) or ``bound`` (ours) from ``forgotten``,
+            the samples that may leave in all, and the policy's epsilon, delta and noise_std. Neither is a claim.
         source: ``checkpoint`` (needs the trajectory) or ``proximal`` (trained elsewhere by gradient descent).
         reference: what a thinned batch is divided by, ``renormalised`` or ``fixed-denominator``.
         feature_norm: for a linear head, a bound on the norm of a sample's features (the constant 1 of a bias

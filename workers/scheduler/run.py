@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from celery import Celery
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from expunge.service import requests
@@ -37,7 +37,6 @@ from expunge.service.infra.tables import (
     Heartbeat,
     IdempotencyKey,
     Lease,
-    Model,
     Task,
     Version,
 )
@@ -52,13 +51,12 @@ from expunge.service.models import (
     moved_on,
     note_deleted,
     note_swept,
-    retrain_lease,
     sweep_store,
     tally,
     unconfirmed,
 )
-from expunge.service.queue import alive, alive_at, drawn
-from expunge.service.requests import NOT_FOR_AN_UPDATE, Reason, announce_due_soon, large_and_due, settle
+from expunge.service.queue import alive, drawn, mark_notified
+from expunge.service.requests import Reason, announce_due_soon, large_and_due, settle
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.heartbeat import HeartbeatSender
 from expunge.workers.runtime.recipe_messages import drop_messages
@@ -75,7 +73,6 @@ from expunge.workers.storage import (
 )
 
 LEASE = "scheduler"
-NOTIFY_PATIENCE_SECONDS = 3
 ORPHAN_SECONDS = 3600.0
 SILENT_SECONDS = 3600
 """A process without a heartbeat for so long is dead. Its row is deleted, which ends the alarm about it."""
@@ -199,34 +196,7 @@ def hold_lease(database: Database, owner: str, seconds: float) -> bool:
 def sweep(database: Database, notifier: Celery) -> int:
     """Notify workers of every model whose work is due and not claimed: its notification or its worker was lost."""
     with database.write() as session:
-        at = now(session)
-        task = (
-            select(Task.model_id)
-            .where(Task.status.in_(("queued", "running")), Task.not_before <= at)
-            .where(Task.model_id == Model.id, func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
-            .exists()
-        )
-        retraining = select(Lease.name).where(Lease.name == retrain_lease("") + Model.id, alive_at(Lease, at)).exists()
-        planned = (
-            select(Generation.id).where(Generation.model_id == Model.id, Generation.status == "candidate").exists()
-        )
-        scheduled = Model.status.in_(("live", "exhausted")) & (Model.retrain_at <= at)
-        exhausted = (Model.status == "exhausted") & (task | Model.due_at.is_not(None))
-        work = (Model.status == "preparing") | ((Model.status == "live") & task) | (~retraining & exhausted)
-        mine = select(Task.id).where(Task.model_id == Model.id, Task.status == "queued", Task.not_before <= at)
-        # whom no claim has seen yet: the deadline may be nearer than the update that others wait for
-        urgent = mine.where(Task.reason == Reason.AWAITING_BATCH).exists() & mine.where(Task.reason.is_(None)).exists()
-        due = ~alive_at(Model, at) & (Model.due_at.is_(None) | (Model.due_at <= at) | urgent)
-        patience = NOTIFY_PATIENCE_SECONDS * SECOND  # a clock that had jumped ahead notified in the future
-        forgotten = ~Model.notified_at.between(at - patience + 1, at + patience)
-        rung = (
-            update(Model)
-            .where(forgotten, (due & work) | (~retraining & (planned | scheduled)))
-            .values(notified_at=at)
-            .returning(Model.id)
-            .execution_options(synchronize_session=False)
-        )
-        models = session.scalars(rung).all()
+        models = mark_notified(session)
     for model_id in models:
         notify_one(notifier, model_id)
     return len(models)

@@ -30,6 +30,11 @@ from expunge_client.cli.output import (
 commands = typer.Typer(no_args_is_help=True, help="Models: add, list, show, retrain, policy, retire, remove-consumer.")
 POLL_SECONDS = 0.3
 SETTLED = {"live", "refused", "cancelled", "exhausted", "retired"}
+METHOD_OPTIONS = (
+    "A field of the method, NAME=VALUE; repeatable. late: early_share. mini: steps. newton: damping, radius. "
+    "recollection: carried_by, repair_epochs. rewind: fraction, feature_norm. safe: strength, features. "
+    "shards: shards, slices. The methods' pages list those of the papers."
+)
 
 Name = Annotated[str, typer.Argument(help="The model's name.")]
 Fallback = Annotated[
@@ -52,7 +57,7 @@ def add(
     method: Annotated[
         str | None, typer.Option(help="How people are forgotten: retrain, newton, ...; left out: by counts.")
     ] = None,
-    option: Annotated[list[str] | None, typer.Option(help="A field of the method, NAME=VALUE; repeatable.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help=METHOD_OPTIONS)] = None,
     guarantee: Annotated[
         str | None, typer.Option(help="The least that may be published: exact, proved, calibrated, estimated, none.")
     ] = None,
