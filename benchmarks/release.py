@@ -24,7 +24,7 @@ from expunge.service.infra.files import Store
 from expunge.service.infra.migrate import migrate
 from expunge.service.infra.settings import Settings, ensure_secrets
 from expunge.service.infra.tables import Model, PhaseSeconds, Task
-from expunge.service.models import register as registration
+from expunge.service.models import register
 from expunge.service.queue import Deletions, claim
 from expunge.service.requests import Order, accept
 from expunge.workers.app import Worker
@@ -155,7 +155,7 @@ def live(
     migrate(Database(settings.database_url))
     process = Process.of(settings, ANY_DISTANCE)
     with process.storage.database.write() as session:
-        model_id = registration.register(session, TENANT, "m", "recipe", Policy.from_json(policy)).id
+        model_id = register(session, TENANT, "m", "recipe", Policy.from_json(policy)).id
     worker(process).work(model_id)
     with process.storage.database.read() as session:
         model = session.get_one(Model, model_id)

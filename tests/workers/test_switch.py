@@ -25,8 +25,7 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.models.retrain_plan import PlannedRetrain, plan_of, retrain_lease
 from expunge.service.queue import Deletions, Preparation
-from expunge.service.requests import cancel as cancellation
-from expunge.service.requests import intake, legal_holds
+from expunge.service.requests import cancellation, intake, legal_holds
 from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.scheduler import run
 from expunge.workers.storage import checkpoint_format
