@@ -132,7 +132,7 @@ def trajectory_of_another_torch(world: World) -> None:
     generation = world.rows_of(Generation)[0]
     libraries = generation.manifest["libraries"] | {"torch": "1.13.1"}
     policy = world.rows_of(Model)[0].policy | {"method": "mini"}
-    world.change(Generation, generation.id, manifest=generation.manifest | {"libraries": libraries})
+    world.change(Generation, generation.id, method="mini", manifest=generation.manifest | {"libraries": libraries})
     world.change(Model, generation.model_id, policy=policy)
 
 

@@ -86,8 +86,8 @@ def main(handle: int) -> None:
     os.dup2(dropped, 1)
     os.dup2(dropped, 2)
     adopt_orphans()
-    # Loaded once, before the forks: torch.optim loads torch._dynamo at its first step, which takes two seconds, and what
-    # a library reads when it is loaded is no file that a training read.
+    # Loaded once, before the forks: torch.optim loads torch._dynamo at its first step, which takes two seconds.
+    # And what a library reads when it is loaded is no file that a training read.
     import torch._dynamo  # noqa: PLC0415
 
     import expunge.workers.runtime.recipes  # noqa: F401, PLC0415
