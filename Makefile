@@ -11,7 +11,7 @@ TESTS := $(if $(TEMPORARY),TMPDIR=$(TEMPORARY)) PYTHONDONTWRITEBYTECODE= $(BIN)/
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: demo up test test-all check bench papers drills docs clean
+.PHONY: demo up test test-all check room bench papers drills docs clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.runtime
@@ -40,6 +40,14 @@ check: $(VENV)/.dev
 	PYTHONPATH=client:connect:lab $(BIN)/lint-imports
 	$(BIN)/python -m tests.docs.plain_english
 	$(BIN)/bandit -q -c pyproject.toml -r unlearning service workers migrations client/expunge_client connect/expunge_connect lab/expunge_lab
+
+# one room: its lint, all types and walls, its tests. make room ROOM=service/queue
+room: $(VENV)/.dev
+	@test -n "$(ROOM)" -a -d "tests/$(ROOM)" || { echo "Name a room that has tests: make room ROOM=service/queue"; exit 1; }
+	$(BIN)/ruff check $(ROOM) tests/$(ROOM)
+	$(BIN)/mypy
+	PYTHONPATH=client:connect:lab $(BIN)/lint-imports
+	$(TESTS) -q -n $(JOBS) tests/$(ROOM)
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks

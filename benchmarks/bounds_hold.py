@@ -1,8 +1,8 @@
 """How far the bound of ``proved`` lies above the true distance to retraining, in small trials.
 
-A trial is that of ``tests/unit/test_bounds_hold.py``: three classes, 8 people, and 24 images of 4 x 4 to scatter or 16
-rows for a tangent. Decay, loss, ``max_distance`` and who is forgotten are drawn by its seed. The true distance is that
-to a float64 retraining by plain autograd, less what this may itself be off. Below 1 a bound is broken.
+A trial is that of ``tests/unlearning/bounds/test_bounds_hold.py``: three classes, 8 people, and 24 images of 4 x 4
+to scatter or 16 rows for a tangent. Decay, loss, ``max_distance`` and who is forgotten are drawn by its seed. The true
+distance is that to a float64 retraining by plain autograd, less what this may itself be off. Below 1 a bound is broken.
 
 ``python -m benchmarks bounds_hold`` makes 1,000 trials of each kind; ``python -m benchmarks.bounds_hold 50`` makes 50.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tests.unit.test_bounds_hold import trial
+from tests.unlearning.bounds.test_bounds_hold import trial
 
 FIRST, TRIALS = 1_000, 1_000
 """the seed of the first trial, and how many there are of each kind"""

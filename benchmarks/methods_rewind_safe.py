@@ -20,7 +20,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from tests.unit.rewind_theorem import distance_of, published_h
+from tests.unlearning.rewind_theorem import distance_of, published_h
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.accounting.budget import mu_at
 from unlearning.accounting.certificate import Guarantee

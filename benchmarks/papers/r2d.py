@@ -17,7 +17,7 @@ from benchmarks.papers.images import Images, digits, mnist
 from benchmarks.papers.leaving import Scene, drawn, seconds_of
 from benchmarks.papers.row import Paper, Row, at_most, not_run, within
 from expunge_lab.experiment.rulers.unseen_people import Side, auc_by_folds, folds_of, output_features
-from tests.unit.rewind_theorem import distance_of, lipschitz_ratio, published_h
+from tests.unlearning.rewind_theorem import distance_of, lipschitz_ratio, published_h
 from unlearning import Training
 from unlearning.accounting.budget import mu_at
 from unlearning.bounds.gradients import measured_constants

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.harness.stack import Stack
-from tests.system.conftest import stack
+from tests.stories.conftest import stack
 
 __all__ = ["stack"]
 

@@ -138,7 +138,7 @@ def test_a_method_in_one_file_is_measured_by_check(copy: Path) -> None:
 
 def test_a_method_in_one_file_is_registered_over_http_and_publishes_an_update(copy: Path, tmp_path: Path) -> None:
     """Its option comes from its field. The recipe converges, so that what it publishes is proved at the weights."""
-    recipes = ROOT / "tests" / "system" / "recipes"
+    recipes = ROOT / "tests" / "stories" / "recipes"
     found = json.loads(python(copy, "-c", SERVED, str(tmp_path), str(recipes)).splitlines()[-1])
     assert found["refused"]["status"] == "refused"
     assert "toy has no option 'stride'. Its options are: steps." in found["refused"]["reason"]
@@ -153,7 +153,7 @@ def test_a_method_of_another_package_is_served_and_claims_nothing_that_was_not_n
     installed: Path, tmp_path: Path
 ) -> None:
     """Its package stands in the certificate. It takes no name of ours."""
-    recipes = ROOT / "tests" / "system" / "recipes"
+    recipes = ROOT / "tests" / "stories" / "recipes"
     arguments = ("-c", ASKED, str(tmp_path), str(recipes))
     found = json.loads(python(ROOT, *arguments, beside=str(installed)).splitlines()[-1])
     said = "What this claim says of it is the word of its package, stranger 1.5."

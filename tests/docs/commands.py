@@ -9,9 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 RUNNERS = {
-    "README.md": "tests/system/test_readme.py",
-    "docs/quickstart.md": "tests/system/test_docs.py",
-    "docs/your-own-model.md": "tests/system/test_docs.py",
+    "README.md": "tests/stories/test_readme.py",
+    "docs/quickstart.md": "tests/stories/test_docs.py",
+    "docs/your-own-model.md": "tests/stories/test_docs.py",
 }
 """the test that runs every block of a page, make targets aside"""
 

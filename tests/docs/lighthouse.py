@@ -28,7 +28,7 @@ CATEGORIES = ("accessibility", "best-practices")
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         home, recipes = Path(folder) / "home", Path(folder) / "recipes"
-        shutil.copytree(ROOT / "tests" / "system" / "recipes", recipes)
+        shutil.copytree(ROOT / "tests" / "stories" / "recipes", recipes)
         with running(home, recipes, GRACE="0.5") as stack:
             pages = {"login": "/", **furnish(stack)}
             cookie = session(stack)

@@ -28,7 +28,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         home, recipes = Path(folder) / "home", Path(folder) / "recipes"
-        shutil.copytree(ROOT / "tests" / "system" / "recipes", recipes)
+        shutil.copytree(ROOT / "tests" / "stories" / "recipes", recipes)
         shutil.copytree(ROOT / "examples" / "digits", recipes / "digits")
         with running(home, recipes, GRACE="0.5") as stack:
             pages = {"login": "/", **furnish(stack, "digits", "person-{:03d}")}

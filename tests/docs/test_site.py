@@ -23,9 +23,9 @@ from tests.docs.screenshots import FRAMES, PLACE, SCHEMES
 from tests.harness.browser import chromium
 
 NAMED_ELSEWHERE = {
-    "make demo": "tests/system/test_up.py",
+    "make demo": "tests/stories/test_up.py",
     "make test": "tests/docs/test_site.py",
-    "make up": "tests/system/test_up.py",
+    "make up": "tests/stories/test_up.py",
 }
 """commands of the fenced blocks that another test runs, because they build an environment or never end"""
 PHONE = 390
@@ -92,7 +92,7 @@ def test_no_page_is_wider_than_a_phone(site: Path, tmp_path: Path) -> None:
 
 
 def test_every_fenced_command_is_run_by_a_test(tmp_path: Path) -> None:
-    """Blocks are run word for word by tests/system/test_docs.py and test_readme.py; the rest is named here."""
+    """Blocks are run word for word by tests/stories/test_docs.py and test_readme.py; the rest is named here."""
     assert len(BLOCKS) > 10
     for block in BLOCKS:
         for line in block.commands():

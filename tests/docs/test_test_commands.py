@@ -34,11 +34,11 @@ def test_a_file_or_a_running_service_is_one_group_for_the_processes_of_the_suite
     request: pytest.FixtureRequest,
 ) -> None:
     (made,) = request.config.hook.pytest_xdist_make_scheduler.get_hookimpls()[-1:]
-    assert made.plugin_name.endswith("tests/conftest.py")
+    assert made.plugin_name.endswith("conftest.py")
     assert all("--dist loadgroup" in recipe(target) for target in ("test", "test-all"))
     assert Groups._split_scope is not Groups.__base__._split_scope  # type: ignore[union-attr]
-    assert group_of("tests/unit/test_ball.py::test_it[a-sqlite]") == "tests/unit/test_ball.py"
-    assert group_of("tests/system/test_up.py::test_it") == "tests/system/test_up.py"
+    assert group_of("tests/unlearning/model/test_ball.py::test_it[a-sqlite]") == "tests/unlearning/model/test_ball.py"
+    assert group_of("tests/stories/test_up.py::test_it") == "tests/stories/test_up.py"
     stacks = ("test_pages.py::test_it[sqlite]", "test_status_page.py::test_it[light-sqlite]")
-    assert {group_of(f"tests/system/{each}") for each in stacks} == {"sqlite"}
-    assert group_of("tests/system/test_crashes.py::test_it[postgres]") == "postgres"
+    assert {group_of(f"tests/stories/{each}") for each in stacks} == {"sqlite"}
+    assert group_of("tests/stories/test_crashes.py::test_it[postgres]") == "postgres"

@@ -245,7 +245,7 @@ ENDS = (
     *("policy-after-audit", "policy-inside-commit", "erase-after-state"),
 )
 OF_A_BUCKET = ("bucket-before-put", "bucket-put", "bucket-created", "bucket-copied", "bucket-overwritten")
-"""died at in tests/workers/test_bucket_deaths.py, by separate processes: the threads of obstore survive no fork"""
+"""died at in tests/workers/scheduler/test_bucket_deaths.py, by processes: no thread of obstore survives a fork"""
 DEATHS: list[tuple[str, Death]] = [
     *((point, of_the_api) for point in API),
     *((point, of_an_update) for point in UPDATE),

@@ -22,7 +22,7 @@ def test_spoiled_bytes_are_never_the_same_bytes() -> None:
 
 
 def test_a_verifier_that_accepts_whatever_is_signed_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the drill counts where nothing is planted: tests/service/test_verifiers.py."""
-    monkeypatch.setattr("tests.service.test_verifiers.by_command", lambda *_: True)
+    """What the drill counts where nothing is planted: tests/service/certificates/test_verifiers.py."""
+    monkeypatch.setattr("tests.service.certificates.test_verifiers.by_command", lambda *_: True)
     result = verifiers.run(seed=7, scale=0)
     assert result.undetected_corruptions > 200 and result.faults > 220

@@ -2,8 +2,8 @@
 
 The client, which is ``expunge certificate verify``, and ``examples/verify.py``; of papers without a log the check of
 the service as well. An altered paper that one of them accepts counts as an undetected corruption, and so does a paper
-of which two say different things. The named papers are those of ``tests/service/test_verifiers.py``; the others are
-drawn.
+of which two say different things. The named papers are those of ``tests/service/certificates/test_verifiers.py``; the
+others are drawn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from expunge.service.api.dependencies import Service
 from expunge.service.infra.settings import Settings
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template
-from tests.service.test_verifiers import World, accepted, altered, mutated, rotated_installation, verdicts
+from tests.service.certificates.test_verifiers import World, accepted, altered, mutated, rotated_installation, verdicts
 
 DRAWN = 5000
 

@@ -20,6 +20,6 @@ class Groups(LoadScopeScheduling):
 
 
 def group_of(nodeid: str) -> str:
-    """Return the file of a test, or the running service that it asks: one for all tests of tests/system."""
-    stack = re.search(r"^tests/system/.*[\[-](sqlite|postgres)[\]-]", nodeid)
+    """Return the file of a test, or the running service that it asks: one for all tests of tests/stories."""
+    stack = re.search(r"^tests/stories/.*[\[-](sqlite|postgres)[\]-]", nodeid)
     return stack[1] if stack else nodeid.partition("::")[0]

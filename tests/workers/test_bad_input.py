@@ -7,7 +7,7 @@ import pytest
 from expunge.service.infra.tables import BudgetEntry, DeletionRequest, Removal
 from expunge.service.requests import legal_holds
 from tests.workers import meanwhile
-from tests.workers.test_retrain import entries, exhausted, generations
+from tests.workers.training.test_retrain import entries, exhausted, generations
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.methods import OWN

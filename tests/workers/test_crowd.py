@@ -20,7 +20,7 @@ from expunge.service.infra.tables import (
 from expunge.service.models.retrain_plan import plan_of
 from expunge.service.queue import Deletions
 from expunge.service.requests import intake
-from tests.workers.test_retrain import entries
+from tests.workers.training.test_retrain import entries
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee
 

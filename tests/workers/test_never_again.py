@@ -18,8 +18,8 @@ from expunge.service.requests import intake, legal_holds, suppression
 from expunge.workers.training.prepare import prepare
 from expunge.workers.update import run
 from tests.faults.invariants import broken
-from tests.workers.test_retrain import ONE_UPDATE, exhausted, generations
-from tests.workers.test_switch import before
+from tests.workers.training.test_retrain import ONE_UPDATE, exhausted, generations
+from tests.workers.update.test_switch import before
 from tests.workers.worlds import TENANT, World
 
 

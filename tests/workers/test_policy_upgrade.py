@@ -14,7 +14,7 @@ from sqlalchemy import select, text
 
 from expunge.service.certificates.issue import issue_due
 from expunge.service.infra.tables import Certificate, Model
-from tests.workers.test_restore import export, signer
+from tests.workers.scheduler.test_restore import export, signer
 from tests.workers.worlds import World
 
 pytestmark = pytest.mark.both_engines

@@ -30,12 +30,12 @@ from expunge.workers.storage.checkpoint_format import encode
 from expunge.workers.storage.private_state import STATE
 from tests.harness.files import path_in, root_of
 from tests.harness.ways_out import by_call, by_command
+from tests.service.queue.test_batch import in_batches
 from tests.workers import meanwhile
 from tests.workers.test_bad_input import ONE_CLASS
-from tests.workers.test_batch import in_batches
-from tests.workers.test_calibrate import ASKED
-from tests.workers.test_retrain import exhausted
 from tests.workers.test_served import serves
+from tests.workers.training.test_calibrate import ASKED
+from tests.workers.training.test_retrain import exhausted
 from tests.workers.worlds import World
 
 PATH = "/v1/deletion-requests"

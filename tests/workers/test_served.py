@@ -8,7 +8,7 @@ from expunge.service.infra.tables import AuditEntry, Certificate, Consumer, Mode
 from expunge.service.models import consumers
 from expunge.service.requests import intake
 from expunge.workers.scheduler import run
-from tests.workers.test_retrain import ONE_UPDATE
+from tests.workers.training.test_retrain import ONE_UPDATE
 from tests.workers.worlds import TENANT, World
 
 

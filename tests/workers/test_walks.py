@@ -39,9 +39,9 @@ from expunge.workers.scheduler.run import LEASE, open_scheduler
 from expunge.workers.scheduler.ssrf_guard import Outbound
 from expunge.workers.scheduler.webhook_sender import WebhookSender
 from tests.workers import meanwhile
-from tests.workers.test_restore import Snapshot, export, signer, snapshot
-from tests.workers.test_retrain import ONE_UPDATE
-from tests.workers.test_webhook_sender import Receiver, receiver
+from tests.workers.scheduler.test_restore import Snapshot, export, signer, snapshot
+from tests.workers.scheduler.test_webhook_sender import Receiver, receiver
+from tests.workers.training.test_retrain import ONE_UPDATE
 from tests.workers.worlds import TENANT, World
 
 __all__ = ["receiver", "snapshot"]

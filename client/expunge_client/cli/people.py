@@ -14,7 +14,7 @@ _COLUMNS = ("subject_id", "case_id", "received_at")
 _HINT = "The first row names the columns: subject_id and, if you like, case_id and received_at."
 _LONGEST_ID = 512
 _SHOWN = 5
-# the service's rules; tests/service/test_cases.py compares them
+# the service's rules; tests/service/cli/test_cases.py compares them
 CASE_ID = r"^[A-Za-z0-9][A-Za-z0-9._:/#-]{0,63}$"
 RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 HIDDEN = (

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import unlearning as ul
-from tests.unit.recipes import softmax
+from tests.unlearning.recipes import softmax
 
 
 class Drifting:

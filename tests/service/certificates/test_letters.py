@@ -1,0 +1,270 @@
+"""Letters to the person: one page each, for every ended or extended request, and no more than the certificate says."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import textwrap
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import update
+
+from expunge.service.api.dependencies import Service
+from expunge.service.certificates.letters import Facts, Kind, ModelOutcome, PersonalLetter, letter
+from expunge.service.infra.pseudonyms import subject_digest
+from expunge.service.infra.tables import Generation, HoldoutPerson, Model
+from expunge.service.requests.reasons import Reason
+from expunge.service.requests.states import Status
+from tests.service.certificates.test_plain_words import both, exact, part, statement
+from tests.service.conftest import Login
+from tests.service.worlds import live_model
+from unlearning.accounting.certificate import Guarantee
+
+RECEIVED, DUE = datetime(2026, 11, 23, 10, tzinfo=UTC), datetime(2026, 12, 23, 10, tzinfo=UTC)
+LATER = datetime(2027, 2, 23, 10, tzinfo=UTC)
+OPEN = Facts(
+    status=Status.QUEUED,
+    reason=None,
+    regulation="gdpr",
+    received=RECEIVED,
+    due=DUE,
+    first_due=None,
+    completed=None,
+    extended=False,
+    rejection=None,
+    limited_to=None,
+    parts=(),
+    searched=None,
+    preparing=False,
+    holdouts=(),
+    overwritten=False,
+    statement=None,
+)
+DONE = replace(OPEN, status=Status.COMPLETED, completed=datetime(2026, 11, 24, 9, tzinfo=UTC))
+NO_MATCH = replace(DONE, reason=Reason.NO_MATCH, searched=3)
+HELD_OUT = replace(DONE, reason=Reason.IN_HOLDOUT, holdouts=("churn",), overwritten=True)
+REJECTED = replace(OPEN, status=Status.REJECTED, rejection="the copy of your passport shows another name")
+
+
+def deleted(*parts: dict[str, Any], **facts: Any) -> Facts:
+    done = [ModelOutcome(each["model"], None, each["version"], each["samples"]) for each in parts]
+    return replace(DONE, parts=done, statement=statement(*parts, **facts))
+
+
+LETTERS: dict[str, tuple[Facts, Kind]] = {
+    "proved": (deleted(part()), Kind.DELETED),
+    "exact": (deleted(exact(deterministic=True)), Kind.DELETED),
+    "exact on the operator's word": (deleted(exact(operators_word=True)), Kind.DELETED),
+    "exact with later limits": (
+        deleted(exact() | {"from_this_version_on": {"guarantee": "proved", "mu": 0.2}}),
+        Kind.DELETED,
+    ),
+    "none": (deleted(part(Guarantee.NONE)), Kind.DELETED),
+    "calibrated": (deleted(part(Guarantee.CALIBRATED)), Kind.DELETED),
+    "several models": (
+        deleted(*(part(model=f"a-rather-long-name-{at}") for at in range(30)), together=both(0.01, 2.0)),
+        Kind.DELETED,
+    ),
+    "proved, none and exact": (
+        deleted(part(), part(Guarantee.NONE, model="faces"), exact(operators_word=True) | {"model": "voices"}),
+        Kind.DELETED,
+    ),
+    "without a certificate yet": (replace(deleted(part()), statement=None), Kind.DELETED),
+    "some models": (replace(deleted(part()), limited_to=("digits",)), Kind.DELETED),
+    "not in our data": (NO_MATCH, Kind.NOT_IN_OUR_DATA),
+    "not in the named models": (
+        replace(DONE, reason=Reason.NOT_IN_NAMED_MODELS, limited_to=("digits",), searched=1),
+        Kind.ENDED,
+    ),
+    "searched while a model was prepared": (replace(NO_MATCH, preparing=True), Kind.ENDED),
+    "holdout": (HELD_OUT, Kind.HOLDOUT),
+    "holdout that a training saw": (replace(HELD_OUT, overwritten=False), Kind.ENDED),
+    "deleted before": (replace(DONE, reason=Reason.ALREADY_DELETED), Kind.ENDED),
+    "model retired": (replace(DONE, parts=(ModelOutcome("churn", Reason.MODEL_RETIRED, None, 0),)), Kind.ENDED),
+    "rejected": (REJECTED, Kind.REJECTED),
+    "cancelled": (replace(OPEN, status=Status.CANCELLED), Kind.ENDED),
+    "extended": (replace(OPEN, extended=True, first_due=DUE, due=LATER), Kind.EXTENDED),
+}
+
+
+def written(facts: Facts) -> PersonalLetter:
+    found = letter(facts)
+    assert found is not None
+    return found
+
+
+def text(facts: Facts) -> str:
+    said = written(facts)
+    return " ".join((said.headline, *(f"{lead}. {words}" if lead else words for lead, words in said.paragraphs)))
+
+
+LINE, LINES = 76, 34
+"""characters of a line of A4 with margins of 2 cm at 16 px, and lines that are left beside the blanks to fill in"""
+
+
+@pytest.mark.parametrize("name", LETTERS)
+def test_each_letter_is_one_page_without_pronouns_for_people(name: str) -> None:
+    facts, kind = LETTERS[name]
+    said = written(facts)
+    assert said.kind is kind
+    words = text(facts)
+    assert len(words.split()) <= 250, len(words.split())
+    lines = sum(len(textwrap.wrap(f"{lead}. {each}", LINE)) + 1 for lead, each in said.paragraphs)
+    assert lines <= LINES, lines
+    assert not re.search(r"\b(her|hers|she|whoever|nobody)\b|[{}]|None|  ", words, re.IGNORECASE), words
+    assert "complain to the data protection authority [ ]" in words
+
+
+def test_an_open_request_has_no_letter() -> None:
+    assert letter(OPEN) is None and letter(replace(OPEN, status=Status.BLOCKED, reason=Reason.LEGAL_HOLD)) is None
+
+
+def test_a_proved_deletion_names_records_versions_odds_and_limits() -> None:
+    said = text(LETTERS["proved"][0])
+    for sentence in (
+        "You asked us on 23 November 2026. We finished on 24 November 2026; the law gave us until",
+        'We removed 10 records about you from the model "digits". Version 3 is the first without them.',
+        "We keep a coded form of your identifier, so that later training leaves your data out.",
+        "We corrected the model instead of training it again. A mathematical proof limits what is left.",
+        "That guess can be right at most 50.1 times in 100 with the new version, and at most 60.6 however much we",
+        "Versions before version 3 may have been made with your data.",
+        "Ask us for the signed certificate 00000000 and your personal code",
+    ):
+        assert sentence in said, sentence
+
+
+def test_an_exact_deletion_says_exactly_only_deterministic_and_a_coin_toss_only_where_it_was_tried() -> None:
+    bits, plain = text(LETTERS["exact"][0]), text(deleted(exact()))
+    assert "is exactly the model that we would have" in bits and "is the model that we would have" in plain
+    for said in (bits, plain):
+        assert "no say in which deletions we were asked for, can do no better than a coin toss" in said
+    word = text(LETTERS["exact on the operator's word"][0])
+    assert "coin toss" not in word and "our word" in word
+    assert "at most 50 times in 100 with the new version, and at most 58" in text(LETTERS["exact with later limits"][0])
+
+
+@pytest.mark.parametrize("name", ["none", "calibrated", "proved, none and exact", "without a certificate yet"])
+def test_without_one_bound_for_all_there_is_no_number(name: str) -> None:
+    said = text(LETTERS[name][0])
+    assert "times in 100" not in said and "coin toss" not in said and "proof" not in said
+
+
+def test_not_in_our_data_needs_a_search_of_every_model_and_none_being_prepared() -> None:
+    headline = "We did not find your identifier in our trained models."
+    assert written(NO_MATCH).headline == headline
+    assert "behind the 3 models in our register that day" in text(NO_MATCH)
+    for less in (
+        replace(NO_MATCH, preparing=True),
+        replace(NO_MATCH, searched=None),
+        replace(NO_MATCH, limited_to=("digits",)),
+        replace(NO_MATCH, parts=(ModelOutcome("digits", Reason.NO_MATCH, None, 0),)),
+    ):
+        assert headline not in text(less)
+    named = text(LETTERS["not in the named models"][0])
+    assert 'behind the model "digits" only' in named and "Other models were not searched." in named
+
+
+def test_no_training_is_ruled_out_only_where_each_had_overwritten_the_holdout() -> None:
+    assert "No model was trained on your data." in text(HELD_OUT)
+    said = text(replace(HELD_OUT, overwritten=False))
+    assert "No model was trained" not in said and "did not check whether they influenced a training" in said
+
+
+def test_a_rejection_and_an_extension_are_sent_in_time() -> None:
+    assert written(REJECTED).send_by == DUE, "one month after the receipt"
+    assert "because: the copy of your passport shows another name. You can send us [ ]" in text(REJECTED)
+    extended = LETTERS["extended"][0]
+    assert written(extended).send_by == DUE
+    assert "gives us until 23 December 2026" in text(extended) and "once, to 23 February 2027" in text(extended)
+
+
+@given(
+    st.lists(st.sampled_from(list(Guarantee)), min_size=1, max_size=12),
+    st.floats(0, 5),
+    st.one_of(st.none(), st.floats(0, 5)),
+    st.integers(0, 10_000_000),
+    st.booleans(),
+)
+def test_a_letter_about_any_certificate_is_one_page(
+    guarantees: list[Guarantee], now: float, ever: float | None, samples: int, more: bool
+) -> None:
+    behind = [{"name": "web-shop", "version": 1, "status": "behind"}] * more
+    parts = [part(each, model=f"m{at}", samples=samples, consumers=behind) for at, each in enumerate(guarantees)]
+    bounded = {*guarantees} <= {Guarantee.EXACT, Guarantee.PROVED}
+    facts = deleted(*parts, together=both(now, ever) if bounded else None)
+    if more:  # the words of everything that can come together
+        facts = replace(
+            facts, limited_to=("m0", "m1", "m2"), parts=[*facts.parts, ModelOutcome("x", Reason.MODEL_RETIRED, None, 0)]
+        )
+    words = text(facts)
+    assert len(words.split()) <= 250
+    assert ("times in 100" in words or "coin toss" in words) == bounded
+
+
+def ask(client: TestClient, subject: str, **more: Any) -> str:
+    body = {"subject_id": subject, "regulation": "gdpr", **more}
+    return str(client.post("/v1/deletion-requests", json=body, headers={"Idempotency-Key": subject}).json()["id"])
+
+
+def test_the_page_has_a_letter_for_each_ended_and_extended_request(
+    login: Login, client: TestClient, service: Service
+) -> None:
+    live_model(service)
+    live_model(service, name="people", people={"eve": ["e1", "e2", "e3"]})
+    console = login()
+
+    def shown(request: str) -> str:
+        page = console.get(f"/console/requests/{request}").text
+        assert f"/console/requests/{request}/letter" in page
+        return console.get(f"/console/requests/{request}/letter").text
+
+    unknown = ask(client, "zoe", case_id="DSR-7")
+    page = shown(unknown)
+    assert "We did not find your identifier in our trained models." in page and "behind the 2 models" in page
+    assert "Our reference: <strong>DSR-7</strong>" in page
+    with service.database.write() as session:
+        session.execute(update(Generation).values(status="candidate"))
+    assert "We did not find your identifier" not in shown(unknown), "a model is trained again"
+    with service.database.write() as session:
+        session.execute(update(Generation).values(status="live"))
+    refused = ask(client, "bob", verified=False)
+    assert console.get(f"/console/requests/{refused}/letter").status_code == 409
+    client.post(f"/v1/deletion-requests/{refused}/reject", json={"reason": "Not the person."})
+    page = shown(refused)
+    assert "We did not carry out your request." in page and "because: Not the person. You can" in page
+    assert "Send it by" in page
+    client.post(f"/v1/deletion-requests/{ask(client, 'ada')}/extend")
+    extended = ask(client, "ada")
+    assert "We need more time." in shown(extended)
+
+
+def test_the_page_says_who_is_only_in_a_holdout(login: Login, client: TestClient, service: Service) -> None:
+    live_model(service)
+    with service.database.write() as session:
+        model = session.query(Model).one()
+        person = subject_digest(service.pepper, "default", "zoe")
+        session.add(HoldoutPerson(generation_id=model.generation_id, subject_digest=person))
+    request = ask(client, "zoe")
+    told = client.get(f"/v1/deletion-requests/{request}").json()
+    assert told["title"] == "These data measure accuracy and are no training samples."
+    page = login().get(f"/console/requests/{request}/letter").text
+    assert "No model was trained" not in page and "how often the model &#34;digits&#34; is right" in page
+    with service.database.write() as session:
+        session.execute(update(Generation).values(manifest={"operators_word": False, "holdout_read": True}))
+    assert "No model was trained" not in letter_of(client, login(), "zoe")
+    with service.database.write() as session:
+        session.execute(update(Generation).values(manifest={"operators_word": False}))
+    assert "No model was trained on your data." in letter_of(client, login(), "zoe")
+
+
+def letter_of(client: TestClient, console: TestClient, subject: str) -> str:
+    """The letter about a new request of the same person."""
+    body, key = {"subject_id": subject, "regulation": "gdpr"}, {"Idempotency-Key": secrets.token_hex(8)}
+    request = client.post("/v1/deletion-requests", json=body, headers=key).json()["id"]
+    return console.get(f"/console/requests/{request}/letter").text

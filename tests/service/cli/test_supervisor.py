@@ -1,0 +1,108 @@
+"""Child processes: restarted when they die, stopped together, gone when their parent is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from expunge.service.cli.supervisor import Child, Supervisor, children
+
+SLEEP = "import time; print('up', flush=True); time.sleep(60)"
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+PARENT = """
+import sys, time
+from pathlib import Path
+from expunge.service.cli.supervisor import Child
+child = Child("child", [sys.executable, "-c", "import time; time.sleep(60)"], {}, Path(sys.argv[1]))
+child.start()
+print(child.process.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def child(folder: Path, code: str = SLEEP) -> Child:
+    return Child("child", [sys.executable, "-c", code], os.environ, folder / "logs" / "child.log")
+
+
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_child_that_dies_is_reported_and_started_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    supervisor = Supervisor([child(tmp_path)], said.append)
+    supervisor.start()
+    first = supervisor.members[0].process
+    assert first
+    first.kill()
+    first.wait()
+    until(lambda: supervisor.watch() or supervisor.members[0].alive)
+    assert supervisor.members[0].process is not first
+    assert "child ended (SIGKILL)" in said[0]
+    supervisor.stop()
+
+
+def test_a_child_that_keeps_dying_is_given_more_and_more_time(tmp_path: Path) -> None:
+    said: list[str] = []
+    supervisor = Supervisor([child(tmp_path, "raise SystemExit(3)")], said.append)
+    supervisor.start()
+    until(lambda: supervisor.watch() or len(said) == 2)
+    assert "exit code 3" in said[0]
+    assert "in 1 s" in said[0]
+    assert "in 2 s" in said[1]
+    supervisor.stop()
+
+
+def test_stopping_ends_every_child_and_waits_for_none_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("expunge.service.cli.supervisor.STOP_SECONDS", 0.5)
+    members = [child(tmp_path / "polite"), child(tmp_path / "stubborn", STUBBORN)]
+    supervisor = Supervisor(members, lambda _: None)
+    supervisor.start()
+    until(lambda: all("up" in member.last_words() for member in members))
+    supervisor.stop()
+    assert [member.exit_code for member in members] == [-signal.SIGTERM, -signal.SIGKILL]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux alone tells a child of its parent's death")
+def test_children_die_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PARENT, str(tmp_path / "log")]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
+    assert parent.stdout
+    pid = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    until(lambda: not _running(pid))
+
+
+def test_the_service_has_four_processes(tmp_path: Path) -> None:
+    found = {each.name: each.command[1:] for each in children(tmp_path, "127.0.0.1", 8750, {})}
+    assert set(found) == {"api", "worker", "updater", "scheduler"}
+    assert found["worker"] == ["-P", "-m", "expunge.workers.main", "worker"]
+    assert found["api"] == ["-P", "-m", "expunge.service.api.http.serve", "--host", "127.0.0.1", "--port", "8750"]
+
+
+def _running(pid: int) -> bool:
+    """Zombies, which nobody may have collected yet, do not run."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_an_api_that_may_not_start_says_why_in_one_line(tmp_path: Path) -> None:
+    environment = os.environ | {"EXPUNGE_HOME": str(tmp_path), "EXPUNGE_MODE": "production"}
+    command = [sys.executable, "-m", "expunge.service.api.http.serve", "--port", "0"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("EXPUNGE_SECRETS: there is no file") and done.stderr.count("\n") == 1

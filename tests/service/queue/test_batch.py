@@ -1,0 +1,187 @@
+"""Deletions of a model with a batch wait for its next update, and share it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from expunge.service.infra.db import now
+from expunge.service.infra.pseudonyms import subject_digest
+from expunge.service.infra.tables import DeletionRequest, Model, Version
+from expunge.service.infra.time import SECOND, instant
+from expunge.service.models.policy import change_policy
+from expunge.service.requests import intake
+from expunge.service.requests.cancellation import cancel
+from expunge.service.requests.legal_holds import retry
+from expunge.service.requests.states import Regulation, RequestRefused, Suppress
+from expunge.workers.runtime.model import build
+from expunge.workers.scheduler.run import sweep
+from tests.faults.invariants import broken
+from tests.workers.test_crashes import die_at
+from tests.workers.training.test_own_training import published
+from tests.workers.worlds import TENANT, World
+from unlearning.accounting.certificate import Claim, Guarantee
+from unlearning.accounting.policy import Policy
+
+WEEK = 7 * 86_400
+DAY = 86_400 * SECOND
+POINTS = ("worker-after-compute", "store-half-file", "publish-after-audit", "worker-after-commit", "worker-before-ack")
+
+
+def core_and_late(world: World, model_id: str) -> tuple[list[str], list[str]]:
+    """Return who is in the first phase, and who joins later."""
+    policy = Policy.from_json(world.model(model_id).policy)
+    bench = build(world.settings, TENANT, "unshared", policy)
+    whole = {
+        person: bench.method.repeats(bench.problem, [(subject_digest(world.storage.pepper, TENANT, person),)]) > 0.99
+        for person in (f"p{number}" for number in range(24))
+    }
+    return [person for person in whole if whole[person]], [person for person in whole if not whole[person]]
+
+
+def in_batches(world: World, seconds: int = WEEK, name: str = "m", method: str = "late") -> str:
+    return world.live("unshared", method, name, batch=seconds)
+
+
+def time_passes(world: World, model_id: str) -> None:
+    """A week passes since the last update, and the scheduler notifies."""
+    world.change(Version, world.head(model_id).id, published_at=1)
+    world.change(Model, model_id, due_at=1)
+
+
+def test_everybody_waits_for_the_models_next_update(world: World) -> None:
+    model_id = in_batches(world)
+    core, late = core_and_late(world, model_id)
+    requests = [world.delete(core[0]), world.delete(late[0])]
+    world.work(model_id)
+    requests.append(world.delete(late[1]))
+    world.work(model_id)
+    assert {(world.task(each).status, world.task(each).reason) for each in requests} == {("queued", "awaiting_batch")}
+    assert world.model(model_id).due_at == world.head(model_id).published_at + WEEK * SECOND
+    time_passes(world, model_id)
+    world.work(model_id)
+    assert {world.task(each).status for each in requests} == {"completed"}
+    assert Claim.from_json(world.head(model_id).claim).guarantee is Guarantee.EXACT
+    assert len(world.versions(model_id)) == 2
+
+
+def test_one_retraining_serves_all_who_wait_and_equals_a_cold_one(world: World) -> None:
+    model_id = in_batches(world, name="deleted")
+    core, late = core_and_late(world, model_id)
+    gone = [*core[:3], late[0]]
+    requests = [world.delete(person, models=("deleted",)) for person in gone]
+    world.work(model_id)
+    time_passes(world, model_id)
+    world.work(model_id)
+    assert {world.task(each).status for each in requests} == {"completed"}
+    assert [version.people for version in world.versions(model_id)] == [0, 4]
+    for person in gone:
+        world.delete(person)
+    never = world.register("unshared", "late", name="never", leave_out_forgotten=True)
+    world.work(never)
+    assert world.head(never).checkpoint == world.head(model_id).checkpoint
+    assert published(world, never).keys() == published(world, model_id).keys()
+
+
+def test_the_legal_deadline_comes_before_the_batch(world: World) -> None:
+    """A day and two trainings before it the deletion is due, and takes along everybody who waits."""
+    model_id = in_batches(world, seconds=60 * 86_400)
+    calm, hurried = world.delete("p1"), ordered(world, "p2", timedelta(days=2))
+    world.work(model_id)
+    due_at, moment = world.request(hurried).due_at, world.model(model_id).due_at
+    assert due_at is not None and moment is not None and due_at - DAY - 60 * SECOND < moment < due_at - DAY
+    urgent = ordered(world, "p3", timedelta(days=44, hours=12))
+    assert sweep(world.database, world.process.notifier) == 1, "its notification may be lost: nobody has seen it"
+    world.work(model_id)
+    assert {world.task(each).status for each in (calm, hurried, urgent)} == {"completed"}
+    assert len(world.versions(model_id)) == 2
+
+
+def ordered(world: World, person: str, ago: timedelta) -> str:
+    """A request that was received so long ago, and has 45 days from then."""
+    with world.database.write() as session:
+        received = instant(now(session)) - ago
+        order = intake.Order(
+            subject_id=person,
+            models=("m",),
+            suppress=Suppress.NAMED_MODELS,
+            regulation=Regulation.CCPA,
+            received_at=received,
+        )
+        return intake.accept(session, world.storage.pepper, TENANT, order).request.id
+
+
+def test_by_default_nobody_waits(world: World) -> None:
+    model_id = world.live("unshared", "late")
+    core, _ = core_and_late(world, model_id)
+    request = world.delete(core[0])
+    world.work(model_id)
+    assert world.task(request).status == "completed"
+
+
+def test_who_waits_cannot_be_cancelled_and_can_be_hurried(world: World) -> None:
+    model_id = in_batches(world)
+    requests = [world.delete(person) for person in ("p1", "p2")]
+    world.work(model_id)
+    with pytest.raises(RequestRefused), world.database.write() as session:
+        cancel(session, session.get_one(DeletionRequest, requests[0]))
+    with world.database.write() as session:
+        assert retry(session, session.get_one(DeletionRequest, requests[0])) == [model_id]
+    world.work(model_id)
+    assert {world.task(each).status for each in requests} == {"completed"}
+
+
+def test_a_shorter_cadence_lets_those_go_on_who_wait(world: World) -> None:
+    model_id = in_batches(world, method="retrain")
+    requests = [world.delete(f"p{number}") for number in range(3)]
+    world.work(model_id)
+    with world.database.write() as session:
+        assert change_policy(session, session.get_one(Model, model_id), {"batch": 0})
+    world.work(model_id)
+    assert len(world.versions(model_id)) == 2
+    assert {world.task(each).status for each in requests} == {"completed"}
+
+
+def test_workers_die_around_updates_and_the_last_version_is_that_of_a_cold_training(world: World) -> None:
+    """One after the other they forget somebody of the core, or somebody else; each has waited."""
+    model_id = in_batches(world, name="deleted")
+    core, late = core_and_late(world, model_id)
+    gone = [core[0], late[0], core[1], late[1], core[2]]
+    requests = []
+    for point, person in zip(POINTS, gone, strict=True):
+        requests.append(world.delete(person, models=("deleted",)))
+        world.work(model_id)
+        time_passes(world, model_id)
+        world.storage.database.close()
+        world.storage.keys.close()
+        die_at(world, point, lambda other: other.work(model_id))
+        world.expire_lease(model_id)
+        world.work(model_id)
+    assert {world.task(each).status for each in requests} == {"completed"}
+    assert len(world.versions(model_id)) == 1 + len(gone)
+    assert broken(world.database) == []
+    for person in gone:
+        world.delete(person)
+    never = world.register("unshared", "late", name="never", leave_out_forgotten=True)
+    world.work(never)
+    assert world.head(never).checkpoint == world.head(model_id).checkpoint
+
+
+def test_a_retraining_that_fails_ends_visibly(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails does not wait for another batch: its attempts count, and the third ends it."""
+    model_id = in_batches(world)
+    request = world.delete("p3")
+    world.work(model_id)
+
+    def fails(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr("expunge.workers.update.run.certify", fails)
+    time_passes(world, model_id)
+    for _ in range(4):
+        world.expire_lease(model_id)
+        world.work(model_id)
+    task = world.task(request)
+    assert (task.status, task.reason) == ("blocked", "failed")
+    assert ((task.facts or {})["failed"]["error"], task.facts["failed"]["file"]) == ("RuntimeError", "test_batch.py")

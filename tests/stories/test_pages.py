@@ -1,0 +1,78 @@
+"""Every page in a real browser: axe-core is content, nothing scrolls sideways, forms work without scripts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.browser import Browser, chromium
+from tests.harness.furnished import PRESSED, furnish, show
+from tests.harness.stack import Stack
+from tests.stories.test_status_page import OVERFLOWING, axe, faults, log_in
+
+pytestmark = pytest.mark.parametrize("stack", ["sqlite"], indirect=True)
+PHONE = (390, 844)
+UNFOLD = "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
+
+
+@pytest.fixture
+def browser(stack: Stack, tmp_path: Path) -> Iterator[Browser]:
+    with chromium(tmp_path / "profile") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def pages(stack: Stack) -> dict[str, str]:
+    return furnish(stack)
+
+
+@pytest.mark.drill
+def test_no_page_scrolls_sideways_on_a_phone(browser: Browser, stack: Stack, pages: dict[str, str]) -> None:
+    browser.frame(*PHONE)
+    log_in(browser, stack)
+    found = {}
+    for name in (*pages, *PRESSED):
+        show(browser, stack, pages, name)
+        browser.script(UNFOLD)
+        assert browser.text("h1"), f"{name} shows nothing"
+        if wide := browser.script(OVERFLOWING):
+            found[name] = wide[:3]
+    assert not found, json.dumps(found, indent=1)
+
+
+@pytest.mark.drill
+def test_axe_core_finds_nothing_serious_on_any_page(browser: Browser, stack: Stack, pages: dict[str, str]) -> None:
+    """The dark scheme changes colours and nothing else, so contrast alone is looked at again."""
+    source = axe()
+    browser.go(stack.account.url + "/")
+    found = [{"page": "log in"} | each for each in faults(browser, source)]
+    log_in(browser, stack)
+    for name in (*pages, *PRESSED):
+        show(browser, stack, pages, name)
+        browser.script(UNFOLD)
+        for scheme, rules in {"light": (), "dark": ("color-contrast",)}.items():
+            browser.prefers(scheme)
+            found += [{"page": name, "scheme": scheme} | each for each in faults(browser, source, *rules)]
+    assert not found, json.dumps(found, indent=1)
+
+
+def test_a_person_is_found_and_a_request_verified_without_scripts(
+    browser: Browser, stack: Stack, pages: dict[str, str]
+) -> None:
+    """Without JavaScript, by the forms alone: find, verify, be asked, and be told."""
+    waiting = stack.delete(subject_id="nobody-at-all", verified=False)
+    browser.without_scripts()
+    log_in(browser, stack)
+    browser.go(f"{stack.account.url}/console/people")
+    browser.click("#subject_id")
+    browser.type("nobody-at-all\ue007")
+    browser.shows("No model knows the person.")
+    assert waiting["id"][:8] in browser.text("main") and "nobody-at-all" not in browser.url
+    browser.go(f"{stack.account.url}/console/requests/{waiting['id']}")
+    browser.click("#verify")
+    browser.shows("cannot be undone")
+    browser.click("#sure")
+    assert "Verified." in browser.shows("completed", "main")
