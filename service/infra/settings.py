@@ -55,7 +55,7 @@ Duration: TypeAlias = Annotated[float, BeforeValidator(_duration), Field(ge=0)]
 RegulationName = Literal[
     "gdpr", "uk-gdpr", "ccpa", "cpa", "ctdpa", "delete-act", "lgpd", "pipeda", "tdpsa", "ucpa", "vcdpa"
 ]
-"""as in ``expunge.service.requests.states.Regulation``"""
+"""as in ``expunge.service.requests.deadlines.Regulation``"""
 REGULATION_FILE = "regulation"
 """in the home folder: what the first ``expunge up`` was answered, a regulation or ``none``"""
 _FIXED = "It is fixed now: unset the variable. docs/operations/settings.md has the value."

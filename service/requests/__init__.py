@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from expunge.service.requests.cancellation import cancel
-from expunge.service.requests.deadlines import announce_due_soon, extend
+from expunge.service.requests.deadlines import Regulation, Term, announce_due_soon, extend, require_extendable
 from expunge.service.requests.estimation import estimate
 from expunge.service.requests.idempotency import IDEMPOTENCY_KEY, StoredAnswer, Use, begin_call, finish_call, read_key
 from expunge.service.requests.identity_check import accept_unverified, enforce, put_in_force, reject, verify
@@ -49,17 +49,7 @@ from expunge.service.requests.reasons import (
     reason_of,
     stored,
 )
-from expunge.service.requests.states import (
-    CASE_ID,
-    Regulation,
-    RequestRefused,
-    Status,
-    Suppress,
-    Term,
-    awaits_decision,
-    derive,
-    require_extendable,
-)
+from expunge.service.requests.states import CASE_ID, RequestRefused, Status, Suppress, awaits_decision, derive
 from expunge.service.requests.status import (
     SETTLED_AT_ONCE,
     change_tasks,

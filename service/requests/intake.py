@@ -22,8 +22,9 @@ from expunge.service.infra.tables import AuditEntry, DeletionRequest, Model, Sup
 from expunge.service.infra.time import SECOND, instant, moment
 from expunge.service.infra.tracing import carried
 from expunge.service.requests import suppression
+from expunge.service.requests.deadlines import Regulation, due_at
 from expunge.service.requests.reasons import Reason, stored
-from expunge.service.requests.states import Regulation, RequestRefused, Status, Suppress, due_at
+from expunge.service.requests.states import RequestRefused, Status, Suppress
 from expunge.service.requests.status import announce_requests, record_status
 from expunge.service.requests.webhooks import WebhookEvent
 from unlearning.accounting.ids import nfc

@@ -13,8 +13,9 @@ from expunge.service.infra.time import SECOND, instant
 from expunge.service.models.policy import change_policy
 from expunge.service.requests import intake
 from expunge.service.requests.cancellation import cancel
+from expunge.service.requests.deadlines import Regulation
 from expunge.service.requests.legal_holds import retry
-from expunge.service.requests.states import Regulation, RequestRefused, Suppress
+from expunge.service.requests.states import RequestRefused, Suppress
 from expunge.workers.runtime.model import build
 from expunge.workers.scheduler.run import sweep
 from tests.faults.invariants import broken

@@ -13,8 +13,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from expunge.service.infra.settings import RegulationName, Settings
-from expunge.service.requests.states import REGULATIONS, Regulation, Term, due_at
-from expunge.service.requests.states import extended as extended_to
+from expunge.service.requests.deadlines import REGULATIONS, Regulation, Term, due_at
+from expunge.service.requests.deadlines import extended as extended_to
 from tests.service.worlds import live_model
 
 PATH = "/v1/deletion-requests"

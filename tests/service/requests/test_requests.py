@@ -8,19 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from expunge.service.requests.deadlines import Regulation, due_at, extended, require_extendable
 from expunge.service.requests.reasons import Reason
 from expunge.service.requests.states import (
     TRANSITIONS,
-    Regulation,
     RequestRefused,
     Status,
     awaits_decision,
     derive,
-    due_at,
-    extended,
     may_reject,
     may_verify,
-    require_extendable,
     stands_alone,
     step,
 )

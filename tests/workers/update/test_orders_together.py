@@ -12,8 +12,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, SuppressionEntry, Task
+from expunge.service.requests.deadlines import Regulation
 from expunge.service.requests.intake import Order, Windows, accept, accept_all
-from expunge.service.requests.states import Regulation, RequestRefused
+from expunge.service.requests.states import RequestRefused
 from tests.workers.worlds import TENANT, World
 
 ORDERS = [
