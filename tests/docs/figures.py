@@ -59,6 +59,7 @@ def counted(tree: Path) -> dict[str, object]:
             if "tests" not in path.parts
         ),
         **{f"arrows between the rooms of {package}": len(arrows(tree / package)) for package in ("service", "workers")},
+        "commands": commands(tree),
         "modules that import the tables": sum("infra.tables" in path.read_text() for path in sources),
         "options of methods that a policy may set": sum(
             options(each)
@@ -90,6 +91,19 @@ def imported(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
+
+
+def commands(tree: Path) -> int:
+    """Return how many commands the command line has: the functions that typer or an entry point takes for one."""
+    folders = ("service/cli", "client/expunge_client/cli", "connect/expunge_connect", "lab/expunge_lab")
+    return sum(
+        re.search(r"\.command\(", ast.unparse(each)) is not None
+        for folder in folders
+        for path in (tree / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+        for each in node.decorator_list
+    )
 
 
 def options(kind: ast.ClassDef) -> int:
@@ -147,8 +161,8 @@ def named(tree: Path) -> set[str]:
 
 
 def reach(tree: Path) -> Mapping[str, str]:
-    """Return how many modules and functions one update runs through in this tree, and how deep."""
-    command = [sys.executable, "-P", "-W", "ignore", str(plain_english.ROOT / "benchmarks" / "path_of_an_update.py")]
+    """Return how many modules and functions one update runs through in this tree, and how deep, by its own script."""
+    command = [sys.executable, "-P", "-W", "ignore", str(tree / "benchmarks" / "path_of_an_update.py")]
     done = subprocess.run(
         command, cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)}, capture_output=True, text=True, check=True
     )
