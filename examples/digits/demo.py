@@ -55,7 +55,6 @@ def demonstrate(client: Client, environment: dict[str, str]) -> dict[str, Any]:
     request = next(client.pages("/v1/deletion-requests", model=MODEL))
     after = client.get(f"/v1/models/{MODEL}/versions/current")
     expunge("versions", MODEL, **environment)
-    expunge("budget", MODEL, **environment)
     verified = expunge("audit", "verify", check=False, **environment)
     claim, budget = after["claim"], client.get(f"/v1/models/{MODEL}/budget")
     facts = {

@@ -64,7 +64,7 @@ def day_and_time(at: int) -> str:
     return f"{instant(at).day} {instant(at):%B %Y at %H:%M} UTC"
 
 
-def bucket(seconds: float) -> float:
+def time_bucket(seconds: float) -> float:
     """Return the upper edge of the bucket that holds ``seconds`` >= 0; the last edge beyond it."""
     mantissa, power = math.frexp(min(max(seconds, SHORTEST), LONGEST))
     return math.ldexp(1.0, power - 1 if mantissa == 0.5 else power)

@@ -28,7 +28,7 @@ from expunge.service.models.eta import expected
 from expunge.service.models.figures import FIGURES, Figures, withdraw
 from expunge.service.models.generations import empty_generation, number_above
 from expunge.service.models.policy import CHANGEABLE, apply_policy, change_policy, require_changeable, require_known
-from expunge.service.models.publications import (
+from expunge.service.models.publication_entry import (
     PUBLISHED,
     PUBLISHING,
     RESTORED,

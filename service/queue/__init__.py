@@ -30,7 +30,7 @@ from expunge.service.queue.claims import (
     waiting_deletions,
 )
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job, Preparation, Work
-from expunge.service.queue.journal import JournalEntry
+from expunge.service.queue.journal_entry import JournalEntry
 from expunge.service.queue.leases import Stale, TakenLease, alive, alive_at, drawn, fence, give_back, renew
 from expunge.service.queue.promotion import Leaving, departure, publish_generation
 from expunge.service.queue.publication import Draft, Replan, erase, mark_forgotten, publish, record_commit_time

@@ -21,7 +21,7 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Generation, Membership, Model, Removal, Task, Version
 from expunge.service.models import drop_all_vectors, schedule_retrain
 from expunge.service.queue.jobs import ClaimedTask, Preparation
-from expunge.service.queue.journal import UpdateJournal
+from expunge.service.queue.journal_entry import UpdateJournal
 from expunge.service.queue.leases import Stale, drawn, give_back, give_back_beside
 from expunge.service.queue.publication import (
     Draft,

@@ -20,10 +20,10 @@ from expunge.service.infra.db import Database, batches, log_after_commit, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import StoredFile
 from expunge.service.infra.tables import Erasure, Generation, Membership, Model, PhaseSeconds, Removal, Version
-from expunge.service.infra.time import HOUR_SECONDS, SECOND, bucket
+from expunge.service.infra.time import HOUR_SECONDS, SECOND, time_bucket
 from expunge.service.models import PUBLISHED, Row, any_swept, drop_vectors, facts_of, rewrite_vectors, withdraw
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job
-from expunge.service.queue.journal import UpdateJournal
+from expunge.service.queue.journal_entry import UpdateJournal
 from expunge.service.queue.leases import Stale, fence
 from expunge.service.queue.results import Published, Result, finish, note_exhaustion, queue_newcomers, release_claim
 from expunge.service.queue.selection import ForgottenCount, Target, protected_positions
@@ -189,7 +189,7 @@ def make_version(
     announce(session, job.tenant_id, WebhookEvent.VERSION_PUBLISHED, facts)
     said = {"model": model.name, "version": number, "method": version.method, "count": version.people}
     # as coarse as the metric: exact seconds would tell how many steps were taken
-    log_after_commit(session, log, "version published", **said, seconds=bucket(sum(draft.seconds.values())))
+    log_after_commit(session, log, "version published", **said, seconds=time_bucket(sum(draft.seconds.values())))
     _time_phases(session, job, draft, at)
     session.flush()
     crash_point("publish-after-audit")
@@ -277,7 +277,7 @@ def _time_phases(session: Session, job: Job, draft: Draft, at: int) -> None:
             "version_id": draft.version_id,
             "method": draft.method,
             "phase": phase,
-            "seconds": bucket(seconds),
+            "seconds": time_bucket(seconds),
             "created_at": at,
         }
         for phase, seconds in draft.seconds.items()

@@ -29,7 +29,7 @@ from expunge.service.models import (
     why_due,
 )
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job
-from expunge.service.queue.journal import UpdateJournal
+from expunge.service.queue.journal_entry import UpdateJournal
 from expunge.service.queue.leases import fence, give_back, give_back_beside
 from expunge.service.requests import (
     NOT_FOR_AN_UPDATE,

@@ -41,7 +41,7 @@ class DeliveryOutcome(StrEnum):
 
 
 class WebhookEvent(StrEnum):
-    """The kinds of news. service/api/routes/webhooks.py describes what each one carries."""
+    """The kinds of news. service/api/webhook_events.py describes what each one carries."""
 
     REQUEST_ACCEPTED = "deletion_request.accepted"
     REQUEST_VERIFIED = "deletion_request.verified"

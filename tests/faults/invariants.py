@@ -33,7 +33,7 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
-from expunge.service.models.publications import claim_digest
+from expunge.service.models.publication_entry import claim_digest
 from expunge.service.requests.states import derive
 from expunge.workers.storage.key_store import KeyStore
 from tests.faults.result import HARM

@@ -36,7 +36,7 @@ WHOLE = {
     "service/requests/suppression.py:effective": "where a hold is in force, and in a restore: everybody who was served",
     "workers/storage/crypto_erase.py:erase_ended": "models that ended in the last days, mostly none",
     "workers/storage/manifest.py:places": "an update that reads everybody's samples",
-    "workers/storage/release_journal.py:_positions": "a preparation without a version",
+    "workers/storage/update_journal.py:_positions": "a preparation without a version",
     "service/queue/building.py:still_served": "a retrain under a hold",
     "service/queue/building.py:start_over": "a preparation that begins again",
     "service/queue/selection.py:_positions_of": "a request by sample, where a person has one vector for all of them",

@@ -184,7 +184,7 @@ def test_the_command_line_estimates_deletes_and_fetches_the_certificate(stack: S
     path = f"/v1/deletion-requests/{request['id']}/certificate"
     headers = {"Authorization": f"Bearer {stack.account.api_key}"}
     stack.eventually(lambda: stack.http.get(path, headers=headers).status_code, lambda code: code == 200)
-    done = run(stack, "requests", "certificate", request["id"])
+    done = run(stack, "certificate", "show", request["id"])
     assert json.loads(done.stdout)["payloadType"] == "application/vnd.in-toto+json"
 
 

@@ -34,7 +34,7 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.infra.time import SECOND
 from expunge.service.models import registration
-from expunge.service.models.publications import PUBLISHING, claim_digest
+from expunge.service.models.publication_entry import PUBLISHING, claim_digest
 from expunge.service.queue import ClaimedTask, Deletions, Preparation, Result, claim
 from expunge.service.requests import identity_check, intake
 from expunge.service.requests.states import Suppress

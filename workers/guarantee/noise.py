@@ -14,23 +14,13 @@ from torch import Tensor
 BLOCK = 1 << 18
 
 
-def gaussian(count: int) -> Tensor:
-    """Draw ``count`` independent standard normal numbers, float64, on the CPU.
+def perturbed(weights: Tensor, noise_std: float, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Add fresh Gaussian noise of standard deviation ``noise_std`` to ``weights`` (d,), on the CPU.
 
     Box and Muller's transform of uniform numbers of 53 bits. The bits are the keystream of AES-256 in counter mode
     under a key that the operating system's entropy gives for this call and that is not kept: nothing can draw
-    these numbers again. The largest possible value is sqrt(2 ln 2^53) = 8.57.
-    """
-    out = torch.empty(count, dtype=torch.float64)
-    for start, part in _blocks(count):
-        out[start : start + len(part)] = part
-    return out
-
-
-def perturbed(weights: Tensor, noise_std: float, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Add fresh noise of standard deviation ``noise_std`` to ``weights`` (d,), on the CPU.
-
-    Drawn and added in float64, rounded to ``dtype`` afterwards; a block at a time, so that no float64 copy is held.
+    these numbers again. The largest possible value is sqrt(2 ln 2^53) = 8.57 standard deviations. Drawn and added in
+    float64, rounded to ``dtype`` afterwards; a block at a time, so that no float64 copy is held.
     """
     plain = weights.detach().cpu()
     out = torch.empty(plain.numel(), dtype=dtype)

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from expunge.service.infra.broker.messages import Dropped
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.tables import Generation, Heartbeat
-from expunge.service.infra.time import ALIVE_SECONDS, SECOND, bucket
+from expunge.service.infra.time import ALIVE_SECONDS, SECOND, time_bucket
 from expunge.service.queue import TakenLease, renew
 from expunge.workers.runtime.db_retry import retry
 
@@ -192,5 +192,5 @@ class Stopwatch:
                 yield
         finally:
             took = time.perf_counter() - start
-            sleep(max(0.0, bucket(took) - took))
-            self.seconds[UNLEARN] += bucket(took) - took
+            sleep(max(0.0, time_bucket(took) - took))
+            self.seconds[UNLEARN] += time_bucket(took) - took

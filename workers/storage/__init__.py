@@ -15,8 +15,8 @@ from expunge.workers.storage.crypto_erase import (
 )
 from expunge.workers.storage.encryption import Sealer
 from expunge.workers.storage.key_store import KeysMissing, KeyStore
-from expunge.workers.storage.release_journal import Journal, confirm_committed, revived
 from expunge.workers.storage.storage import Storage, open_places
+from expunge.workers.storage.update_journal import Journal, confirm_committed, revived
 
 __all__ = [
     "Journal",

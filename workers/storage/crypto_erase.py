@@ -19,7 +19,7 @@ from expunge.service.infra.tables import Certificate, Erasure, Generation, Model
 from expunge.service.infra.time import SECOND
 from expunge.service.models import empty_generation
 from expunge.workers.storage.key_store import KeyStore
-from expunge.workers.storage.release_journal import confirm_committed
+from expunge.workers.storage.update_journal import confirm_committed
 
 EMPTIED = "emptied"
 ERASED_AGAIN_SECONDS = 86_400.0

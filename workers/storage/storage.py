@@ -14,7 +14,7 @@ from expunge.service.infra.settings import Settings, read_secret
 from expunge.service.models import Figures, Guard
 from expunge.workers.storage.encryption import Sealer
 from expunge.workers.storage.key_store import KeyStore
-from expunge.workers.storage.release_journal import Journal
+from expunge.workers.storage.update_journal import Journal
 
 
 def open_places(database: Database, settings: Settings) -> tuple[Store, Store, KeyStore]:

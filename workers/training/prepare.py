@@ -19,7 +19,7 @@ import torch
 from expunge.service.audit import record
 from expunge.service.infra.db import Database
 from expunge.service.infra.fault_injection import crash_point
-from expunge.service.infra.time import bucket
+from expunge.service.infra.time import time_bucket
 from expunge.service.models import write_vectors
 from expunge.service.queue import (
     Draft,
@@ -210,7 +210,7 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
         return made
     crash_point("prepare-after-rows")
     seconds = begun.seconds + time.monotonic() - started
-    report = report_of(made, bench, job) | {"seconds": bucket(seconds)}
+    report = report_of(made, bench, job) | {"seconds": time_bucket(seconds)}
     longest = begun.units.method.length(bench.problem) if begun.units is not None else longest_of(made)
     terms = register(process.storage.database, job, begun.guarantee, made, len(begun.examples), longest=longest)
     read = bench.fresh is not None and bench.fresh.seen.held_out is not None

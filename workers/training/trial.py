@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.time import bucket
+from expunge.service.infra.time import time_bucket
 from expunge.workers.runtime.fresh import Doubtful, FreshProcesses, Lost, TooLong, Unloadable, temporary_folder
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.storage.manifest import SampleIndex
@@ -74,7 +74,7 @@ class Trial:
 
     def report(self) -> dict[str, Any]:
         """Return the part of the registration's report that shows it."""
-        seconds = bucket(self.seconds)
+        seconds = time_bucket(self.seconds)
         return {"trial": {"seconds": seconds, "tried": [*self.tried], "not_tried": [*self.not_tried]}}
 
 

@@ -38,7 +38,7 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.infra.time import SECOND
-from expunge.service.models.publications import claim_digest, facts_of
+from expunge.service.models.publication_entry import claim_digest, facts_of
 from expunge.service.requests.status import settle
 from expunge_client import verify_certificate
 from tests.service.worlds import live_model, publish

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from expunge.service.infra.tables import AuditEntry
-from expunge.service.infra.time import BUCKETS, LONGEST, SHORTEST, bucket
+from expunge.service.infra.time import BUCKETS, LONGEST, SHORTEST, time_bucket
 from expunge.workers.guarantee.certify import Certified
 from expunge.workers.runtime.heartbeat import UNLEARN, HeartbeatSender, Stopwatch
 from expunge.workers.update import run
@@ -38,7 +38,7 @@ def watch() -> tuple[Stopwatch, list[str]]:
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-9, SHORTEST, 0.0011, 0.5, 0.50000001, 3.0, 4.0, 4.000001, 290.0, 1e9])
 def test_a_bucket_is_the_next_power_of_two(seconds: float) -> None:
-    edge = bucket(seconds)
+    edge = time_bucket(seconds)
     assert edge in BUCKETS and (edge >= seconds or edge == LONGEST)
     assert edge in {SHORTEST, LONGEST} or edge / 2 < seconds
     assert math.log2(edge).is_integer()
@@ -56,7 +56,7 @@ def test_forgetting_and_certifying_take_a_power_of_two_together() -> None:
         told.append(timed.seconds[UNLEARN])
         assert shown == [UNLEARN]
     assert min(lasted) >= 0.5
-    assert told == pytest.approx([bucket(each) for each in told], abs=0.02)
+    assert told == pytest.approx([time_bucket(each) for each in told], abs=0.02)
 
 
 def test_a_release_that_fails_lasts_as_long() -> None:
@@ -83,4 +83,4 @@ def test_no_entry_version_or_row_tells_more_than_the_bucket(world: World, monkey
     world.delete("p3")
     world.work(model_id)
     entries = {entry.kind: entry.created_at for entry in world.rows_of(AuditEntry)}
-    assert entries["version.published"] - entries["update.claimed"] >= bucket(slow) * 1_000_000
+    assert entries["version.published"] - entries["update.claimed"] >= time_bucket(slow) * 1_000_000

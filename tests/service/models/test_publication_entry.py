@@ -19,7 +19,13 @@ from expunge.service.audit import merkle
 from expunge.service.audit.log import canonical
 from expunge.service.audit.signed_note import NotAuthentic
 from expunge.service.infra.tables import AuditEntry, Version
-from expunge.service.models.publications import claim_digest, compare_shown, require_published, says_claim, unlogged
+from expunge.service.models.publication_entry import (
+    claim_digest,
+    compare_shown,
+    require_published,
+    says_claim,
+    unlogged,
+)
 from expunge_client import certificates
 from tests.service.certificates.test_certificates import issued
 from tests.service.worlds import live_model
