@@ -87,7 +87,7 @@ def test_the_first_screens_say_what_it_is_for_what_the_commands_show_and_when_no
     assert len(README[: places[5]].split()) < 400, "what comes before it is read in two minutes at most"
 
 
-@pytest.mark.parametrize("name", ["idea", "architecture", "request"])
+@pytest.mark.parametrize("name", ["idea", "how-it-works", "request"])
 def test_each_drawn_picture_is_shown_and_says_in_words_what_it_shows(name: str) -> None:
     folder = Path(__file__).parents[2] / "docs"
     drawn = ElementTree.parse(folder / f"{name}.svg").getroot()
