@@ -59,12 +59,12 @@ RegulationName = Literal[
 REGULATION_FILE = "regulation"
 """in the home folder: what the first ``expunge up`` was answered, a regulation or ``none``"""
 _FIXED = "It is fixed now: unset the variable. docs/operations/settings.md has the value."
-_SECRET = "Name the folder of the secret files, EXPUNGE_SECRETS; in it the file is called {}."  # noqa: S105
+_MOVED = "Name the folder of the secret files, EXPUNGE_SECRETS; in it the file is called {}."
 GONE: Mapping[str, str] = {
-    "SEALING_KEY_FILE": _SECRET.format("sealing.key"),
-    "PEPPER_FILE": _SECRET.format("pepper"),
-    "SIGNING_KEY_FILE": _SECRET.format("signing.key"),
-    "SESSION_KEY_FILE": _SECRET.format("session.key"),
+    "SEALING_KEY_FILE": _MOVED.format("sealing.key"),
+    "PEPPER_FILE": _MOVED.format("pepper"),
+    "SIGNING_KEY_FILE": _MOVED.format("signing.key"),
+    "SESSION_KEY_FILE": _MOVED.format("session.key"),
     "ACTOR_HEADER": "Set EXPUNGE_ACTOR_PROXY, as X-Auth-Request-User@10.0.0.5.",
     "ACTOR_PEERS": "Set EXPUNGE_ACTOR_PROXY, as X-Auth-Request-User@10.0.0.5.",
     "HOST": "Set EXPUNGE_LISTEN, as 127.0.0.1:8750.",
