@@ -29,19 +29,19 @@ GROWING = (
 )
 """tables with a row for each person, sample, request, version or entry"""
 WHOLE = {
-    "service/models/generations.py:empty_generation": "a generation that ended: all of it is deleted",
-    "service/api/views/log.py:inclusion": "a proof that is asked for by an entry's hash; certificates name indexes",
-    "service/infra/migrate.py:migrate": "a migration, once",
-    "service/models/counters.py:_of_entries": "the first tally counts what was there before there were tallies",
-    "service/requests/suppression.py:effective": "where a hold is in force, and in a restore: everybody who was served",
-    "workers/storage/crypto_erase.py:erase_ended": "models that ended in the last days, mostly none",
-    "workers/storage/manifest.py:places": "an update that reads everybody's samples",
-    "workers/storage/update_journal.py:_positions": "a preparation without a version",
-    "service/queue/building.py:still_served": "a retrain under a hold",
-    "service/queue/building.py:start_over": "a preparation that begins again",
-    "service/queue/selection.py:_positions_of": "a request by sample, where a person has one vector for all of them",
+    "service/models:empty_generation": "a generation that ended: all of it is deleted",
+    "service/api:inclusion": "a proof that is asked for by an entry's hash; certificates name indexes",
+    "service/infra:migrate": "a migration, once",
+    "service/models:_of_entries": "the first tally counts what was there before there were tallies",
+    "service/requests:effective": "where a hold is in force, and in a restore: everybody who was served",
+    "workers/storage:erase_ended": "models that ended in the last days, mostly none",
+    "workers/storage:places": "an update that reads everybody's samples",
+    "workers/storage:_positions": "a preparation without a version",
+    "service/queue:still_served": "a retrain under a hold",
+    "service/queue:start_over": "a preparation that begins again",
+    "service/queue:_positions_of": "a request by sample, where a person has one vector for all of them",
 }
-"""queries that may, by the function that sends them, and when they do"""
+"""queries that may, by the room and the function that sends them, and when they do"""
 ROOT = Path(__file__).parents[2]
 OWN = tuple(f"{ROOT / room}/" for room in ("expunge/service", "expunge/workers", "tests"))
 _PLAN = re.compile(rf"SCAN ({'|'.join(GROWING)})\b|SEARCH memberships USING .*\(generation_id=\?\)$")
@@ -77,10 +77,11 @@ def watch() -> None:
 
 
 def _sender(frame: FrameType | None) -> str | None:
-    """Return file and function of the service or the workers that sent the query; None where a test did."""
+    """Return room and function of the service or the workers that sent the query; None where a test did."""
     while frame is not None:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         if file.startswith(OWN) and file != __file__ and not name.startswith("<"):
-            return f"{Path(file).relative_to(ROOT / 'expunge')}:{name}" if file.startswith(OWN[:2]) else None
+            package, room, *_ = Path(file).relative_to(ROOT / "expunge" if file.startswith(OWN[:2]) else ROOT).parts
+            return None if package == "tests" else f"{package}/{room}:{name}"
         frame = frame.f_back
     return None
