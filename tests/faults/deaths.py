@@ -27,7 +27,13 @@ from tests.workers.worlds import end_schedulers_lease
 
 Death = Callable[[Place, str, Random], list[Broken]]
 ORDERS = "/v1/deletion-requests"
-EXHAUSTING: dict[str, Any] = {"guarantee": "proved", "epsilon": 1.0, "noise_std": 0.01, "max_distance": 0.0018}
+EXHAUSTING: dict[str, Any] = {
+    "guarantee": "proved",
+    "epsilon": 1.0,
+    "noise_std": 0.01,
+    "max_distance": 0.0018,
+    "fallback": "retrain",
+}
 """a budget of two updates"""
 CALIBRATED: dict[str, Any] = {
     "guarantee": "calibrated",
@@ -162,10 +168,10 @@ def of_the_end_of_a_model(place: Place, point: str, _: Random) -> list[Broken]:
     path, headers = f"/v1/models/{name}", {"Authorization": place.api.headers["Authorization"]}
 
     def call(client: TestClient) -> None:
-        if verb == "policy":
-            client.patch(f"{path}/policy", json={"fallback": "hold"}, headers=headers)
+        if verb == "policy":  # a change of the policy that changes nothing else
+            client.patch(f"{path}/policy", json={"max_accuracy_drop": 0.2}, headers=headers)
         else:
-            client.post(f"{path}/{'retire' if live else 'cancel'}", headers=headers)
+            client.post(f"{path}/retire", headers=headers)
 
     def act() -> None:
         if verb == "erase":

@@ -68,7 +68,7 @@ def site(kind: str, database: Callable[[str], str] = str, people: int = 1000, **
         home = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="expunge-drill-")))
         recipes = home / "recipes"
         shutil.copytree(HERE / "recipes", recipes)
-        shutil.copytree(HERE.parent / "system" / "recipes", recipes, dirs_exist_ok=True)
+        shutil.copytree(HERE.parent / "stories" / "recipes", recipes, dirs_exist_ok=True)
         os.environ["DRILL_PEOPLE"] = str(people)  # the crowd's recipe reads it
         servers = None
         if kind == "postgres":

@@ -28,7 +28,7 @@ from expunge.workers.storage.encryption import Sealer
 from expunge.workers.storage.key_store import HolderKey, KeyStore
 from tests.harness.stack import Stack
 
-RECIPES = Path(__file__).parents[1] / "system" / "recipes"
+RECIPES = Path(__file__).parents[1] / "stories" / "recipes"
 
 
 @dataclass
