@@ -44,8 +44,9 @@ from tests.harness.files import root_of
 from tests.workers.worlds import TENANT, World, open_world, settings_of
 
 LEASE_SECONDS = 30.0
+SMALL_BUDGET = {"guarantee": "proved", "epsilon": 1.0, "noise_std": 0.01, "max_distance": 0.0018}
 MODELS: dict[str, dict[str, Any]] = {
-    "alpha": {"guarantee": "proved", "epsilon": 1.0, "noise_std": 0.01, "max_distance": 0.0018},
+    "alpha": {**SMALL_BUDGET, "fallback": "retrain"},
     "beta": {"guarantee": "proved"},
 }
 """alpha's budget allows two updates: then it is retrained"""
