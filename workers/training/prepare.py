@@ -185,8 +185,6 @@ def _made_ready(process: Process, job: Preparation, watch: Stopwatch) -> Prepare
 
 def _switched(database: Database, job: Preparation, why: Ineffective) -> Preparation:
     """Make the policy's fallback the generation's method, also for a worker that continues the preparation."""
-    if not job.policy.falls_back:  # _prepared has refused already
-        raise why
     with database.write() as session:
         switched = {"from": generation_of(session, job).method, "to": RETRAIN, "why": without_numbers(why.what)}
         extend_manifest(session, job, {"switched": switched}).method = RETRAIN

@@ -34,6 +34,7 @@ from expunge.service.queue import (
     extend_manifest,
     fence,
 )
+from expunge.workers.guarantee.terms import guarantee_of
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.model import OpenModel, build
 from expunge.workers.runtime.process import Process
@@ -105,6 +106,7 @@ class Units(ABC):
             return None
         policy = Policy.from_json(note["policy"])
         bench = build(process.settings, generation.tenant_id, recipe, policy)
+        bench = bench.under(guarantee_of(policy, bench.problem, bench.method))
         device = bench.problem.device
         same = (bench.digest, bench.settings) == (frozen["recipe_digest"], frozen["settings_digest"])
         if not same or not manifest.replayable(frozen["libraries"], device):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World, open_world
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.bounds.calibration import Calibrated, Design, calibrate, errors_along
+from unlearning.methods.newton import Newton
 from unlearning.types import Refused
 
 ASKED: dict[str, Any] = {
@@ -271,3 +273,15 @@ def release_connections(world: World) -> None:
     """Before a fork."""
     world.storage.database.close()
     world.storage.keys.close()
+
+
+def test_a_worker_that_helps_opens_the_method_as_registration_prepared_it(world: World, tmp_path: Path) -> None:
+    """What follows from guarantee and recipe is no option, so the stored policy does not say it."""
+    text = (world.settings.recipes / "convex.py").read_text()
+    world = world.configured(recipes=tmp_path)
+    (tmp_path / "held.py").write_text(text.replace("epochs=5", "epochs=400").replace("converge=1e-8", "radius=3.0"))
+    model_id = world.register("held", "newton", **ASKED | {"options": {"radius": 5.0}})
+    release_connections(world)
+    die_at(world, "calibration-after-order", lambda other: other.work(model_id))
+    opened = CalibrationUnits.opened(world.process, world.generation(model_id), "held")
+    assert opened is not None and cast(Newton, opened.bench.method).ball == "enforced"
