@@ -58,7 +58,7 @@ def export(file: Annotated[Path, typer.Argument(help="Where to write it, one ent
 def rotate() -> None:
     """Sign the log and certificates with a new key from now on; the old one is retired in the log.
 
-    What was signed before still verifies. Run it where the API and the scheduler read EXPUNGE_SIGNING_KEY_FILE.
+    What was signed before still verifies. Run it where the API and the scheduler read EXPUNGE_SECRETS.
     """
     from expunge.service.cli.log_rotation import rotate_key  # noqa: PLC0415  (with the database's library)
 

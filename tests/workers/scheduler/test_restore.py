@@ -54,6 +54,7 @@ from expunge.service.requests.cancellation import cancel
 from expunge.workers.scheduler import run
 from expunge.workers.scheduler.restore import restore
 from expunge_client import verify_certificate
+from expunge_client.cli import output
 from expunge_client.cli.main import app
 from expunge_client.cli.output import CommandError
 from tests.faults.invariants import broken_after_restore
@@ -635,7 +636,8 @@ def test_the_command_confirms_only_where_the_store_takes_the_epoch(
     with world.database.read() as session:
         assert restore_guard.unconfirmed(session) is not None
     epochs.unlink()
+    monkeypatch.setitem(output._wanted, "json", True)
     command(confirm_it=True)
-    assert "Requests:" in capsys.readouterr().out
+    assert any(line.startswith("Requests:") for line in json.loads(capsys.readouterr().out)["to_do"])
     with world.database.read() as session:
         assert restore_guard.unconfirmed(session) is None and epoch_of(session) == 1
