@@ -20,7 +20,8 @@ from tests.faults.bugs import Bug, DoesNotApply, every_bug
 from tests.faults.result import Result
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("expunge", "unlearning", "service", "workers", "migrations", "client", "lab", "tests", "examples")
+LEFT_OUT = (".*", "__pycache__", "build", "dist", "*.egg-info")
+"""what building, running and version control leave beside the source"""
 FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 AT_ONCE = 2
 TESTS_FAILED = 1
@@ -77,11 +78,8 @@ def verdict(clean: Path, target: Path, bug: Bug) -> Verdict:
 
 
 def copy_tree(target: Path) -> Path:
-    """Copy what the tests run on, and link the servers that were downloaded already."""
-    target.mkdir(parents=True)
-    for room in ROOMS:
-        shutil.copytree(ROOT / room, target / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", target)
+    """Copy the source, and link the servers that were downloaded already."""
+    shutil.copytree(ROOT, target, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
     if (ROOT / ".servers").is_dir():
         (target / ".servers").symlink_to(ROOT / ".servers")
     return target

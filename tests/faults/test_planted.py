@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import planted_bugs
 from tests.faults.bugs import Bug, DoesNotApply, Edit, every_bug
 
 ROOT = Path(__file__).parents[2]
@@ -62,3 +63,28 @@ def test_a_bug_whose_place_is_gone_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\nx = 1\n")
     with pytest.raises(DoesNotApply, match="2 times"):
         Edit("a.py", "x = 1\n", "x = 2\n").apply(tmp_path)
+
+
+FROM_HERE = """
+from pathlib import Path
+
+import expunge.migrations, expunge.service, expunge.workers
+import expunge_client, expunge_connect, expunge_lab, unlearning
+
+HERE = Path(__file__).resolve().parents[1]
+
+
+def test_every_package_is_the_copys():
+    for package in (
+        expunge.migrations, expunge.service, expunge.workers, expunge_client, expunge_connect, expunge_lab, unlearning
+    ):
+        assert Path(package.__file__ or package.__path__[0]).resolve().is_relative_to(HERE), package
+"""
+
+
+def test_the_copy_that_bugs_are_planted_in_runs_its_own_source(tmp_path: Path) -> None:
+    """A folder that the copy lacks, or a package found elsewhere, would judge the source without the bug."""
+    copy = planted_bugs.copy_tree(tmp_path / "copy")
+    (copy / "tests" / "test_here.py").write_text(FROM_HERE)
+    done = planted_bugs.suite(copy, ["tests/test_here.py"])
+    assert done.returncode == 0, done.stdout
