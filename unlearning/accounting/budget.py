@@ -137,15 +137,31 @@ def mu_at(epsilon: float, delta: float) -> float:
     """Return the largest mu with ``delta_at(epsilon, mu) <= delta``, rounded down."""
     check_delta(delta)
     target = math.log(delta) - ROUNDING
-    return _boundary(lambda mu: log_delta_at(epsilon, mu) <= target)[0]
+    low, high = 0.0, 1.0
+    while log_delta_at(epsilon, high) <= target:
+        low, high = high, high * 2
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if log_delta_at(epsilon, middle) <= target else (low, middle)
+    return low
 
 
 @lru_cache(maxsize=1024)  # a certificate is checked when it is made, read and signed
 def _epsilon_at(mu: float, delta: float) -> float:
+    """Find it by Newton's method from the tail's bound. The logarithm is concave and falls: no step goes too far."""
     target = math.log(delta) - ROUNDING
     if log_delta_at(0.0, mu) <= target:
         return 0.0
-    return _boundary(lambda epsilon: log_delta_at(epsilon, mu) > target)[1]
+    epsilon, following = math.inf, mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
+    while following < epsilon:
+        epsilon = following
+        reached = log_delta_at(epsilon, mu)
+        falls = epsilon + _log_phi_below(epsilon / mu + mu / 2) - reached  # the logarithm of the slope
+        following = max(0.0, epsilon - (target - reached) * math.exp(-falls))
+    step = math.ulp(epsilon)
+    while reached > target:  # the last step's rounding
+        epsilon, step = epsilon + step, 2 * step
+        reached = log_delta_at(epsilon, mu)
+    return epsilon
 
 
 ROUNDING = 1e-12
@@ -179,21 +195,6 @@ def _integrate(integrand: Callable[[float], float], scale: float) -> float:
         t = scale * math.exp(s - math.exp(-s))
         terms.append(integrand(t) * t * (1 + math.exp(-s)))
     return math.fsum(terms) * step
-
-
-def _boundary(holds: Callable[[float], bool]) -> tuple[float, float]:
-    """Return two adjacent floats (low, high) around the point > 0 where a predicate turns from true to false."""
-    low, high = 0.0, 1.0
-    while holds(high):
-        low, high = high, high * 2
-    while True:
-        middle = (low + high) / 2
-        if middle in (low, high):
-            return low, high
-        if holds(middle):
-            low = middle
-        else:
-            high = middle
 
 
 def check_number(name: str, value: float | None, *, least: float | None = None, above: float | None = None) -> None:

@@ -10,7 +10,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unlearning.accounting.budget import delta_at, epsilon_at, log_delta_at, mu_at
+from unlearning.accounting.budget import ROUNDING, delta_at, epsilon_at, log_delta_at, mu_at
 
 MUS = [1e-8, 1e-6, 1e-4, 1e-2, 0.1, 0.5, 0.999, 1.0, 1.001, 2.0, 5.0, 10.0, 25.0, 50.0]
 EPSILONS = [0.0, 1e-9, 1e-6, 1e-3, 0.1, 1.0, 8.45, 30.0, 200.0, 1250.0, 2000.0]
@@ -61,6 +61,41 @@ def test_epsilon_is_the_smallest_that_holds_and_errs_upwards(mu: float, delta: f
     assert truth is None or truth <= math.log(delta)
     if epsilon > 1e-9:
         assert delta_at(epsilon * (1 - 1e-9), mu) > delta * (1 - 1e-9)
+
+
+def epsilon_by_halving(mu: float, delta: float) -> float:
+    """The slow twin of ``epsilon_at``: two neighbours of which the upper one holds."""
+    target = math.log(delta) - ROUNDING
+    if log_delta_at(0.0, mu) <= target:
+        return 0.0
+    low, high = 0.0, 1.0
+    while log_delta_at(high, mu) > target:
+        low, high = high, high * 2
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (low, middle) if log_delta_at(middle, mu) <= target else (middle, high)
+    return high
+
+
+DELTAS = [1e-300, 1e-30, 1e-12, 1e-9, 1e-5, 1e-3, 0.1, 0.5, 0.9]
+
+
+@pytest.mark.parametrize("mu", [1e-100, 1e-20, *MUS, 1e3, 1e6])
+def test_steps_from_above_find_what_halving_finds(mu: float) -> None:
+    for delta in DELTAS:
+        holds_like_halving(mu, delta)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(1e-8, 50), st.floats(1e-12, 0.9))
+def test_steps_from_above_find_what_halving_finds_anywhere(mu: float, delta: float) -> None:
+    holds_like_halving(mu, delta)
+
+
+def holds_like_halving(mu: float, delta: float) -> None:
+    """Rounding makes the curve uneven within some neighbours: there each may stop at another one that holds."""
+    found, slow = epsilon_at(mu, delta), epsilon_by_halving(mu, delta)
+    assert found == 0 or log_delta_at(found, mu) <= math.log(delta) - ROUNDING, (mu, delta)
+    assert found == pytest.approx(slow, rel=1e-12, abs=1e-15 * delta), (mu, delta)
 
 
 @settings(max_examples=60, deadline=None)
