@@ -51,7 +51,7 @@ def costs(finished: int) -> dict[str, list[float]]:
                 "an intake": lambda subject=subject: delete(process, subject),  # type: ignore[misc]
                 "an update": lambda: busy.work(model_id),
                 "a tick": lambda: scheduler.tick(1),
-                "a scrape": lambda: render(database, process.settings, Traffic()),
+                "a scrape": lambda: render(database, process.settings, Traffic(), differs=False),
             }
             for question, ask in asked.items():
                 start = time.process_time()

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from sqlalchemy import insert, update
+
+from benchmarks.release import live
+from expunge.service.api.traffic import Traffic
+from expunge.service.api.views.metrics import render
+from expunge.service.infra.db import Database
+from expunge.service.infra.tables import Consumer, Generation, Model, Record, Version
 from tests.unlearning.accounting.test_gaussian import epsilon_by_halving
-from unlearning.accounting.budget import epsilon_at
+from unlearning.accounting.budget import UNITS, epsilon_at, mu_of
 
 Row = dict[str, Any]
+MODELS = 270
 
 
 def rows() -> Iterator[Row]:
     yield epsilon()
+    yield scrape()
 
 
 def epsilon() -> Row:
@@ -22,6 +34,54 @@ def epsilon() -> Row:
     fast = cpu(lambda: [epsilon_at(mu, 1e-5) for mu in asked])
     slow = cpu(lambda: [epsilon_by_halving(mu, 1e-5) for mu in asked])
     return row("epsilon of a mu: steps from above / halving", fast, slow, 0.2)
+
+
+def scrape() -> Row:
+    """Of models whose budgets have all moved since the last scrape, each with a consumer."""
+    with tempfile.TemporaryDirectory() as folder:
+        process, model_id = live(Path(folder), people=40, features=50, classes=4)
+        database, settings = process.storage.database, process.settings
+        copy_model(database, model_id)
+
+        def of_all(of_a_mu: Callable[[float, float], float]) -> float:
+            with database.write() as session:
+                session.execute(update(Generation).values(spent=Generation.spent + 10**9))
+            of_spent = lambda spent, delta: of_a_mu(mu_of(spent), delta)  # noqa: E731
+            with patch("expunge.service.api.views.models.epsilon_of", of_spent):
+                return cpu(lambda: render(database, settings, Traffic(), differs=False))
+
+        of_all(epsilon_at)  # warms SQLAlchemy up
+        slow, fast = of_all(epsilon_by_halving), of_all(epsilon_at)
+        process.storage.close()
+    return row(f"a scrape of {MODELS} models whose budgets moved / with halving", fast, slow, 0.2)
+
+
+def copy_model(database: Database, model_id: str) -> None:
+    """Add models like this one, by plain rows."""
+
+    def like(row: Record, **changes: Any) -> dict[str, Any]:
+        return {column.name: getattr(row, column.key) for column in row.__table__.columns} | changes
+
+    with database.write() as session:
+        model = session.get_one(Model, model_id)
+        generation, version = (
+            session.get_one(Generation, model.generation_id),
+            session.get_one(Version, model.current_id),
+        )
+        for number in range(1000, 1000 + MODELS):
+            theirs = {"model_id": f"{number:032x}"}
+            named = {
+                "id": theirs["model_id"],
+                "name": f"m{number}",
+                "generation_id": number,
+                "current_id": f"{number:032x}",
+            }
+            session.execute(insert(Model).values(like(model, **named)))
+            budget = {"budget": UNITS, "spent": number, "epsilon": 1.0, "delta": 1e-5}
+            session.execute(insert(Generation).values(like(generation, id=number, **theirs, **budget)))
+            session.execute(insert(Version).values(like(version, id=f"{number:032x}", generation_id=number, **theirs)))
+            consumer = {"name": "web", "tenant_id": model.tenant_id, "version_id": f"{number:032x}", "seen_at": 1}
+            session.execute(insert(Consumer).values(**theirs, **consumer))
 
 
 def cpu(work: Callable[[], object]) -> float:

@@ -189,12 +189,10 @@ def _integrate(integrand: Callable[[float], float], scale: float) -> float:
 
     The trapezoid rule in s, with t = scale exp(s - exp(-s)) (Takahasi and Mori 1974), converges exponentially.
     """
-    step, terms = 1 / 16, []
-    for k in range(-70, 90):
-        s = k * step
-        t = scale * math.exp(s - math.exp(-s))
-        terms.append(integrand(t) * t * (1 + math.exp(-s)))
-    return math.fsum(terms) * step
+    return math.fsum(integrand(t := scale * node) * t * weight for node, weight in _NODES) / 16
+
+
+_NODES = [(math.exp(s - math.exp(-s)), 1 + math.exp(-s)) for s in (k / 16 for k in range(-70, 90))]
 
 
 def check_number(name: str, value: float | None, *, least: float | None = None, above: float | None = None) -> None:
