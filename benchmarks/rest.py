@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 from unittest.mock import patch
 
@@ -16,6 +17,7 @@ from expunge.service.api.traffic import Traffic
 from expunge.service.api.views.metrics import render
 from expunge.service.infra.db import Database
 from expunge.service.infra.tables import Consumer, Generation, Model, Record, Version
+from expunge.workers.scheduler.run import open_scheduler
 from tests.unlearning.accounting.test_gaussian import epsilon_by_halving
 from unlearning.accounting.budget import UNITS, epsilon_at, mu_of
 
@@ -26,6 +28,7 @@ MODELS = 270
 def rows() -> Iterator[Row]:
     yield epsilon()
     yield scrape()
+    yield tick()
 
 
 def epsilon() -> Row:
@@ -54,6 +57,20 @@ def scrape() -> Row:
         slow, fast = of_all(epsilon_by_halving), of_all(epsilon_at)
         process.storage.close()
     return row(f"a scrape of {MODELS} models whose budgets moved / with halving", fast, slow, 0.2)
+
+
+def tick() -> Row:
+    """An idle second of the scheduler, against one in which every duty looks for itself; the median of several."""
+    with tempfile.TemporaryDirectory() as folder:
+        process, _ = live(Path(folder), people=40, features=50, classes=4)
+        scheduler = open_scheduler(process.settings)
+        for _ in range(3):
+            scheduler.tick()
+        slow = median(cpu(lambda: scheduler.tick(0)) for _ in range(30))
+        fast = median(cpu(lambda: scheduler.tick(1)) for _ in range(30))
+        process.storage.close()
+        scheduler.database.close()
+    return row("an idle tick / one that does every duty, SQLite", fast, slow, 1 / 15)
 
 
 def copy_model(database: Database, model_id: str) -> None:

@@ -7,6 +7,7 @@ from expunge.service.audit.hold_names import seal_hold, unseal_hold
 from expunge.service.audit.import_export import Export, continue_log, hand_over, read_export
 from expunge.service.audit.key_rotation import handovers, keep_handovers, keys_of, rotate_signing_key
 from expunge.service.audit.log import (
+    LOG_WAITS,
     NAMED_IN_ONE_ENTRY,
     canonical,
     charge,
@@ -45,6 +46,7 @@ __all__ = [
     "DRAFT",
     "EPOCHS",
     "HEADS",
+    "LOG_WAITS",
     "NAMED_IN_ONE_ENTRY",
     "RELEASE",
     "ROTATED",

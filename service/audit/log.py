@@ -124,6 +124,13 @@ NODES_AT_ONCE = 500
 """that one query asks for"""
 
 
+LOG_WAITS = (
+    select(AuditEntry.id).where(AuditEntry.log_index.is_(None)).exists()
+    | select(TreeHead.note == UNSIGNED).order_by(TreeHead.size.desc()).limit(1).scalar_subquery()
+)
+"""whether entries wait for their place in the log, or its newest head for its signature"""
+
+
 def extend(database: Database, signer: Signer, witness: Witness, limit: int = 500) -> int:
     """Give up to ``limit`` committed entries their places in the log under a new signed head; return how many.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from expunge.service.certificates.envelope import verify
-from expunge.service.certificates.issue import issue_due
+from expunge.service.certificates.issue import UNISSUED, issue_due
 from expunge.service.certificates.letters import Facts, ModelOutcome, day, letter
 from expunge.service.certificates.plain_words import in_words, weakest
 
 __all__ = [
+    "UNISSUED",
     "Facts",
     "ModelOutcome",
     "day",

@@ -55,14 +55,12 @@ Outcome = str | NotAuthentic | None
 """the envelope as JSON; why nothing was signed; None: what it attests has not all happened yet"""
 
 
+UNISSUED = select(Certificate).where(Certificate.issued_at.is_(None))
+
+
 def issue_due(database: Database, signer: Signer, pepper: Pepper, limit: int = AT_ONCE) -> int:
     """Issue up to ``limit`` of the certificates that can be issued now; return how many. The scheduler calls this."""
-    pending = (
-        select(Certificate)
-        .where(Certificate.issued_at.is_(None))
-        .order_by(Certificate.refused.is_not(None), Certificate.completed_at)
-        .limit(limit)
-    )
+    pending = UNISSUED.order_by(Certificate.refused.is_not(None), Certificate.completed_at).limit(limit)
     with database.read() as session:
         rows, head = session.scalars(pending).all(), newest_head(session)
         if not rows or head is None:

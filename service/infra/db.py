@@ -11,11 +11,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import BigInteger, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 
 from expunge.service.infra.actors import OPERATOR, Actor, actor_of_call
 from expunge.service.infra.fault_injection import armed, crash_point
@@ -148,6 +151,20 @@ def batches(values: Iterable[Value], size: int = BATCH) -> Iterator[list[Value]]
 def now(session: Session) -> int:
     """Return microseconds since 1970 UTC on the database's clock, the only clock that leases may use."""
     return int(session.execute(text(CLOCKS[session.get_bind().dialect.name])).scalar_one())
+
+
+class _Clock(FunctionElement[int]):
+    inherit_cache = True
+    type = BigInteger()
+
+
+NOW = _Clock()
+"""``now`` inside a statement. PostgreSQL plans without its value: compare it with a minimum where rows are many."""
+
+
+@compiles(_Clock)
+def _clock(_: _Clock, compiler: SQLCompiler, **__: Any) -> str:
+    return f"({CLOCKS[compiler.dialect.name]})"
 
 
 @contextmanager

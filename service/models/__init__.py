@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from expunge.service.models.consumers import (
+    MOVED_ON,
     SILENT_SECONDS,
     behind,
     complete_waiting,
-    moved_on,
     remove_consumer,
     report_consumer,
     standing,
@@ -19,6 +19,7 @@ from expunge.service.models.counters import (
     LATENCY_BUCKETS,
     PHASE,
     SAMPLES,
+    UNTALLIED,
     VERSIONS,
     Key,
     counts,
@@ -40,7 +41,7 @@ from expunge.service.models.publication_entry import (
 )
 from expunge.service.models.recipe_files import is_other_module, locate, require_recipe
 from expunge.service.models.registration import register
-from expunge.service.models.restore_guard import Guard, PutBack, Verdict, Watch, confirm, unconfirmed
+from expunge.service.models.restore_guard import UNCONFIRMED, Guard, PutBack, Verdict, Watch, confirm, unconfirmed
 from expunge.service.models.retirement import SERVED, end_cancelled, end_retired, holds_in, retire, steps_of
 from expunge.service.models.retrain_plan import (
     budget_of,
@@ -75,6 +76,7 @@ __all__ = [
     "INTAKE",
     "LATENCY",
     "LATENCY_BUCKETS",
+    "MOVED_ON",
     "PHASE",
     "PUBLISHED",
     "PUBLISHING",
@@ -82,7 +84,9 @@ __all__ = [
     "SAMPLES",
     "SERVED",
     "SILENT_SECONDS",
+    "UNCONFIRMED",
     "UNPURGED",
+    "UNTALLIED",
     "VERSIONS",
     "Figures",
     "Guard",
@@ -115,7 +119,6 @@ __all__ = [
     "keys_of",
     "locate",
     "measured_seconds",
-    "moved_on",
     "note_deleted",
     "note_swept",
     "number_above",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session, aliased
 
 from expunge.service.audit import record, recorded_at
@@ -68,26 +68,28 @@ def behind(session: Session, version_id: str | None) -> bool:
     return session.scalar(query.limit(1)) is not None
 
 
-def moved_on(session: Session) -> list[str]:
-    """Return the ids of the tasks that waited for consumers, and whose consumers have all moved on."""
+def _moved_on() -> Select[str]:
     served, wanted = aliased(Version), aliased(Version)
     lagging = (
         select(Consumer.name)
         .join(served, served.id == Consumer.version_id)
         .where(Consumer.model_id == Task.model_id, served.number < wanted.number)
     )
-    query = (
+    return (
         select(Task.id)
         .join(wanted, wanted.id == Task.version_id)
         .where(Task.status == "running", Task.reason == Reason.AWAITING_CONSUMERS, ~lagging.exists())
     )
-    return list(session.scalars(query))
+
+
+MOVED_ON = _moved_on()
+"""the ids of the tasks that waited for consumers, and whose consumers have all moved on"""
 
 
 def complete_waiting(session: Session) -> list[str]:
     """Complete those tasks; returns the requests that this changed."""
     at = recorded_at(session)
-    tasks = [session.get_one(Task, task_id) for task_id in moved_on(session)]
+    tasks = [session.get_one(Task, task_id) for task_id in session.scalars(MOVED_ON).all()]
     for task in tasks:
         task.status, task.completed_at = "completed", at
         task.reason = None if task.samples else Reason.ALREADY_DELETED

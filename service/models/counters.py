@@ -55,6 +55,15 @@ def counts(session: Session) -> Counter[Key]:
     return found
 
 
+_WAITS = select(Task.id).where(Task.version_id == Version.id, Task.status.in_(_OPEN))
+_ENDED = select(Version.id).where(Version.tallied.is_(False), Version.status != "current", ~_WAITS.exists())
+"""versions that are not tallied, are served no more, and whose tasks have ended"""
+_DONE = select(Tally.count).where(Tally.name == TALLIED_TO).scalar_subquery()
+_NEWEST = select(func.max(AuditEntry.log_index)).scalar_subquery()
+UNTALLIED = _ENDED.exists() | (func.coalesce(_DONE, 0) <= _NEWEST)
+"""whether ``tally`` has something to do"""
+
+
 def tally(database: Database) -> int:
     """Tally some of the versions and audit entries that have ended; return how many. The scheduler calls this.
 
@@ -78,10 +87,7 @@ def tally(database: Database) -> int:
 
 
 def _ended(session: Session) -> list[str]:
-    """Return versions that are not tallied, are served no more, and whose tasks have ended."""
-    waits = select(Task.id).where(Task.version_id == Version.id, Task.status.in_(_OPEN)).exists()
-    query = select(Version.id).where(Version.tallied.is_(False), Version.status != "current", ~waits)
-    return list(session.scalars(query.limit(VERSIONS_AT_ONCE)))
+    return list(session.scalars(_ENDED.limit(VERSIONS_AT_ONCE)))
 
 
 def _logged(session: Session) -> tuple[int, int] | None:

@@ -52,10 +52,12 @@ class PutBack(RuntimeError):
     """Database and store differ. The text says in what, and what to run."""
 
 
+UNCONFIRMED = select(Restoration).where(Restoration.confirmed_at.is_(None))
+
+
 def unconfirmed(session: Session) -> Restoration | None:
     """Return the restoration that waits for the operator. None: the service may write."""
-    waiting = select(Restoration).where(Restoration.confirmed_at.is_(None))
-    return session.scalars(waiting.limit(1)).one_or_none()
+    return session.scalars(UNCONFIRMED.limit(1)).one_or_none()
 
 
 def confirm(session: Session, tenant_id: str, witness: Witness) -> dict[str, Any] | None:

@@ -27,6 +27,7 @@ from expunge.service.queue.claims import (
     is_due,
     mark_notified,
     postpone,
+    unnotified,
     waiting_deletions,
 )
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job, Preparation, Work
@@ -135,6 +136,7 @@ __all__ = [
     "suppressing",
     "target_of",
     "undecided",
+    "unnotified",
     "waiting_deletions",
     "without_numbers",
     "without_vector",

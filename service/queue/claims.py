@@ -15,11 +15,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import case, func, select, update
+from sqlalchemy import ColumnElement, case, func, select, update
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import NAMED_IN_ONE_ENTRY, record, recorded_at
-from expunge.service.infra.db import Database, batches, now
+from expunge.service.infra.db import NOW, Database, batches, now
 from expunge.service.infra.tables import DeletionRequest, Generation, Lease, Model, Task, Version
 from expunge.service.infra.time import SECOND
 from expunge.service.models import (
@@ -141,9 +141,8 @@ def is_due(session: Session, model_id: str) -> bool:
     return session.scalar(due) is not None
 
 
-def mark_notified(session: Session) -> Sequence[str]:
-    """Return the models whose work is due, not claimed and not just notified; from now on they are notified."""
-    at = now(session)
+def unnotified(at: int | ColumnElement[int]) -> ColumnElement[bool]:
+    """Return the condition that a model's work is due, not claimed and not just notified."""
     task = (
         select(Task.model_id)
         .where(Task.status.in_(("queued", "running")), Task.not_before <= at)
@@ -161,9 +160,15 @@ def mark_notified(session: Session) -> Sequence[str]:
     due = ~alive_at(Model, at) & (Model.due_at.is_(None) | (Model.due_at <= at) | urgent)
     patience = NOTIFY_PATIENCE_SECONDS * SECOND  # a clock that had jumped ahead notified in the future
     forgotten = ~Model.notified_at.between(at - patience + 1, at + patience)
+    return forgotten & ((due & work) | (~retraining & (planned | scheduled)))
+
+
+def mark_notified(session: Session) -> Sequence[str]:
+    """Return the models whose work is due, not claimed and not just notified; from now on they are notified."""
+    at = now(session)
     rung = (
         update(Model)
-        .where(forgotten, (due & work) | (~retraining & (planned | scheduled)))
+        .where(unnotified(at))
         .values(notified_at=at)
         .returning(Model.id)
         .execution_options(synchronize_session=False)
@@ -181,13 +186,11 @@ def waiting_deletions(
         tenants: the tenants that the worker serves; None: all.
         patience_seconds: only deletions that have been ready for this long.
     """
-    at = now(session)
-    since = at - int(patience_seconds * SECOND)
     query = (
         select(Task.model_id)
         .join(Model, Model.id == Task.model_id)
-        .where(Model.status == "live", ~alive_at(Model, at), func.coalesce(Model.due_at, 0) <= at)
-        .where(Task.status.in_(("queued", "running")), Task.not_before <= since)
+        .where(Model.status == "live", ~alive_at(Model, NOW), func.coalesce(Model.due_at, 0) <= NOW)
+        .where(Task.status.in_(("queued", "running")), Task.not_before <= NOW - int(patience_seconds * SECOND))
         .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
         .group_by(Task.model_id)
         .order_by(func.min(Task.not_before), Task.model_id)

@@ -42,7 +42,7 @@ def alive(row: Model | Lease, at: int) -> bool:
     return bool(ends > at >= 2 * renewed - ends)
 
 
-def alive_at(record: type[Model] | type[Lease], at: int) -> ColumnElement[bool]:
+def alive_at(record: type[Model] | type[Lease], at: int | ColumnElement[int]) -> ColumnElement[bool]:
     """Return ``alive`` as a condition of a query."""
     ends, renewed = _columns(record)
     condition: ColumnElement[bool] = (ends > at) & (2 * renewed - ends <= at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from expunge.service.requests.cancellation import cancel
-from expunge.service.requests.deadlines import Regulation, Term, announce_due_soon, extend, require_extendable
+from expunge.service.requests.deadlines import DUE_SOON, Regulation, Term, announce_due_soon, extend, require_extendable
 from expunge.service.requests.estimation import estimate
 from expunge.service.requests.idempotency import IDEMPOTENCY_KEY, StoredAnswer, Use, begin_call, finish_call, read_key
 from expunge.service.requests.identity_check import accept_unverified, enforce, put_in_force, reject, verify
@@ -19,10 +19,10 @@ from expunge.service.requests.intake import (
     reach,
 )
 from expunge.service.requests.legal_holds import (
+    LARGE_AND_DUE,
     approve,
     end_hold,
     forgotten_already,
-    large_and_due,
     lift_hold,
     place_hold,
     protects_nothing,
@@ -99,9 +99,11 @@ __all__ = [
     "AT_ONCE",
     "BACKOFF_SECONDS",
     "CASE_ID",
+    "DUE_SOON",
     "FALL_BACK",
     "HOLDOUT_READ",
     "IDEMPOTENCY_KEY",
+    "LARGE_AND_DUE",
     "LIFT",
     "MAX_ATTEMPTS",
     "NOT_FOR_AN_UPDATE",
@@ -159,7 +161,6 @@ __all__ = [
     "held_by",
     "held_elsewhere",
     "holds_on",
-    "large_and_due",
     "lift_hold",
     "lift_suppression",
     "matches",

@@ -11,7 +11,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import record, recorded_at
-from expunge.service.infra.db import Database, now
+from expunge.service.infra.db import NOW, Database
 from expunge.service.infra.tables import DeletionRequest
 from expunge.service.infra.time import DAY_SECONDS, SECOND, instant, moment
 from expunge.service.requests.states import OPEN, RequestRefused, Status
@@ -115,18 +115,19 @@ def extend(session: Session, request: DeletionRequest) -> None:
     session.flush()
 
 
+DUE_SOON = select(DeletionRequest).where(
+    DeletionRequest.status.in_((Status.QUEUED, Status.RUNNING, Status.BLOCKED)),
+    DeletionRequest.due_at < NOW + NEAR_SECONDS * SECOND,
+    or_(DeletionRequest.warned_due_at.is_(None), DeletionRequest.warned_due_at != DeletionRequest.due_at),
+)
+"""the open requests whose deadline is near and was not announced"""
+
+
 def announce_due_soon(database: Database) -> int:
-    """Announce the open requests whose deadline is near, once for each deadline; return how many. Raises Busy."""
-    open_ones = DeletionRequest.status.in_((Status.QUEUED, Status.RUNNING, Status.BLOCKED))
-    unwarned = or_(DeletionRequest.warned_due_at.is_(None), DeletionRequest.warned_due_at != DeletionRequest.due_at)
-    with database.read() as session:
-        near = DeletionRequest.due_at < now(session) + NEAR_SECONDS * SECOND
-        found = session.scalars(select(DeletionRequest.id).where(open_ones, near, unwarned).limit(WARNED_AT_ONCE)).all()
-    if not found:
-        return 0
+    """Announce some of those requests, once for each deadline; return how many. Raises Busy."""
     with database.write() as session:
-        rows = select(DeletionRequest).where(DeletionRequest.id.in_(found), open_ones, unwarned)
-        requests = session.scalars(rows.order_by(DeletionRequest.id).with_for_update()).all()
+        rows = DUE_SOON.order_by(DeletionRequest.id).limit(WARNED_AT_ONCE).with_for_update()
+        requests = session.scalars(rows).all()
         announce_requests(session, *((WebhookEvent.REQUEST_DUE_SOON, request) for request in requests))
         for request in requests:
             request.warned_due_at = request.due_at

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import record, seal_hold
-from expunge.service.infra.db import now
+from expunge.service.infra.db import NOW, now
 from expunge.service.infra.pseudonyms import Pepper, new_id, sample_digest, subject_digest
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, Hold, Membership, Model, Removal, Task, Version
 from expunge.service.requests import suppression
@@ -106,14 +106,13 @@ def approve(session: Session, request: DeletionRequest) -> list[str]:
     return queue_again(session, waiting)
 
 
-def large_and_due(session: Session) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions of the tasks that were blocked for their size and whose window is over."""
-    return Task.status == "blocked", Task.reason == Reason.LARGE, Task.not_before <= now(session)
+LARGE_AND_DUE = (Task.status == "blocked") & (Task.reason == Reason.LARGE) & (Task.not_before <= NOW)
+"""whether a task was blocked for its size and its window is over"""
 
 
 def retry_large(session: Session) -> list[str]:
     """Queue those tasks again; return the ids of the models that have work."""
-    tasks = locked_tasks(session, *large_and_due(session))
+    tasks = locked_tasks(session, LARGE_AND_DUE)
     for request_id, tenant_id in sorted({(task.request_id, task.tenant_id) for task in tasks}):
         record(session, tenant_id, "request.retried", request_id=request_id, why="window_over")
     return queue_again(session, tasks)

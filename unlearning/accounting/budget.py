@@ -147,7 +147,7 @@ def mu_at(epsilon: float, delta: float) -> float:
 
 @lru_cache(maxsize=1024)  # a certificate is checked when it is made, read and signed
 def _epsilon_at(mu: float, delta: float) -> float:
-    """Find it by Newton's method from the tail's bound. The logarithm is concave and falls: no step goes too far."""
+    """Find it by Newton's method from the tail's bound. The logarithm is concave and falls: no step ends below it."""
     target = math.log(delta) - ROUNDING
     if log_delta_at(0.0, mu) <= target:
         return 0.0

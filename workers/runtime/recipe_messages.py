@@ -27,19 +27,19 @@ def hint_of(error: BaseException) -> str:
     return f'{SAYS}"{shown}" {ADVICE}' if shown else ADVICE
 
 
+_ASKED = select(SuppressionEntry.id).where(
+    SuppressionEntry.tenant_id == Generation.tenant_id, SuppressionEntry.created_at >= Generation.ended_at
+)
+OUTLIVED = select(Generation).where(
+    Generation.status == "refused", cast(Generation.report, Text).contains(SAYS), _ASKED.exists()
+)
+"""the refusals with a message after which a person of the tenant asked to be forgotten"""
+
+
 def drop_messages(database: Database) -> int:
-    """Delete the messages of refusals after which a person of the tenant asked to be forgotten; return how many."""
-    asked = select(SuppressionEntry.id).where(
-        SuppressionEntry.tenant_id == Generation.tenant_id, SuppressionEntry.created_at >= Generation.ended_at
-    )
-    refusals = select(Generation).where(
-        Generation.status == "refused", cast(Generation.report, Text).contains(SAYS), asked.exists()
-    )
-    with database.read() as session:
-        if session.scalar(refusals.limit(1)) is None:
-            return 0
+    """Delete the messages of those refusals; return how many."""
     with database.write() as session:
-        generations = session.scalars(refusals).all()
+        generations = session.scalars(OUTLIVED).all()
         for generation in generations:
             report = generation.report or {}
             refused = {name: SAID.sub("", text) for name, text in report["refused"].items()}

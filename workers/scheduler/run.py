@@ -11,21 +11,33 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from celery import Celery
-from sqlalchemy import delete, func, select
+from sqlalchemy import ColumnElement, Select, delete, false, func, select
 from sqlalchemy.orm import Session
 
 from expunge.service import requests
 from expunge.service.access import check_pepper
-from expunge.service.audit import EPOCHS, HEADS, UPDATES, NotAuthentic, Signer, Witness, extend, keep_checking, record
-from expunge.service.certificates import issue_due
+from expunge.service.audit import (
+    EPOCHS,
+    HEADS,
+    LOG_WAITS,
+    UPDATES,
+    NotAuthentic,
+    Signer,
+    Witness,
+    extend,
+    keep_checking,
+    record,
+)
+from expunge.service.certificates import UNISSUED, issue_due
 from expunge.service.infra.actors import SCHEDULER
 from expunge.service.infra.broker.notify import notify_one, publisher
-from expunge.service.infra.db import Busy, Database, now
+from expunge.service.infra.db import NOW, Busy, Database, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Store
 from expunge.service.infra.limits import LIMITS, Limits
@@ -37,38 +49,43 @@ from expunge.service.infra.tables import (
     Heartbeat,
     IdempotencyKey,
     Lease,
+    Model,
     Task,
     Version,
 )
 from expunge.service.infra.time import SECOND
 from expunge.service.models import (
     FIGURES,
+    MOVED_ON,
+    UNCONFIRMED,
     UNPURGED,
+    UNTALLIED,
     Figures,
     Guard,
     PutBack,
     complete_waiting,
-    moved_on,
     note_deleted,
     note_swept,
     sweep_store,
     tally,
-    unconfirmed,
 )
-from expunge.service.queue import alive, drawn, mark_notified
-from expunge.service.requests import Reason, announce_due_soon, large_and_due, settle
+from expunge.service.queue import alive, alive_at, drawn, mark_notified, unnotified
+from expunge.service.requests import DUE_SOON, LARGE_AND_DUE, Reason, announce_due_soon, settle
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.heartbeat import HeartbeatSender
-from expunge.workers.runtime.recipe_messages import drop_messages
+from expunge.workers.runtime.recipe_messages import OUTLIVED, drop_messages
 from expunge.workers.scheduler.ssrf_guard import Outbound
 from expunge.workers.scheduler.webhook_sender import WebhookSender
 from expunge.workers.storage import (
+    OVER,
     KeyStore,
     confirm_committed,
     delete_ended_generations,
     destroy_keys,
+    ended_lately,
     erase_ended,
     erase_lost,
+    keys_wait,
     open_places,
 )
 
@@ -78,13 +95,25 @@ SILENT_SECONDS = 3600
 """A process without a heartbeat for so long is dead. Its row is deleted, which ends the alarm about it."""
 PORTIONS = 10
 """of a backlog, in one tick"""
-ORPHANS_EVERY = 60
-"""ticks between two searches of the stores for files that nobody needs"""
+EVERYTHING_EVERY = 60
+"""ticks between two rounds of every duty, also of those that search the stores for files that nobody needs"""
 
 TALLY_EVERY = 10
 """ticks between two additions to the tallies"""
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Duty:
+    """Something that the scheduler does. Where ``due`` is false, ``do`` would find nothing."""
+
+    due: ColumnElement[bool]
+    do: Callable[[], object]
+    irrevocable: bool = False
+    """done only where the store agrees with the database"""
+    every: int = 1
+    """ticks from one time to the next"""
 
 
 @dataclass(frozen=True)
@@ -112,55 +141,89 @@ class Scheduler:
         """Return what compares the database with the store."""
         return Guard(self.database, self.store.folder)
 
+    @cached_property
+    def duties(self) -> list[Duty]:
+        """Return the duties in their order: later ones complete what earlier ones begin."""
+        database, never = self.database, false()
+        return [
+            Duty(LOG_WAITS, lambda: extend_log(database, self.signer(), self.guard.witness), irrevocable=True),
+            Duty(
+                keys_wait(self.tenants),
+                lambda: destroy_keys(database, self.keys, self.guard.witness, self.tenants),
+                irrevocable=True,
+            ),
+            Duty(
+                ended_lately(self.tenants).exists(),
+                lambda: erase_ended(database, self.private, self.keys, self.tenants),
+                irrevocable=True,
+            ),
+            Duty(UNISSUED.exists(), lambda: issue(database, self.signer(), self.pepper), irrevocable=True),
+            Duty(
+                retired_before(self.grace_seconds).exists(),
+                lambda: purge(database, self.store, self.guard.witness, self.grace_seconds),
+                irrevocable=True,
+            ),
+            Duty(OVER.exists(), lambda: delete_ended_generations(database), irrevocable=True),
+            # what withdraws a figure writes to the log too
+            Duty(LOG_WAITS, lambda: Figures(self.store.folder).sweep(database), irrevocable=True),
+            Duty(never, lambda: sweep_files(database, self.store, self.private), irrevocable=True),
+            Duty(never, lambda: erase_lost(database, self.keys), irrevocable=True),
+            Duty(never, lambda: self.keys.sweep(ORPHAN_SECONDS), irrevocable=True),
+            Duty(select(Model.id).where(unnotified(NOW)).exists(), lambda: sweep(database, self.notifier)),
+            Duty(UNMATCHED.exists(), lambda: settle_unmatched(database)),
+            Duty(MOVED_ON.exists(), lambda: complete_served(database)),
+            Duty(select(Task.id).where(LARGE_AND_DUE).exists(), lambda: retry_large(database)),
+            Duty(DUE_SOON.exists(), lambda: announce_due_soon(database)),
+            Duty(EXPIRED, lambda: expire_idempotency(database)),
+            Duty(select(Heartbeat.process).where(SILENT).exists(), lambda: forget_processes(database)),
+            Duty(OUTLIVED.exists(), lambda: drop_messages(database)),
+            Duty(UNTALLIED, lambda: _in_portions(lambda: tally(database)), every=TALLY_EVERY),
+            Duty(never, database.truncate_log),
+        ]
+
+    @cached_property
+    def _look(self) -> Select[*tuple[Any, ...]]:
+        """Select whether a restored backup waits, whose lease it is, and which duties have something to do."""
+        lease = select(Lease.name).where(Lease.name == LEASE, alive_at(Lease, NOW))
+        half = int(self.lease_seconds * SECOND / 2)
+        return select(
+            UNCONFIRMED.exists(),
+            lease.where(Lease.owner != self.owner).exists(),
+            lease.where(Lease.owner == self.owner, Lease.expires_at > NOW + half).exists(),
+            *(duty.due for duty in self.duties),
+        )
+
     def tick(self, count: int = 0) -> bool:
         """Do one round of duties. False: another scheduler is active, or a restored backup waits for the operator.
 
-        While the store does not answer, what cannot be undone waits. Raises PutBack, Busy, ExceptionGroup.
+        A tick that finds nothing to do is one statement, but for the lease, which is renewed at half its time. Every
+        ``EVERYTHING_EVERY`` ticks each duty is done unasked. While the store does not answer, what cannot be undone
+        waits. Raises PutBack, Busy, ExceptionGroup.
         """
         with self.database.read() as session:
-            if unconfirmed(session) is not None:
-                return False
-        if not hold_lease(self.database, self.owner, self.lease_seconds):
+            unconfirmed, taken, held, *looks = session.execute(self._look).one()
+        if unconfirmed or taken:
             return False
-        duties: list[Callable[[], object]] = [
-            lambda: sweep(self.database, self.notifier),
-            lambda: settle_unmatched(self.database),
-            lambda: complete_served(self.database),
-            lambda: retry_large(self.database),
-            lambda: announce_due_soon(self.database),
-            lambda: expire_idempotency(self.database),
-            lambda: forget_processes(self.database),
-            lambda: drop_messages(self.database),
+        everything = count % EVERYTHING_EVERY == 0
+        due = [
+            duty
+            for duty, something in zip(self.duties, looks, strict=True)
+            if everything or (something and count % duty.every == 0)
         ]
-        if count % TALLY_EVERY == 0:
-            duties.append(lambda: _in_portions(lambda: tally(self.database)))
-        if count % ORPHANS_EVERY == 0:
-            duties.append(self.database.truncate_log)
-        carry_out([*self._irrevocable(count), *duties])
+        if (due or not held) and not hold_lease(self.database, self.owner, self.lease_seconds):
+            return False
+        if due:
+            carry_out(duty.do for duty in self._allowed(due))
         return True
 
-    def _irrevocable(self, count: int) -> list[Callable[[], object]]:
-        """Return the duties that wait until the store has answered, and agrees with the database. Raises PutBack."""
+    def _allowed(self, due: Sequence[Duty]) -> Sequence[Duty]:
+        """Return those that may be done while the store does, or does not, answer. Raises PutBack."""
         try:
             self.guard.look()
         except OSError as error:
             log.warning("The store does not answer: %s", error)
-            return []
-        witness = self.guard.witness
-        duties: list[Callable[[], object]] = [
-            lambda: extend_log(self.database, self.signer(), witness),
-            lambda: destroy_keys(self.database, self.keys, witness, self.tenants),
-            lambda: erase_ended(self.database, self.private, self.keys, self.tenants),
-            lambda: issue(self.database, self.signer(), self.pepper),
-            lambda: purge(self.database, self.store, witness, self.grace_seconds),
-            lambda: delete_ended_generations(self.database),
-            lambda: Figures(self.store.folder).sweep(self.database),
-        ]
-        if count % ORPHANS_EVERY == 0:
-            duties.append(lambda: sweep_files(self.database, self.store, self.private))
-            duties.append(lambda: erase_lost(self.database, self.keys))
-            duties.append(lambda: self.keys.sweep(ORPHAN_SECONDS))
-        return duties
+            return [duty for duty in due if not duty.irrevocable]
+        return due
 
 
 def carry_out(duties: Iterable[Callable[[], object]]) -> None:
@@ -234,12 +297,16 @@ def _in_portions(some: Callable[[], int]) -> int:
     return total
 
 
+def retired_before(grace_seconds: float) -> Select[str, str, str]:
+    """Select the versions that were retired so long ago."""
+    columns = select(Version.id, Version.model_id, Version.checkpoint).where(Version.status == "retired")
+    return columns.where(Version.retired_at <= NOW - int(grace_seconds * SECOND))
+
+
 def purge(database: Database, store: Store, witness: Witness, grace_seconds: float) -> int:
     """Delete the files of versions that were retired long enough ago, unless another version shares them."""
     with database.read() as session:
-        before = now(session) - int(grace_seconds * SECOND)
-        columns = select(Version.id, Version.model_id, Version.checkpoint)
-        due = session.execute(columns.where(Version.status == "retired", Version.retired_at <= before)).all()
+        due = session.execute(retired_before(grace_seconds)).all()
     for version in due:
         follows = (Version.model_id == version.model_id, Version.parent_id == version.id)
         with database.write() as session:
@@ -271,55 +338,47 @@ def _note_purged(session: Session, version_id: str, digest: str) -> None:
     )
 
 
+UNMATCHED = select(DeletionRequest.id).where(
+    DeletionRequest.status.in_(("queued", "running", "blocked")),
+    func.coalesce(DeletionRequest.reason, "") != Reason.UNVERIFIED,
+    ~select(Task.id).where(Task.request_id == DeletionRequest.id).exists(),
+)
+"""the open requests that have no task, except those that nobody has verified"""
+EXPIRED = select(func.min(IdempotencyKey.expires_at)).scalar_subquery() <= NOW
+"""whether the first stored answer has expired"""
+SILENT = Heartbeat.beat_at <= NOW - SILENT_SECONDS * SECOND
+"""whether a process died long enough ago for the alarm to have fired"""
+
+
 def settle_unmatched(database: Database) -> int:
-    """Settle the open requests that have no task, except those that nobody has verified."""
-    with database.read() as session:
-        tasks = select(Task.id).where(Task.request_id == DeletionRequest.id).exists()
-        waiting = DeletionRequest.status.in_(("queued", "running", "blocked"))
-        decided = func.coalesce(DeletionRequest.reason, "") != Reason.UNVERIFIED
-        lonely = session.scalars(select(DeletionRequest.id).where(waiting, decided, ~tasks)).all()
-    if not lonely:
-        return 0
+    """Settle those requests."""
     with database.write() as session:
-        return len(settle(session, lonely))
+        return len(settle(session, session.scalars(UNMATCHED).all()))
 
 
 def complete_served(database: Database) -> int:
     """Settle the tasks that waited for consumers, where every known consumer serves a newer version."""
-    with database.read() as session:
-        if not moved_on(session):
-            return 0
     with database.write() as session:
         return len(complete_waiting(session))
 
 
 def retry_large(database: Database) -> int:
     """Retry each unusually large request whose waiting time is over."""
-    with database.read() as session:
-        if session.scalar(select(Task.id).where(*large_and_due(session)).limit(1)) is None:
-            return 0
     with database.write() as session:
         return len(requests.retry_large(session))
 
 
 def expire_idempotency(database: Database) -> int:
     """Delete stored answers that have expired."""
-    with database.read() as session:
-        if session.scalar(select(IdempotencyKey.key).where(IdempotencyKey.expires_at <= now(session)).limit(1)) is None:
-            return 0
     with database.write() as session:
         gone = delete(IdempotencyKey).where(IdempotencyKey.expires_at <= now(session))
         return len(session.execute(gone.returning(IdempotencyKey.key)).all())
 
 
 def forget_processes(database: Database) -> int:
-    """Delete the heartbeats of processes that died long enough ago for the alarm to have fired."""
-    with database.read() as session:
-        silent = Heartbeat.beat_at <= now(session) - SILENT_SECONDS * SECOND
-        if session.scalar(select(Heartbeat.process).where(silent).limit(1)) is None:
-            return 0
+    """Delete the heartbeats of those processes."""
     with database.write() as session:
-        return len(session.execute(delete(Heartbeat).where(silent).returning(Heartbeat.process)).all())
+        return len(session.execute(delete(Heartbeat).where(SILENT).returning(Heartbeat.process)).all())
 
 
 def sweep_files(database: Database, store: Store, private: Store, older_than: float = ORPHAN_SECONDS) -> int:

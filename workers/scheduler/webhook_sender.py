@@ -17,7 +17,7 @@ import httpx
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from expunge.service.infra.db import Database, now
+from expunge.service.infra.db import NOW, Database, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import WebhookDelivery, WebhookEndpoint
 from expunge.service.infra.time import SECOND
@@ -125,7 +125,7 @@ def _due(session: Session) -> Sequence[str]:
     waiting = (
         select(WebhookDelivery.id, WebhookDelivery.next_at, turn.label("turn"))
         .join(WebhookEndpoint, WebhookEndpoint.id == WebhookDelivery.endpoint_id)
-        .where(WebhookDelivery.delivered_at.is_(None), WebhookDelivery.next_at <= now(session))
+        .where(WebhookDelivery.delivered_at.is_(None), WebhookDelivery.next_at <= NOW)
         .where(WebhookDelivery.attempts - WebhookDelivery.attempts_before < MAX_ATTEMPTS)
         .where(WebhookEndpoint.disabled_at.is_(None))
         .subquery()

@@ -7,11 +7,14 @@ scheduler uses the rest, and loads no torch.
 from __future__ import annotations
 
 from expunge.workers.storage.crypto_erase import (
+    OVER,
     delete_ended_generations,
     destroy_keys,
     drop_superseded_state,
+    ended_lately,
     erase_ended,
     erase_lost,
+    keys_wait,
 )
 from expunge.workers.storage.encryption import Sealer
 from expunge.workers.storage.key_store import KeysMissing, KeyStore
@@ -19,6 +22,7 @@ from expunge.workers.storage.storage import Storage, open_places
 from expunge.workers.storage.update_journal import Journal, confirm_committed, revived
 
 __all__ = [
+    "OVER",
     "Journal",
     "KeyStore",
     "KeysMissing",
@@ -28,8 +32,10 @@ __all__ = [
     "delete_ended_generations",
     "destroy_keys",
     "drop_superseded_state",
+    "ended_lately",
     "erase_ended",
     "erase_lost",
+    "keys_wait",
     "open_places",
     "revived",
 ]

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from typing import Any
 
-from sqlalchemy import ColumnElement, func, or_, select, true, update
+from sqlalchemy import ColumnElement, Select, func, or_, select, true, update
 from sqlalchemy.orm import InstrumentedAttribute
 
 from expunge.service.audit import Witness, record, recorded_at
-from expunge.service.infra.db import Database, batches, now
+from expunge.service.infra.db import NOW, Database, batches
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Store
 from expunge.service.infra.tables import Certificate, Erasure, Generation, Model, Restoration, Task, Version
@@ -24,6 +25,11 @@ from expunge.workers.storage.update_journal import confirm_committed
 EMPTIED = "emptied"
 ERASED_AGAIN_SECONDS = 86_400.0
 """A worker that did not notice yet may make another key for a model that has ended: it is looked for this long."""
+
+
+def keys_wait(tenants: Collection[str] | None) -> ColumnElement[bool]:
+    """Return the condition that ``destroy_keys`` has something to do."""
+    return select(Erasure.id).where(_of(tenants, Erasure.tenant_id), Erasure.destroyed_at.is_(None)).exists()
 
 
 def destroy_keys(database: Database, keys: KeyStore, witness: Witness, tenants: Collection[str] | None = None) -> int:
@@ -75,6 +81,17 @@ def drop_superseded_state(database: Database, private: Store, version_id: str | 
         private.delete(version.state)
 
 
+def ended_lately(tenants: Collection[str] | None) -> Select[Any]:
+    """Return the generations of models that ended lately: id, manifest, and whether they have a version."""
+    published = select(Version.id).where(Version.generation_id == Generation.id).exists()
+    return (
+        select(Generation.id, Generation.manifest, published)
+        .join(Model, Model.id == Generation.model_id)
+        .where(Model.status.in_(("retired", "cancelled")), Generation.status == "ended")
+        .where(Generation.ended_at >= NOW - int(ERASED_AGAIN_SECONDS * SECOND), _of(tenants, Generation.tenant_id))
+    )
+
+
 def erase_ended(database: Database, private: Store, keys: KeyStore, tenants: Collection[str] | None = None) -> int:
     """Destroy what models that were retired or cancelled lately leave; return how many generations were looked at.
 
@@ -83,15 +100,7 @@ def erase_ended(database: Database, private: Store, keys: KeyStore, tenants: Col
     Raises Busy, KeysMissing, OSError.
     """
     with database.read() as session:
-        since = now(session) - int(ERASED_AGAIN_SECONDS * SECOND)
-        published = select(Version.id).where(Version.generation_id == Generation.id).exists()
-        over = (
-            select(Generation.id, Generation.manifest, published)
-            .join(Model, Model.id == Generation.model_id)
-            .where(Model.status.in_(("retired", "cancelled")), Generation.status == "ended")
-            .where(Generation.ended_at >= since, _of(tenants, Generation.tenant_id))
-        )
-        generations = session.execute(over).all()
+        generations = session.execute(ended_lately(tenants)).all()
         last = select(Model.current_id).where(
             Model.status == "retired", Model.generation_id.in_([row.id for row in generations])
         )
@@ -128,24 +137,24 @@ def erase_lost(database: Database, keys: KeyStore) -> int:
     return len(lost)
 
 
-def delete_ended_generations(database: Database) -> int:
-    """Delete what generations that ended or were refused still know about people; return how many generations.
+_UNISSUED = (
+    select(Certificate.request_id)
+    .join(Task, Task.request_id == Certificate.request_id)
+    .join(Version, Version.id == Task.version_id)
+    .where(Certificate.issued_at.is_(None), Version.generation_id == Generation.id)
+)
+OVER = (
+    select(Generation.id)
+    .where(Generation.status.in_(("ended", "refused")), ~_UNISSUED.exists())
+    .where(or_(Generation.phase.is_(None), Generation.phase != EMPTIED))
+)
+"""the generations that ended and were not emptied; one that a certificate must still commit to is kept"""
 
-    A generation is kept while a certificate must still be issued that commits to its samples.
-    """
-    unissued = (
-        select(Certificate.request_id)
-        .join(Task, Task.request_id == Certificate.request_id)
-        .join(Version, Version.id == Task.version_id)
-        .where(Certificate.issued_at.is_(None), Version.generation_id == Generation.id)
-        .exists()
-    )
+
+def delete_ended_generations(database: Database) -> int:
+    """Delete what those generations still know about people; return how many generations."""
     with database.read() as session:
-        over = session.scalars(
-            select(Generation.id)
-            .where(Generation.status.in_(("ended", "refused")), ~unissued)
-            .where(or_(Generation.phase.is_(None), Generation.phase != EMPTIED))
-        ).all()
+        over = session.scalars(OVER).all()
     for generation_id in over:
         with database.write() as session:
             empty_generation(session, generation_id)

@@ -1,0 +1,2 @@
+def recipe():
+    raise ValueError('row of "person-7" is bad')
