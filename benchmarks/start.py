@@ -28,6 +28,8 @@ def rows() -> Iterator[dict[str, Any]]:
     """Yield both figures."""
     commands = [of_a_command() for _ in range(RUNS)]
     yield row("start: expunge models list", median(commands), 0.3, all=commands)
+    helps = [of_the_help() for _ in range(RUNS)]
+    yield row("start: expunge --help", median(helps), 0.3, all=helps)
     starts = [of_the_service() for _ in range(RUNS)]
     yield row("start: expunge up to the first 202", median(starts), 2.5, all=starts)
 
@@ -38,14 +40,30 @@ def row(name: str, value: float, target: float, **sides: object) -> dict[str, An
 
 def of_a_command() -> float:
     """Return what a command costs that reads its settings and finds no service."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as home:
-        command = [sys.executable, "-m", "expunge_client.cli.main", "models", "list"]
-        done = subprocess.run(command, env=os.environ | {"EXPUNGE_HOME": home}, capture_output=True, check=False)
-    if b"No service is configured" not in done.stderr:
-        raise RuntimeError(f"expunge models list said: {done.stderr.decode()}")
+        said, seconds = command(Path(home), "models", "list")
+    if "No service is configured" not in said:
+        raise RuntimeError(f"expunge models list said: {said}")
+    return seconds
+
+
+def of_the_help() -> float:
+    with tempfile.TemporaryDirectory() as home:
+        said, seconds = command(Path(home), "--help")
+    if "Everyday:" not in said:
+        raise RuntimeError(f"expunge --help said: {said}")
+    return seconds
+
+
+def command(home: Path, *words: str) -> tuple[str, float]:
+    """Return what a command said, and its CPU seconds."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    called = [sys.executable, "-m", "expunge_client.cli.main", *words]
+    done = subprocess.run(
+        called, env=os.environ | {"EXPUNGE_HOME": str(home)}, capture_output=True, check=False, text=True
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return done.stdout + done.stderr, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def of_the_service() -> float:

@@ -15,8 +15,8 @@ from typer.core import TyperGroup
 
 from expunge_client.cli.completion import server_names
 from expunge_client.cli.output import FAILED, FORMS, USAGE, CommandError, show_error
+from expunge_client.cli.summaries import ADMINISTER, EVERYDAY, SUMMARIES
 
-EVERYDAY, ADMINISTER = "Everyday", "Administer"
 PACKAGES = (
     dict.fromkeys(("drop", "opendsr", "registry"), "expunge-connect")
     | dict.fromkeys(
@@ -124,25 +124,31 @@ class Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the everyday commands one by one, and of all others a line for each group."""
+        places = {name: title for title, commands in grouped().items() for name in commands}
         sections: dict[str, list[tuple[str, str]]] = {}
-        for title, places in grouped().items():
-            found, lines = {}, sections.setdefault(title, [])
-            for name in places:
-                try:
-                    found[name] = self.get_command(ctx, name)
-                except CommandError as error:  # of a package that is half installed
-                    lines.append((name, error.what))
-            for name in sorted(found, key=lambda name: hasattr(found[name], "commands")):  # alone first
-                parts = getattr(found[name], "commands", {}) if title == EVERYDAY else {}
-                for part, each in parts.items():
-                    section = sections.setdefault(each.rich_help_panel or title, [])
-                    section.append((f"{name} {part}", each.get_short_help_str(90)))
-                if not parts:
-                    lines.append((name, found[name].get_short_help_str(90)))
+        for title, summaries in SUMMARIES.items():
+            sections[title] = [(words, text) for words, text in summaries.items() if words.split()[0] in places]
+        known = {words.split()[0] for summaries in SUMMARIES.values() for words in summaries}
+        for name in places.keys() - known:
+            for title, words, text in self.summaries(ctx, places[name], name):
+                sections.setdefault(title, []).append((words, text))
         for title, lines in sections.items():
             if lines:
                 with formatter.section(title):
                     formatter.write_dl(lines)
+
+    def summaries(self, ctx: Any, title: str, name: str) -> list[tuple[str, str, str]]:
+        """Load a command, and return its lines of the help: section, words and text."""
+        try:
+            found = self.get_command(ctx, name)
+        except CommandError as error:  # of a package that is half installed
+            return [(title, name, error.what)]
+        parts = getattr(found, "commands", {}) if title == EVERYDAY else {}
+        lines = [
+            (each.rich_help_panel or title, f"{name} {part}", each.get_short_help_str(90))
+            for part, each in parts.items()
+        ]
+        return lines or [(title, name, found.get_short_help_str(90))]
 
 
 app = typer.Typer(

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
-from expunge_client.cli.main import ADMINISTER, EVERYDAY, GONE
+from expunge_client.cli.main import ADMINISTER, EVERYDAY, GONE, app, grouped
 from expunge_client.cli.output import due_in
+from expunge_client.cli.summaries import SUMMARIES
 from tests.service.cli.test_cli import ROOT, Site, expunge, here, site
 
 __all__ = ["site"]
@@ -51,6 +53,33 @@ def test_help_shows_the_everyday_commands_and_a_line_for_each_other_group(tmp_pa
     assert len(found[EVERYDAY]) == 22 and {"up", "find", "requests verify", "models retire"} <= set(found[EVERYDAY])
     assert {"models remove-consumer", "holds", "run", "backup"} <= set(found[ADMINISTER])
     assert "lab" in found["Add-ons"]
+
+
+def test_the_summaries_are_those_that_the_commands_give() -> None:
+    commands = typer.main.get_command(app)
+    found: dict[str, dict[str, str]] = {title: {} for title in SUMMARIES}
+    for title, names in grouped().items():
+        for name in names:
+            for section, words, text in commands.summaries(typer.Context(commands), title, name):
+                found[section][words] = text
+    assert found == SUMMARIES
+
+
+LOADED = """
+import sys
+from expunge_client.cli.main import main
+sys.argv[1:] = ["--help"]
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+
+
+def test_help_loads_no_command() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, check=True, text=True)
+    assert "Everyday:" in done.stdout
+    assert not {"expunge", "fastapi", "expunge_client.cli.commands"} & set(done.stderr.split())
 
 
 def test_a_command_or_option_of_before_is_refused_with_its_new_name(site: Site, tmp_path: Path) -> None:
