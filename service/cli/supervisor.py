@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -11,14 +10,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
+from expunge.service.cli.forked import Fork, die_with_parent
 from expunge.service.infra.python import PYTHON
 
 STOP_SECONDS = 10.0
 HEALTHY_SECONDS = 10.0
 """a child that lived this long is restarted at once; one that dies sooner waits longer each time"""
 LONGEST_WAIT_SECONDS = 30.0
-_PR_SET_PDEATHSIG = 1
 
 Say = Callable[[str], None]
 
@@ -31,23 +31,32 @@ class Child:
     command: Sequence[str]
     environment: Mapping[str, str]
     log: Path
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    forked: bool = False
+    """whether it uses the imports of this process; its command is then ``PYTHON -m MODULE ...``"""
+    process: subprocess.Popen[bytes] | Fork | None = field(default=None, repr=False)
     started_at: float = 0.0
 
     def start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
-            # a separate session: Ctrl-C reaches only us, and we stop the children in order
-            self.process = subprocess.Popen(  # noqa: S603 (the command is ours)
-                self.command,
-                env=dict(self.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 (no threads here)
-            )
+            self.process = self._fork(output.fileno()) if self.forked else self._open(output)
         self.started_at = time.monotonic()
+
+    def _fork(self, output: int) -> Fork:
+        _, module, *arguments = self.command[len(PYTHON) :]
+        return Fork(self.name, module, arguments, self.environment, output)
+
+    def _open(self, output: BinaryIO) -> subprocess.Popen[bytes]:
+        # a separate session: Ctrl-C reaches only us, and we stop the children in order
+        return subprocess.Popen(  # noqa: S603 (the command is ours)
+            self.command,
+            env=dict(self.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 (no threads here)
+        )
 
     @property
     def alive(self) -> bool:
@@ -84,7 +93,9 @@ class Child:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
 
 
-def children(home: Path, host: str, port: int, environment: Mapping[str, str] = os.environ) -> list[Child]:
+def children(
+    home: Path, host: str, port: int, environment: Mapping[str, str] = os.environ, *, forked: bool = False
+) -> list[Child]:
     """Return the four processes of one installation, not yet started. Logs are written to ``home/logs``."""
     commands = {
         "api": [*PYTHON, "-m", "expunge.service.api.http.serve", "--host", host, "--port", str(port)],
@@ -92,7 +103,8 @@ def children(home: Path, host: str, port: int, environment: Mapping[str, str] = 
         "updater": [*PYTHON, "-m", "expunge.workers.main", "updater"],
         "scheduler": [*PYTHON, "-m", "expunge.workers.main", "scheduler"],
     }
-    return [Child(name, command, environment, home / "logs" / f"{name}.log") for name, command in commands.items()]
+    logs = home / "logs"
+    return [Child(name, command, environment, logs / f"{name}.log", forked) for name, command in commands.items()]
 
 
 class Supervisor:
@@ -140,7 +152,3 @@ def _manner(code: int | None) -> str:
     if code is not None and code < 0:
         return signal.Signals(-code).name
     return f"exit code {code}"
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -194,13 +194,10 @@ def children_of(pid: int) -> dict[str, int]:
     found = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         try:
-            words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
+            shown = Path(f"/proc/{child}/comm").read_text().strip()  # 15 letters
         except FileNotFoundError:
             continue
-        name = next(
-            (name for name in ("worker", "scheduler") if name in words),
-            "api" if "expunge.service.api.http.serve" in words else "",
-        )
-        if name:
-            found[name] = int(child)
+        for name in ("api", "worker", "scheduler"):
+            if shown == f"expunge-{name}"[:15]:
+                found[name] = int(child)
     return found

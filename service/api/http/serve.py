@@ -90,13 +90,13 @@ def config(
     )
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m expunge.service.api.http.serve", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8750)
     parser.add_argument("--ssl-keyfile", help="PEM; with --ssl-certfile: serve TLS without a proxy in front")
     parser.add_argument("--ssl-certfile", help="PEM")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     try:
         uvicorn.Server(config(given.host, given.port, given.ssl_keyfile, given.ssl_certfile)).run()
     except SettingsError as error:
@@ -104,4 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

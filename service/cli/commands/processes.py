@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import socket
@@ -27,6 +28,8 @@ from expunge_client.cli.client import Account
 from expunge_client.cli.output import CommandError, errors, output
 
 READY_SECONDS = 90.0
+IMPORTED = ("expunge.service.api.http.serve", "expunge.workers.scheduler.run", "expunge.workers.runtime.process")
+"""what the four processes import, but for torch"""
 run = typer.Typer(no_args_is_help=True, help="One process alone, in the foreground: api, worker, updater, scheduler.")
 
 
@@ -83,13 +86,19 @@ def up(
     _settle_regulation(settings)
     # absolute: the children may have another working folder
     environment = os.environ | {"EXPUNGE_HOME": str(settings.home)}
-    supervisor = Supervisor(children(settings.home, host, chosen, environment), errors.print)
+    forked = sys.platform == "linux"
+    if forked:
+        for name in IMPORTED:
+            importlib.import_module(name)
+        database.close()  # nothing of it may be open where a process is forked, also later
+    supervisor = Supervisor(children(settings.home, host, chosen, environment, forked=forked), errors.print)
     try:
         supervisor.start()
         errors.print("starting api, worker, updater, scheduler ...")
         await_ready(url, supervisor)
         account = _account(settings, database, url)
         _greet(account, _link(settings, database, account))
+        database.close()
         while True:
             supervisor.watch()
             time.sleep(0.5)
@@ -97,7 +106,6 @@ def up(
         errors.print("stopping api, worker, updater, scheduler ...")
     finally:
         supervisor.stop()
-        database.close()
     errors.print("stopped.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -24,6 +25,35 @@ child = Child("child", [sys.executable, "-c", "import time; time.sleep(60)"], {}
 child.start()
 print(child.process.pid, flush=True)
 time.sleep(60)
+"""
+
+
+FORKING = """
+import atexit, json, os, signal, sys, time, types
+from pathlib import Path
+from expunge.service.cli.supervisor import Child
+from expunge.service.infra.python import PYTHON
+
+def main(arguments):
+    atexit.register(print, "left", flush=True)
+    facts = [arguments, sys.argv, os.environ.get("ONLY"), "HOME" in os.environ, os.getsid(0) == os.getpid()]
+    print(json.dumps([*facts, os.getcwd() in sys.path[:1], Path("/proc/self/comm").read_text()]), flush=True)
+    if arguments == ["code"]:
+        sys.exit(3)
+    if arguments == ["sleep"]:
+        time.sleep(60)
+
+sys.modules["imported"] = module = types.ModuleType("imported")
+module.main = main
+atexit.register(print, "the parent's", flush=True)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = Child("api", [*PYTHON, "-m", "imported", sys.argv[1]], {"ONLY": "this"}, Path(sys.argv[2]), forked=True)
+child.start()
+print(child.process.pid, flush=True)
+if sys.argv[1] == "sleep":
+    time.sleep(60)
+child.await_stop(20)
+print(child.exit_code, child.alive)
 """
 
 
@@ -83,6 +113,35 @@ def test_children_die_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     parent.wait()
     parent.stdout.close()
     until(lambda: not _running(pid))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+@pytest.mark.parametrize(("word", "code"), [("none", 0), ("code", 3)])
+def test_a_forked_child_is_as_one_with_an_interpreter_of_its_own(tmp_path: Path, word: str, code: int) -> None:
+    command, log = [sys.executable, "-c", FORKING, word, str(tmp_path / "log")], tmp_path / "log"
+    done = subprocess.run(command, capture_output=True, check=True, text=True, cwd=Path(__file__).parents[3])
+    assert done.stdout.splitlines()[1:] == [f"{code} False", "the parent's"]
+    said, left = log.read_text().splitlines()
+    assert json.loads(said) == [[word], ["imported", word], "this", False, True, False, "expunge-api\n"]
+    assert left == "left", "what the child registered for its end is done, and nothing of the parent's"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+def test_a_forked_child_dies_with_its_parent_and_by_its_own_signals(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKING, "sleep", str(tmp_path / "log")]
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
+        assert parent.stdout
+        pid = int(parent.stdout.readline())
+        until(lambda: (tmp_path / "log").exists() and "sleep" in (tmp_path / "log").read_text())
+        if number == signal.SIGTERM:
+            os.kill(pid, number)
+            until(lambda pid=pid: not _running(pid))  # type: ignore[misc]
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+        until(lambda pid=pid: not _running(pid))  # type: ignore[misc]
+        (tmp_path / "log").unlink()
 
 
 def test_the_service_has_four_processes(tmp_path: Path) -> None:
