@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from celery import Celery
 from sqlalchemy import ColumnElement, Select, delete, false, func, select
@@ -182,16 +181,17 @@ class Scheduler:
         ]
 
     @cached_property
-    def _look(self) -> Select[*tuple[Any, ...]]:
-        """Select whether a restored backup waits, whose lease it is, and which duties have something to do."""
+    def _look(self) -> str:
+        """Return a SELECT, composed once: whether a restored backup waits, whose lease it is, which duties are due."""
         lease = select(Lease.name).where(Lease.name == LEASE, alive_at(Lease, NOW))
         half = int(self.lease_seconds * SECOND / 2)
-        return select(
+        asked = select(
             UNCONFIRMED.exists(),
             lease.where(Lease.owner != self.owner).exists(),
             lease.where(Lease.owner == self.owner, Lease.expires_at > NOW + half).exists(),
             *(duty.due for duty in self.duties),
         )
+        return str(asked.compile(self.database.engine, compile_kwargs={"literal_binds": True}))
 
     def tick(self, count: int = 0) -> bool:
         """Do one round of duties. False: another scheduler is active, or a restored backup waits for the operator.
@@ -201,7 +201,7 @@ class Scheduler:
         waits. Raises PutBack, Busy, ExceptionGroup.
         """
         with self.database.read() as session:
-            unconfirmed, taken, held, *looks = session.execute(self._look).one()
+            unconfirmed, taken, held, *looks = session.connection().exec_driver_sql(self._look).one()
         if unconfirmed or taken:
             return False
         everything = count % EVERYTHING_EVERY == 0

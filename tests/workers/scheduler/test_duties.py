@@ -113,7 +113,7 @@ HAPPENINGS: dict[str, tuple[Callable[[World, str], None], set[str]]] = {
 
 def look(scheduler: Scheduler) -> set[str]:
     with scheduler.database.read() as session:
-        _, _, _, *found = session.execute(scheduler._look).one()
+        _, _, _, *found = session.connection().exec_driver_sql(scheduler._look).one()
     return {name for name, due in zip(NAMES, found, strict=True) if due}
 
 
