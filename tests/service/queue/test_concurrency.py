@@ -95,7 +95,7 @@ def test_a_worker_whose_clock_is_days_ahead_takes_over_no_living_lease(
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 3 * 86_400)
     assert world.claim(model_id, owner="thief") is None
-    assert world.model(model_id).lease_owner == "first"
+    assert world.lease(model_id).owner == "first"
 
 
 def test_the_pulse_renews_a_lease_and_stops_when_it_is_taken_over(world: World) -> None:
@@ -112,10 +112,10 @@ def test_the_pulse_renews_a_lease_and_stops_when_it_is_taken_over(world: World) 
     world.expire_lease(model_id)
     winner = world.claim(model_id, owner="winner", seconds=30)
     assert winner is not None
-    before = world.model(model_id).lease_expires_at
+    before = world.lease(model_id).expires_at
     pulse.beat()
-    assert world.model(model_id).lease_expires_at == before
-    assert world.model(model_id).lease_owner == "winner"
+    assert world.lease(model_id).expires_at == before
+    assert world.lease(model_id).owner == "winner"
 
 
 def test_intake_waits_for_a_publication_whose_bucket_is_silent_no_longer_than_that_may_wait(
