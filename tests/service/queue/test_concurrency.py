@@ -7,12 +7,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sqlalchemy import event
 
 from expunge.service.audit.log import Overspent, charge
 from expunge.service.audit.witness import Witness
 from expunge.service.infra.files import folder_at
 from expunge.service.infra.tables import BudgetEntry, Generation, Removal
-from expunge.service.queue import claim
+from expunge.service.queue import Deletions, claim
 from expunge.workers.runtime.heartbeat import HeartbeatSender
 from tests.harness.s3 import silent
 from tests.workers import meanwhile
@@ -96,6 +97,19 @@ def test_a_worker_whose_clock_is_days_ahead_takes_over_no_living_lease(
     monkeypatch.setattr(time, "time", lambda: real() + 3 * 86_400)
     assert world.claim(model_id, owner="thief") is None
     assert world.lease(model_id).owner == "first"
+
+
+def test_an_update_reads_its_lease_with_the_models_row_and_writes_it_as_often(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    statements: list[str] = []
+    event.listen(world.database.engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    job = world.claim(model_id)
+    assert isinstance(job, Deletions)
+    world.update(job)
+    said = [each for each in statements if "leases" in each]
+    assert [each.split()[0] for each in said] == ["SELECT", "UPDATE", "SELECT", "UPDATE"]
+    assert all("FROM models JOIN leases" in each for each in said[::2])
 
 
 def test_the_pulse_renews_a_lease_and_stops_when_it_is_taken_over(world: World) -> None:
