@@ -21,7 +21,7 @@ from tests.faults.result import Result
 
 ROOT = Path(__file__).parents[2]
 LEFT_OUT = (".*", "__pycache__", "build", "dist", "*.egg-info")
-"""what building, running and version control leave beside the source"""
+"""what building, running and version control leave next to the source"""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 AT_ONCE = 2
 TESTS_FAILED = 1
