@@ -68,7 +68,7 @@ from expunge.service.models import (
     sweep_store,
     tally,
 )
-from expunge.service.queue import alive, alive_at, drawn, mark_notified, unnotified
+from expunge.service.queue import TakenLease, in_force, mark_notified, renew, take, unnotified
 from expunge.service.requests import DUE_SOON, LARGE_AND_DUE, Reason, announce_due_soon, settle
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.heartbeat import HeartbeatSender
@@ -183,12 +183,13 @@ class Scheduler:
     @cached_property
     def _look(self) -> str:
         """Return a SELECT, composed once: whether a restored backup waits, whose lease it is, which duties are due."""
-        lease = select(Lease.name).where(Lease.name == LEASE, alive_at(Lease, NOW))
+        lease = select(Lease.name).where(Lease.name == LEASE, in_force(NOW))
+        ours = (Lease.owner == self.owner) & (Lease.token != 0)
         half = int(self.lease_seconds * SECOND / 2)
         asked = select(
             UNCONFIRMED.exists(),
-            lease.where(Lease.owner != self.owner).exists(),
-            lease.where(Lease.owner == self.owner, Lease.expires_at > NOW + half).exists(),
+            lease.where(~ours).exists(),
+            lease.where(ours, Lease.expires_at > NOW + half).exists(),
             *(duty.due for duty in self.duties),
         )
         return str(asked.compile(self.database.engine, compile_kwargs={"literal_binds": True}))
@@ -244,16 +245,10 @@ def hold_lease(database: Database, owner: str, seconds: float) -> bool:
     """Take or renew the scheduler's lease, by the database's clock; return whether it is ours."""
     with database.write() as session:
         at = now(session)
-        lease = session.scalars(select(Lease).where(Lease.name == LEASE).with_for_update()).one_or_none()
-        if lease is None:
-            lease = Lease(name=LEASE, token=0, owner=owner, expires_at=0)
-            session.add(lease)
-        if lease.owner != owner and alive(lease, at):
-            return False
-        if lease.owner != owner or lease.token == 0:
-            lease.token = drawn()
-        lease.owner, lease.expires_at, lease.renewed_at = owner, at + int(seconds * SECOND), at
-        return True
+        ours = select(Lease.token).where(Lease.name == LEASE, Lease.owner == owner, Lease.token != 0)
+        token = session.scalar(ours)
+        renewed = token is not None and renew(session, TakenLease(LEASE, token), at, seconds)
+        return renewed or take(session, LEASE, owner, at, seconds) is not None
 
 
 def sweep(database: Database, notifier: Celery) -> int:
