@@ -11,7 +11,16 @@ import pytest
 from sqlalchemy import delete, false, select
 
 from expunge.service.infra.db import Database, now
-from expunge.service.infra.tables import Consumer, DeletionRequest, Erasure, Heartbeat, IdempotencyKey, Model, Task
+from expunge.service.infra.tables import (
+    Consumer,
+    DeletionRequest,
+    Erasure,
+    Heartbeat,
+    IdempotencyKey,
+    Lease,
+    Model,
+    Task,
+)
 from expunge.service.models import retirement
 from expunge.workers.scheduler import run
 from expunge.workers.scheduler.run import LEASE, SILENT_SECONDS, Scheduler, hold_lease, open_scheduler
@@ -176,11 +185,15 @@ def test_an_idle_scheduler_renews_its_lease_at_half_its_time(
 
     monkeypatch.setattr(run, "hold_lease", noted)
     assert scheduler.tick(1) and renewed == []
-    lease = run.Lease
-    expires_at = world.rows_of(lease)[0].expires_at
-    world.change(lease, LEASE, expires_at=expires_at - seconds(16))
+
+    def ends() -> int:
+        with world.database.read() as session:
+            return session.get_one(Lease, LEASE).expires_at
+
+    expires_at = ends()
+    world.change(Lease, LEASE, expires_at=expires_at - seconds(16))
     assert scheduler.tick(1) and len(renewed) == 1
-    assert world.rows_of(lease)[0].expires_at > expires_at
+    assert ends() > expires_at
     assert not open_scheduler(world.settings).tick(1), "another one looks, and waits"
     assert len(renewed) == 1
 
