@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, func, select, text
+from collections.abc import Sequence
+
+from sqlalchemy import Row, delete, func, select, text
 from sqlalchemy.orm import Session
 
 from expunge.service.infra.tables import (
@@ -10,8 +12,10 @@ from expunge.service.infra.tables import (
     Generation,
     HoldoutPerson,
     Membership,
+    Model,
     Restoration,
     StoredVector,
+    Version,
     WorkUnit,
 )
 
@@ -34,6 +38,17 @@ def open_generation(session: Session, generation: Generation) -> Generation:
         session.execute(text(f"CREATE TABLE {part} (LIKE {table} INCLUDING ALL)"))
         session.execute(text(f"ALTER TABLE {table} ATTACH PARTITION {part} FOR VALUES IN ({generation.id:d})"))
     return generation
+
+
+def serving(session: Session) -> Sequence[Row[tuple[Model, Generation, Version]]]:
+    """Return every live model with the generation and the version that serve, by name."""
+    rows = (
+        select(Model, Generation, Version)
+        .join(Generation, Generation.id == Model.generation_id)
+        .join(Version, Version.id == Model.current_id)
+        .where(Model.status == "live", Version.generation_id == Generation.id)
+    )
+    return session.execute(rows.order_by(Model.name)).all()
 
 
 def number_above(session: Session, restoration: Restoration, used: int) -> None:

@@ -34,6 +34,7 @@ from expunge.service.queue.journal_entry import JournalEntry
 from expunge.service.queue.leases import Stale, TakenLease, fence, renew, take
 from expunge.service.queue.promotion import Leaving, departure, publish_generation
 from expunge.service.queue.publication import Draft, Replan, erase, mark_forgotten, publish, record_commit_time
+from expunge.service.queue.recipe_messages import ADVICE, drop_messages, hint_of
 from expunge.service.queue.results import (
     Blocked,
     Postponed,
@@ -65,6 +66,7 @@ from expunge.service.queue.selection import (
 from expunge.service.queue.work_units import BUILT, POLL_SECONDS, Piece, WorkUnits
 
 __all__ = [
+    "ADVICE",
     "BUILT",
     "HALVE_AFTER",
     "HOLD_AFTER",
@@ -100,6 +102,7 @@ __all__ = [
     "declared_parts",
     "deletions_wait",
     "departure",
+    "drop_messages",
     "end_dry_run",
     "end_without_version",
     "erase",
@@ -107,6 +110,7 @@ __all__ = [
     "fence",
     "forgotten",
     "generation_of",
+    "hint_of",
     "is_current",
     "is_due",
     "mark_forgotten",

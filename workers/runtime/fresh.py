@@ -29,9 +29,9 @@ import expunge
 from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import SECRETS, Settings
 from expunge.service.infra.tenants import recipes_of
+from expunge.service.queue import ADVICE, hint_of
 from expunge.workers.runtime.confined import COMPILED, listed
 from expunge.workers.runtime.fresh_child import STOP, Assignment, read, write
-from expunge.workers.runtime.recipe_messages import ADVICE, hint_of
 from unlearning.model.user_code.own_training import Fitted
 from unlearning.types import Examples, Progress, Refused
 

@@ -55,11 +55,10 @@ from expunge.service.models import (
     tally,
     unconfirmed,
 )
-from expunge.service.queue import TakenLease, mark_notified, renew, take
+from expunge.service.queue import TakenLease, drop_messages, mark_notified, renew, take
 from expunge.service.requests import Reason, announce_due_soon, large_and_due, settle
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.heartbeat import HeartbeatSender
-from expunge.workers.runtime.recipe_messages import drop_messages
 from expunge.workers.scheduler.ssrf_guard import Outbound
 from expunge.workers.scheduler.webhook_sender import WebhookSender
 from expunge.workers.storage import (
