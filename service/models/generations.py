@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from sqlalchemy import Row, delete, func, select, text
+from sqlalchemy import delete, func, select, text
 from sqlalchemy.orm import Session
 
 from expunge.service.infra.tables import (
@@ -40,7 +38,7 @@ def open_generation(session: Session, generation: Generation) -> Generation:
     return generation
 
 
-def serving(session: Session) -> Sequence[Row[tuple[Model, Generation, Version]]]:
+def serving(session: Session) -> list[tuple[Model, Generation, Version]]:
     """Return every live model with the generation and the version that serve, by name."""
     rows = (
         select(Model, Generation, Version)
@@ -48,7 +46,7 @@ def serving(session: Session) -> Sequence[Row[tuple[Model, Generation, Version]]
         .join(Version, Version.id == Model.current_id)
         .where(Model.status == "live", Version.generation_id == Generation.id)
     )
-    return session.execute(rows.order_by(Model.name)).all()
+    return [(model, generation, version) for model, generation, version in session.execute(rows.order_by(Model.name))]
 
 
 def number_above(session: Session, restoration: Restoration, used: int) -> None:
