@@ -11,13 +11,14 @@ RUN /opt/expunge/bin/pip install --extra-index-url "${TORCH_INDEX}" -r requireme
         "$(grep '^obstore==' requirements-dev.lock)"
 COPY pyproject.toml README.md LICENSE ./
 COPY client client
+COPY connect connect
 COPY examples examples
 COPY expunge expunge
 COPY unlearning unlearning
 COPY service service
 COPY workers workers
 COPY migrations migrations
-RUN /opt/expunge/bin/pip install --no-deps --no-build-isolation ./client .
+RUN /opt/expunge/bin/pip install --no-deps --no-build-isolation ./client ./connect .
 
 FROM python:${PYTHON}-slim-bookworm
 RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/expunge --shell /usr/sbin/nologin expunge \

@@ -102,7 +102,7 @@ def against(process: Process, busy: Worker, model_id: str, going: Sequence[int],
         job = Deletions(lease, TENANT, model.name, model.recipe, policy, model.generation_id, model.current_id, ())
         current = run.current_of(session, job)
     bench = busy._benches.of(job.generation_id, TENANT, job.recipe, policy)
-    state, found = busy._benches.state_of(current.version.state), busy._benches.samples_of(job.current_id)
+    state, found = busy._benches.state_of(current.state), busy._benches.samples_of(job.current_id)
     assert state is not None and found is not None
     retain = found.without(going).examples
     vectors = VectorStore(process.storage.database, process.storage.keys, job.generation_id, 0, bench.problem.device)

@@ -69,7 +69,8 @@ class RecipeError(ValueError):
 class Ineffective(Refused):
     """The method serves models like this one, but not with these data; the policy's fallback may take its place.
 
-    What is left of the distance to a retraining was measured and is too much, or too few people are left.
+    What is left of the distance to a retraining was measured and is too much, too few people are left, or this update
+    is beyond the method's own tolerance.
     """
 
 
@@ -84,13 +85,6 @@ class VectorsMissing(Refused):
     def __init__(self, count: int, people: int) -> None:
         super().__init__(f"{count} of {people} people have no vector.", "Use retrain for them.")
         self.count = count
-
-
-class OutOfTolerance(Refused):
-    """The method could make this update, but not as closely as its tolerance asks: the policy's fallback applies.
-
-    Nothing has changed. The message holds no figure, because it may be shown and the figure may not.
-    """
 
 
 @runtime_checkable

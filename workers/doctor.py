@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from expunge.service.cli.checks import Finding, by_reason, lacks_file
@@ -23,9 +22,8 @@ from expunge.service.infra.files import Store
 from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings, SettingsError
-from expunge.service.infra.tables import Generation, Model, Version
 from expunge.service.infra.tenants import recipes_of
-from expunge.service.models import is_other_module, locate
+from expunge.service.models import is_other_module, locate, serving
 from expunge.service.queue import forgotten
 from expunge.service.requests import Reason
 from expunge.workers.guarantee.certify import needs_forgotten, needs_retained
@@ -152,14 +150,7 @@ def _served(settings: Settings) -> list[InspectedGeneration]:
 def _read(database: Database) -> list[InspectedGeneration]:
     found = []
     with database.read() as session:
-        rows = (
-            select(Model, Generation, Version)
-            .join(Generation, Generation.id == Model.generation_id)
-            .join(Version, Version.id == Model.current_id)
-            .where(Model.status == "live", Version.generation_id == Generation.id)
-            .order_by(Model.name)
-        )
-        for model, generation, current in session.execute(rows):
+        for model, generation, current in serving(session):
             served = InspectedGeneration(
                 name=model.name,
                 tenant_id=model.tenant_id,

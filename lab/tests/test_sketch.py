@@ -23,7 +23,7 @@ from unlearning.model.problem import Problem
 from unlearning.model.training import replay, step_gradient, train
 from unlearning.recipe import Recipe, SampleLoss, Samples
 from unlearning.settings import Training
-from unlearning.types import Examples, ForgetSet, Forgotten, Learned, OutOfTolerance, Refused, State, Vectors
+from unlearning.types import Examples, ForgetSet, Forgotten, Ineffective, Learned, Refused, State, Vectors
 
 SEED = 20_240_613
 ROUNDING = 1e-9
@@ -413,7 +413,7 @@ def test_beyond_the_tolerance_the_release_is_refused_by_type_and_without_a_figur
     setting = small("network, clipped, decayed")
     sketch = dataclasses.replace(LOOSE, rank=1, tolerance=1e-3)
     state = setting.prepare(sketch)
-    with pytest.raises(OutOfTolerance) as refusal:
+    with pytest.raises(Ineffective) as refusal:
         forget(sketch, setting.problem, state, setting.request(["p01", "p02"]))
     assert not any(character.isdigit() for character in str(refusal.value))
 
@@ -424,7 +424,7 @@ def test_updates_beyond_those_that_share_the_confidence_are_refused() -> None:
     state = setting.prepare(sketch)
     for name in ("p00", "p01"):
         state = forget(sketch, setting.problem, state, setting.request([name])).state
-    with pytest.raises(OutOfTolerance, match="All 2 updates"):
+    with pytest.raises(Ineffective, match="All 2 updates"):
         forget(sketch, setting.problem, state, setting.request(["p02"]))
 
 
@@ -449,7 +449,7 @@ def test_at_the_edge_of_stability_the_receipt_exceeds_the_tolerance() -> None:
     report = state.facts["report"]
     assert isinstance(report, dict)
     assert float(report["norm_ratio"]) < 3.0  # type: ignore[arg-type]
-    with pytest.raises(OutOfTolerance):
+    with pytest.raises(Ineffective):
         forget(RecollectionSketch(rank=16), setting.problem, state, setting.request(setting.people[:5]))
 
 

@@ -27,7 +27,7 @@ from expunge.service.models.counters import (
 )
 from expunge.service.models.eta import expected
 from expunge.service.models.figures import FIGURES, Figures, withdraw
-from expunge.service.models.generations import empty_generation, number_above
+from expunge.service.models.generations import empty_generation, number_above, serving
 from expunge.service.models.policy import CHANGEABLE, apply_policy, change_policy, require_changeable, require_known
 from expunge.service.models.publication_entry import (
     PUBLISHED,
@@ -138,6 +138,7 @@ __all__ = [
     "rewrite_vectors",
     "schedule_retrain",
     "sealed_rows",
+    "serving",
     "standing",
     "steps_of",
     "sweep_store",

@@ -10,8 +10,10 @@ from expunge.service.infra.tables import (
     Generation,
     HoldoutPerson,
     Membership,
+    Model,
     Restoration,
     StoredVector,
+    Version,
     WorkUnit,
 )
 
@@ -34,6 +36,17 @@ def open_generation(session: Session, generation: Generation) -> Generation:
         session.execute(text(f"CREATE TABLE {part} (LIKE {table} INCLUDING ALL)"))
         session.execute(text(f"ALTER TABLE {table} ATTACH PARTITION {part} FOR VALUES IN ({generation.id:d})"))
     return generation
+
+
+def serving(session: Session) -> list[tuple[Model, Generation, Version]]:
+    """Return every live model with the generation and the version that serve, by name."""
+    rows = (
+        select(Model, Generation, Version)
+        .join(Generation, Generation.id == Model.generation_id)
+        .join(Version, Version.id == Model.current_id)
+        .where(Model.status == "live", Version.generation_id == Generation.id)
+    )
+    return [(model, generation, version) for model, generation, version in session.execute(rows.order_by(Model.name))]
 
 
 def number_above(session: Session, restoration: Restoration, used: int) -> None:

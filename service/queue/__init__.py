@@ -35,6 +35,7 @@ from expunge.service.queue.journal_entry import JournalEntry
 from expunge.service.queue.leases import Stale, TakenLease, fence, in_force, renew, take
 from expunge.service.queue.promotion import Leaving, departure, publish_generation
 from expunge.service.queue.publication import Draft, Replan, erase, mark_forgotten, publish, record_commit_time
+from expunge.service.queue.recipe_messages import ADVICE, OUTLIVED, drop_messages, hint_of
 from expunge.service.queue.results import (
     Blocked,
     Postponed,
@@ -66,9 +67,11 @@ from expunge.service.queue.selection import (
 from expunge.service.queue.work_units import BUILT, POLL_SECONDS, Piece, WorkUnits
 
 __all__ = [
+    "ADVICE",
     "BUILT",
     "HALVE_AFTER",
     "HOLD_AFTER",
+    "OUTLIVED",
     "PATIENCE_SECONDS",
     "POLL_SECONDS",
     "Blocked",
@@ -101,6 +104,7 @@ __all__ = [
     "declared_parts",
     "deletions_wait",
     "departure",
+    "drop_messages",
     "end_dry_run",
     "end_without_version",
     "erase",
@@ -108,6 +112,7 @@ __all__ = [
     "fence",
     "forgotten",
     "generation_of",
+    "hint_of",
     "in_force",
     "is_current",
     "is_due",

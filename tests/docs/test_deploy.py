@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 import expunge
 from expunge.service.infra.settings import Settings
+from expunge_connect.opendsr.commands import commands
 from tests.harness.certificates import self_signed
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +42,7 @@ def everything() -> dict[str, Any]:
     for part in ("keda", "serviceMonitor", "rules", "dashboard"):
         values[part]["enabled"] = True
     values["rules"]["runbooks"] = "http://127.0.0.1:8750/runbooks"
+    values["opendsr"]["url"] = "https://dsr.example.com"
     values["worker"]["gpu"] |= {"enabled": True, "tag": f"{expunge.__version__}-cuda"}
     values["networkPolicy"]["callers"] = [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}]
     values["networkPolicy"]["egress"] = [{"ports": [{"protocol": "TCP", "port": 5432}]}]
@@ -97,7 +100,8 @@ def sources() -> dict[Path, str]:
 
 
 def test_every_variable_is_a_setting_and_every_port_the_default_one() -> None:
-    ours = {f"EXPUNGE_{name.upper()}" for name in Settings.model_fields}
+    connected = set(re.findall(r"EXPUNGE_[A-Z_]*[A-Z]", (ROOT / "docs" / "opendsr.md").read_text()))
+    ours = {f"EXPUNGE_{name.upper()}" for name in Settings.model_fields} | connected
     for path, text in sources().items():
         assert set(re.findall(r"EXPUNGE_[A-Z_]*[A-Z]", text)) <= ours, path
         assert set(re.findall(r"127\.0\.0\.1:(\d+)", text)) <= {"8750"}, path
@@ -126,14 +130,16 @@ def test_each_process_of_compose_is_one_of_the_chart_and_a_worker_host_has_two(o
     assert found == {
         "api": ["api"],
         "migrate": ["migrate"],
+        "opendsr": ["opendsr"],
         "scheduler": ["scheduler"],
         "worker": ["worker", "updater"],
     }
     for pod in pods(objects).values():
         for container in pod["containers"]:
             name = container["name"]
-            words = [name] if name == "migrate" else ["run", name]
-            assert container["args"] == words == COMPOSE[name]["command"]
+            if name != "opendsr":
+                words = [name] if name == "migrate" else ["run", name]
+                assert container["args"] == words == COMPOSE[name]["command"]
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
         assert pod["securityContext"]["runAsUser"] == 10001 and pod["enableServiceLinks"] is False
 
@@ -152,7 +158,23 @@ def test_no_process_is_given_what_another_one_holds(objects: list[dict[str, Any]
         name: next(each["secret"]["secretName"] for each in pod["volumes"] if each["name"] == "secrets")
         for name, pod in found.items()
     }
-    assert len(set(secret.values())) == 4
+    assert len(set(secret.values())) == 5
+    (opendsr,) = found["opendsr"]["containers"]
+    assert opendsr["envFrom"] == [{"secretRef": {"name": "expunge-opendsr-environment"}}], "no database, no store"
+
+
+def test_opendsr_is_a_program_that_calls_the_api_by_its_service(objects: list[dict[str, Any]]) -> None:
+    (container,) = pods(objects)["opendsr"]["containers"]
+    program, *words = container["args"]
+    called = CliRunner().invoke(commands, [*words, "--help"])
+    assert (program, called.exit_code) == ("opendsr", 0), called.output
+    assert container["ports"] == [{"name": "opendsr", "containerPort": int(words[-1])}]
+    assert given(container)["EXPUNGE_URL"] == f"http://expunge-api:{VALUES['api']['port']}"
+    policies = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "NetworkPolicy"}
+    (into_api,), (out,) = policies["expunge-opendsr-calls"]["ingress"], policies["expunge-opendsr"]["egress"]
+    assert into_api["from"][0]["podSelector"] == policies["expunge-opendsr"]["podSelector"]
+    assert out["to"][0]["podSelector"] == policies["expunge-api"]["podSelector"]
+    assert policies["expunge-opendsr"]["ingress"] == [], "who names no callers lets nobody in"
 
 
 def test_only_the_worker_gets_the_gpu(objects: list[dict[str, Any]]) -> None:
@@ -179,7 +201,7 @@ def test_volumes_and_mounts_agree_with_folders_and_with_buckets(renderer: Path, 
 
 
 def test_rules_and_dashboard_arrive_whole(objects: list[dict[str, Any]]) -> None:
-    by_kind = {each["kind"]: each for each in objects}
+    by_kind = {each["kind"]: each for each in objects if each["metadata"]["name"] != "expunge-opendsr"}
     assert by_kind["PrometheusRule"]["spec"] == yaml.safe_load((ROOT / "dashboards" / "alerts.yml").read_text())
     dashboard = (ROOT / "dashboards" / "grafana" / "dashboards" / "expunge.json").read_text()
     assert json.loads(by_kind["ConfigMap"]["data"]["expunge.json"]) == json.loads(dashboard)
@@ -204,7 +226,7 @@ def test_kubernetes_own_schemas_admit_every_object(renderer: Path, tmp_path: Pat
         pytest.skip("unverified here: pip install kubernetes-validate (EXPUNGE_TEST_KUBERNETES_VALIDATE names it)")
     found = [each for values in (everything(), in_buckets()) for each in render(renderer, values)]
     theirs = [each for each in found if each["kind"] not in OWN_KINDS]
-    assert len(theirs) == 19
+    assert len(theirs) == 23
     (tmp_path / "good.yaml").write_text(yaml.safe_dump_all(theirs))
     command = [VALIDATOR, "--strict", "--quiet"]
     subprocess.run([*command, tmp_path / "good.yaml"], check=True)

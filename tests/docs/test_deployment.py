@@ -69,7 +69,7 @@ def test_ports_are_published_on_this_host_alone(services: dict[str, Any]) -> Non
 
 def test_the_image_copies_every_package_and_runs_as_a_number() -> None:
     text = (ROOT / "Dockerfile").read_text()
-    packages = {"expunge", "unlearning", "service", "workers", "migrations"}
+    packages = {"connect", "expunge", "unlearning", "service", "workers", "migrations"}
     assert packages <= set(re.findall(r"^COPY (\w+) \1$", text, re.MULTILINE))
     assert re.search(r"^USER [1-9]\d*$", text, re.MULTILINE)
 

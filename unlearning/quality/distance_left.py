@@ -20,7 +20,6 @@ from unlearning.types import (
     Ineffective,
     Json,
     Learned,
-    OutOfTolerance,
     RecipeError,
     Refused,
     State,
@@ -121,8 +120,7 @@ def mean_distance_left(
     person or a training diverges.
 
     Raises:
-        Refused: there is a single person, or the method refuses a set; Ineffective where a set is beyond the method's
-            own tolerance.
+        Refused: there is a single person, or the method refuses a set.
     """
     elsewhere = problem.recipe.weights is not None and problem.training.converge is None
     if method.exact or (elsewhere and learned.trajectory is None):
@@ -140,13 +138,7 @@ def mean_distance_left(
 
     drawn = calibration_sets(people, CALIBRATION_SHARE, CALIBRATION_COUNT, problem.training.seed)
     sets = [replace(each, vectors=Vectors(dict(vectors.read(each.people)))) for each in drawn]
-    try:
-        measured = measure(method, problem, examples, state, retrained=again, sets=sets)
-    except OutOfTolerance:
-        raise Ineffective(
-            f"With the options of {method.name} a calibration set is beyond its tolerance.",
-            "Raise the tolerance, or use another method.",
-        ) from None
+    measured = measure(method, problem, examples, state, retrained=again, sets=sets)
     mean = sum(measured) / len(measured)
     return mean if method.near or math.isfinite(mean) else None
 

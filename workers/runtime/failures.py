@@ -12,9 +12,8 @@ from sqlalchemy.exc import OperationalError
 
 import unlearning
 from expunge.service.infra.db import Busy
-from expunge.service.queue import without_numbers
+from expunge.service.queue import hint_of, without_numbers
 from expunge.service.requests import Cause
-from expunge.workers.runtime.recipe_messages import hint_of
 from expunge.workers.storage import KeysMissing
 from unlearning.types import Refused
 

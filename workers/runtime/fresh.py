@@ -29,9 +29,9 @@ import expunge
 from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import SECRETS, Settings
 from expunge.service.infra.tenants import recipes_of
+from expunge.service.queue import ADVICE, hint_of
 from expunge.workers.runtime.confined import COMPILED, listed
 from expunge.workers.runtime.fresh_child import STOP, Assignment, read, write
-from expunge.workers.runtime.recipe_messages import ADVICE, hint_of
 from unlearning.model.user_code.own_training import Fitted
 from unlearning.types import Examples, Progress, Refused
 
@@ -61,10 +61,6 @@ class Unloadable(Refused):
 
 class Lost(RuntimeError):
     """The process ended before its training did, or failed in a way that may pass."""
-
-
-class TooLong(RuntimeError):
-    """The time for the training was over."""
 
 
 @dataclass
@@ -130,7 +126,7 @@ class FreshProcesses:
         A recipe that needs the network to load gets it until its training begins. ``kept``: as in ``Assignment``.
 
         Raises:
-            TooLong: it did not end within ``seconds``.
+            TimeoutError: it did not end within ``seconds``.
             Refused, Lost: as ``__call__``; Doubtful where the training raised, or left what is no model.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -228,7 +224,7 @@ class Server:
     def ask(
         self, tensors: Mapping[str, Tensor], words: Mapping[str, Any], progress: Progress, deadline: float | None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Have an order carried out; return the tensors and words of its answer. Raises TooLong, and as ``progress``.
+        """Have an order carried out; return tensors and words of its answer. Raises TimeoutError, and as ``progress``.
 
         An answer that lacks everything else says how the process ended.
         """
@@ -247,10 +243,7 @@ class Server:
         """Wait until the process has ended, and return how."""
         while True:
             self._channel.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
-            try:
-                message = self._channel.recv(1024)
-            except TimeoutError:
-                raise TooLong from None
+            message = self._channel.recv(1024)
             if not message:
                 raise Lost("the server of fresh processes ended")
             match json.loads(message):

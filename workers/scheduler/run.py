@@ -68,11 +68,10 @@ from expunge.service.models import (
     sweep_store,
     tally,
 )
-from expunge.service.queue import TakenLease, in_force, mark_notified, renew, take, unnotified
+from expunge.service.queue import OUTLIVED, TakenLease, drop_messages, in_force, mark_notified, renew, take, unnotified
 from expunge.service.requests import DUE_SOON, LARGE_AND_DUE, Reason, announce_due_soon, settle
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.heartbeat import HeartbeatSender
-from expunge.workers.runtime.recipe_messages import OUTLIVED, drop_messages
 from expunge.workers.scheduler.ssrf_guard import Outbound
 from expunge.workers.scheduler.webhook_sender import WebhookSender
 from expunge.workers.storage import (

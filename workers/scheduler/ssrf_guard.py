@@ -37,10 +37,6 @@ Address = IPv4Address | IPv6Address
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 
 
-class NotPublic(ValueError):
-    """The URL leads to an address that no webhook may go to."""
-
-
 async def resolve(host: str, port: int) -> list[str]:
     """Return every address of a name, by the system's resolver. Raises OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -56,17 +52,18 @@ class Outbound:
     trust: ssl.SSLContext = field(default_factory=lambda: httpx.create_ssl_context(trust_env=False))
     deadline_seconds: float = DEADLINE_SECONDS
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
-        """Send the body and return the status of the answer.
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> int | None:
+        """Send the body and return the status of the answer; None: the URL leads to no public address over https.
 
         Raises:
-            NotPublic: the URL leads to an address that is not public, or is not https.
             TimeoutError: the deadline passed.
             OSError, httpx.HTTPError, httpx.InvalidURL: there is no such name, or no answer.
         """
         async with asyncio.timeout(self.deadline_seconds):
             target = httpx.URL(url)
             address = await self._address(target)
+            if address is None:
+                return None
             extensions = {"sni_hostname": target.raw_host.decode()}  # the certificate is the name's, not the address's
             async with (
                 httpx.AsyncClient(verify=self.trust, trust_env=False, timeout=self.deadline_seconds) as client,
@@ -81,12 +78,11 @@ class Outbound:
             ):
                 return answer.status_code
 
-    async def _address(self, target: httpx.URL) -> Address:
+    async def _address(self, target: httpx.URL) -> Address | None:
+        """Return the address to send to; None where any address of the name is not admitted."""
         port = target.port or (443 if target.scheme == "https" else 80)
         found = [ip_address(text.partition("%")[0]) for text in await self.resolver(target.raw_host.decode(), port)]
-        if not found or not all(self._admitted(target.scheme, address) for address in found):
-            raise NotPublic("A webhook is sent to public addresses over https only.")
-        return found[0]
+        return found[0] if found and all(self._admitted(target.scheme, address) for address in found) else None
 
     def _admitted(self, scheme: str, address: Address) -> bool:
         if self.loopback and address.is_loopback:

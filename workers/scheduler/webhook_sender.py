@@ -22,7 +22,7 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import WebhookDelivery, WebhookEndpoint
 from expunge.service.infra.time import SECOND
 from expunge.service.requests import BACKOFF_SECONDS, MAX_ATTEMPTS, DeliveryOutcome, disable_endpoint, webhook_signature
-from expunge.workers.scheduler.ssrf_guard import NotPublic, Outbound
+from expunge.workers.scheduler.ssrf_guard import Outbound
 
 ROUND = 50
 """deliveries under way at once, at most"""
@@ -86,9 +86,13 @@ class WebhookSender:
         crash_point("webhook-before-send")
         try:
             status = await self._outbound.post(letter.url, letter.payload, letter.headers)
-        except (NotPublic, OSError, TimeoutError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        except (OSError, TimeoutError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             log.warning("webhook %s not delivered: %s", letter.id, type(error).__name__)
-            return _failure(error), None
+            timed_out = isinstance(error, TimeoutError | httpx.TimeoutException)
+            return (DeliveryOutcome.TIMED_OUT if timed_out else DeliveryOutcome.NO_ANSWER), None
+        if status is None:
+            log.warning("webhook %s not delivered: its URL leads to an address that is not public", letter.id)
+            return DeliveryOutcome.REFUSED, None
         crash_point("webhook-after-send")
         return (DeliveryOutcome.DELIVERED if 200 <= status < 300 else DeliveryOutcome.REJECTED), status
 
@@ -150,13 +154,6 @@ def _standard(session_key: bytes, endpoint: WebhookEndpoint, delivery: WebhookDe
         "webhook-timestamp": str(seconds),
         "webhook-signature": webhook_signature(session_key, endpoint, delivery.id, seconds, delivery.payload),
     }
-
-
-def _failure(error: Exception) -> DeliveryOutcome:
-    if isinstance(error, NotPublic):
-        return DeliveryOutcome.REFUSED
-    timed_out = isinstance(error, TimeoutError | httpx.TimeoutException)
-    return DeliveryOutcome.TIMED_OUT if timed_out else DeliveryOutcome.NO_ANSWER
 
 
 def _settle(session: Session, letter: WebhookRequest, outcome: DeliveryOutcome, status: int | None) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.time import time_bucket
-from expunge.workers.runtime.fresh import Doubtful, FreshProcesses, Lost, TooLong, Unloadable, temporary_folder
+from expunge.workers.runtime.fresh import Doubtful, FreshProcesses, Lost, Unloadable, temporary_folder
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.storage.manifest import SampleIndex
 from unlearning.columns import Column
@@ -105,11 +105,6 @@ def tried(settings: Settings, bench: OpenModel, kept: SampleIndex) -> Trial:
             found = replace(runs, share=1.0).findings(*half)
     except (Unloadable, Lost) as error:
         found = Trial(not_tried=(f"No process could be made for it. {error}",))
-    except TooLong:
-        raise Refused(
-            f"The training did not end within {settings.trial_seconds:g} seconds, on {len(few[0])} samples.",
-            "Make it end, or follow run.share; or raise EXPUNGE_TRIAL_SECONDS.",
-        ) from None
     return replace(found, seconds=time.monotonic() - started)
 
 
@@ -137,7 +132,7 @@ class Runs:
     def findings(self, some: Tensor, others: Tensor) -> Trial:
         """Make the runs, compare them, and return what was found.
 
-        Raises Refused, Doubtful, Unloadable, Lost, TooLong.
+        Raises Refused, Doubtful, Unloadable, Lost.
         """
         with temporary_folder() as shared:
             other, _ = self._run(others, shared)
@@ -181,15 +176,22 @@ class Runs:
         inputs, targets = next(iter(self.bench.recipe.samples.rows.read([chosen.at])))
         rows = Tensors(inputs.to(device), targets.to(device))
         handed = Examples(torch.arange(len(places), device=device), rows, Column.of(chosen.holders), chosen.subjects)
-        fitted, verdict = self.fresh.carried_out(
-            self._part(),
-            handed,
-            None,
-            silent,
-            folder,
-            kept=chosen.at.tolist() if overwrite else None,
-            seconds=max(0.001, self.deadline - time.monotonic()),
-        )
+        try:
+            fitted, verdict = self.fresh.carried_out(
+                self._part(),
+                handed,
+                None,
+                silent,
+                folder,
+                kept=chosen.at.tolist() if overwrite else None,
+                seconds=max(0.001, self.deadline - time.monotonic()),
+            )
+        except TimeoutError:
+            most = self.fresh.recipe.settings.trial_seconds
+            raise Refused(
+                f"The training did not end within {most:g} seconds, on {len(places)} samples.",
+                "Make it end, or follow run.share; or raise EXPUNGE_TRIAL_SECONDS.",
+            ) from None
         return _digests(fitted), verdict
 
     def _part(self) -> Phase | Whole:

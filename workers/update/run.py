@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import Version
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.queue import (
     Blocked,
@@ -74,7 +73,9 @@ RETRAIN_HELPS = frozenset(
 class Current:
     """What the update starts from: the current version, and what its generation fixed at registration."""
 
-    version: Version
+    version_id: str
+    state: str
+    holdout_accuracy: float | None
     terms: Terms
     manifest: Mapping[str, Any]
 
@@ -142,7 +143,7 @@ def _update(
     except Overspent:
         return end(_or_retrain(claim, storage.sealer, Blocked(Reason.BUDGET_EXHAUSTED)))
     record_commit_time(storage.database, claim, draft, time.perf_counter() - start)
-    drop_superseded_state(storage.database, storage.private, current.version.id)
+    drop_superseded_state(storage.database, storage.private, current.version_id)
     storage.figures.sweep(storage.database)
     destroy_keys(storage.database, storage.keys, storage.guard.witness, settings.served_tenants)
     models.remember(draft.version_id, draft.state.digest, secret, retained)
@@ -168,7 +169,7 @@ def current_of(session: Session, claim: Deletions) -> Current:
         unlearned=now.unlearned,
         **guarantee_from_json(frozen),
     )
-    return Current(now.version, terms, frozen)
+    return Current(now.version.id, now.version.state, now.version.holdout_accuracy, terms, frozen)
 
 
 def compute(
@@ -267,7 +268,7 @@ def _other_recipe(claim: Deletions, settings: Settings, code: bool) -> Blocked:
 
 
 def _secret(current: Current, storage: Storage, models: ModelCache, device: torch.device) -> State | Blocked:
-    kept, digest = models.state_of(current.version.state), current.version.state
+    kept, digest = models.state_of(current.state), current.state
     if kept is not None:
         return kept
     try:
@@ -297,7 +298,7 @@ def _samples(
     wants_retained = needs_retained(bench.method, current.terms.guarantee)
     if not (wants_forgotten or wants_retained):
         return None, None
-    going, left = selection.target.positions, models.samples_of(current.version.id)
+    going, left = selection.target.positions, models.samples_of(current.version_id)
     if left is None or time.monotonic() - left.compared_at > TRUSTED_SECONDS:
         samples = _recipe_samples(claim, bench, settings)
         if isinstance(samples, Blocked):
@@ -360,7 +361,7 @@ def _recipe_samples(claim: Deletions, bench: OpenModel, settings: Settings) -> S
 
 def _too_bad(claim: Deletions, current: Current, certified: Certified) -> bool:
     """Return whether the holdout accuracy of the published weights fell by more than the policy allows."""
-    tolerance, before = claim.policy.max_accuracy_drop, current.version.holdout_accuracy
+    tolerance, before = claim.policy.max_accuracy_drop, current.holdout_accuracy
     return tolerance is not None and before is not None and before - certified.accuracy > tolerance
 
 

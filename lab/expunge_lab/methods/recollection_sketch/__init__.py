@@ -42,10 +42,10 @@ from unlearning.types import (
     Examples,
     ForgetSet,
     Forgotten,
+    Ineffective,
     Json,
     Learned,
     Need,
-    OutOfTolerance,
     Progress,
     Refused,
     State,
@@ -168,14 +168,15 @@ class RecollectionSketch(Method):
         """Add the recollections of ``forget.people``. ``evidence`` holds the receipt and must stay sealed.
 
         Raises:
-            OutOfTolerance: the receipt is above ``tolerance``, or all ``updates`` are used.
+            Ineffective: the receipt is above ``tolerance``, or all ``updates`` are used. The message holds no receipt,
+                because it may be shown and the receipt may not.
             Refused: a person has no vector, the samples are missing, or no sample would be left.
         """
         if not forget:
             return Forgotten(state)
         count = cast(int, state.facts["updates"]) + 1
         if count > self.updates:
-            raise OutOfTolerance(f"All {self.updates} updates of this sketch are used.", "Take the fallback.")
+            raise Ineffective(f"All {self.updates} updates of this sketch are used.", "Take the fallback.")
         gone = cast(int, state.facts["forgotten"]) + len(forget.positions)
         if gone >= cast(int, state.facts["samples"]):
             raise Refused("No sample would be left.", "Retire the model instead.")
@@ -184,7 +185,8 @@ class RecollectionSketch(Method):
         probed = state.tensors["probed"].cpu() + torch.stack([found, exact])
         receipt, size = self._receipt(probed)
         if not receipt <= self.tolerance * size:
-            raise OutOfTolerance("The sketch does not follow this request closely enough.", "Take the fallback.")
+            what = "The sketch does not follow these people closely enough: it is beyond its tolerance."
+            raise Ineffective(what, "Raise the tolerance, or use another method.")
         facts = {**state.facts, "updates": count, "forgotten": gone}
         fresh = State(state.weights + correction.to(state.weights), {**state.tensors, "probed": probed}, facts)
         return Forgotten(fresh, {"recollection_norm": float(correction.norm()), "receipt": receipt})

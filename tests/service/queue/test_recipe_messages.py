@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from expunge.workers.runtime.recipe_messages import ADVICE, drop_messages
+from expunge.service.queue import ADVICE, drop_messages
 from tests.workers.worlds import World
 
 
