@@ -43,6 +43,7 @@ PATIENCE_SECONDS = 5.0
 FEW, AT_ONCE = 3, 16
 """files that are read one after the other, and at the same time"""
 
+_WAITING = select(Restoration).where(Restoration.confirmed_at.is_(None)).limit(1)
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 log = logging.getLogger(__name__)
@@ -54,8 +55,7 @@ class PutBack(RuntimeError):
 
 def unconfirmed(session: Session) -> Restoration | None:
     """Return the restoration that waits for the operator. None: the service may write."""
-    waiting = select(Restoration).where(Restoration.confirmed_at.is_(None))
-    return session.scalars(waiting.limit(1)).one_or_none()
+    return session.scalars(_WAITING).one_or_none()
 
 
 def confirm(session: Session, tenant_id: str, witness: Witness) -> dict[str, Any] | None:
