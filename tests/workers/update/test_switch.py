@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -24,11 +25,11 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.models.retrain_plan import PlannedRetrain, plan_of, retrain_lease
-from expunge.service.queue import Deletions, Preparation
+from expunge.service.queue import Deletions, Preparation, Stale
 from expunge.service.requests import cancellation, intake, legal_holds
 from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.scheduler import run
-from expunge.workers.storage import checkpoint_format
+from expunge.workers.storage import checkpoint_format, manifest
 from expunge.workers.storage.private_state import STATE
 from expunge.workers.training import prepare
 from expunge.workers.training.prepare import Prepared
@@ -195,6 +196,32 @@ def test_a_request_that_arrives_while_a_model_is_prepared_can_be_cancelled_in_it
     assert world.head(model_id).samples == (0 if cancelled else 3)
     reasons = [None, None if cancelled else "no_match"]
     assert [world.task(each).reason for each in waiting] == reasons[: len(waiting)]
+
+
+def test_a_preparation_that_begins_again_knows_nobody_until_its_members_are_written_again(world: World) -> None:
+    model_id = world.register()
+    job, watch = world.claim(model_id), Stopwatch(world.pulse())
+    assert isinstance(job, Preparation)
+    prepare.make_ready(world.process, job, watch)
+    assert world.request(world.delete("nobody")).reason == "no_match"
+    prepare.clean(world.process, job)
+    assert world.request(world.delete("nobody")).status == "queued"
+
+
+def test_a_worker_that_lost_its_lease_writes_no_members(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block is written before the fence, so that requests wait for the model's row no longer than they must."""
+    model_id = world.register()
+    job, rows = world.claim(model_id), manifest.rows
+    assert isinstance(job, Preparation)
+
+    def late(*place: Any) -> Any:
+        world.change(Model, model_id, lease_token=1)
+        return rows(*place)
+
+    monkeypatch.setattr(manifest, "rows", late)
+    with pytest.raises(Stale):
+        prepare.make_ready(world.process, job, Stopwatch(world.pulse()))
+    assert world.rows_of(Membership) == []
 
 
 def test_what_is_approved_is_carried_out_while_another_request_can_still_be_cancelled(world: World) -> None:
