@@ -21,6 +21,7 @@ import torch
 
 from benchmarks.release import TENANT, delete, live, worker
 from expunge.service.infra.tables import Model, Version
+from expunge.service.models import model_lease
 from expunge.service.queue import Deletions, ForgottenCount, TakenLease
 from expunge.workers.app import Worker
 from expunge.workers.guarantee.certify import certify, generator, refine
@@ -97,7 +98,7 @@ def against(process: Process, busy: Worker, model_id: str, going: Sequence[int],
         model = session.get_one(Model, model_id)
         assert model.current_id is not None and model.generation_id is not None
         policy = Policy.from_json(model.policy).in_force("newton")
-        lease = TakenLease(model_id, 0)
+        lease = TakenLease(model_lease(model_id), 0)
         job = Deletions(lease, TENANT, model.name, model.recipe, policy, model.generation_id, model.current_id, ())
         current = run.current_of(session, job)
     bench = busy._benches.of(job.generation_id, TENANT, job.recipe, policy)

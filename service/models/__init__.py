@@ -39,7 +39,7 @@ from expunge.service.models.publication_entry import (
     unlogged,
 )
 from expunge.service.models.recipe_files import is_other_module, locate, require_recipe
-from expunge.service.models.registration import register
+from expunge.service.models.registration import model_lease, register
 from expunge.service.models.restore_guard import Guard, PutBack, Verdict, Watch, confirm, unconfirmed
 from expunge.service.models.retirement import SERVED, end_cancelled, end_retired, holds_in, retire, steps_of
 from expunge.service.models.retrain_plan import (
@@ -115,6 +115,7 @@ __all__ = [
     "keys_of",
     "locate",
     "measured_seconds",
+    "model_lease",
     "moved_on",
     "note_deleted",
     "note_swept",

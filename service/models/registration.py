@@ -10,8 +10,9 @@ from sqlalchemy.orm import Session
 from expunge.service.audit import record
 from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.tables import Generation, Model
+from expunge.service.infra.tables import Generation, Lease, Model
 from expunge.service.models.generations import open_generation
+from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.requests import RequestRefused
 from unlearning.accounting.policy import Policy
 
@@ -43,13 +44,18 @@ def register(
         leave_out_forgotten=leave_out_forgotten,
         created_at=at,
     )
-    session.add(model)
+    session.add_all([model, Lease(name=model_lease(model.id)), Lease(name=retrain_lease(model.id))])
     session.flush()
     model.generation_id = open_generation(session, _generation(model, policy, at)).id
     facts: dict[str, Any] = {"name": name, "recipe": recipe, "policy": model.policy}
     facts["leave_out_forgotten"] = leave_out_forgotten
     record(session, tenant_id, "model.registered", model_id=model.id, **facts)
     return model
+
+
+def model_lease(model_id: str) -> str:
+    """Return the name of the lease for a model's preparation and updates."""
+    return f"model:{model_id}"
 
 
 def _named(tenant_id: str, name: str) -> Select[Model]:

@@ -15,6 +15,7 @@ from expunge.service.infra.db import batches
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Erasure, Generation, Lease, Model, Removal, Version
 from expunge.service.models.figures import withdraw
+from expunge.service.models.registration import model_lease
 from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.models.vectors import drop_all_vectors
 from expunge.service.requests import (
@@ -103,9 +104,9 @@ def steps_of(model: Model) -> tuple[WayOut, ...]:
 def _end(session: Session, model: Model, status: str, why: str) -> None:
     """Write the status, end the model's generations, and end the leases of the workers on them."""
     model.status, model.reason, model.due_at, model.retrain_at = status, why, None, None
-    # a lease that is over is over for every token: nothing is published and nothing renewed under it
-    model.lease_owner, model.lease_expires_at = None, 0
-    session.execute(update(Lease).where(Lease.name == retrain_lease(model.id)).values(expires_at=0))
+    # no worker has the token 0: nothing is published and nothing renewed under these leases
+    leases = Lease.name.in_((model_lease(model.id), retrain_lease(model.id)))
+    session.execute(update(Lease).where(leases).values(token=0, expires_at=0))
     withdraw(session, Generation.model_id == model.id)
     open_ones = update(Generation).where(
         Generation.model_id == model.id, Generation.status.in_(("preparing", "candidate", "live"))

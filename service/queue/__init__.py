@@ -31,7 +31,7 @@ from expunge.service.queue.claims import (
 )
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job, Preparation, Work
 from expunge.service.queue.journal_entry import JournalEntry
-from expunge.service.queue.leases import Stale, TakenLease, alive, alive_at, drawn, fence, give_back, renew
+from expunge.service.queue.leases import Stale, TakenLease, fence, renew, take
 from expunge.service.queue.promotion import Leaving, departure, publish_generation
 from expunge.service.queue.publication import Draft, Replan, erase, mark_forgotten, publish, record_commit_time
 from expunge.service.queue.results import (
@@ -91,8 +91,6 @@ __all__ = [
     "Target",
     "Work",
     "WorkUnits",
-    "alive",
-    "alive_at",
     "before",
     "before_registration",
     "begins_model",
@@ -102,7 +100,6 @@ __all__ = [
     "declared_parts",
     "deletions_wait",
     "departure",
-    "drawn",
     "end_dry_run",
     "end_without_version",
     "erase",
@@ -110,7 +107,6 @@ __all__ = [
     "fence",
     "forgotten",
     "generation_of",
-    "give_back",
     "is_current",
     "is_due",
     "mark_forgotten",
@@ -133,6 +129,7 @@ __all__ = [
     "start_over",
     "still_served",
     "suppressing",
+    "take",
     "target_of",
     "undecided",
     "waiting_deletions",

@@ -20,12 +20,13 @@ from sqlalchemy.orm import Session
 
 from expunge.service.audit import NAMED_IN_ONE_ENTRY, record, recorded_at
 from expunge.service.infra.db import Database, batches, now
-from expunge.service.infra.tables import DeletionRequest, Generation, Lease, Model, Task, Version
+from expunge.service.infra.tables import DeletionRequest, Generation, Model, Task, Version
 from expunge.service.infra.time import SECOND
 from expunge.service.models import (
     budget_of,
     candidate_of,
     measured_seconds,
+    model_lease,
     plan_retrain,
     retrain_lease,
     unconfirmed,
@@ -33,14 +34,11 @@ from expunge.service.models import (
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Preparation, Work
 from expunge.service.queue.leases import (
     TakenLease,
-    alive,
-    alive_at,
     fence,
-    give_back,
-    give_back_beside,
+    is_held,
     lock,
+    release,
     take,
-    take_beside,
 )
 from expunge.service.queue.results import refuse
 from expunge.service.queue.work_units import models_with_free_pieces
@@ -110,16 +108,17 @@ def claim(
     """
     with database.write() as session:
         at = recorded_at(session)
-        model = _locked(session, model_id, tenants)
-        if model is None:
+        found = _locked(session, model_id, at, tenants)
+        if found is None:
             return None
-        free = not alive(model, at)
-        if model.status == "preparing" and free:
+        model, held = found
+        if model.status == "preparing":
             generation = session.get_one(Generation, model.generation_id)
-            return _building(session, model, generation, take(model, owner, at, lease_seconds))
+            lease = take(session, model_lease(model.id), owner, at, lease_seconds)
+            return _building(session, model, generation, lease)
         if model.status not in SERVED:
             return None
-        deletions = _deletions(session, model, owner, at, lease_seconds) if free else None
+        deletions = None if held else _deletions(session, model, owner, at, lease_seconds)
         return deletions or _retraining(session, model, owner, at, lease_seconds)
 
 
@@ -129,10 +128,11 @@ def claim_deletions(
     """Claim a model's waiting deletions and nothing else; None as ``claim`` does."""
     with database.write() as session:
         at = recorded_at(session)
-        model = _locked(session, model_id, tenants)
-        if model is None or model.status not in SERVED or alive(model, at):
+        found = _locked(session, model_id, at, tenants)
+        if found is None:
             return None
-        return _deletions(session, model, owner, at, lease_seconds)
+        model, held = found
+        return _deletions(session, model, owner, at, lease_seconds) if model.status in SERVED and not held else None
 
 
 def is_due(session: Session, model_id: str) -> bool:
@@ -150,7 +150,7 @@ def mark_notified(session: Session) -> Sequence[str]:
         .where(Task.model_id == Model.id, func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
         .exists()
     )
-    retraining = select(Lease.name).where(Lease.name == retrain_lease("") + Model.id, alive_at(Lease, at)).exists()
+    retraining = is_held(retrain_lease("") + Model.id, at)
     planned = select(Generation.id).where(Generation.model_id == Model.id, Generation.status == "candidate").exists()
     scheduled = Model.status.in_(("live", "exhausted")) & (Model.retrain_at <= at)
     exhausted = (Model.status == "exhausted") & (task | Model.due_at.is_not(None))
@@ -158,7 +158,7 @@ def mark_notified(session: Session) -> Sequence[str]:
     mine = select(Task.id).where(Task.model_id == Model.id, Task.status == "queued", Task.not_before <= at)
     # whom no claim has seen yet: the deadline may be nearer than the update that others wait for
     urgent = mine.where(Task.reason == Reason.AWAITING_BATCH).exists() & mine.where(Task.reason.is_(None)).exists()
-    due = ~alive_at(Model, at) & (Model.due_at.is_(None) | (Model.due_at <= at) | urgent)
+    due = ~is_held(model_lease("") + Model.id, at) & (Model.due_at.is_(None) | (Model.due_at <= at) | urgent)
     patience = NOTIFY_PATIENCE_SECONDS * SECOND  # a clock that had jumped ahead notified in the future
     forgotten = ~Model.notified_at.between(at - patience + 1, at + patience)
     rung = (
@@ -186,7 +186,8 @@ def waiting_deletions(
     query = (
         select(Task.model_id)
         .join(Model, Model.id == Task.model_id)
-        .where(Model.status == "live", ~alive_at(Model, at), func.coalesce(Model.due_at, 0) <= at)
+        .where(Model.status == "live", ~is_held(model_lease("") + Model.id, at))
+        .where(func.coalesce(Model.due_at, 0) <= at)
         .where(Task.status.in_(("queued", "running")), Task.not_before <= since)
         .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
         .group_by(Task.model_id)
@@ -228,21 +229,19 @@ def postpone(database: Database, job: Preparation) -> None:
         generation = session.get_one(Generation, job.generation_id)
         generation.attempts = max(0, generation.attempts - 1)
         record(session, job.tenant_id, "preparation.interrupted", model_id=model.id, generation=generation.id)
-        if job.lease.name is None:
-            give_back(model)
-        else:
-            give_back_beside(session, model.id)
+        release(session, job.lease.name)
 
 
-def _locked(session: Session, model_id: str, tenants: Collection[str] | None) -> Model | None:
-    """Lock the model's row and clear its notification; None where this worker may not work on it."""
-    model = lock(session, model_id)
-    if model is None:
+def _locked(session: Session, model_id: str, at: int, tenants: Collection[str] | None) -> tuple[Model, bool] | None:
+    """Do what ``lock`` does and clear the notification; None where this worker may not work on the model."""
+    found = lock(session, model_id, at)
+    if found is None:
         return None
+    model, _ = found
     model.notified_at = 0
     if unconfirmed(session) is not None or (tenants is not None and model.tenant_id not in tenants):
         return None
-    return model
+    return found
 
 
 def _job(model: Model, generation: Generation, lease: TakenLease) -> dict[str, Any]:
@@ -257,8 +256,10 @@ def _job(model: Model, generation: Generation, lease: TakenLease) -> dict[str, A
     }
 
 
-def _building(session: Session, model: Model, generation: Generation, lease: TakenLease) -> Preparation | None:
-    """Count the attempt; None where too many were lost, and the generation is refused."""
+def _building(session: Session, model: Model, generation: Generation, lease: TakenLease | None) -> Preparation | None:
+    """Count the attempt; None where another has the lease, or too many were lost, and the generation is refused."""
+    if lease is None:
+        return None
     kind = "preparation" if generation.id == model.generation_id else "retrain"
     if generation.attempts >= HOLD_AFTER:
         what = f"{HOLD_AFTER} attempts ended without a result, the last in phase {generation.phase}."
@@ -274,9 +275,9 @@ def _building(session: Session, model: Model, generation: Generation, lease: Tak
 def _retraining(session: Session, model: Model, owner: str, at: int, lease_seconds: float) -> Preparation | None:
     """Claim the model's candidate, planning one where it is due; None where none is, or another worker builds it."""
     generation = plan_retrain(session, model)
-    lease = None if generation is None else take_beside(session, model.id, owner, at, lease_seconds)
-    if generation is None or lease is None:
+    if generation is None:
         return None
+    lease = take(session, retrain_lease(model.id), owner, at, lease_seconds)
     return _building(session, model, generation, lease)
 
 
@@ -286,10 +287,12 @@ def _deletions(session: Session, model: Model, owner: str, at: int, lease_second
     if not waiting or _must_wait(session, model, generation, waiting, at):
         return None
     choice = choose(waiting, LARGEST_BATCH)
-    lease = take(model, owner, at, lease_seconds)
+    lease = take(session, model_lease(model.id), owner, at, lease_seconds)
+    if lease is None:
+        return None
     _hold_lost(session, model, generation, choice.hold)
     if not choice.take or model.current_id is None:
-        give_back(model)
+        release(session, lease.name)
         return None
     tasks = _mark_running(session, choice, lease)
     facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id, "token": str(lease.token)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from expunge.service.models import retrain_lease
 from expunge.service.queue.leases import TakenLease
 from unlearning.accounting.policy import Policy
 
@@ -35,7 +36,7 @@ class Preparation(Job):
     @property
     def retrains(self) -> bool:
         """Return whether it builds a candidate under a second lease, while the served generation stays in use."""
-        return self.lease.name is not None
+        return self.lease.name == retrain_lease(self.model_id)
 
 
 @dataclass(frozen=True)

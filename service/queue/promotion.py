@@ -19,10 +19,10 @@ from expunge.service.audit import record
 from expunge.service.infra.db import Database, batches, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Generation, Membership, Model, Removal, Task, Version
-from expunge.service.models import drop_all_vectors, schedule_retrain
+from expunge.service.models import drop_all_vectors, model_lease, retrain_lease, schedule_retrain
 from expunge.service.queue.jobs import ClaimedTask, Preparation
 from expunge.service.queue.journal_entry import UpdateJournal
-from expunge.service.queue.leases import Stale, drawn, give_back, give_back_beside
+from expunge.service.queue.leases import Stale, release
 from expunge.service.queue.publication import (
     Draft,
     Replan,
@@ -136,11 +136,9 @@ def _require_unchanged(session: Session, job: Preparation, current: Leaving, dra
 
 def _end_replaced(session: Session, model: Model, job: Preparation, replaced: Version) -> None:
     """End the served generation, and fence off an update that is still computed on it."""
+    release(session, model_lease(model.id), retrain_lease(model.id))  # first: a heartbeat locks in this order
     old = session.get_one(Generation, replaced.generation_id)
     old.status, old.phase, old.ended_at = "ended", None, now(session)
-    model.lease_token = drawn()
-    give_back(model)
-    give_back_beside(session, model.id)
     facts: dict[str, Any] = {"model_id": model.id, "generation": job.generation_id, "replaces": old.id}
     record(session, job.tenant_id, "generation.switched", **facts)
 

@@ -23,14 +23,16 @@ from expunge.service.models import (
     budget_of,
     candidate_of,
     is_dry_run,
+    model_lease,
     plan_retrain,
+    retrain_lease,
     schedule_retrain,
     waiting_for_retrain,
     why_due,
 )
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job
 from expunge.service.queue.journal_entry import UpdateJournal
-from expunge.service.queue.leases import fence, give_back, give_back_beside
+from expunge.service.queue.leases import fence, release
 from expunge.service.requests import (
     NOT_FOR_AN_UPDATE,
     SETTLED_AT_ONCE,
@@ -131,8 +133,8 @@ def requeue(database: Database, job: Job, why: Mapping[str, Any], pause_seconds:
         record(session, job.tenant_id, "attempt.failed", **facts)
         generation = session.get_one(Generation, job.generation_id)
         generation.attempts = min(generation.attempts, most)
-        if job.lease.name is not None:
-            give_back_beside(session, model.id, until=later)
+        if job.lease.name == retrain_lease(model.id):
+            release(session, job.lease.name, until=later)
             return
         tasks = session.scalars(
             select(Task).where(Task.model_id == model.id, Task.status == "running", Task.lease_token == job.lease.token)
@@ -228,13 +230,13 @@ def refuse(
     plain = without_numbers(what)
     if model.generation_id == generation.id:
         model.status, model.reason = "refused", f"{what} {hint}"
-        give_back(model)
+        release(session, model_lease(model.id))
         record(session, model.tenant_id, "preparation.refused", **named, what=plain)
         end_open_tasks(session, model.id, Reason.NOT_PUBLISHED)
         return
     model.reason = f"The retrain was refused. {what} {hint}"
     schedule_retrain(session, model)
-    give_back_beside(session, model.id)
+    release(session, retrain_lease(model.id))
     record(session, model.tenant_id, "retrain.refused", **named, reason=reason)
     tasks = session.scalars(select(Task).where(*waiting_for_retrain(model))).all()
     why = stored(reason, {"detail": plain} if facts is None else facts)
@@ -248,7 +250,7 @@ def end_dry_run(session: Session, model: Model, generation: Generation, found: M
     """End a dry run of a retrain with what it found. Nothing else of the model changes."""
     generation.status, generation.phase, generation.ended_at = "ended", None, now(session)
     generation.report = (generation.report or {}) | dict(found)
-    give_back_beside(session, model.id)
+    release(session, retrain_lease(model.id))
     facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id}
     record(session, model.tenant_id, "retrain.dry_run_ended", **facts, refused="refused" in found)
 
@@ -309,11 +311,11 @@ def note_exhaustion(session: Session, model: Model) -> None:
 
 
 def release_claim(session: Session, model: Model, due_at: int | None = None) -> None:
-    """Give the lease back; the next work is due at ``due_at``, or when the next waiting task or retrain is."""
+    """Release the model's lease; the next work is due at ``due_at``, or when the next waiting task or retrain is."""
     session.flush()
     session.execute(update(Generation).where(Generation.id == model.generation_id).values(phase=None))
     model.due_at = _next_due(session, model) if due_at is None else due_at
-    give_back(model)
+    release(session, model_lease(model.id))
     session.flush()
 
 

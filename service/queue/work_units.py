@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.tables import CalibrationOrder, Generation, Heartbeat, Model, WorkUnit
 from expunge.service.infra.time import SECOND
-from expunge.service.queue.leases import alive_at
+from expunge.service.models import model_lease
+from expunge.service.queue.leases import is_held
 
 Piece: TypeAlias = CalibrationOrder | WorkUnit
 BUILT = ("preparing", "candidate")
@@ -107,7 +108,7 @@ def models_with_free_pieces(session: Session, tenants: Collection[str] | None = 
             select(Model.id)
             .join(Generation, Generation.id == Model.generation_id)
             .join(record, record.generation_id == Generation.id)
-            .where(Model.status == "preparing", alive_at(Model, at))
+            .where(Model.status == "preparing", is_held(model_lease("") + Model.id, at))
             .where(record.done_at.is_(None), record.owner.is_(None))
         )
         served = query if tenants is None else query.where(Model.tenant_id.in_(sorted(tenants)))

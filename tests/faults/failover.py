@@ -30,10 +30,11 @@ from expunge.service.infra.db import Busy, Database, now
 from expunge.service.infra.files import StoredFile
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import Certificate, Generation, TreeHead, Version
+from expunge.service.infra.tables import Certificate, Generation, Model, TreeHead, Version
+from expunge.service.models import model_lease
 from expunge.service.models.restore_guard import PutBack
 from expunge.service.queue import Deletions, Draft, ForgottenCount, Target, publish
-from expunge.service.queue.leases import lock, take
+from expunge.service.queue.leases import take
 from expunge.workers.scheduler.run import extend_log
 from tests.faults.invariants import Broken
 from tests.faults.judge import harm, judge, sentences
@@ -409,9 +410,9 @@ def _publish_on(settings: Settings, model_id: str) -> None:
 def _publish_empty(world: World, model_id: str) -> None:
     """Publish a version that forgets nobody: the current one's files under a new number, in the real transaction."""
     with world.database.write() as session:
-        model = lock(session, model_id)
-        assert model is not None
-        lease = take(model, new_id(), now(session), 30.0)
+        model = session.get_one(Model, model_id)
+        lease = take(session, model_lease(model_id), new_id(), now(session), 30.0)
+        assert lease is not None
         current = session.get_one(Version, model.current_id)
         generation = session.get_one(Generation, model.generation_id)
         job = Deletions(

@@ -21,8 +21,8 @@ from tests.faults.result import Result
 
 ROOT = Path(__file__).parents[2]
 LEFT_OUT = (".*", "__pycache__", "build", "dist", "*.egg-info")
-"""what building, running and version control leave beside the source"""
-FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
+"""what building, running and version control leave next to the source"""
+FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 AT_ONCE = 2
 TESTS_FAILED = 1
 """pytest's exit status; others mean that the tests could not be run"""
@@ -93,7 +93,7 @@ def suite(root: Path, tests: Iterable[str]) -> subprocess.CompletedProcess[str]:
         "pytest",
         "-q",
         "-x",
-        "-rf",
+        "-rfE",
         "-p",
         "no:cacheprovider",
         "--no-header",

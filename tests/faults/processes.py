@@ -16,8 +16,9 @@ from sqlalchemy import select
 
 from expunge.service.infra.db import SILENT_SECONDS, Database
 from expunge.service.infra.migrate import SchemaState, schema_state
-from expunge.service.infra.tables import Certificate, DeletionRequest, Model, Version
+from expunge.service.infra.tables import Certificate, DeletionRequest, Lease, Model, Version
 from expunge.service.infra.time import SECOND
+from expunge.service.models import model_lease
 from expunge_client.cli.output import CommandError
 from tests.faults.invariants import Broken
 from tests.faults.judge import at_rest, eventually, harm, judge, sentences
@@ -87,7 +88,8 @@ def zombies(kind: str, rounds: int) -> Told:
 def _leased(where: Site, name: str) -> bool:
     database = where.stack.database()
     with database.read() as session:
-        until = session.scalar(select(Model.lease_expires_at).where(Model.name == name)) or 0
+        lease = select(Lease.expires_at).join(Model, Lease.name == model_lease("") + Model.id)
+        until = session.scalar(lease.where(Model.name == name)) or 0
     database.close()
     return until > 0
 

@@ -113,7 +113,7 @@ def test_a_worker_does_no_work_of_a_tenant_that_its_settings_do_not_name(shared:
     mine.work(model_id)
     assert not assist(mine.process, model_id, [VectorUnits, CalibrationUnits])
     model = mine.model(model_id)
-    assert (model.status, model.lease_token, model.notified_at) == ("preparing", 0, 0)
+    assert (model.status, mine.lease(model_id).token, model.notified_at) == ("preparing", 0, 0)
     assert sweep(shared.database, shared.process.notifier) == 1, "the bell rings again for a worker that serves them"
     theirs.work(model_id)
     assert theirs.model(model_id).status == "live"

@@ -33,7 +33,7 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.infra.time import SECOND
-from expunge.service.models import registration
+from expunge.service.models import model_lease, registration
 from expunge.service.models.publication_entry import PUBLISHING, claim_digest
 from expunge.service.queue import ClaimedTask, Deletions, Preparation, Result, claim
 from expunge.service.requests import identity_check, intake
@@ -153,9 +153,9 @@ class World:
     def expire_lease(self, model_id: str) -> None:
         """As if the worker had died and its lease had run out."""
         with self.database.write() as session:
-            model = session.get_one(Model, model_id)
-            model.lease_expires_at = min(model.lease_expires_at, 1)
-            model.due_at = None
+            taken = update(Lease).where(Lease.name == model_lease(model_id), Lease.expires_at > 0)
+            session.execute(taken.values(expires_at=1))
+            session.get_one(Model, model_id).due_at = None
 
     def hold(self, subject: str) -> None:
         with self.database.write() as session:
@@ -174,6 +174,11 @@ class World:
             row = session.get_one(record, key)
             for name, value in values.items():
                 setattr(row, name, value)
+
+    def lease(self, model_id: str) -> Lease:
+        """The lease for the model's preparation and updates. Its token is 0 once it was released."""
+        with self.database.read() as session:
+            return session.get_one(Lease, model_lease(model_id))
 
     def model(self, model_id: str) -> Model:
         with self.database.read() as session:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import (
@@ -61,9 +61,7 @@ from expunge.service.models import (
 )
 from expunge.service.queue import (
     JournalEntry,
-    drawn,
     erase,
-    give_back,
     mark_forgotten,
     note_exhaustion,
     queue_tasks,
@@ -364,13 +362,8 @@ def _spend_greatest(session: Session, report: RestoreReport, entries: Sequence[J
 
 def _restart(session: Session) -> None:
     """End the leases from before the restore; running tasks wait again."""
-    for model in session.scalars(select(Model)):
-        model.lease_token = drawn()
-        model.notified_at = 0
-        give_back(model)
-    for lease in session.scalars(select(Lease)):
-        lease.token = drawn()
-        lease.expires_at = 0
+    session.execute(update(Model).values(notified_at=0))
+    session.execute(update(Lease).values(token=0, expires_at=0))
     busy = (Task.status == "running") & (func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS)
     running = session.scalars(select(Task).where(busy)).all()
     for task in running:

@@ -55,7 +55,7 @@ from expunge.service.models import (
     tally,
     unconfirmed,
 )
-from expunge.service.queue import alive, drawn, mark_notified
+from expunge.service.queue import TakenLease, mark_notified, renew, take
 from expunge.service.requests import Reason, announce_due_soon, large_and_due, settle
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.heartbeat import HeartbeatSender
@@ -181,16 +181,10 @@ def hold_lease(database: Database, owner: str, seconds: float) -> bool:
     """Take or renew the scheduler's lease, by the database's clock; return whether it is ours."""
     with database.write() as session:
         at = now(session)
-        lease = session.scalars(select(Lease).where(Lease.name == LEASE).with_for_update()).one_or_none()
-        if lease is None:
-            lease = Lease(name=LEASE, token=0, owner=owner, expires_at=0)
-            session.add(lease)
-        if lease.owner != owner and alive(lease, at):
-            return False
-        if lease.owner != owner or lease.token == 0:
-            lease.token = drawn()
-        lease.owner, lease.expires_at, lease.renewed_at = owner, at + int(seconds * SECOND), at
-        return True
+        ours = select(Lease.token).where(Lease.name == LEASE, Lease.owner == owner, Lease.token != 0)
+        token = session.scalar(ours)
+        renewed = token is not None and renew(session, TakenLease(LEASE, token), at, seconds)
+        return renewed or take(session, LEASE, owner, at, seconds) is not None
 
 
 def sweep(database: Database, notifier: Celery) -> int:

@@ -135,13 +135,15 @@ class Heartbeat(Record):
 
 
 class Lease(Record):
-    """A named lease: the scheduler's or the log integrator's. Models have their own lease columns."""
+    """Who may work until when. ``model:ID`` and ``retrain:ID`` are there with the model, ``scheduler`` always."""
 
     __tablename__ = "leases"
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    token: Mapped[int] = mapped_column(Count)
-    owner: Mapped[str] = mapped_column(String(120))
-    expires_at: Mapped[int] = mapped_column(Moment)
+    token: Mapped[int] = mapped_column(Count, default=0)
+    """another for each claim; 0: released, or never taken"""
+    owner: Mapped[str] = mapped_column(String(120), default="")
+    """who took it last"""
+    expires_at: Mapped[int] = mapped_column(Moment, default=0)
     renewed_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
 
 

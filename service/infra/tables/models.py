@@ -11,7 +11,7 @@ from expunge.service.infra.tables.record import Count, Digest, Id, Moment, Name,
 
 
 class Model(Record):
-    """A model that users serve. Its lease decides who may publish: each claim draws another token."""
+    """A model that users serve. Its lease decides who may publish (``Lease``)."""
 
     __tablename__ = "models"
     __table_args__ = (
@@ -34,10 +34,6 @@ class Model(Record):
     generation_id: Mapped[int | None] = mapped_column(Serial)
     """the generation of the current version; while preparing, the generation being prepared"""
     created_at: Mapped[int] = mapped_column(Moment)
-    lease_token: Mapped[int] = mapped_column(Count, default=0, server_default=text("0"))
-    lease_owner: Mapped[str | None] = mapped_column(String(120))
-    lease_expires_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
-    lease_renewed_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
     notified_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
     """when the workers were last notified; cleared at claim, so at most one notification is outstanding"""
     due_at: Mapped[int | None] = mapped_column(Moment)

@@ -18,7 +18,8 @@ from sqlalchemy import MetaData, Table, select, text
 import expunge.service.infra.migrate
 from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import SchemaState, compare, migrate, schema_state
-from expunge.service.infra.tables import DeletionRequest, Generation, Model, Record, Task
+from expunge.service.infra.tables import DeletionRequest, Generation, Lease, Model, Record, Task
+from expunge.service.queue import Stale, TakenLease, fence, renew
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Fallback, Policy
 
@@ -35,6 +36,7 @@ FROZEN = {
     "v0007_connectors.py": "f3910e15a4ac209e2b3f6920a6216b96ef0866e14a5116520f43e3d2d1d383bf",
     "v0008_batch.py": "cf25b7572a60af08179867c7448514d34634c4193b9c4198f6aadb1c10595a36",
     "v0009_policy_fields.py": "5ce1aaae0e2d30250d6ddb9e4a09788e5a9947c7efc3e8d402e6e16c1f891538",
+    "v0010_leases.py": "f95ecbc04efe277cbc80edaf05c29a54e4c7b612b04cf2a172df55f37ac3fad9",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """
@@ -319,3 +321,27 @@ def test_whether_a_registration_leaves_out_the_forgotten_is_kept(first: Database
     migrate(first)
     with first.read() as session:
         assert session.get_one(Model, "o").leave_out_forgotten and not session.get_one(Model, "m").leave_out_forgotten
+
+
+def test_a_deletion_that_is_running_passes_the_fence_and_one_that_ended_does_not(first: Database) -> None:
+    row = {"tenant_id": "t", "status": "live", "recipe": "r", "policy": {}, "created_at": 1}
+    taken = {"lease_token": 7, "lease_owner": "w", "lease_expires_at": 5}
+    add_rows(first, "models", {**row, "id": "runs", "name": "runs", **taken})
+    add_rows(first, "models", {**row, "id": "ended", "name": "ended", "lease_token": 7})
+    retrain = {"token": 8, "owner": "w", "expires_at": 5}
+    add_rows(
+        first, "leases", {"name": "retrain:runs", **retrain}, {"name": "retrain:ended", **retrain, "expires_at": 0}
+    )
+    migrate(first)
+    for lease in (TakenLease("model:runs", 7), TakenLease("retrain:runs", 8)):
+        with first.write() as session:
+            assert fence(session, lease).id == "runs" and renew(session, lease, 10, 5.0)
+    for lease in (TakenLease("model:ended", 7), TakenLease("retrain:ended", 8)):
+        with first.write() as session:
+            assert not renew(session, lease, 10, 5.0)
+            with pytest.raises(Stale, match=lease.name):
+                fence(session, lease)
+    with first.read() as session:
+        names = set(session.scalars(select(Lease.name)))
+    models = ("m", "runs", "ended")
+    assert names == {"scheduler", *(f"{kind}:{model}" for kind in ("model", "retrain") for model in models)}

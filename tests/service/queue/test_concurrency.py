@@ -7,12 +7,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sqlalchemy import event
 
 from expunge.service.audit.log import Overspent, charge
 from expunge.service.audit.witness import Witness
 from expunge.service.infra.files import folder_at
 from expunge.service.infra.tables import BudgetEntry, Generation, Removal
-from expunge.service.queue import claim
+from expunge.service.queue import Deletions, claim
 from expunge.workers.runtime.heartbeat import HeartbeatSender
 from tests.harness.s3 import silent
 from tests.workers import meanwhile
@@ -95,7 +96,20 @@ def test_a_worker_whose_clock_is_days_ahead_takes_over_no_living_lease(
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 3 * 86_400)
     assert world.claim(model_id, owner="thief") is None
-    assert world.model(model_id).lease_owner == "first"
+    assert world.lease(model_id).owner == "first"
+
+
+def test_an_update_reads_its_lease_with_the_models_row_and_writes_it_as_often(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    statements: list[str] = []
+    event.listen(world.database.engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    job = world.claim(model_id)
+    assert isinstance(job, Deletions)
+    world.update(job)
+    said = [each for each in statements if "leases" in each]
+    assert [each.split()[0] for each in said] == ["SELECT", "UPDATE", "SELECT", "UPDATE"]
+    assert all("FROM models JOIN leases" in each for each in said[::2])
 
 
 def test_the_pulse_renews_a_lease_and_stops_when_it_is_taken_over(world: World) -> None:
@@ -112,10 +126,10 @@ def test_the_pulse_renews_a_lease_and_stops_when_it_is_taken_over(world: World) 
     world.expire_lease(model_id)
     winner = world.claim(model_id, owner="winner", seconds=30)
     assert winner is not None
-    before = world.model(model_id).lease_expires_at
+    before = world.lease(model_id).expires_at
     pulse.beat()
-    assert world.model(model_id).lease_expires_at == before
-    assert world.model(model_id).lease_owner == "winner"
+    assert world.lease(model_id).expires_at == before
+    assert world.lease(model_id).owner == "winner"
 
 
 def test_intake_waits_for_a_publication_whose_bucket_is_silent_no_longer_than_that_may_wait(

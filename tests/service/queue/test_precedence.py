@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from expunge.service.infra.tables import AuditEntry, Model, Task, WorkUnit
+from expunge.service.infra.tables import AuditEntry, Lease, Model, Task, WorkUnit
+from expunge.service.models import model_lease
 from expunge.service.queue import claims, deletions_wait, waiting_deletions
 from expunge.workers.app import Worker
 from expunge.workers.training import units
@@ -45,7 +46,7 @@ def test_a_preparation_is_interrupted_between_two_work_units_and_taken_up_again(
     asked = asked_after_the_first_work_unit(world, monkeypatch, "p1")
     world.work(big)
     shown = world.generation(big)
-    assert world.model(big).status == "preparing" and world.model(big).lease_expires_at == 0
+    assert world.model(big).status == "preparing" and world.lease(big).token == 0
     assert [row.done_at is not None for row in world.rows_of(WorkUnit)].count(True) == 1 and shown.attempts == 0
     world.work(big)  # the deletion, which was there first, and then the rest of the preparation
     assert world.request(asked[0]).status == "completed" and world.head(live).number == 2
@@ -99,12 +100,16 @@ def test_deletions_that_no_release_can_take_now_interrupt_nothing(world: World) 
     with world.database.read() as session:
         assert waiting_deletions(session) == [live]
         assert waiting_deletions(session, patience_seconds=3600.0) == []
-    for change in ({"due_at": 2**62}, {"lease_expires_at": 2**62}, {"status": "exhausted"}):
-        before = {name: getattr(world.model(live), name) for name in change}
-        world.change(Model, live, **change)
+    model, lease = (Model, live), (Lease, model_lease(live))
+    for row, change, before in (
+        (model, {"due_at": 2**62}, {"due_at": world.model(live).due_at}),
+        (lease, {"expires_at": 2**62}, {"expires_at": 0}),
+        (model, {"status": "exhausted"}, {"status": "live"}),
+    ):
+        world.change(*row, **change)
         with world.database.read() as session:
             assert waiting_deletions(session) == []
-        world.change(Model, live, **before)
+        world.change(*row, **before)
 
 
 @pytest.mark.both_engines

@@ -278,6 +278,20 @@ def test_the_global_random_state_is_put_back_and_does_not_matter() -> None:
     assert torch.equal(train_by_recipe(problem, examples).weights, first.weights)
 
 
+def test_what_a_training_sets_of_torch_ends_with_it() -> None:
+    """A worker trains in a fresh process; a notebook and the laboratory train many times in theirs."""
+
+    def double(run: Run) -> None:
+        torch.set_default_dtype(torch.float64)
+        torch.autograd.set_detect_anomaly(True)
+        epochs(run, 1)
+
+    recipe = own(train=double)
+    train_by_recipe(Problem(recipe), recipe.samples.examples())
+    assert torch.get_default_dtype() == torch.float32
+    assert not torch.is_anomaly_enabled()
+
+
 def test_a_training_function_cannot_change_the_samples_of_the_next_one() -> None:
     def spoil(run: Run) -> None:
         run.inputs.zero_()

@@ -20,7 +20,7 @@ from expunge.service.audit.signed_note import Signer
 from expunge.service.audit.witness import DRAFT, RELEASE, Contradicted, Witness, WitnessedHead
 from expunge.service.infra.db import Busy, now
 from expunge.service.infra.tables import AuditEntry, Heartbeat, Lease, Model, SweptFile, Task, TreeHead
-from expunge.service.models import restore_guard
+from expunge.service.models import model_lease, restore_guard
 from expunge.service.models.restore_guard import Guard, PutBack
 from expunge.service.queue import Deletions, Draft, Stale
 from expunge.service.queue.leases import take
@@ -294,8 +294,8 @@ def test_no_folder_is_listed_where_calls_wait(world: World, door: TestClient, mo
 def test_a_token_is_never_given_again_by_a_database_that_lost_the_claim(world: World) -> None:
     model_id = world.live()
     world.delete("p1")
-    lost, token = world.claim(model_id, owner="lost"), world.model(model_id).lease_token
-    world.change(Model, model_id, lease_token=0, lease_expires_at=0, lease_owner=None)
+    lost, token = world.claim(model_id, owner="lost"), world.lease(model_id).token
+    world.change(Lease, model_lease(model_id), token=0, expires_at=0)
     again = world.claim(model_id, owner="again")
     assert isinstance(lost, Deletions) and isinstance(again, Deletions)
     assert token == lost.lease.token != again.lease.token
@@ -347,12 +347,9 @@ def test_a_lease_of_a_clock_that_jumped_ahead_is_over_when_the_clock_is_back(wor
     ahead = seconds(7200)
     with world.database.write() as session:
         at = now(session)
-        model = session.get_one(Model, model_id)
-        take(model, "of two hours ahead", at + ahead, 30.0)
-        model.notified_at = at + ahead
-        session.merge(
-            Lease(name=LEASE, token=1, owner="gone", expires_at=at + ahead + seconds(30), renewed_at=at + ahead)
-        )
+        for name in (model_lease(model_id), LEASE):
+            assert take(session, name, "of two hours ahead", at + ahead, 30.0)
+        session.get_one(Model, model_id).notified_at = at + ahead
     assert hold_lease(world.database, "new", 30.0)
     assert sweep(world.database, world.process.notifier) == 1, "its worker is notified"
     world.work(model_id)

@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from expunge.service.api.traffic import Traffic
 from expunge.service.api.views.metrics import render
-from expunge.service.infra.tables import Model, StoredVector, WorkUnit
+from expunge.service.infra.tables import Lease, StoredVector, WorkUnit
+from expunge.service.models import model_lease
 from expunge.service.models.retrain_plan import work_units_of
 from expunge.workers.scheduler.run import open_scheduler
 from expunge.workers.storage import private_state
@@ -178,7 +179,7 @@ def test_vectors_that_take_too_much_room_are_refused_with_advice(world: World) -
 
 def keep_lease(world: World, model_id: str) -> None:
     """However slow this machine is, the dead worker's lease has not run out."""
-    world.change(Model, model_id, lease_expires_at=2**62)
+    world.change(Lease, model_lease(model_id), expires_at=2**62)
 
 
 def vectors_of(world: World, model_id: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
+from expunge.service.models.registration import model_lease
 from expunge.service.models.retrain_plan import PlannedRetrain, plan_of, retrain_lease
 from expunge.service.queue import Deletions, Preparation, Stale
 from expunge.service.requests import cancellation, intake, legal_holds
@@ -404,7 +405,8 @@ def test_a_candidate_is_rung_for_whatever_the_models_own_lease_and_cadence_say(w
     model_id = fallback_model(world)
     with world.database.read() as session:
         later = now(session) + seconds(3600)
-    world.change(Model, model_id, due_at=later, lease_expires_at=later, notified_at=1)
+    world.change(Model, model_id, due_at=later, notified_at=1)
+    world.change(Lease, model_lease(model_id), expires_at=later)
     assert run.sweep(world.database, world.process.notifier) == 1
     job = world.claim(model_id)
     assert isinstance(job, Preparation) and job.retrains

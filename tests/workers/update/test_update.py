@@ -47,7 +47,7 @@ def test_a_deletion_makes_one_new_version_without_the_person(world: World) -> No
     assert (task.status, task.samples, task.version_id, task.method) == ("completed", 3, second.id, "recollection")
     assert world.request(request).status == "completed"
     assert world.count(Removal) == 3
-    assert world.model(model_id).lease_owner is None
+    assert world.lease(model_id).token == 0
 
 
 def test_the_published_file_holds_finite_weights_of_the_models_shape_and_the_digest_it_is_named_by(
@@ -552,7 +552,7 @@ def test_a_request_whose_workers_die_three_times_is_held_as_worker_lost(world: W
     assert world.claim(model_id) is None
     assert (world.request(request).status, world.request(request).reason) == ("blocked", "failed")
     assert world.task(request).facts == {"failed": {"cause": "worker_lost"}}
-    assert world.model(model_id).lease_owner is None
+    assert world.lease(model_id).token == 0
     body = json.loads(entries(world, "update.blocked")[-1].body)
     assert body["attempts"] == 3
 
