@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import DeletionRequest, Generation, HoldoutPerson, Membership, SuppressionEntry, Task
+from expunge.service.models import model_lease
 from expunge.service.queue.jobs import ClaimedTask, Job
 from expunge.service.queue.leases import TakenLease
 from expunge.service.queue.results import Published
@@ -49,7 +50,7 @@ def test_all_at_once_equals_one_by_one(world: World, overwritten: bool) -> None:
         world.delete(person)
         world.work(model_id)
     generation, version = world.generation(model_id), world.head(model_id)
-    job = Job(TakenLease(model_id, 1), TENANT, "m", "shared", Policy("recollection"), generation.id)
+    job = Job(TakenLease(model_lease(model_id), 1), TENANT, "m", "shared", Policy("recollection"), generation.id)
     with world.database.write() as session:
         row = session.get_one(Generation, generation.id)
         row.manifest = (row.manifest or {}) | ({NOTES_TRAINING: "x"} if overwritten else {})

@@ -216,7 +216,7 @@ def test_a_worker_that_lost_its_lease_writes_no_members(world: World, monkeypatc
     assert isinstance(job, Preparation)
 
     def late(*place: Any) -> Any:
-        world.change(Model, model_id, lease_token=1)
+        world.change(Lease, model_lease(model_id), token=1)
         return rows(*place)
 
     monkeypatch.setattr(manifest, "rows", late)
