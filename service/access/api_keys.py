@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import bindparam, delete, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -23,6 +24,18 @@ from expunge.service.infra.settings import SettingsError
 from expunge.service.infra.tables import ActorName, ApiKey, Consent
 from expunge.service.infra.tenants import DEFAULT_TENANT, require_name
 
+_CALLERS = select(
+    ApiKey.tenant_id,
+    ApiKey.id,
+    ApiKey.scopes,
+    ApiKey.actor_id,
+    ApiKey.origin,
+    ApiKey.revoked_at,
+    ApiKey.expires_at,
+    ApiKey.digest,
+)
+_BY_PREFIX = _CALLERS.where(ApiKey.prefix == bindparam("prefix"))
+_BY_ID = _CALLERS.where(ApiKey.id == bindparam("id"))
 _KEY = re.compile(r"exp_([0-9a-f]{12})_[0-9a-f]{64}")
 
 
@@ -197,7 +210,7 @@ def successor_ends(key: ApiKey, at: int) -> int | None:
 def authenticate(session: Session, pepper: Pepper, key: str) -> Caller | None:
     """Return who calls with this key; None for a malformed, unknown, expired or revoked one."""
     shape = _KEY.fullmatch(key)
-    row = session.scalar(select(ApiKey).where(ApiKey.prefix == shape[1])) if shape else None
+    row = session.execute(_BY_PREFIX, {"prefix": shape[1]}).one_or_none() if shape else None
     # compared even where there is no such prefix, so that the time taken reveals nothing
     right = agrees(pepper, "api-key", key, row.digest if row else "0" * 64)
     return _caller(session, row) if right else None
@@ -205,7 +218,7 @@ def authenticate(session: Session, pepper: Pepper, key: str) -> Caller | None:
 
 def caller_of(session: Session, key_id: str) -> Caller | None:
     """Return who calls with the key of this id; None for an unknown, expired or revoked one."""
-    return _caller(session, session.get(ApiKey, key_id))
+    return _caller(session, session.execute(_BY_ID, {"id": key_id}).one_or_none())
 
 
 def searched(session: Session, caller: Caller, ids: int = 1) -> str:
@@ -252,7 +265,7 @@ def _new_actor(session: Session, tenant_id: str, name: str) -> str:
     return row.id
 
 
-def _caller(session: Session, row: ApiKey | None) -> Caller | None:
+def _caller(session: Session, row: Any) -> Caller | None:
     if row is None or row.revoked_at is not None:
         return None
     if row.expires_at is not None and row.expires_at <= now(session):

@@ -31,8 +31,8 @@ SILENT_SECONDS = 60.0
 """after this PostgreSQL ends an idle transaction, so that a client that vanished keeps no lock"""
 CLOCKS = {
     # SQLite's clock has millisecond resolution
-    "sqlite": "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000",
-    "postgresql": "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
+    "sqlite": text("SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000"),
+    "postgresql": text("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)"),
 }
 _PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
@@ -150,7 +150,7 @@ def batches(values: Iterable[Value], size: int = BATCH) -> Iterator[list[Value]]
 
 def now(session: Session) -> int:
     """Return microseconds since 1970 UTC on the database's clock, the only clock that leases may use."""
-    return int(session.execute(text(CLOCKS[session.get_bind().dialect.name])).scalar_one())
+    return int(session.execute(CLOCKS[session.get_bind().dialect.name]).scalar_one())
 
 
 class _Clock(FunctionElement[int]):

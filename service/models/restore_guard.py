@@ -43,6 +43,8 @@ PATIENCE_SECONDS = 5.0
 FEW, AT_ONCE = 3, 16
 """files that are read one after the other, and at the same time"""
 
+UNCONFIRMED = select(Restoration).where(Restoration.confirmed_at.is_(None)).limit(1)
+"""the restoration that waits for the operator"""
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 log = logging.getLogger(__name__)
@@ -52,12 +54,9 @@ class PutBack(RuntimeError):
     """Database and store differ. The text says in what, and what to run."""
 
 
-UNCONFIRMED = select(Restoration).where(Restoration.confirmed_at.is_(None))
-
-
 def unconfirmed(session: Session) -> Restoration | None:
-    """Return the restoration that waits for the operator. None: the service may write."""
-    return session.scalars(UNCONFIRMED.limit(1)).one_or_none()
+    """Return ``UNCONFIRMED``. None: the service may write."""
+    return session.scalars(UNCONFIRMED).one_or_none()
 
 
 def confirm(session: Session, tenant_id: str, witness: Witness) -> dict[str, Any] | None:

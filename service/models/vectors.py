@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
-from sqlalchemy import JSON, ColumnElement, Table, bindparam, delete, func, insert, literal, select, update
+from sqlalchemy import JSON, ColumnElement, bindparam, delete, func, insert, literal, select, update
 from sqlalchemy import cast as cast_to
 from sqlalchemy.orm import Session
 
@@ -22,7 +22,7 @@ def write_vectors(session: Session, rows: list[Row]) -> None:
 
 def rewrite_vectors(session: Session, rows: Sequence[Row]) -> None:
     """Replace the sealed vectors of the people of these rows."""
-    table = cast(Table, StoredVector.__table__)
+    table = StoredVector.__table__
     place = (table.c.generation_id == bindparam("generation"), table.c.holder == bindparam("whose"))
     change = update(table).where(*place).values(sealed=bindparam("fresh"))
     for batch in batches(rows):

@@ -25,7 +25,7 @@ from expunge.service.infra.tables import (
 from expunge.service.queue.jobs import Preparation
 from expunge.service.queue.leases import fence
 from expunge.service.queue.selection import undecided
-from expunge.service.requests import concerns, registration_of
+from expunge.service.requests import MEMBERS_FROZEN, concerns, registration_of
 
 
 class Suppressing(NamedTuple):
@@ -56,7 +56,8 @@ def extend_manifest(session: Session, job: Preparation, facts: Mapping[str, Any]
 
 def start_over(session: Session, job: Preparation) -> None:
     """Delete the rows that an earlier attempt left of people. Raises Stale."""
-    fence(session, job.lease)
+    generation = extend_manifest(session, job, {})
+    generation.manifest = {name: fact for name, fact in (generation.manifest or {}).items() if name != MEMBERS_FROZEN}
     if session.scalar(select(Version.id).where(Version.generation_id == job.generation_id).limit(1)):
         raise RuntimeError(f"generation {job.generation_id} has a version: it is not being prepared")
     for rows in (Membership, StoredVector, HoldoutPerson):

@@ -158,6 +158,7 @@ def _first_results(
         select(Task.id, Task.request_id).where(Task.model_id == job.model_id, Task.status.in_(("queued", "running")))
     )
     results: dict[ClaimedTask, Result] = {}
+    unnamed: list[ClaimedTask] = []
     for task_id, request_id in rows:
         if request_id in found.later:
             continue
@@ -170,9 +171,11 @@ def _first_results(
             results[task] = Blocked(Reason.PARTIAL_SUBJECT)
         elif positions:
             results[task] = Published(len(positions) + kept_out)
+        elif kept_out:
+            results[task] = Published(kept_out, Reason.LEFT_OUT)
         else:
-            results[task] = Published(kept_out, Reason.LEFT_OUT) if kept_out else why_empty(session, job, task)
-    return results
+            unnamed.append(task)
+    return results | why_empty(session, job, unnamed)
 
 
 def _switch_results(
@@ -181,6 +184,7 @@ def _switch_results(
     """Return the result of each open task with the switch. Raises Replan."""
     named, target = current.asked.named, frozenset(current.target.positions)
     results: dict[ClaimedTask, Result] = {}
+    unnamed: list[ClaimedTask] = []
     for task_id, request_id, status in _tasks(session, job, named):
         positions = named.get(request_id, frozenset())
         if status == "completed" and not positions <= target | current.asked.protected:
@@ -195,11 +199,13 @@ def _switch_results(
             results[task] = Blocked(Reason.LEGAL_HOLD)
         elif positions <= target:
             samples = len(current.leaving.get(request_id, positions))
-            served = replace(job, generation_id=replaced.generation_id)
-            results[task] = Published(samples) if samples else why_empty(session, served, task)
+            if samples:
+                results[task] = Published(samples)
+            else:
+                unnamed.append(task)
         elif status != "blocked":
             results[task] = Postponed()
-    return results
+    return results | why_empty(session, replace(job, generation_id=replaced.generation_id), unnamed)
 
 
 def _leaving(

@@ -24,7 +24,7 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job, Preparation
 from expunge.service.queue.results import Blocked, Published
-from expunge.service.requests import Cause, Reason, carried_out, matches, why_unknown
+from expunge.service.requests import Cause, Reason
 from unlearning.accounting.policy import Granularity
 
 
@@ -102,7 +102,7 @@ def plan(session: Session, job: Deletions, atomic: bool) -> Selection:
         session, job.tenant_id, job.model_name, job.generation_id, [task.request_id for task in job.tasks]
     )
     named = {task: frozenset(found[task.request_id]) for task in job.tasks if task.request_id in found}
-    empty = {task: why_empty(session, job, task) for task in job.tasks if task not in named}
+    empty = why_empty(session, job, [task for task in job.tasks if task not in named])
     under_hold = held_positions(session, job.tenant_id, job.generation_id)
     blocked = {task: Blocked(Reason.LEGAL_HOLD) for task, positions in named.items() if positions & under_hold}
     forget = {task: positions for task, positions in named.items() if task not in blocked}
@@ -224,25 +224,26 @@ def forgotten(session: Session, generation_id: int) -> frozenset[int]:
     return frozenset(session.scalars(select(Removal.position).where(Removal.generation_id == generation_id)))
 
 
-def why_empty(session: Session, job: Job, task: ClaimedTask) -> Published:
-    """Return ``already_deleted`` where the model once had the request's samples, else ``no_match`` or the like."""
-    columns = select(SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
-    entries = session.execute(columns.where(SuppressionEntry.request_id == task.request_id)).all()
-    samples = [sample for _, sample in entries if sample is not None]
-    named: list[tuple[str | None, list[str]]] = [(subject, []) for subject, _ in entries if subject is not None] or [
-        (None, samples)
-    ]
-    earlier = [
-        each.request
-        for subject, those in named
-        for each in carried_out(session, job.tenant_id, subject, those)
-        if each.model == job.model_name
-    ]
-    if earlier or any(matches(session, job.generation_id, *each) for each in named):
-        return Published(0, Reason.ALREADY_DELETED, {"earlier": earlier[0]} if earlier else {})
-    subjects = [subject for subject, _ in entries if subject is not None]
-    reason, facts = why_unknown(session, job.tenant_id, subjects, [job.generation_id])
-    return Published(0, reason, {"cause": Cause.THIS_MODEL} if reason is Reason.NO_MATCH else facts)
+def why_empty(session: Session, job: Job, tasks: Iterable[ClaimedTask]) -> dict[ClaimedTask, Published]:
+    """Return ``already_deleted`` where the model once had the request's samples, else ``no_match`` or the like.
+
+    The model's row is locked meanwhile, so all tasks are asked about at once.
+    """
+    by_request = {task.request_id: task for task in tasks}
+    found = requests.known_of(session, job.model_id, job.generation_id, by_request)
+    held_out = any(known.in_holdout for known in found.values())
+    overwritten = requests.holdout_facts(session, [job.generation_id]) if held_out else {}
+    empty: dict[ClaimedTask, Published] = {}
+    for request_id, task in by_request.items():
+        known = found[request_id]
+        if known.trained or known.earlier:
+            why = Published(0, Reason.ALREADY_DELETED, {"earlier": known.earlier} if known.earlier else {})
+        elif known.in_holdout:
+            why = Published(0, Reason.IN_HOLDOUT, overwritten)
+        else:
+            why = Published(0, Reason.NO_MATCH, {"cause": Cause.THIS_MODEL})
+        empty[task] = why
+    return empty
 
 
 def partial(session: Session, generation_id: int, named: Mapping[str, frozenset[int]]) -> frozenset[str]:

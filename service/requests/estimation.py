@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from expunge.service.infra.db import batches
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.tables import Generation, Membership, Model, Removal
-from expunge.service.requests.intake import Named, Order, named_models
+from expunge.service.requests.intake import Forgetter, Named, Order, forgetters, require_known
 from unlearning.accounting.budget import updates_left
 
 
@@ -37,7 +37,8 @@ def estimate(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> 
     """Return the cost in every live model that was trained on the subject. Raises RequestRefused."""
     costs = []
     named = Named.of(pepper, tenant_id, order)
-    for model in session.scalars(named_models(session, tenant_id, [order])).all():
+    names = require_known(session, tenant_id, [order])
+    for model in forgetters(session, tenant_id, *(() if names is None else (Model.name.in_(names),))):
         if model.generation_id is None or model.status == "preparing":
             continue
         samples = _count(session, model.generation_id, named)
@@ -46,7 +47,7 @@ def estimate(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> 
     return costs
 
 
-def _cost(model: Model, generation: Generation, samples: int) -> Cost:
+def _cost(model: Forgetter, generation: Generation, samples: int) -> Cost:
     left = updates_left(generation.spent, generation.budget, generation.budget_cost)
     report = generation.report or {}
     whole = report.get("seconds")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import insert, text
+from sqlalchemy import and_, bindparam, delete, insert, select, text
 from sqlalchemy.orm import Session
 
 from expunge.service.access import Caller
@@ -18,6 +18,13 @@ from expunge.service.infra.time import SECOND
 from expunge.service.requests.states import RequestRefused
 
 IDEMPOTENCY_KEY = r'^("[\x20-\x21\x23-\x5b\x5d-\x7e]{1,255}"|[\x21\x23-\x5b\x5d-\x7e]{1,255})$'
+_KEYS = IdempotencyKey.__table__.c
+_PLACE = and_(
+    _KEYS.tenant_id == bindparam("tenant"), _KEYS.key_id == bindparam("caller"), _KEYS.key == bindparam("used")
+)
+_STORED = select(_KEYS.body_digest, _KEYS.status_code, _KEYS.headers, _KEYS.answer, _KEYS.expires_at).where(_PLACE)
+_INSERT = insert(IdempotencyKey.__table__)
+_LOCK = text("SELECT pg_try_advisory_xact_lock(:lock)")
 _KEY = re.compile(IDEMPOTENCY_KEY.replace("$", r"\Z"))
 
 
@@ -64,12 +71,12 @@ def begin_call(session: Session, use: Use) -> StoredAnswer | None:
     """
     if not _take(session, use):
         raise _refused(409, "in_flight", "A call with this Idempotency-Key is in progress. Repeat it in a moment.")
-    row = session.get(IdempotencyKey, use.place)
+    place = dict(zip(("tenant", "caller", "used"), use.place, strict=True))
+    row = session.execute(_STORED, place).one_or_none()
     if row is None:
         return None
     if row.expires_at <= recorded_at(session):
-        session.delete(row)
-        session.flush()
+        session.execute(delete(IdempotencyKey.__table__).where(_PLACE), place)
         return None
     if row.body_digest != use.body_digest:
         raise _refused(422, "reused", "This Idempotency-Key was used with another body. Take a new one.")
@@ -88,7 +95,7 @@ def finish_call(session: Session, use: Use, stored: StoredAnswer, lifetime_secon
         "answer": stored.answer,
         "expires_at": recorded_at(session) + int(lifetime_seconds * SECOND),
     }
-    session.execute(insert(IdempotencyKey), row)
+    session.execute(_INSERT, row)
 
 
 def _refused(status: int, code: str, what: str) -> RequestRefused:
@@ -101,4 +108,4 @@ def _take(session: Session, use: Use) -> bool:
     if session.get_bind().dialect.name != "postgresql":
         return True
     number = int.from_bytes(hashlib.sha256("\0".join(use.place).encode()).digest()[:8], "big", signed=True)
-    return bool(session.scalar(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": number}))
+    return bool(session.scalar(_LOCK, {"lock": number}))

@@ -8,27 +8,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Select, insert, select, update
+from sqlalchemy import false, select, update
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import record, recorded_at
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import Pepper
-from expunge.service.infra.tables import DeletionRequest, Model, SuppressionEntry, Task
+from expunge.service.infra.tables import DeletionRequest, Model, SuppressionEntry
 from expunge.service.requests.intake import (
     Accepted,
+    Forgetter,
     Named,
     NewRequest,
     Order,
     Reach,
     Windows,
-    forgetters,
-    named_models,
+    locked_forgetters,
     new_row,
     reach,
+    require_known,
     tasks_of,
     why_nothing,
     write,
+    write_tasks,
 )
 from expunge.service.requests.reasons import Reason, stored
 from expunge.service.requests.states import Status, awaits_decision, may_reject, may_verify, step
@@ -39,7 +41,7 @@ from expunge.service.requests.webhooks import WebhookEvent
 
 def accept_unverified(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> Accepted:
     """Write the request; it is blocked until it is verified, and its deadline counts. Raises RequestRefused."""
-    named_models(session, tenant_id, [order])
+    require_known(session, tenant_id, [order])
     named = Named.of(pepper, tenant_id, order)
     row = new_row(session, tenant_id, order, named)
     row |= {"status": Status.BLOCKED.value, "reason": Reason.UNVERIFIED}
@@ -74,16 +76,14 @@ def enforce(session: Session, request: DeletionRequest, windows: Windows) -> Rea
     The models' rows are locked before the request's, as everywhere. So no publication passes between matching and
     commit, and of two calls the second finds the request verified. Raises RequestRefused.
     """
-    models = session.scalars(_concerned(request).with_for_update(read=True)).all()
+    models = _concerned(session, request)
     session.refresh(request, with_for_update=True)
     if not may_verify(Status(request.status), request.reason):
         return None
     at = recorded_at(session)
     named = put_in_force(session, request, at)
     found = reach(session, models, named, windows)
-    rows = tasks_of(request, found, at, windows)
-    if rows:
-        session.execute(insert(Task), rows)
+    write_tasks(session, tasks_of(request, found, at, windows))
     status: Status = Status.QUEUED
     reason: Reason | None = None
     facts: dict[str, Any] = {}
@@ -98,12 +98,12 @@ def enforce(session: Session, request: DeletionRequest, windows: Windows) -> Rea
     return found
 
 
-def _concerned(request: DeletionRequest) -> Select[Model]:
-    """Select the models that the request covers: those that it names, and those registered since it was accepted."""
-    if request.models is None or request.suppress_after is None:
-        return forgetters(request.tenant_id, request.models)
-    since = Model.id.in_(registered_after(request.suppress_after))
-    return forgetters(request.tenant_id, None).where(Model.name.in_(request.models) | since)
+def _concerned(session: Session, request: DeletionRequest) -> list[Forgetter]:
+    """Return, locked, the models that it covers: those that it names, and those registered since it was accepted."""
+    if request.models is None:
+        return locked_forgetters(session, request.tenant_id)
+    since = false() if request.suppress_after is None else Model.id.in_(registered_after(request.suppress_after))
+    return locked_forgetters(session, request.tenant_id, Model.name.in_(request.models) | since)
 
 
 def put_in_force(session: Session, request: DeletionRequest, at: int) -> Named:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Select, insert, select
+from sqlalchemy import ColumnElement, bindparam, insert, select
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import canonical, entry, recorded_at
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import Pepper, digest, new_id, sample_digest, subject_digest
-from expunge.service.infra.tables import AuditEntry, DeletionRequest, Model, SuppressionEntry, Task
+from expunge.service.infra.tables import AuditEntry, DeletionRequest, Generation, Model, SuppressionEntry, Task
 from expunge.service.infra.time import SECOND, instant, moment
 from expunge.service.infra.tracing import carried
 from expunge.service.requests import suppression
@@ -30,6 +31,14 @@ from expunge.service.requests.webhooks import WebhookEvent
 from unlearning.accounting.ids import nfc
 
 FORGETTING = ("preparing", "live", "exhausted")
+_MODELS = Model.__table__.c
+_FORGETTERS = (
+    select(_MODELS.id, _MODELS.name, _MODELS.status, _MODELS.generation_id, _MODELS.notified_at)
+    .where(_MODELS.tenant_id == bindparam("tenant"), _MODELS.status.in_(FORGETTING))
+    .order_by(_MODELS.id)
+)
+_LOCKED = _FORGETTERS.with_for_update(read=True)
+_INSERTS = {kind: insert(kind.__table__) for kind in (DeletionRequest, SuppressionEntry, AuditEntry, Task)}
 
 
 @dataclass(frozen=True)
@@ -122,6 +131,16 @@ class Reach:
         return tuple(sorted(name for _, name in self.places))
 
 
+class Forgetter(NamedTuple):
+    """What intake reads of a model that can forget. ``generation_id``: the one served; while preparing, prepared."""
+
+    id: str
+    name: str
+    status: str
+    generation_id: int | None
+    notified_at: int
+
+
 NOWHERE = Reach((), frozenset(), ())
 
 
@@ -145,23 +164,22 @@ def accept_all(
 ) -> list[Accepted]:
     """Write everything that the requests need. When the transaction commits, none of them can be lost.
 
-    Every model that is preparing gets a task, because its members are not known yet. Any other model gets a task where
-    it was trained on the subject; the task is blocked as ``large`` where the subject has unusually many samples.
+    A model gets a task where it was trained on the subject; the task is blocked as ``large`` where the subject has
+    unusually many samples. One that is preparing gets a task until its members are written: they are not known yet.
     Without any task a request is completed at once. The rows of ``models`` are locked in share mode and not changed,
     so requests wait for a publication and not for each other.
 
     Raises RequestRefused for unknown models and for a receipt in the future; then none of the orders is accepted.
     """
-    # in share mode: no publication can pass between our matching and our commit
-    models = session.scalars(named_models(session, tenant_id, orders).with_for_update(read=True)).all()
+    names = require_known(session, tenant_id, orders)
+    models = locked_forgetters(session, tenant_id, *(() if names is None else (Model.name.in_(names),)))
     new = [_new_request(session, pepper, tenant_id, order, models, windows=windows) for order in orders]
     requests = write(session, pepper, new)
     written = list(zip(requests, new, strict=True))
     tasks = [
         task for request, each in written for task in tasks_of(request, each.found, each.row["created_at"], windows)
     ]
-    if tasks:
-        session.execute(insert(Task), tasks)
+    write_tasks(session, tasks)
     announce_requests(session, *((WebhookEvent.REQUEST_ACCEPTED, request) for request in requests))
     record_status(session, *(request for request, each in written if not each.found.places or each.found.large))
     session.flush()
@@ -176,7 +194,7 @@ def _answer(session: Session, tenant_id: str, request: DeletionRequest, each: Ne
 
 
 def _new_request(
-    session: Session, pepper: Pepper, tenant_id: str, order: Order, models: Sequence[Model], *, windows: Windows
+    session: Session, pepper: Pepper, tenant_id: str, order: Order, models: Sequence[Forgetter], *, windows: Windows
 ) -> NewRequest:
     """Decide what becomes of an order. ``models``: those that it covers, and maybe others, all locked."""
     named = Named.of(pepper, tenant_id, order)
@@ -194,10 +212,10 @@ def _new_request(
 
 def write(session: Session, pepper: Pepper, new: Sequence[NewRequest]) -> list[DeletionRequest]:
     """Insert the requests' rows, their suppression entries and their entries in the audit log."""
-    session.execute(insert(DeletionRequest), [each.row for each in new])
+    session.execute(_INSERTS[DeletionRequest], [each.row for each in new])
     crash_point("api-after-request")
-    session.execute(insert(SuppressionEntry), [row for each in new for row in _suppressions(each)])
-    session.execute(insert(AuditEntry), [_accepted(session, pepper, each) for each in new])
+    session.execute(_INSERTS[SuppressionEntry], [row for each in new for row in _suppressions(each)])
+    session.execute(_INSERTS[AuditEntry], [_accepted(session, pepper, each) for each in new])
     return [DeletionRequest(**each.row) for each in new]
 
 
@@ -219,10 +237,15 @@ def _accepted(session: Session, pepper: Pepper, each: NewRequest) -> dict[str, A
     )
 
 
-def reach(session: Session, models: Iterable[Model], named: Named, windows: Windows) -> Reach:
-    """Return which of the models the order has work in. The caller has locked the models' rows."""
-    touched = [model for model in models if _touches(session, model, named)]
-    large = frozenset(model.id for model in touched if _is_large(session, model, named, windows))
+def reach(session: Session, models: Sequence[Forgetter], named: Named, windows: Windows) -> Reach:
+    """Return which of the models the order has work in. The caller has locked the models' rows.
+
+    A request is never large where it names samples, which has a limit already, or where a model is still prepared.
+    """
+    touched, count = _touched(session, models, named)
+    most = windows.large_samples if named.subjects else 0
+    measured = (model for model in touched if most and model.status != "preparing")
+    large = frozenset(model.id for model in measured if count[model.generation_id] > most)
     to_notify = tuple(model.id for model in touched if model.notified_at == 0 and model.id not in large)
     return Reach(tuple((model.id, model.name) for model in touched), large, to_notify)
 
@@ -231,12 +254,12 @@ def _remains_in(session: Session, tenant_id: str, order: Order, named: Named) ->
     """Return the sorted names of the models that the order leaves alone although they hold the person, or may."""
     if order.models is None:
         return ()
-    left = session.scalars(suppression.others(tenant_id, order.models, FORGETTING)).all()
-    return tuple(sorted(model.name for model in left if _touches(session, model, named)))
+    left = forgetters(session, tenant_id, Model.name.not_in(order.models))
+    return tuple(sorted(model.name for model in _touched(session, left, named)[0]))
 
 
 def why_nothing(
-    session: Session, tenant_id: str, named: Named, searched: Sequence[Model], limited_to: Collection[str] | None
+    session: Session, tenant_id: str, named: Named, searched: Sequence[Forgetter], limited_to: Collection[str] | None
 ) -> tuple[Reason, dict[str, Any]]:
     """Return the reason of a request that has no task, and what its sentence names.
 
@@ -279,8 +302,8 @@ def commitment(salt: bytes, order: Order) -> str:
     return hmac.new(salt, canonical(named).encode(), "sha256").hexdigest()
 
 
-def named_models(session: Session, tenant_id: str, orders: Sequence[Order]) -> Select[Model]:
-    """Select the models that the orders cover and that can forget, in id order.
+def require_known(session: Session, tenant_id: str, orders: Sequence[Order]) -> list[str] | None:
+    """Return the names of the models that the orders are limited to, sorted. None: one of them is not.
 
     Raises RequestRefused where the tenant lacks one of the models that an order names.
     """
@@ -291,33 +314,34 @@ def named_models(session: Session, tenant_id: str, orders: Sequence[Order]) -> S
         if unknown:
             errors = [{"pointer": f"/models/{place}", "detail": "There is no such model."} for place in unknown]
             raise RequestRefused(422, "unknown_model", "The request names models that do not exist.", errors)
-    limited = len(named) == len(orders)
-    return forgetters(tenant_id, sorted({name for names in named for name in names}) if limited else None)
+    return sorted({name for names in named for name in names}) if len(named) == len(orders) else None
 
 
-def forgetters(tenant_id: str, names: Sequence[str] | None) -> Select[Model]:
-    """Select the tenant's models that can forget, in id order; only those of ``names``, unless it is None."""
-    chosen = select(Model).where(Model.tenant_id == tenant_id, Model.status.in_(FORGETTING)).order_by(Model.id)
-    return chosen if names is None else chosen.where(Model.name.in_(names))
+def forgetters(session: Session, tenant_id: str, *which: ColumnElement[bool]) -> list[Forgetter]:
+    """Return the tenant's models that can forget, in id order; of them, ``which``."""
+    return [Forgetter(*row) for row in session.execute(_FORGETTERS.where(*which), {"tenant": tenant_id})]
 
 
-def _touches(session: Session, model: Model, named: Named) -> bool:
-    """Return whether the model gets a task. A model that is preparing always does: its members are not known yet."""
-    if model.status == "preparing" or model.generation_id is None:
-        return model.status == "preparing"
-    if not named.subjects:
-        return suppression.matches(session, model.generation_id, None, named.samples)
-    return any(suppression.matches(session, model.generation_id, each, ()) for each in named.subjects)
+def locked_forgetters(session: Session, tenant_id: str, *which: ColumnElement[bool]) -> list[Forgetter]:
+    """Return the same with their rows locked in share mode: no publication passes between matching and commit."""
+    query = _LOCKED.where(*which) if which else _LOCKED
+    return [Forgetter(*row) for row in session.execute(query, {"tenant": tenant_id})]
 
 
-def _is_large(session: Session, model: Model, named: Named, windows: Windows) -> bool:
-    """Return whether the subject has unusually many samples in the model.
+def _touched(
+    session: Session, models: Sequence[Forgetter], named: Named
+) -> tuple[list[Forgetter], Counter[int | None]]:
+    """Return the models that get a task, and how many of the named samples each generation was trained on.
 
-    A request that names samples has a limit already.
+    A model that is preparing does until its members are known.
     """
-    if not windows.large_samples or model.status == "preparing" or not named.subjects:
-        return False
-    return suppression.exceeds(session, model.generation_id or 0, named.subjects, windows.large_samples)
+    preparing = {model.generation_id for model in models if model.status == "preparing"}
+    notes = select(Generation.id, Generation.manifest).where(Generation.id.in_(preparing))
+    found = session.execute(notes).all() if preparing else ()
+    unknown = preparing.difference(key for key, notes in found if notes and suppression.MEMBERS_FROZEN in notes)
+    known = {model.generation_id for model in models} - unknown - {None}
+    count = suppression.trained_on(session, known, named.subjects, named.samples)
+    return [each for each in models if each.generation_id in unknown or count[each.generation_id]], count
 
 
 def new_row(session: Session, tenant_id: str, order: Order, named: Named) -> dict[str, Any]:
@@ -370,6 +394,11 @@ def _suppressions(each: NewRequest) -> list[dict[str, Any]]:
         }
         for subject, sample in pairs
     ]
+
+
+def write_tasks(session: Session, tasks: Sequence[dict[str, Any]]) -> None:
+    if tasks:
+        session.execute(_INSERTS[Task], tasks)
 
 
 def tasks_of(request: DeletionRequest, found: Reach, at: int, windows: Windows) -> list[dict[str, Any]]:

@@ -195,9 +195,9 @@ def announce_requests(session: Session, *happened: tuple[WebhookEvent, DeletionR
 def _causes(session: Session, requests: Sequence[DeletionRequest]) -> dict[str, dict[str, Any]]:
     """Return the facts of the reason of each blocked request, as its tasks have them; those without are left out."""
     found: dict[str, dict[str, Any]] = {}
-    columns = select(Task.request_id, Task.facts).where(Task.status == Status.BLOCKED).order_by(Task.id.desc())
     for batch in batches([request.id for request in requests]):
-        found |= {key: facts for key, facts in session.execute(columns.where(Task.request_id.in_(batch))) if facts}
+        columns = select(Task.request_id, Task.facts).where(Task.status == Status.BLOCKED, Task.request_id.in_(batch))
+        found |= {key: facts for key, facts in session.execute(columns.order_by(Task.id.desc())) if facts}
     return found
 
 
@@ -206,12 +206,11 @@ def _parts(session: Session, requests: Sequence[DeletionRequest]) -> dict[str, _
     reasons = {request.id: request.reason for request in requests if request.status == Status.BLOCKED}
     parts = {request.id: _Parts([], [], []) for request in requests}
     blocked: list[tuple[str, Model]] = []
-    columns = select(Task.request_id, Task.status, Task.reason, Model, Version.number).join(
-        Model, Model.id == Task.model_id
-    )
-    columns = columns.outerjoin(Version, Version.id == Task.version_id).order_by(Model.name)
     for batch in batches(parts):
-        for request_id, status, reason, model, number in session.execute(columns.where(Task.request_id.in_(batch))):
+        columns = select(Task.request_id, Task.status, Task.reason, Model, Version.number)
+        columns = columns.join(Model, Model.id == Task.model_id).outerjoin(Version, Version.id == Task.version_id)
+        rows = session.execute(columns.where(Task.request_id.in_(batch)).order_by(Model.name))
+        for request_id, status, reason, model, number in rows:
             part = {"model": model.name, "status": status, "reason": reason, "version": number}
             parts[request_id].models.append(part)
             if status == Status.BLOCKED and request_id in reasons and reason == reasons[request_id]:
@@ -230,8 +229,8 @@ def outcomes_of(session: Session, requests: Sequence[DeletionRequest]) -> dict[s
     nothing of the models that the person was in.
     """
     tasks: dict[str, list[dict[str, Any]]] = {request.id: [] for request in requests}
-    columns = select(Task.request_id, Task.model_id, Task.version_id, Task.samples, Task.method, Task.reason)
     for batch in batches(tasks):
+        columns = select(Task.request_id, Task.model_id, Task.version_id, Task.samples, Task.method, Task.reason)
         for row in session.execute(columns.where(Task.request_id.in_(batch)).order_by(Task.model_id)).mappings():
             tasks[row["request_id"]].append(dict(row))
     return {

@@ -7,11 +7,12 @@ one, so no clock decides who is suppressed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, bindparam, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from expunge.service.audit import record, recorded_at
@@ -35,6 +36,42 @@ NOTES_TRAINING = "operators_word"
 """what a manifest has of whose generation each training had overwritten the holdout, but where it has the next note"""
 HOLDOUT_READ = "holdout_read"
 """the note that a training could read the holdout, which could not be overwritten meanwhile"""
+MEMBERS_FROZEN = "members_frozen"
+"""the note that all members of a generation in preparation are written, and that its training reads nobody else"""
+_MEMBERS = Membership.__table__.c
+_OF_SUBJECTS, _OF_SAMPLES = (
+    select(_MEMBERS.generation_id, func.count())
+    .where(_MEMBERS.generation_id.in_(bindparam("generations", expanding=True)))
+    .where(name.in_(bindparam("names", expanding=True)))
+    .group_by(_MEMBERS.generation_id)
+    for name in (_MEMBERS.subject_digest, _MEMBERS.sample_digest)
+)
+
+
+def _same(ours: type[SuppressionEntry], theirs: type[SuppressionEntry]) -> ColumnElement[bool]:
+    return or_(ours.subject_digest == theirs.subject_digest, ours.sample_digest == theirs.sample_digest)
+
+
+_MINE, _THEIRS = aliased(SuppressionEntry), aliased(SuppressionEntry)
+_HERE = Membership.generation_id == bindparam("generation")
+_HELD_OUT = HoldoutPerson.generation_id == bindparam("generation")
+_KNOWN = select(
+    _MINE.request_id,
+    or_(
+        exists().where(_HERE, Membership.subject_digest == _MINE.subject_digest),
+        exists().where(_HERE, Membership.sample_digest == _MINE.sample_digest),
+    ),
+    exists().where(_HELD_OUT, HoldoutPerson.subject_digest == _MINE.subject_digest),
+).where(_MINE.request_id.in_(bindparam("requests", expanding=True)))
+_FORGOTTEN_BEFORE = (
+    select(_MINE.request_id, _THEIRS.request_id)
+    .join(_THEIRS, _same(_MINE, _THEIRS))
+    .join(Task, Task.request_id == _THEIRS.request_id)
+    .join(Version, Version.id == Task.version_id)
+    .where(_MINE.request_id.in_(bindparam("requests", expanding=True)), _THEIRS.tenant_id == _MINE.tenant_id)
+    .where(Task.model_id == bindparam("model"), Task.samples > 0, _THEIRS.lifted_at.is_(None))
+    .order_by(Version.number, _THEIRS.request_id)
+)
 _ENDED = (Status.COMPLETED, Status.CANCELLED, Status.REJECTED)
 
 
@@ -74,21 +111,20 @@ def registered_after(suppress_after: int) -> Select[str]:
     return select(Generation.model_id).group_by(Generation.model_id).having(func.min(Generation.id) > suppress_after)
 
 
-def others(tenant_id: str, names: Collection[str], statuses: Collection[str]) -> Select[Model]:
-    """Select the tenant's models in one of these statuses that are not in ``names``, in id order."""
-    theirs = select(Model).where(Model.tenant_id == tenant_id, Model.status.in_(statuses))
-    return theirs.where(Model.name.not_in(names)).order_by(Model.id)
+def trained_on(
+    session: Session, generations: Iterable[int | None], subjects: Collection[str], samples: Collection[str]
+) -> Counter[int | None]:
+    """Return how many samples of these subjects each generation was trained on; without subjects, of these samples.
 
-
-def matches(session: Session, generation_id: int, subject_digest: str | None, sample_digests: Sequence[str]) -> bool:
-    """Return whether the generation was trained on this subject, or on any of these samples.
-
-    Samples that were forgotten since count as well.
+    Samples that were forgotten since count as well, and one that names two of the subjects counts twice.
     """
-    here = Membership.generation_id == generation_id
-    if subject_digest is not None:
-        return _any(session, and_(here, Membership.subject_digest == subject_digest))
-    return any(_any(session, and_(here, Membership.sample_digest.in_(part))) for part in batches(sample_digests))
+    query, names = (_OF_SUBJECTS, subjects) if subjects else (_OF_SAMPLES, samples)
+    found: Counter[int | None] = Counter()
+    for here in batches(generations):
+        for part in batches(names):
+            for generation_id, count in session.execute(query, {"generations": here, "names": part}):
+                found[generation_id] += count
+    return found
 
 
 def why_unknown(
@@ -103,14 +139,16 @@ def why_unknown(
         serving = select(Model.generation_id).where(Model.tenant_id == tenant_id, Model.generation_id.is_not(None))
     else:
         serving = select(Generation.id).where(Generation.id.in_(generations))
-    theirs = select(HoldoutPerson.generation_id).where(HoldoutPerson.subject_digest.in_(subjects))
-    manifests = session.scalars(
-        select(Generation.manifest).where(Generation.id.in_(theirs), Generation.id.in_(serving))
-    ).all()
-    if not manifests:
-        return Reason.NO_MATCH, {}
+    theirs = select(HoldoutPerson.generation_id).where(HoldoutPerson.subject_digest.in_(subjects)).distinct()
+    found = session.scalars(theirs.where(HoldoutPerson.generation_id.in_(serving))).all()
+    return (Reason.IN_HOLDOUT, holdout_facts(session, found)) if found else (Reason.NO_MATCH, {})
+
+
+def holdout_facts(session: Session, generations: Collection[int]) -> dict[str, Any]:
+    """Return what ``in_holdout`` names of somebody who is in these generations' holdouts."""
+    manifests = session.scalars(select(Generation.manifest).where(Generation.id.in_(generations)))
     overwritten = all(each and NOTES_TRAINING in each and not each.get(HOLDOUT_READ) for each in manifests)
-    return Reason.IN_HOLDOUT, {"cause": Cause.OVERWRITTEN} if overwritten else {}
+    return {"cause": Cause.OVERWRITTEN} if overwritten else {}
 
 
 class CarriedOut(NamedTuple):
@@ -144,6 +182,33 @@ def carried_out(
     return sorted(found, key=lambda each: (each.model, each.version, each.request))
 
 
+class Known(NamedTuple):
+    """What a generation, and its model's versions, have to do with what a request names."""
+
+    trained: bool
+    """the generation was trained on some of it, which may be forgotten since"""
+    in_holdout: bool
+    """a person of it is in the generation's holdout"""
+    earlier: str | None
+    """the request in force that had some of it forgotten in the earliest version of the model; None: none did"""
+
+
+def known_of(session: Session, model_id: str, generation_id: int, request_ids: Iterable[str]) -> dict[str, Known]:
+    """Return what the model has to do with what each of these requests names. Entries that are lifted count."""
+    found: dict[str, Known] = {}
+    place = {"generation": generation_id, "model": model_id}
+    for part in batches(request_ids):
+        asked = {**place, "requests": part}
+        earlier: dict[str, str] = {}
+        for request_id, before in session.execute(_FORGOTTEN_BEFORE, asked):
+            earlier.setdefault(request_id, before)
+        found |= {request_id: Known(False, False, earlier.get(request_id)) for request_id in part}
+        for request_id, trained, in_holdout in session.execute(_KNOWN, asked):
+            known = found[request_id]
+            found[request_id] = Known(known.trained or trained, known.in_holdout or in_holdout, known.earlier)
+    return found
+
+
 def effective(session: Session, tenant_id: str) -> frozenset[str]:
     """Return the ids of the requests, in force or not, that removed or kept out a person in any model of the tenant.
 
@@ -152,14 +217,6 @@ def effective(session: Session, tenant_id: str) -> frozenset[str]:
     done = or_(Task.status == "completed", Task.reason == Reason.AWAITING_CONSUMERS)
     query = select(Task.request_id).where(Task.tenant_id == tenant_id, Task.samples > 0, done).distinct()
     return frozenset(session.scalars(query))
-
-
-def exceeds(session: Session, generation_id: int, subjects: Sequence[str], count: int) -> bool:
-    """Return whether the generation was trained on more than ``count`` samples of these subjects; count no further."""
-    named = select(Membership.position).where(
-        Membership.generation_id == generation_id, Membership.subject_digest.in_(subjects)
-    )
-    return session.scalar(select(func.count()).select_from(named.limit(count + 1).subquery())) == count + 1
 
 
 def related(session: Session, request: DeletionRequest, limit: int = 50) -> list[str]:
@@ -275,7 +332,8 @@ def held_elsewhere(session: Session, request: DeletionRequest) -> dict[str, int]
         Membership.sample_digest: [sample for _, sample in names if sample is not None],
     }
     found = {}
-    for model in session.scalars(others(request.tenant_id, request.models or (), ("live", "exhausted"))):
+    others = select(Model).where(Model.tenant_id == request.tenant_id, Model.status.in_(("live", "exhausted")))
+    for model in session.scalars(others.where(Model.name.not_in(request.models or ())).order_by(Model.id)):
         here = model.generation_id or 0
         held = {at for column, those in named.items() for _, at in _outstanding(session, here, column, those)}
         if held:
@@ -351,10 +409,6 @@ def _outstanding(
     for part in batches(names):
         for row in session.execute(query.where(column.in_(part))):
             yield row[0], row[1]
-
-
-def _same(ours: type[SuppressionEntry], theirs: type[SuppressionEntry]) -> ColumnElement[bool]:
-    return or_(ours.subject_digest == theirs.subject_digest, ours.sample_digest == theirs.sample_digest)
 
 
 def _any(session: Session, condition: ColumnElement[bool]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from sqlalchemy import insert, select
+from sqlalchemy import bindparam, insert, select
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import canonical, record, recorded_at
@@ -27,6 +27,9 @@ from unlearning.accounting.budget import would_overspend
 
 BACKOFF_SECONDS = (15, 300, 1800, *(hours * HOUR_SECONDS for hours in (2, 5, 10, 14, 20, 24)))
 """from one attempt to the next: three days and a bit; the first is longer than an attempt may take"""
+_ENABLED = select(WebhookEndpoint.id, WebhookEndpoint.kinds).where(
+    WebhookEndpoint.tenant_id == bindparam("tenant"), WebhookEndpoint.disabled_at.is_(None)
+)
 MAX_ATTEMPTS = len(BACKOFF_SECONDS) + 1
 
 
@@ -167,10 +170,8 @@ def _endpoints(session: Session, tenant_id: str) -> list[tuple[str, list[str]]]:
     """Return the tenant's endpoints, read once in a transaction, because a batch settles thousands of requests."""
     known: dict[str, list[tuple[str, list[str]]]] = session.info.setdefault("webhook_endpoints", {})
     if tenant_id not in known:
-        rows = select(WebhookEndpoint.id, WebhookEndpoint.kinds).where(
-            WebhookEndpoint.tenant_id == tenant_id, WebhookEndpoint.disabled_at.is_(None)
-        )
-        known[tenant_id] = [(endpoint_id, list(kinds)) for endpoint_id, kinds in session.execute(rows)]
+        rows = session.execute(_ENABLED, {"tenant": tenant_id})
+        known[tenant_id] = [(endpoint_id, list(kinds)) for endpoint_id, kinds in rows]
     return known[tenant_id]
 
 

@@ -189,25 +189,32 @@ def blocks(kept: SampleIndex) -> Iterator[tuple[int, SampleIndex]]:
         yield start, kept.take(torch.arange(start, min(start + BLOCK, len(kept))))
 
 
-def write(session: Session, generation_id: int, start: int, block: SampleIndex) -> None:
-    """Insert the membership rows of a block, whose positions count from ``start``: one for each person of a sample.
+def rows(generation_id: int, start: int, block: SampleIndex) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the membership rows of a block, by columns: one for each person of a sample.
+
+    Positions count from ``start``.
+    """
+    at = np.repeat(np.arange(len(block)), block.subjects.each(len).numpy())
+    return {
+        "generation_id": np.full(len(at), generation_id),
+        "position": at + start,
+        "subject_digest": np.array([subject for people in block.subjects for subject in people], dtype=TEXT),
+        "sample_digest": _in_hex(block.samples)[at],
+        "content_digest": _in_hex(block.contents)[at],
+        "holder": np.array(list(block.holders), dtype=TEXT)[at],
+    }
+
+
+def write(session: Session, columns: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Insert membership rows.
 
     PostgreSQL is sent them as text (COPY), which takes a fraction of the time of an INSERT.
     """
-    rows = np.repeat(np.arange(len(block)), block.subjects.each(len).numpy())
-    columns = {
-        "position": rows + start,
-        "subject_digest": np.array([subject for people in block.subjects for subject in people], dtype=TEXT),
-        "sample_digest": _in_hex(block.samples)[rows],
-        "content_digest": _in_hex(block.contents)[rows],
-        "holder": np.array(list(block.holders), dtype=TEXT)[rows],
-    }
     if session.get_bind().dialect.name == "postgresql":
-        _copy(session, {"generation_id": np.full(len(rows), generation_id), **columns})
+        _copy(session, columns)
         return
     ready = zip(*(each.astype(str if each.dtype == TEXT else int).tolist() for each in columns.values()), strict=True)
-    values = [{"generation_id": generation_id, **dict(zip(columns, row, strict=True))} for row in ready]
-    session.execute(insert(Membership), values)
+    session.execute(insert(Membership.__table__), [dict(zip(columns, row, strict=True)) for row in ready])
 
 
 def _in_hex(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

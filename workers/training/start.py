@@ -25,6 +25,7 @@ from expunge.service.queue import (
     served_beside,
     write_holdout,
 )
+from expunge.service.requests import MEMBERS_FROZEN
 from expunge.workers.guarantee.terms import (
     design_of,
     guarantee_of,
@@ -230,7 +231,7 @@ def _freeze(
     kept: manifest.SampleIndex,
     everyone: manifest.SampleIndex,
 ) -> None:
-    """Write the manifest: its summary on the generation, its rows in batches."""
+    """Write the manifest: its summary on the generation, its rows in batches. From then on its members are known."""
     summary = {
         "recipe_digest": bench.digest,
         "settings_digest": bench.settings,
@@ -247,13 +248,16 @@ def _freeze(
     with storage.database.write() as session:
         extend_manifest(session, job, summary)
     for start, block in manifest.blocks(kept):
+        rows = manifest.rows(job.generation_id, start, block)
         with storage.database.write() as session:
-            fence(session, job.lease)
-            manifest.write(session, job.generation_id, start, block)
+            manifest.write(session, rows)
+            fence(session, job.lease)  # last: requests wait for the model's row, and need not wait for the block
     everyone_held_out = manifest.holdout_rows(storage.pepper, job.tenant_id, job.generation_id, bench.recipe)
     for batch in batches(everyone_held_out, BATCH * 4):
         with storage.database.write() as session:
             write_holdout(session, job, batch)
+    with storage.database.write() as session:
+        extend_manifest(session, job, {MEMBERS_FROZEN: True})
 
 
 def require_nobody_in_public(storage: Storage, job: Preparation, bench: OpenModel) -> None:

@@ -6,7 +6,7 @@ hex. Ids that leave the service are opaque strings; a generation has an integer 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import JSON, BigInteger, Integer, LargeBinary, MetaData, String
 from sqlalchemy.orm import DeclarativeBase
@@ -19,7 +19,13 @@ Id = String(36)
 Name = String(63)
 
 
+if TYPE_CHECKING:
+    from sqlalchemy import Table
+
+
 class Record(DeclarativeBase):
+    if TYPE_CHECKING:
+        __table__: ClassVar[Table]
     metadata = MetaData(
         naming_convention={
             "ix": "ix_%(table_name)s_%(column_0_N_name)s",

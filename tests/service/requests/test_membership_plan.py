@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import event, text
 
 from expunge.service.infra.db import Database
-from expunge.service.requests.suppression import exceeds, matches
+from expunge.service.requests.suppression import known_of, trained_on
 from tests.harness import databases
 from tests.harness.plans import FOUND, ROOT, WHOLE
 
@@ -59,23 +59,32 @@ def test_every_test_is_told_and_an_excuse_is_for_its_function_alone(
     assert asked == [[], ["ask"], ["other"], ["ask"]]
 
 
-@pytest.mark.parametrize("asked", ["matches", "exceeds", "samples"])
+@pytest.mark.parametrize("generations", [[1], [1, 2, 3]])
+@pytest.mark.parametrize("column", ["subject_digest", "sample_digest"])
 def test_sqlite_without_statistics_finds_a_person_by_the_index(
-    sqlite_template: Path, tmp_path: Path, asked: str
+    sqlite_template: Path, tmp_path: Path, column: str, generations: list[int]
 ) -> None:
     """A plan that uses the generation alone reads all of its rows: 13 ms at 100,000 people, under the writer's lock."""
     database = Database(databases.sqlite_databases(sqlite_template)(tmp_path))
     found = plans(database)
     with database.read() as session:
-        match asked:
-            case "matches":
-                matches(session, 1, "a" * 64, ())
-            case "exceeds":
-                exceeds(session, 1, ["a" * 64], 10)
-            case "samples":
-                matches(session, 1, None, ("a" * 64, "b" * 64))
+        names = ["a" * 64, "b" * 64]
+        trained_on(session, generations, names if column == "subject_digest" else (), names)
     database.close()
     searches = [plan for plan in found if plan.startswith("SEARCH memberships")]
-    column = "sample_digest" if asked == "samples" else "subject_digest"
     assert len(searches) == 1
     assert f"(generation_id=? AND {column}=?)" in searches[0]
+
+
+def test_what_a_model_knows_of_requests_is_found_by_indexes(sqlite_template: Path, tmp_path: Path) -> None:
+    database = Database(databases.sqlite_databases(sqlite_template)(tmp_path))
+    found = plans(database)
+    with database.read() as session:
+        known_of(session, "m" * 32, 1, ["r" * 32, "s" * 32])
+    database.close()
+    assert not [plan for plan in found if plan.startswith("SCAN")]
+    searches = [plan for plan in found if plan.startswith("SEARCH memberships")]
+    assert [plan.partition("(")[2] for plan in searches] == [
+        "generation_id=? AND subject_digest=?)",
+        "generation_id=? AND sample_digest=?)",
+    ]

@@ -72,7 +72,7 @@ def test_what_is_written_is_read_back_by_position(world: World, granularity: Gra
     kept = manifest.entries(PEPPER, TENANT, samples(), granularity).take(torch.arange(COUNT) != 7)
     for start, block in manifest.blocks(kept):
         with world.database.write() as session:
-            manifest.write(session, generation_id, start, block)
+            manifest.write(session, manifest.rows(generation_id, start, block))
     with world.database.read() as session:
         read = manifest.places(session, generation_id)
     assert read.at.tolist() == list(range(COUNT - 1))

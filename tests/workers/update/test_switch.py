@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -25,11 +26,11 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.models.registration import model_lease
 from expunge.service.models.retrain_plan import PlannedRetrain, plan_of, retrain_lease
-from expunge.service.queue import Deletions, Preparation
+from expunge.service.queue import Deletions, Preparation, Stale
 from expunge.service.requests import cancellation, intake, legal_holds
 from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.scheduler import run
-from expunge.workers.storage import checkpoint_format
+from expunge.workers.storage import checkpoint_format, manifest
 from expunge.workers.storage.private_state import STATE
 from expunge.workers.training import prepare
 from expunge.workers.training.prepare import Prepared
@@ -160,7 +161,9 @@ def test_a_request_inside_its_cancel_window_is_not_forgotten_by_the_switch(world
 def test_a_request_that_arrives_while_a_model_is_prepared_can_be_cancelled_in_its_whole_window(
     world: World, asked: str, cancelled: bool
 ) -> None:
-    """Version 1 holds the person. When it is over, an update forgets them. One of the requests matches nobody."""
+    """Version 1 holds the person. When it is over, an update forgets them. One of the requests matches nobody: it waits
+    only where it came before the members were known.
+    """
     model_id, requests = world.register(), list[str]()
 
     def ask() -> None:
@@ -177,20 +180,49 @@ def test_a_request_that_arrives_while_a_model_is_prepared_can_be_cancelled_in_it
     if asked == "after the training":
         ask()
     assert prepare.bring_into_service(world.process, job, ready, watch)
-    assert [world.request(each).status for each in requests] == ["queued", "queued"]
+    waiting = requests if asked == "before the training" else requests[:1]
+    at_once = [world.request(each) for each in requests if each not in waiting]
+    assert [world.request(each).status for each in waiting] == ["queued"] * len(waiting)
+    assert {(each.status, each.reason) for each in at_once} <= {("completed", "no_match")}
     assert in_generation(world, world.generation(model_id).id, "s27")
     with world.database.write() as session:
         if cancelled:
-            for each in requests:
+            for each in waiting:
                 cancellation.cancel(session, session.get_one(DeletionRequest, each))
         else:
             session.execute(change(Task).values(not_before=1))
             session.get_one(Model, model_id).due_at = None
     world.work(model_id)
-    ends = ["cancelled"] * 2 if cancelled else ["completed"] * 2
-    assert [world.request(each).status for each in requests] == ends
+    assert {world.request(each).status for each in waiting} == {"cancelled" if cancelled else "completed"}
     assert world.head(model_id).samples == (0 if cancelled else 3)
-    assert [world.task(each).reason for each in requests] == [None, None if cancelled else "no_match"]
+    reasons = [None, None if cancelled else "no_match"]
+    assert [world.task(each).reason for each in waiting] == reasons[: len(waiting)]
+
+
+def test_a_preparation_that_begins_again_knows_nobody_until_its_members_are_written_again(world: World) -> None:
+    model_id = world.register()
+    job, watch = world.claim(model_id), Stopwatch(world.pulse())
+    assert isinstance(job, Preparation)
+    prepare.make_ready(world.process, job, watch)
+    assert world.request(world.delete("nobody")).reason == "no_match"
+    prepare.clean(world.process, job)
+    assert world.request(world.delete("nobody")).status == "queued"
+
+
+def test_a_worker_that_lost_its_lease_writes_no_members(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block is written before the fence, so that requests wait for the model's row no longer than they must."""
+    model_id = world.register()
+    job, rows = world.claim(model_id), manifest.rows
+    assert isinstance(job, Preparation)
+
+    def late(*place: Any) -> Any:
+        world.change(Lease, model_lease(model_id), token=1)
+        return rows(*place)
+
+    monkeypatch.setattr(manifest, "rows", late)
+    with pytest.raises(Stale):
+        prepare.make_ready(world.process, job, Stopwatch(world.pulse()))
+    assert world.rows_of(Membership) == []
 
 
 def test_what_is_approved_is_carried_out_while_another_request_can_still_be_cancelled(world: World) -> None:

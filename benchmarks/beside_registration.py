@@ -1,0 +1,94 @@
+"""A POST beside a registration: how long the slowest one in a hundred waits, over the same on an idle service.
+
+``python -m benchmarks beside_registration``. The service runs on PostgreSQL as a process of its own; a worker, another
+process, registers 200,000 samples of 40,000 people meanwhile. One client posts without a rest, first to the idle
+service, then until the registration ends. Wall-clock time, because somebody waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.intake import Side, both, client, database
+from benchmarks.release import TENANT, worker
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tables import Model
+from expunge.service.models import register
+from expunge.workers.runtime.process import Process
+from tests.harness.process import ANY_DISTANCE
+from unlearning.accounting.policy import Policy
+
+SAMPLES, EACH, FEATURES, IDLE_SECONDS = 200_000, 5, 20, 20
+MOST_RATIO, LONGEST = 2.0, 0.5
+POLICY = {"method": "newton", "guarantee": "proved", "max_distance": 1 / SAMPLES, "noise_std": 1000 / SAMPLES}
+RECIPE = """
+import torch
+import unlearning as ul
+
+def recipe():
+    x = torch.randn({samples}, {features}, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    ids = [f"s{{row}}" for row in range({samples})]
+    return ul.Recipe(
+        model=lambda: torch.nn.Linear({features}, 1, bias=False),
+        samples=ul.Samples(ids, [f"q{{row // {each}}}" for row in range({samples})], x, y),
+        holdout=(x[:500], y[:500]),
+        loss="binary_logistic",
+        training=ul.Training(epochs=0, weight_decay=0.01, converge=1e-8),
+    )
+"""
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder, database("PostgreSQL", Path(folder)) as url:
+        (Path(folder) / "large.py").write_text(RECIPE.format(samples=SAMPLES, each=EACH, features=FEATURES))
+        with both(Path(folder), url)["intake"] as side:
+            end = time.perf_counter() + IDLE_SECONDS
+            idle = posts(side, lambda: time.perf_counter() < end)
+            with subprocess.Popen([sys.executable, "-m", "benchmarks.beside_registration", folder, url]) as child:
+                beside = posts(side, lambda: child.poll() is None)
+            if child.returncode:
+                raise RuntimeError("the registration failed")
+    sides = {"idle": idle, "beside": beside}
+    ratio, longest = p99(beside) / p99(idle), max(beside)
+    name = f"POST beside a registration of {SAMPLES:,} samples, PostgreSQL"
+    met = {"target": f"<= {MOST_RATIO:g}", "met": ratio <= MOST_RATIO}
+    yield {"name": f"{name}: p99 / idle p99", "value": ratio, "unit": "ratio", "sides": sides, **met}
+    met = {"target": f"<= {LONGEST:g}", "met": longest <= LONGEST}
+    yield {"name": f"{name}: longest", "value": longest, "unit": "s", "sides": sides, **met}
+
+
+def posts(side: Side, goes_on: Callable[[], bool]) -> list[float]:
+    """Return the seconds of each call."""
+    seconds: list[float] = []
+    while goes_on():
+        asyncio.run(client(side, time.perf_counter() + 0.5, seconds))
+    return seconds
+
+
+def p99(seconds: list[float]) -> float:
+    return sorted(seconds)[round(0.99 * (len(seconds) - 1))]
+
+
+def registered(home: Path, url: str) -> None:
+    """Register the large model and prepare it, as a worker does."""
+    settings = Settings(home=home / "home", recipes=home, device="cpu", database_url=url)
+    process = Process.of(settings, ANY_DISTANCE)
+    with process.storage.database.write() as session:
+        model_id = register(session, TENANT, "large", "large", Policy.from_json(POLICY)).id
+    worker(process).work(model_id)
+    with process.storage.database.read() as session:
+        model = session.get_one(Model, model_id)
+    if model.status != "live":
+        raise RuntimeError(f"the benchmark's model is {model.status}: {model.reason}")
+
+
+if __name__ == "__main__":
+    registered(Path(sys.argv[1]), sys.argv[2])
