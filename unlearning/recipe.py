@@ -388,7 +388,10 @@ def _spelled(what: str, name: str) -> str:
 
 
 def _people(subjects: Sequence[str | Sequence[str]]) -> Column[tuple[str, ...]]:
-    return subjects.map(_subjects_of) if isinstance(subjects, Column) else Column.of(map(_subjects_of, subjects))
+    """Return the column of each sample's people. Each different entry is looked at once."""
+    if not isinstance(subjects, Column):
+        subjects = Column.of(each if isinstance(each, str) else tuple(each) for each in subjects)
+    return subjects.map(_subjects_of)
 
 
 def _ids(ids: Iterable[str]) -> Texts:
