@@ -211,7 +211,7 @@ class Samples:
     def take(self, rows: Tensor) -> Samples:
         """Return these rows (m,) int64, in this order. Raises RecipeError where there are none."""
         samples = Samples(
-            self.names.take(rows), cast("Any", self.people.take(rows)), sources.ChosenRows(self.rows, rows)
+            self.names.take(rows), cast("Any", self.people.take(rows).compact()), sources.ChosenRows(self.rows, rows)
         )
         if isinstance(self.rows, Tensors):
             samples = Samples(samples.ids, samples.subjects, *samples.tensors())
