@@ -154,14 +154,19 @@ def live(
     ensure_secrets(settings)
     migrate(Database(settings.database_url))
     process = Process.of(settings, ANY_DISTANCE)
+    return process, another(process, "m", policy)
+
+
+def another(process: Process, name: str, policy: Mapping[str, Any]) -> str:
+    """Register one more model of the same recipe, and prepare it."""
     with process.storage.database.write() as session:
-        model_id = register(session, TENANT, "m", "recipe", Policy.from_json(policy)).id
+        model_id = register(session, TENANT, name, "recipe", Policy.from_json(policy)).id
     worker(process).work(model_id)
     with process.storage.database.read() as session:
         model = session.get_one(Model, model_id)
         if model.status != "live":
             raise RuntimeError(f"the benchmark's model is {model.status}: {model.reason}")
-    return process, model_id
+    return model_id
 
 
 def worker(process: Process) -> Worker:
@@ -172,9 +177,10 @@ def pulse(process: Process) -> HeartbeatSender:
     return HeartbeatSender(process.storage.database, process.owner, "worker", process.limits.lease_seconds, "cpu")
 
 
-def delete(process: Process, subject: str) -> None:
+def delete(process: Process, subject: str, *models: str) -> None:
+    order = Order(subject_id=subject, models=models or None)
     with process.storage.database.write() as session:
-        accept(session, process.storage.pepper, TENANT, Order(subject_id=subject))
+        accept(session, process.storage.pepper, TENANT, order)
 
 
 def least_bytes(folder: Path, database: Database, numbers: int) -> None:

@@ -45,6 +45,10 @@ ALONE = (
     "An update runs some seventy statements and four commits however small the model is: 40 to 50 ms of CPU, as "
     "much as the maths of 10,000 samples. Needed: fewer statements."
 )
+FRESH = (
+    "It runs the recipe (120 ms, of which 70 are the recipe's own lines), makes the people's digests (40) and those of "
+    "all samples (25), beside a warm update. Needed: a recipe that reads columns in place of Python lists."
+)
 MANY = (
     "newton measures itself on three sets of people, each with a retraining and an update, and the recipe is read a "
     "second time to see that it repeats: four solves and two digests of everything, where the floor has one solve and "
@@ -136,6 +140,17 @@ TARGETS = (
         r"forgetting one person in a converged head, n = .*: update / ",
         "converged_update",
         ALONE,
+    ),
+    Target(
+        "the same in a fresh worker: never above a cold retrain",
+        r"forgetting one person in a converged head, n = .*: update in a fresh worker",
+        "converged_update",
+        FRESH,
+    ),
+    Target(
+        "two converged heads in turn: <= 1.1x one that stays warm",
+        r"updates of two converged heads in turn, ",
+        "converged_update",
     ),
     Target(
         "1,000,000 samples registered in <= 4 GB",

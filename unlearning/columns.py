@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import eq
 from typing import Any, Generic, TypeVar, overload
 
@@ -166,19 +166,6 @@ class Texts(Sequence[str]):
             data[filled[0] : filled[-1]] = self.data[np.arange(filled[0], filled[-1]) + shift]
         return Texts(data, ends)
 
-    def find(self, wanted: Texts) -> Tensor:
-        """Return the row of each wanted text, (m,) int64; -1 where there is none. No text of this column repeats."""
-        hashes, goals = self._hashes(), wanted._hashes()
-        order = np.argsort(hashes, kind="stable")
-        ordered = hashes[order]
-        first = np.searchsorted(ordered, goals)
-        found = np.full(len(wanted), -1, dtype=np.int64)
-        last = np.searchsorted(ordered, goals, side="right")
-        for row, (start, stop) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
-            same = (place for place in order[start:stop].tolist() if self[place] == wanted[row])
-            found[row] = next(same, -1)
-        return torch.from_numpy(found)
-
     def plain(self) -> bool:
         """Return whether every text is printable ASCII and has no space at an end. No text may be empty."""
         first, last = self.data[self.ends[:-1]], self.data[self.ends[1:] - 1]
@@ -206,7 +193,7 @@ class Texts(Sequence[str]):
     def _hashes(self) -> np.ndarray[Any, Any]:
         """Return a number for each row, the same for equal texts, (n,) int64."""
         blocks = (self.encoded(start, start + BLOCK) for start in range(0, len(self), BLOCK))
-        return np.fromiter((hash(each) for block in blocks for each in block), dtype=np.int64, count=len(self))
+        return np.fromiter(map(hash, chain.from_iterable(blocks)), dtype=np.int64, count=len(self))
 
 
 def _same(column: Sequence[Any], other: object) -> bool:

@@ -211,7 +211,7 @@ class Samples:
     def take(self, rows: Tensor) -> Samples:
         """Return these rows (m,) int64, in this order. Raises RecipeError where there are none."""
         samples = Samples(
-            self.names.take(rows), cast("Any", self.people.take(rows)), sources.ChosenRows(self.rows, rows)
+            self.names.take(rows), cast("Any", self.people.take(rows).compact()), sources.ChosenRows(self.rows, rows)
         )
         if isinstance(self.rows, Tensors):
             samples = Samples(samples.ids, samples.subjects, *samples.tensors())
@@ -388,7 +388,10 @@ def _spelled(what: str, name: str) -> str:
 
 
 def _people(subjects: Sequence[str | Sequence[str]]) -> Column[tuple[str, ...]]:
-    return subjects.map(_subjects_of) if isinstance(subjects, Column) else Column.of(map(_subjects_of, subjects))
+    """Return the column of each sample's people. Each different entry is looked at once."""
+    if not isinstance(subjects, Column):
+        subjects = Column.of(each if isinstance(each, str) else tuple(each) for each in subjects)
+    return subjects.map(_subjects_of)
 
 
 def _ids(ids: Iterable[str]) -> Texts:

@@ -64,7 +64,7 @@ class Worker:
         self._database = process.storage.database
         self._pulse = pulse
         self._benches = ModelCache(process.settings)
-        pulse.after_beats.append(lambda: self._benches.drop_superseded(process.storage.database))
+        pulse.after_beats.append(lambda: self._benches.drop_old(process.storage.database))
 
     def work(self, model_id: str) -> None:
         """Claim and do what waits for this model. Raises nothing: the scheduler repairs what fails."""

@@ -76,10 +76,10 @@ def served(session: Session, job: Deletions) -> Served:
     return Served(version, generation, _updates(session, version), _unlearned(session, generation) if limited else 0)
 
 
-def is_current(session: Session, version_id: str) -> bool:
-    """Return whether no other version has taken the place of this one."""
-    current = select(Version.id).where(Version.id == version_id, Version.status == "current")
-    return session.scalar(current) is not None
+def still_current(session: Session, version_ids: Iterable[str]) -> frozenset[str]:
+    """Return those of these versions whose place no other has taken."""
+    current = select(Version.id).where(Version.id.in_(version_ids), Version.status == "current")
+    return frozenset(session.scalars(current))
 
 
 def _updates(session: Session, version: Version) -> int:

@@ -36,6 +36,7 @@ WHOLE = {
     "service/requests:effective": "where a hold is in force, and in a restore: everybody who was served",
     "workers/storage:erase_ended": "models that ended in the last days, mostly none",
     "workers/storage:places": "an update that reads everybody's samples",
+    "workers/storage:people": "an update that reads everybody's samples, of data that somebody left or joined",
     "workers/storage:_positions": "a preparation without a version",
     "service/queue:still_served": "a retrain under a hold",
     "service/queue:start_over": "a preparation that begins again",

@@ -36,19 +36,10 @@ def test_the_first_repeated_text_is_found(words: list[str]) -> None:
     assert Texts.of(words).empty() == (words.index("") if "" in words else None)
 
 
-@settings(max_examples=50, deadline=None)
-@given(WORDS, WORDS)
-def test_texts_are_found_among_others(words: list[str], wanted: list[str]) -> None:
-    words = list(dict.fromkeys(words))
-    expected = [words.index(each) if each in words else -1 for each in wanted]
-    assert Texts.of(words).find(Texts.of(wanted)).tolist() == expected
-
-
 def test_texts_with_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Texts, "_hashes", lambda self: np.zeros(len(self), dtype=np.int64))
     texts = Texts.of(["a", "b", "c", "b"])
     assert texts.repeated() == 3
-    assert Texts.of(["a", "b", "c"]).find(Texts.of(["c", "x", "a"])).tolist() == [2, -1, 0]
 
 
 def test_each_entry_is_asked_for_once_and_only_if_some_row_has_it() -> None:

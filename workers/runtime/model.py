@@ -1,8 +1,9 @@
-"""An opened model: its recipe, its problem on the device, its method. A worker keeps it between updates."""
+"""An opened model: its recipe, its problem on the device, its method. A worker keeps some between updates."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType, NoneType, UnionType
@@ -14,7 +15,7 @@ from expunge.service.infra.db import Database
 from expunge.service.infra.pseudonyms import Pepper, subject_digest
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import recipes_of
-from expunge.service.queue import is_current
+from expunge.service.queue import still_current
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.failures import refusal_of
 from expunge.workers.runtime.fresh import FreshProcesses, Recipes
@@ -29,7 +30,9 @@ from unlearning.recipe import Recipe, Samples
 from unlearning.types import RecipeError, Refused, State
 
 KEPT_BYTES = 2 * 2**30
-"""of samples that a process keeps between two updates; more are read and compared again each time"""
+"""of models that a process keeps between updates; a version with more samples has them read again each time"""
+COMPARED_SECONDS = 86_400.0
+"""A recipe's data may change outside: samples that were compared with it longer ago are not kept any longer."""
 
 
 @dataclass(frozen=True)
@@ -57,65 +60,102 @@ class OpenModel:
 
 
 @dataclass(frozen=True)
-class LastPublished:
-    """What an update left in memory: the state of the version that it published, and the samples still in the model."""
+class Left:
+    """What an update left: the state of the version that it published, and the samples that are in it.
+
+    ``digests`` are those of ``FoundSamples``; there are none where no update reads samples.
+    """
 
     version_id: str
-    state_digest: str
     state: State
-    samples: FoundSamples | None
+    digests: Mapping[int, str]
+    samples: FoundSamples | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An opened model, which holds no samples; and what its last update left, where that is still of use."""
+
+    bench: OpenModel
+    left: Left | None = None
+
+    @property
+    def size(self) -> int:
+        """Return about how many bytes it takes."""
+        module, left = self.bench.problem.module, self.left
+        tensors = [*self.bench.recipe.holdout, *module.parameters(), *module.buffers()]
+        if left is not None:
+            tensors += [left.state.weights, *left.state.tensors.values()]
+        samples = 0 if left is None or left.samples is None else left.samples.size
+        return samples + sum(each.nbytes for each in tensors)
 
 
 class ModelCache:
-    """What a worker process keeps from one update to the next: one opened model, and what its last update left.
+    """The models that a worker process keeps opened from one update to the next, by generation, last used last.
 
-    The opened model holds no samples. It is opened again when its recipe's code changes.
+    They take ``KEPT_BYTES`` together, but for the one that was used last. One is opened again when its recipe's code
+    changes.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._kept: dict[int, OpenModel] = {}
-        self._left: LastPublished | None = None
+        self._kept: dict[int, Kept] = {}
 
-    def state_of(self, digest: str) -> State | None:
-        """Return the state of that digest if this process published it last: it need not be read and decrypted."""
-        return self._left.state if self._left is not None and self._left.state_digest == digest else None
+    def of(
+        self, generation_id: int, tenant_id: str, recipe: str, policy: Policy
+    ) -> tuple[OpenModel, Left | None, Samples | None]:
+        """Return the generation's model and what its last update left here, if anything.
 
-    def samples_of(self, version_id: str) -> FoundSamples | None:
-        """Return the samples that are in a version if this process published it last and they were few enough."""
-        return self._left.samples if self._left is not None and self._left.version_id == version_id else None
+        Where the recipe was run for that, its samples come along. Raises Refused as ``build`` does.
+        """
+        folder, samples = recipes_of(self._settings.recipes, tenant_id), None
+        kept = self._kept.get(generation_id)
+        if kept is None or recipes.digest_of(recipes.find(folder, recipe)) != kept.bench.digest:
+            loaded = recipes.load(folder, recipe)
+            kept = Kept(set_up(self._settings, tenant_id, recipe, loaded, policy, samples=False))
+            samples = loaded.recipe.samples
+        self._keep(generation_id, kept)
+        return kept.bench, kept.left, samples
 
-    def remember(self, version_id: str, digest: str, state: State, samples: FoundSamples | None) -> None:
-        """Keep what was just published in place of what was kept: nobody who was forgotten is in it."""
+    def remember(self, generation_id: int, left: Left) -> None:
+        """Keep what was just published in place of what was kept of its model: nobody who was forgotten is in it."""
+        samples = left.samples
         small = samples is not None and samples.examples.held and samples.size <= KEPT_BYTES
-        self._left = LastPublished(version_id, digest, replace(state, vectors={}), samples if small else None)
+        left = replace(left, state=replace(left.state, vectors={}), samples=samples if small else None)
+        self._keep(generation_id, replace(self._kept[generation_id], left=left))
 
     def drop(self) -> None:
-        """Drop what the last update left: a preparation needs the memory, or another worker took over."""
-        self._left = None
+        """Drop what updates left: a preparation needs the memory, or another worker took over."""
+        self._kept = {each: replace(kept, left=None) for each, kept in self._kept.items()}
 
-    def drop_superseded(self, database: Database) -> None:
-        """Drop what the last update left if its version is not current any more: another worker may have published.
+    def drop_old(self, database: Database) -> None:
+        """Drop what updates left of every version that is not current any more: another worker may have published.
 
-        A thread may call this while an update is computed. That holds what it needs itself.
+        Drop samples, too, that were compared with the recipe's ``COMPARED_SECONDS`` ago. A thread may call this while
+        an update is computed. That holds what it needs itself.
         """
-        left = self._left
-        if left is None:
+        left = [(each, kept, kept.left) for each, kept in list(self._kept.items()) if kept.left is not None]
+        if not left:
             return
         with database.read() as session:
-            superseded = not is_current(session, left.version_id)
-        if superseded and self._left is left:
-            self._left = None
+            current = still_current(session, [last.version_id for _, _, last in left])
+        oldest = time.monotonic() - COMPARED_SECONDS
+        for each, kept, last in left:
+            aged = last.samples is not None and last.samples.compared_at < oldest
+            if (aged or last.version_id not in current) and self._kept.get(each) is kept:
+                self._kept[each] = replace(kept, left=None)
 
-    def of(self, generation_id: int, tenant_id: str, recipe: str, policy: Policy) -> OpenModel:
-        """Return the generation's model. Raises Refused as ``build`` does."""
-        kept = self._kept.get(generation_id)
-        folder = recipes_of(self._settings.recipes, tenant_id)
-        if kept is None or recipes.digest_of(recipes.find(folder, recipe)) != kept.digest:
-            loaded = recipes.load(folder, recipe)
-            kept = set_up(self._settings, tenant_id, recipe, loaded, policy, samples=False)
-            self._kept = {generation_id: kept}
-        return kept
+    def _keep(self, generation_id: int, kept: Kept) -> None:
+        """Make this the model that was used last, and drop others as far as all take too much."""
+        self._kept.pop(generation_id, None)
+        self._kept[generation_id] = kept
+        sizes = {each: other.size for each, other in list(self._kept.items())}
+        excess = sum(sizes.values()) - KEPT_BYTES
+        for each in list(sizes)[:-1]:
+            if excess <= 0:
+                return
+            excess -= sizes[each]
+            del self._kept[each]
 
 
 def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> OpenModel:

@@ -71,16 +71,16 @@ def encode_state(state: State, evidence: Mapping[str, Json]) -> bytes:
     return encode(tensors, metadata)
 
 
-def decode_state(data: bytes) -> State:
-    """Return the state of ``encode_state``. Raises Malformed for anything else, or a format unknown to this worker."""
+def decode_state(data: bytes) -> tuple[State, dict[str, Json]]:
+    """Return what ``encode_state`` was given. Raises Malformed for anything else, or a format unknown here."""
     tensors, metadata = decode(data)
     if metadata.get("format") != FORMAT:
         raise Malformed(f"the state has format {metadata.get('format')!r}; this worker knows {FORMAT!r}")
-    weights, facts = tensors.pop("weights", None), _facts(metadata)
-    if weights is None or facts is None:
-        raise Malformed("the state lacks its weights or its facts")
+    weights, facts, evidence = tensors.pop("weights", None), _json(metadata, "facts"), _json(metadata, "evidence")
+    if weights is None or facts is None or evidence is None:
+        raise Malformed("the state lacks its weights, its facts or its evidence")
     kept = {name.removeprefix("state."): tensor for name, tensor in tensors.items()}
-    return State(weights=weights, tensors=kept, facts=facts)
+    return State(weights=weights, tensors=kept, facts=facts), evidence
 
 
 def pack(vector: Tensor) -> bytes:
@@ -100,13 +100,13 @@ def unpack(data: bytes) -> Tensor:
         raise Malformed(f"not a packed vector: {type(error).__name__}") from None
 
 
-def _facts(metadata: Mapping[str, str]) -> dict[str, Json] | None:
-    """Return what the state says of itself; None where it cannot be read."""
+def _json(metadata: Mapping[str, str], name: str) -> dict[str, Json] | None:
+    """Return what the file says under that name; None where it cannot be read."""
     try:
-        facts = json.loads(metadata["facts"])
+        found = json.loads(metadata[name])
     except (KeyError, ValueError, RecursionError):
         return None
-    return facts if isinstance(facts, dict) else None
+    return found if isinstance(found, dict) else None
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

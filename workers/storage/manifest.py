@@ -6,29 +6,32 @@ ignored, forgotten ones may be missing, retained ones must be there unchanged.
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
-from sqlalchemy import insert, select
+from sqlalchemy import exists, insert, select
 from sqlalchemy.orm import Session
 from torch import Tensor
 
 from expunge.service.infra.pseudonyms import Pepper, digest, digests, subject_digest
-from expunge.service.infra.tables import Membership
+from expunge.service.infra.tables import Membership, Removal
 from unlearning.accounting.policy import Granularity
 from unlearning.columns import BLOCK, Column, Texts
 from unlearning.recipe import HELD_BYTES, Recipe, Samples, holdout_people
 from unlearning.types import Examples
 
+GROUP = 1024
+"""positions whose samples have one digest together"""
 LONG = 32
 """bytes of a digest"""
 TEXT = np.dtype("S64")
@@ -83,6 +86,11 @@ class SampleIndex(SampleDigests):
         subjects, holders = self.subjects.take(places), self.holders.take(places)
         return SampleIndex(self.samples[here], self.contents[here], self.at[places], subjects, holders)
 
+    def agrees(self, other: SampleIndex) -> bool:
+        """Return whether both have the same samples, people and content, in one order; positions aside."""
+        mine, others = (np.concatenate((each.samples, each.contents)) for each in (self, other))
+        return np.array_equal(mine, others) and self.subjects == other.subjects
+
     def people(self) -> frozenset[str]:
         """Return the people whose samples these are."""
         return frozenset(subject for people in self.subjects.distinct() for subject in people)
@@ -98,11 +106,22 @@ class SampleIndex(SampleDigests):
 
 @dataclass(frozen=True)
 class FoundSamples:
-    """Samples of a generation, compared with the recipe at ``compared_at`` (``time.monotonic``); ``ids`` in order."""
+    """Samples of a generation that the recipe gives unchanged; ``ids`` in order. ``compared_at``: ``time.monotonic``.
+
+    ``digests`` are of each ``GROUP`` of positions that has samples here: of their ids, people and content, bit by bit.
+    There are none where the samples are read by blocks.
+    """
 
     ids: Texts
     examples: Examples
     compared_at: float
+    digests: Mapping[int, str]
+
+    @classmethod
+    def of(cls, ids: Texts, examples: Examples) -> FoundSamples:
+        """Return the samples with their digests, compared now."""
+        groups = sorted({int(each) for each in torch.unique(examples.positions // GROUP)})
+        return cls(ids, examples, time.monotonic(), _digests(ids, examples, groups))
 
     @property
     def size(self) -> int:
@@ -113,16 +132,10 @@ class FoundSamples:
         """Return the samples whose position is not among ``positions``."""
         leaving = torch.tensor(positions, dtype=torch.int64, device=self.examples.positions.device)
         staying = (~torch.isin(self.examples.positions, leaving)).nonzero().squeeze(1)
-        return replace(self, ids=self.ids.take(staying.cpu()), examples=self.examples.without(leaving))
-
-    def again(self, samples: Samples) -> FoundSamples | None:
-        """Return the same samples as read now; None where ``samples`` lack one, or have another content, bit by bit."""
-        index = samples.names.find(self.ids)
-        if bool((index < 0).any()):
-            return None
-        kept = (self.examples.inputs, self.examples.targets)
-        same = all(_same_bits(now[index], before) for now, before in zip(samples.tensors(), kept, strict=True))
-        return replace(self, compared_at=time.monotonic()) if same else None
+        ids, examples = self.ids.take(staying.cpu()), self.examples.without(leaving)
+        touched = {position // GROUP for position in positions} & self.digests.keys()
+        digests = {group: digest for group, digest in self.digests.items() if group not in touched}
+        return replace(self, ids=ids, examples=examples, digests=digests | _digests(ids, examples, touched))
 
 
 @dataclass(frozen=True)
@@ -135,26 +148,38 @@ class Changed:
 
 def given(pepper: Pepper, tenant_id: str, samples: Samples) -> SampleDigests:
     """Return the digests of every sample of the recipe, in its order. All data are read once, by blocks."""
-    starts = range(0, len(samples), BLOCK)
-    ids = (samples.names.encoded(start, start + BLOCK) for start in starts)
-    named = (digests(pepper, "sample", tenant_id, block) for block in ids)
     contents = (digests(pepper, "content", tenant_id, _messages(*block)) for block in samples.blocks())
-    return SampleDigests(_rows(named, len(samples)), _rows(contents, len(samples)))
+    return SampleDigests(named(pepper, tenant_id, samples), _rows(contents, len(samples)))
 
 
 def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granularity) -> SampleIndex:
     """Return the digests of every sample of the recipe and of its people. All data are read once, by blocks."""
-
-    def digests_of(people: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(sorted(subject_digest(pepper, tenant_id, name) for name in people))
-
     read, everyone = given(pepper, tenant_id, samples), torch.arange(len(samples))
-    subjects = samples.people.map(digests_of)
-    if granularity is Granularity.SAMPLE:
-        holders = Column(everyone, HexColumn(read.samples))
-    else:
-        holders = subjects.map(lambda people: _holder(pepper, people))
-    return SampleIndex(read.samples, read.contents, everyone, subjects, holders)
+    subjects = subjects_of(pepper, tenant_id, samples)
+    theirs = holders(pepper, subjects, read.samples if granularity is Granularity.SAMPLE else None)
+    return SampleIndex(read.samples, read.contents, everyone, subjects, theirs)
+
+
+def named(pepper: Pepper, tenant_id: str, samples: Samples) -> np.ndarray[Any, Any]:
+    """Return the digest of each sample's id, (n, 32)."""
+    starts = range(0, len(samples), BLOCK)
+    ids = (samples.names.encoded(start, start + BLOCK) for start in starts)
+    return _rows((digests(pepper, "sample", tenant_id, block) for block in ids), len(samples))
+
+
+def subjects_of(pepper: Pepper, tenant_id: str, samples: Samples) -> Column[tuple[str, ...]]:
+    """Return the digests of each sample's people, in order."""
+    names = list(dict.fromkeys(chain.from_iterable(samples.people.values)))
+    found = HexColumn(_rows([digests(pepper, "subject", tenant_id, (name.encode() for name in names))], len(names)))
+    known = dict(zip(names, found, strict=True))
+    return samples.people.map(lambda people: tuple(sorted(map(known.__getitem__, people))))
+
+
+def holders(pepper: Pepper, subjects: Column[tuple[str, ...]], named: np.ndarray[Any, Any] | None) -> Column[str]:
+    """Return whose vector each sample is part of: its people's, or its own, where ``named`` gives their digests."""
+    if named is not None:
+        return Column(torch.arange(len(named)), HexColumn(named))
+    return subjects.map(lambda people: people[0] if len(people) == 1 else digest(pepper, "holder", "+".join(people)))
 
 
 def _rows(blocks: Iterable[bytes | bytearray], count: int) -> np.ndarray[Any, Any]:
@@ -246,10 +271,12 @@ def holdout_rows(pepper: Pepper, tenant_id: str, generation_id: int, recipe: Rec
     return [{"generation_id": generation_id, "subject_digest": person} for person in people]
 
 
-def places(session: Session, generation_id: int) -> SampleIndex:
-    """Return the manifest of a generation, by position."""
+def places(session: Session, generation_id: int, groups: Collection[int] | None = None) -> SampleIndex:
+    """Return the manifest of a generation, or of these ``GROUP``s of its positions, by position."""
     columns = (Membership.position, Membership.sample_digest, Membership.content_digest, Membership.holder)
     query = select(*columns, Membership.subject_digest).where(Membership.generation_id == generation_id)
+    if groups is not None:
+        query = query.where((Membership.position // GROUP).in_(groups))
     at: list[int] = []
     people: dict[tuple[str, ...], int] = {}
     holders: dict[str, int] = {}
@@ -273,6 +300,13 @@ def places(session: Session, generation_id: int) -> SampleIndex:
         Column(of_people.contiguous(), tuple(people)),
         Column(of_holders.contiguous(), tuple(holders)),
     )
+
+
+def people(session: Session, generation_id: int) -> frozenset[str]:
+    """Return everyone of whom a generation still has a sample."""
+    gone = exists().where(Removal.generation_id == generation_id, Removal.position == Membership.position)
+    there = select(Membership.subject_digest).where(Membership.generation_id == generation_id, ~gone)
+    return frozenset(session.scalars(there.distinct()))
 
 
 def examples(samples: Samples, kept: SampleIndex, device: torch.device, most: int = HELD_BYTES) -> Examples:
@@ -318,15 +352,27 @@ def found_again(
         return Changed(found.missing, found.changed)
     rows, index = samples.held(most, device), found.here
     examples = Examples(wanted.at.to(device), rows, wanted.holders, wanted.subjects, index).compact()
-    return FoundSamples(samples.names.take(index), examples, time.monotonic())
+    return FoundSamples.of(samples.names.take(index), examples)
 
 
-def _same_bits(now: Tensor, before: Tensor) -> bool:
-    """Return whether the two have one dtype, shape and content; -0.0 is not 0.0, as in the content's digest."""
-    if now.dtype != before.dtype or now.shape != before.shape:
-        return False
-    flat = (each.contiguous().reshape(-1).view(torch.uint8) for each in (now.to(before.device), before))
-    return torch.equal(*flat)
+def _digests(ids: Texts, examples: Examples, groups: Iterable[int]) -> dict[int, str]:
+    """Return the digest of each of these groups that has samples; of none where the samples are read by blocks."""
+    return {group: digest for group in groups if (digest := _digest(ids, examples, group))} if examples.held else {}
+
+
+def _digest(ids: Texts, examples: Examples, group: int) -> str | None:
+    """Return the SHA-256 of all that is known of a group's samples; None where there are none."""
+    ends = torch.tensor([group, group + 1], device=examples.positions.device) * GROUP
+    start, stop = torch.searchsorted(examples.positions, ends).tolist()
+    whole = hashlib.sha256(repr(group).encode())
+    for values in (examples.positions, examples.inputs, examples.targets):
+        plain = values[start:stop].detach().cpu().contiguous()
+        whole.update(f" {plain.dtype} {tuple(plain.shape)} ".encode())
+        whole.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    people = map(examples.subjects.values.__getitem__, examples.subjects.codes[start:stop].tolist())
+    whole.update(" ".join(map("+".join, people)).encode() + b"\n")
+    whole.update(np.diff(ids.ends[start : stop + 1]).tobytes() + ids.data[ids.ends[start] : ids.ends[stop]].tobytes())
+    return whole.hexdigest() if stop > start else None
 
 
 def _places(among: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -371,7 +417,3 @@ def _version(name: str) -> str:
         return version(name)
     except ModuleNotFoundError:
         return "unknown"
-
-
-def _holder(pepper: Pepper, subjects: tuple[str, ...]) -> str:
-    return subjects[0] if len(subjects) == 1 else digest(pepper, "holder", "+".join(subjects))

@@ -7,7 +7,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 from sqlalchemy.orm import Session
@@ -26,6 +26,8 @@ ROWS_BYTES = 32 * 2**20
 NUMBER_BYTES = 8
 STATE, NOTE = "state", "note"
 """the places for which state files and notes are sealed"""
+SAMPLES = "samples"
+"""the name of their digests in a state's evidence"""
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,20 @@ def keep(private: Store, sealer: Sealer, state: State, evidence: Mapping[str, Js
 
 def load(private: Store, sealer: Sealer, digest: str, device: torch.device) -> State:
     """Return the state of that digest, on the device. Raises Damaged or Malformed: there is no other copy."""
-    state = checkpoint_format.decode_state(sealer.open(STATE, private.read(digest)))
+    return opened(private, sealer, digest, device)[0]
+
+
+def opened(private: Store, sealer: Sealer, digest: str, device: torch.device) -> tuple[State, dict[int, str]]:
+    """Return the state of that digest, as ``load``, and the digests of the samples that are in its version."""
+    state, evidence = checkpoint_format.decode_state(sealer.open(STATE, private.read(digest)))
     tensors = {name: tensor.to(device) for name, tensor in state.tensors.items()}
-    return State(state.weights.to(device), tensors, state.facts)
+    samples = cast("dict[str, str]", evidence.get(SAMPLES, {}))
+    return State(state.weights.to(device), tensors, state.facts), {int(each): samples[each] for each in samples}
+
+
+def told(digests: Mapping[int, str]) -> dict[str, Json]:
+    """Return the digests of a version's samples as evidence, which is sealed with its state."""
+    return {SAMPLES: {str(group): digest for group, digest in digests.items()}}
 
 
 def seal_note(sealer: Sealer, facts: Mapping[str, Json]) -> str:

@@ -70,6 +70,7 @@ from expunge.workers.storage import (
     delete_ended_generations,
     destroy_keys,
     drop_superseded_state,
+    manifest,
     private_state,
 )
 from expunge.workers.storage.private_state import open_note
@@ -379,7 +380,24 @@ def _draft(storage: Storage, job: Preparation, prepared: Prepared, watch: Stopwa
         refined = refine(prepared.bench, terms, forgotten, retain)
         certified = require_certified(certify(prepared.bench, terms, refined, retain, size))
     with watch.phase("store"):
-        return write_draft(storage, job, certified, target, leaving.size, evidence=_evidence(storage, job))
+        evidence = _evidence(storage, job) | _samples_told(storage, job, prepared, target)
+        return write_draft(storage, job, certified, target, leaving.size, evidence=evidence)
+
+
+def _samples_told(storage: Storage, job: Preparation, prepared: Prepared, target: Target) -> dict[str, Json]:
+    """Return the digests of the first version's samples, where updates read them and their ids are known here."""
+    examples, samples = prepared.examples, prepared.bench.recipe.samples
+    if not needs_retained(prepared.bench.method, prepared.terms.guarantee):
+        return {}
+    rows = torch.arange(len(samples))
+    if len(samples) != len(examples):
+        people = frozenset(person for names in examples.subjects.distinct() for person in names)
+        subjects = manifest.subjects_of(storage.pepper, job.tenant_id, samples)
+        rows = subjects.where(people.issuperset).nonzero().squeeze(1)
+    if len(rows) != len(examples):
+        return {}
+    found = manifest.FoundSamples.of(samples.names.take(rows), examples)
+    return private_state.told((found.without(target.positions) if target.positions else found).digests)
 
 
 def _terms(job: Preparation, terms: Terms, target: Target) -> Terms:

@@ -6,7 +6,7 @@ What it decides before its transaction is a value; an exception is for what must
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tenants import recipes_of
 from expunge.service.queue import (
     Blocked,
     ClaimedTask,
@@ -29,7 +28,6 @@ from expunge.service.queue import (
     Result,
     Selection,
     end_without_version,
-    forgotten,
     plan,
     points_of,
     publish,
@@ -40,24 +38,21 @@ from expunge.service.queue import (
 from expunge.service.requests import Cause, Reason
 from expunge.workers.guarantee.certify import Certified, certify, generator, needs_forgotten, needs_retained, refine
 from expunge.workers.guarantee.terms import Terms, guarantee_from_json
-from expunge.workers.runtime import recipes
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import facts_of
 from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.runtime.model import ModelCache, OpenModel, device_of
+from expunge.workers.runtime.model import Left, ModelCache, OpenModel
 from expunge.workers.storage import Sealer, Storage, destroy_keys, drop_superseded_state, manifest, private_state
 from expunge.workers.storage.checkpoint_format import Malformed
 from expunge.workers.update.draft import write_draft
+from expunge.workers.update.samples import UpdateSamples, other_recipe
 from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.parts import REFERENCE
-from unlearning.recipe import Samples
-from unlearning.types import Examples, ForgetSet, Need, Refused, State, VectorsMissing
+from unlearning.types import ForgetSet, Need, Refused, State, VectorsMissing
 
 PLANS = 5
 """A legal hold that appears during the computation makes us select again, this often at most in one claim."""
-TRUSTED_SECONDS = 60.0
-"""A recipe's data may change outside. An update on samples that were compared longer ago runs the recipe again."""
 RETRAIN_HELPS = frozenset(
     {
         Reason.ENVIRONMENT_CHANGED,
@@ -134,7 +129,9 @@ def _update(
             facts = {"withheld": Reason.ACCURACY_DROP, "budget_cost": cost, **points_of(claim.policy)}
             return end(Blocked(Reason.ACCURACY_DROP, facts), cost)
         with watch.phase("store"):
-            draft = write_draft(storage, claim, certified, target, ForgottenCount(len(target.positions), target.people))
+            size = ForgottenCount(len(target.positions), target.people)
+            digests = {} if retained is None else retained.digests
+            draft = write_draft(storage, claim, certified, target, size, evidence=private_state.told(digests))
         draft, secret = replace(draft, seconds=dict(watch.seconds)), certified.state
         del computed, certified  # the published weights are on the disk by now
         results = others | {task: Published(len(positions)) for task, positions in selection.forget.items()}
@@ -146,7 +143,7 @@ def _update(
     drop_superseded_state(storage.database, storage.private, current.version_id)
     storage.figures.sweep(storage.database)
     destroy_keys(storage.database, storage.keys, storage.guard.witness, settings.served_tenants)
-    models.remember(draft.version_id, draft.state.digest, secret, retained)
+    models.remember(claim.generation_id, Left(draft.version_id, secret, digests, retained))
     return results
 
 
@@ -223,17 +220,19 @@ def load(
 ) -> Loaded | Blocked:
     """Load what the method reads. An update never starts from bytes that are not the current version's."""
     try:
-        bench = models.of(claim.generation_id, claim.tenant_id, claim.recipe, claim.policy)
+        bench, kept, given = models.of(claim.generation_id, claim.tenant_id, claim.recipe, claim.policy)
         bench = bench.under(current.terms.guarantee)
         changed = _changed(claim, current, bench, settings)
         if changed is not None:
             return changed
         device = bench.problem.device
-        secret = _secret(current, storage, models, device)
-        if isinstance(secret, Blocked):
-            return secret
+        left = kept if kept and kept.version_id == current.version_id else _left(current, storage, device)
+        if isinstance(left, Blocked):
+            return left
         crash_point("worker-after-digest")
-        samples = _samples(claim, current, selection, bench, storage=storage, models=models, settings=settings)
+        wants = needs_forgotten(bench.method), needs_retained(bench.method, current.terms.guarantee)
+        needed = UpdateSamples(claim, storage, settings, selection.target.positions, *wants)
+        samples = needed.read(bench, left, current.terms.count, given)
     except Refused as error:
         return Blocked(Reason.RECIPE_FAILED, facts_of(error))
     if isinstance(samples, Blocked):
@@ -243,7 +242,7 @@ def load(
         return Blocked(Reason.NO_DATA_LEFT)
     numbers, target = int(current.manifest["vectors"]), selection.target
     vectors = private_state.VectorStore(storage.database, storage.keys, claim.generation_id, numbers, device)
-    return Loaded(bench, secret, ForgetSet(frozenset(target.holders), target.positions, theirs, vectors), retained)
+    return Loaded(bench, left.state, ForgetSet(frozenset(target.holders), target.positions, theirs, vectors), retained)
 
 
 def _changed(claim: Deletions, current: Current, bench: OpenModel, settings: Settings) -> Blocked | None:
@@ -254,109 +253,22 @@ def _changed(claim: Deletions, current: Current, bench: OpenModel, settings: Set
     names = ("recipe_digest", "settings_digest", "dimension")
     before = [part for part in frozen["parts"] if part["kind"] != REFERENCE or part["public"]]
     if found != (*(frozen[name] for name in names), before):
-        return _other_recipe(claim, settings, bench.digest != frozen["recipe_digest"])
+        return other_recipe(claim, settings, bench.digest != frozen["recipe_digest"])
     libraries, device = frozen["libraries"], bench.problem.device
     if Need.TRAJECTORY in bench.method.needs and not manifest.replayable(libraries, device):
         return Blocked(Reason.ENVIRONMENT_CHANGED, manifest.difference(libraries, device))
     return None
 
 
-def _other_recipe(claim: Deletions, settings: Settings, code: bool) -> Blocked:
-    """Return that the recipe is not the registered one. ``code``: its file, or a module that it imports, differs."""
-    file = recipes.find(recipes_of(settings.recipes, claim.tenant_id), claim.recipe).name
-    return Blocked(Reason.RECIPE_CHANGED, {"file": file} if code else {})
-
-
-def _secret(current: Current, storage: Storage, models: ModelCache, device: torch.device) -> State | Blocked:
-    kept, digest = models.state_of(current.state), current.state
-    if kept is not None:
-        return kept
+def _left(current: Current, storage: Storage, device: torch.device) -> Left | Blocked:
+    """Return what another process left of the current version: its state, and the digest of its samples."""
     try:
-        return private_state.load(storage.private, storage.sealer, digest, device)
+        found = private_state.opened(storage.private, storage.sealer, current.state, device)
+        return Left(current.version_id, *found)
     except Damaged as error:
-        return Blocked(Reason.STATE_UNREADABLE, {"file": digest, "what": type(error).__name__})
+        return Blocked(Reason.STATE_UNREADABLE, {"file": current.state, "what": type(error).__name__})
     except Malformed:
-        return Blocked(Reason.STATE_UNREADABLE, {"cause": Cause.FORMAT, "file": digest})
-
-
-def _samples(
-    claim: Deletions,
-    current: Current,
-    selection: Selection,
-    bench: OpenModel,
-    *,
-    storage: Storage,
-    models: ModelCache,
-    settings: Settings,
-) -> tuple[Examples | None, manifest.FoundSamples | None] | Blocked:
-    """Return the forgotten and the retained samples; None where they are not needed.
-
-    They are those that the last update left in this process, or the recipe's. What was left is compared with the
-    recipe again once it is older than ``TRUSTED_SECONDS``. Raises Refused.
-    """
-    wants_forgotten = needs_forgotten(bench.method)
-    wants_retained = needs_retained(bench.method, current.terms.guarantee)
-    if not (wants_forgotten or wants_retained):
-        return None, None
-    going, left = selection.target.positions, models.samples_of(current.version_id)
-    if left is None or time.monotonic() - left.compared_at > TRUSTED_SECONDS:
-        samples = _recipe_samples(claim, bench, settings)
-        if isinstance(samples, Blocked):
-            return samples
-        if left is not None:
-            left = (left if wants_forgotten else left.without(going)).again(samples)
-        if left is None:
-            return _found_again(
-                claim,
-                samples,
-                going,
-                storage=storage,
-                settings=settings,
-                wants_forgotten=wants_forgotten,
-                wants_retained=wants_retained,
-            )
-    theirs = left.examples.only(torch.tensor(going, dtype=torch.int64)) if wants_forgotten else None
-    return theirs, left.without(going)
-
-
-def _found_again(
-    claim: Deletions,
-    samples: Samples,
-    going: Sequence[int],
-    *,
-    storage: Storage,
-    settings: Settings,
-    wants_forgotten: bool,
-    wants_retained: bool,
-) -> tuple[Examples | None, manifest.FoundSamples | None] | Blocked:
-    """Find the forgotten and the retained samples in the recipe's, each by its digests."""
-    with storage.database.read() as session:
-        places = manifest.places(session, claim.generation_id)
-        gone = forgotten(session, claim.generation_id)
-    present, device = manifest.given(storage.pepper, claim.tenant_id, samples), device_of(settings.device)
-    found = partial(manifest.found_again, samples, present, places, most=settings.sample_bytes)
-    theirs = found(frozenset(places.at.tolist()).difference(going), device) if wants_forgotten else None
-    if isinstance(theirs, manifest.Changed):
-        return _lacking(theirs)
-    retained = found(gone.union(going), device) if wants_retained else None
-    if isinstance(retained, manifest.Changed):
-        return _lacking(retained)
-    return None if theirs is None else theirs.examples, retained
-
-
-def _lacking(changed: manifest.Changed) -> Blocked:
-    return Blocked(Reason.SAMPLES_CHANGED, {"lacking": changed.missing + changed.changed, **asdict(changed)})
-
-
-def _recipe_samples(claim: Deletions, bench: OpenModel, settings: Settings) -> Samples | Blocked:
-    """Run the recipe for its samples. A setting that it computes from its data must be that of the opened model.
-
-    Raises Refused.
-    """
-    loaded = recipes.load(recipes_of(settings.recipes, claim.tenant_id), claim.recipe)
-    if (loaded.digest, loaded.settings) != (bench.digest, bench.settings):
-        return _other_recipe(claim, settings, loaded.digest != bench.digest)
-    return loaded.recipe.samples
+        return Blocked(Reason.STATE_UNREADABLE, {"cause": Cause.FORMAT, "file": current.state})
 
 
 def _too_bad(claim: Deletions, current: Current, certified: Certified) -> bool:

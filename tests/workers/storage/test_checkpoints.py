@@ -104,13 +104,14 @@ def test_a_worker_forgets_the_state_that_another_one_replaced(world: World) -> N
     first = Worker(world.process, pulse)
     world.delete("p1")
     first.work(model_id)
-    held = world.head(model_id).state
-    assert first._benches.state_of(held) is not None
+    (kept,) = first._benches._kept.values()
+    assert kept.left is not None
     for call in pulse.after_beats:
         call()
-    assert first._benches.state_of(held) is not None, "the current version's state is kept"
+    assert [*first._benches._kept.values()] == [kept], "the current version's state is kept"
     world.delete("p2")
     world.work(model_id)
     for call in pulse.after_beats:
         call()
-    assert first._benches.state_of(held) is None
+    (kept,) = first._benches._kept.values()
+    assert kept.left is None

@@ -36,10 +36,11 @@ def test_the_order_of_the_tensors_does_not_change_the_bytes() -> None:
 
 def test_a_state_comes_back_with_its_facts() -> None:
     state = State(torch.randn(5, dtype=torch.float64), {"order": torch.arange(3)}, {"report": {"x": 1.5}, "n": 3})
-    read = checkpoint_format.decode_state(checkpoint_format.encode_state(state, {"bound": 1e-9}))
+    read, evidence = checkpoint_format.decode_state(checkpoint_format.encode_state(state, {"bound": 1e-9}))
     assert torch.equal(read.weights, state.weights)
     assert torch.equal(read.tensors["order"], state.tensors["order"])
     assert read.facts == state.facts
+    assert evidence == {"bound": 1e-9}
 
 
 def test_a_state_of_another_format_is_refused() -> None:
