@@ -40,7 +40,9 @@ Name = Annotated[str, typer.Argument(help="The model's name.")]
 Fallback = Annotated[
     str | None, typer.Option(help="retrain, or hold: what a request does that the method cannot serve any more.")
 ]
-Batch = Annotated[str | None, typer.Option(help="Least time between two updates, as 7d, 12h or 90s.")]
+Batch = Annotated[
+    str | None, typer.Option(help="Least time between two updates, as 7d, 12h or 90s; 0: at once; or by-deadline.")
+]
 RetrainEvery = Annotated[
     str | None, typer.Option(help="Time between two trainings on the recipe's present data; 0: none is planned.")
 ]
@@ -281,7 +283,9 @@ def _policy(named: dict[str, Any], fields: list[str] | None) -> dict[str, Any]:
 
 
 def _seconds(text: str) -> int:
-    """Read a duration: 7d, 12h, 30m, 90s, or seconds."""
+    """Read a duration: 7d, 12h, 30m, 90s, seconds, or by-deadline, the most: deadlines alone open an update."""
+    if text == "by-deadline":
+        return 31_536_000
     found = re.fullmatch(r"(\d+)([smhd]?)", text)
     if found is None:
         raise typer.BadParameter(f"{text!r} is no duration; 7d, 12h, 30m and 90s are.")
