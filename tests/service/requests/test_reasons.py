@@ -101,6 +101,7 @@ FACTS: dict[str, Any] = {
     "limit": 100,
     "searched": 3,
     "time": "24 November 2026 at 14:20 UTC",
+    "done_by": "1 December 2026",
     "earlier": "0f" * 16,
     "elsewhere": "people still holds 3 samples",
     "consumer": "web-shop",

@@ -276,6 +276,8 @@ def _show(record: dict[str, Any]) -> None:
 def _policy(named: dict[str, Any], fields: list[str] | None) -> dict[str, Any]:
     """Return the fields of a policy: those of the options that were given, then --set."""
     given = {name: value for name, value in named.items() if value is not None}
+    if given.get("batch") == "by-deadline":
+        given["batch"] = "365d"  # the most that a policy takes: every deadline comes before
     for name in ("batch", "retrain_every"):
         if name in given:
             given[name] = _seconds(given[name])
@@ -283,9 +285,7 @@ def _policy(named: dict[str, Any], fields: list[str] | None) -> dict[str, Any]:
 
 
 def _seconds(text: str) -> int:
-    """Read a duration: 7d, 12h, 30m, 90s, seconds, or by-deadline, the most: deadlines alone open an update."""
-    if text == "by-deadline":
-        return 31_536_000
+    """Read a duration: 7d, 12h, 30m, 90s, or seconds."""
     found = re.fullmatch(r"(\d+)([smhd]?)", text)
     if found is None:
         raise typer.BadParameter(f"{text!r} is no duration; 7d, 12h, 30m and 90s are.")
