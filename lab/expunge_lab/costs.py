@@ -17,11 +17,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from expunge.service.infra.limits import LIMITS
+from expunge.service.infra.time import duration
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.failures import refusal_of
 from expunge.workers.runtime.model import device_of
 from expunge_lab.advice.alarm import alarmed
-from expunge_lab.advice.choice import Demand, Offer, break_even, closing, duration
+from expunge_lab.advice.choice import Demand, Offer, break_even, closing, trainings_a_year
 from expunge_lab.advice.measure import Findings, OutOfTime, Scene, measure
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy, PolicyError
@@ -31,7 +32,8 @@ from unlearning.types import RecipeError, Refused
 CAPTION = (
     "accuracy: on the holdout, of what is published; first version: until it is there, a training included; update: "
     "one person, on average; retrainings: the same in units of one retraining; break-even: so many deletions, one "
-    "update each, cost no more than one retraining for all of them"
+    "update each, cost no more than one retraining for all of them; trainings a year: whole or in part, at the "
+    "default batch and so many requests a month"
 )
 
 
@@ -147,6 +149,7 @@ def _json(found: Findings, demand: Demand) -> dict[str, Any]:
             "preparation_retrainings": _ratio(offer.preparation, found.retraining),
             "update_retrainings": _ratio(offer.update, found.retraining),
             "break_even": None if found.retraining is None else break_even(offer, found.retraining),
+            "trainings_a_year": trainings_a_year(offer, demand, found.retraining),
         }
         for offer in found.offers
     ]
@@ -166,9 +169,10 @@ def _show(found: Findings, demand: Demand) -> None:
     for name in ("method", "guarantee", "accuracy", "first version", "retrainings", "update", "retrainings", "kept"):
         table.add_column(name, justify="left" if name in ("method", "guarantee") else "right", no_wrap=True)
     table.add_column("break-even", justify="right")
+    table.add_column("trainings a year", justify="right")
     for offer in found.offers:
         if offer.refused is None:
-            table.add_row(*_cells(offer, found.retraining))
+            table.add_row(*_cells(offer, demand, found.retraining))
     console.print(table)
     parts = [offer for offer in found.offers if offer.refused is None and offer.share < 1.0]
     if parts:
@@ -180,7 +184,8 @@ def _show(found: Findings, demand: Demand) -> None:
     console.print(closing(found.offers, demand, found.retraining), style="bold", highlight=False)
 
 
-def _cells(offer: Offer, retraining: float | None) -> tuple[str, ...]:
+def _cells(offer: Offer, demand: Demand, retraining: float | None) -> tuple[str, ...]:
+    yearly = trainings_a_year(offer, demand, retraining)
     even = None if retraining is None else break_even(offer, retraining)
     return (
         offer.method,
@@ -192,6 +197,7 @@ def _cells(offer: Offer, retraining: float | None) -> tuple[str, ...]:
         _digits(_ratio(offer.update, retraining)),
         _bytes(offer.state_bytes or 0),
         "-" if even is None else f"{even:,}",
+        "-" if yearly is None else f"{yearly:,}",
     )
 
 

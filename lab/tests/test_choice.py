@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from expunge_lab.advice.choice import Demand, Offer, break_even, choose, closing, duration, monthly
+from expunge.service.infra.time import duration
+from expunge_lab.advice.choice import Demand, Offer, break_even, choose, closing, monthly, trainings_a_year
 from unlearning.accounting.certificate import Guarantee
 
 EXACT, PROVED, NONE = Guarantee.EXACT, Guarantee.PROVED, Guarantee.NONE
@@ -62,7 +63,25 @@ def test_what_costs_more_than_retraining_says_so() -> None:
     assert "costs more than retraining" in choice.why and "more than retraining" in choice.figures
 
 
-def test_a_cadence_serves_many_requests_with_one_update() -> None:
+@pytest.mark.parametrize(
+    ("retraining", "requests", "batch", "expected"),
+    [
+        (HOUR, 100.0, 0, 52),
+        (HOUR, 1.0, 0, 12),
+        (30.0, 100.0, 0, 1200),
+        (30.0, 100.0, 86_400, 365),
+        (None, 100.0, 0, 52),
+    ],
+)
+def test_trainings_a_year_follow_from_the_default_batch(
+    retraining: float | None, requests: float, batch: int, expected: int
+) -> None:
+    repeats = Offer("late", repeats=True)
+    assert trainings_a_year(repeats, Demand(PROVED, requests, batch), retraining) == expected
+    assert trainings_a_year(Offer("newton"), Demand(PROVED, requests, batch), retraining) is None
+
+
+def test_a_batch_serves_many_requests_with_one_update() -> None:
     assert Demand(PROVED, 3000.0, 86_400).updates == pytest.approx(30.44, abs=0.01)
     assert Demand(PROVED, 10.0, 86_400).updates == 10.0
 

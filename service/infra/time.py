@@ -64,7 +64,21 @@ def day_and_time(at: int) -> str:
     return f"{instant(at).day} {instant(at):%B %Y at %H:%M} UTC"
 
 
+def day_after(at: int) -> str:
+    """Write the first day that begins after a moment, in UTC, as 25 November 2026."""
+    day = instant(at) + timedelta(days=1)
+    return f"{day.day} {day:%B %Y}"
+
+
 def time_bucket(seconds: float) -> float:
     """Return the upper edge of the bucket that holds ``seconds`` >= 0; the last edge beyond it."""
     mantissa, power = math.frexp(min(max(seconds, SHORTEST), LONGEST))
     return math.ldexp(1.0, power - 1 if mantissa == 0.5 else power)
+
+
+def duration(seconds: float) -> str:
+    """Write a duration with two digits in the unit that suits it."""
+    sizes = (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
+    unit, size = next((each for each in sizes if seconds >= 2 * each[1]), sizes[-1])
+    value = seconds / size
+    return f"{value:.0f} {unit}" if value >= 10 else f"{value:.2g} {unit}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from expunge.service.models.batch import done_at, how_often, policy_with_batch
 from expunge.service.models.consumers import (
     MOVED_ON,
     SILENT_SECONDS,
@@ -106,6 +107,7 @@ __all__ = [
     "complete_waiting",
     "confirm",
     "counts",
+    "done_at",
     "drop_all_vectors",
     "drop_vectors",
     "empty_generation",
@@ -114,6 +116,7 @@ __all__ = [
     "expected",
     "facts_of",
     "holds_in",
+    "how_often",
     "is_dry_run",
     "is_other_module",
     "keys_of",
@@ -126,6 +129,7 @@ __all__ = [
     "plan_new_data",
     "plan_of",
     "plan_retrain",
+    "policy_with_batch",
     "register",
     "remove_consumer",
     "report_consumer",

@@ -28,6 +28,7 @@ from expunge.service.models import (
     measured_seconds,
     model_lease,
     plan_retrain,
+    policy_with_batch,
     retrain_lease,
     unconfirmed,
 )
@@ -49,6 +50,7 @@ from expunge.service.requests import (
     Cause,
     Reason,
     change_tasks,
+    planned_deadline,
     settle,
     stored,
 )
@@ -320,14 +322,15 @@ def _must_wait(session: Session, model: Model, generation: Generation, waiting: 
 
     Somebody whose deadline is nearer moves the update forward that others wait for already.
     """
-    policy = Policy.from_json(model.policy)
+    policy = policy_with_batch(model, generation)
     later = model.due_at is not None and model.due_at > at
     if later and (not policy.batch or any(task.attempts for task in waiting)):
         return True
     due_at = released_at = None
     if policy.batch:
         due_at = session.scalar(
-            select(func.min(case((Task.not_before == AT_ONCE, AT_ONCE), else_=DeletionRequest.due_at)))
+            select(func.min(case((Task.not_before == AT_ONCE, AT_ONCE), else_=planned_deadline())))
+            .select_from(DeletionRequest)
             .join(Task, Task.request_id == DeletionRequest.id)
             .where(Task.model_id == model.id, Task.status.in_(("queued", "running")))
             .where(func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS)

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from expunge.service.requests.cancellation import cancel
-from expunge.service.requests.deadlines import DUE_SOON, Regulation, Term, announce_due_soon, extend, require_extendable
+from expunge.service.requests.deadlines import (
+    DUE_SOON,
+    Regulation,
+    Term,
+    announce_due_soon,
+    extend,
+    planned_deadline,
+    require_extendable,
+    shorter_than,
+)
 from expunge.service.requests.estimation import estimate
 from expunge.service.requests.idempotency import IDEMPOTENCY_KEY, StoredAnswer, Use, begin_call, finish_call, read_key
 from expunge.service.requests.identity_check import accept_unverified, enforce, put_in_force, reject, verify
@@ -171,6 +180,7 @@ __all__ = [
     "opening",
     "outcomes_of",
     "place_hold",
+    "planned_deadline",
     "positions",
     "protects_nothing",
     "put_in_force",
@@ -188,6 +198,7 @@ __all__ = [
     "retry_large",
     "send_test",
     "settle",
+    "shorter_than",
     "stands",
     "stored",
     "suppressed",

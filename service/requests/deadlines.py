@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from sqlalchemy import or_, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import record, recorded_at
@@ -21,6 +21,9 @@ from expunge.service.requests.webhooks import WebhookEvent
 NEAR_SECONDS = 7 * DAY_SECONDS
 """as the alert ExpungeDeadlineNear"""
 WARNED_AT_ONCE = 500
+PLANNED_DAYS = 30
+"""within which a request is carried out that has no deadline; it is no deadline itself, and nobody is shown it"""
+SHORTEST_MONTH = 28
 
 
 class Regulation(StrEnum):
@@ -143,6 +146,17 @@ def due_at(received_at: datetime, regulation: Regulation | None) -> datetime | N
         _in_utc(received_at)
         return None
     return REGULATIONS[regulation].first.after(_in_utc(received_at))
+
+
+def planned_deadline() -> ColumnElement[int]:
+    """Return the moment by which a request is to be carried out: its deadline, or ``PLANNED_DAYS`` from its receipt."""
+    span = PLANNED_DAYS * DAY_SECONDS * SECOND
+    return func.coalesce(DeletionRequest.due_at, DeletionRequest.received_at + span)
+
+
+def shorter_than(days: float) -> list[Regulation]:
+    """Return the laws whose first deadline may come before so many days are over."""
+    return [each for each, law in REGULATIONS.items() if law.first.days + law.first.months * SHORTEST_MONTH < days]
 
 
 def extended(received_at: datetime, regulation: Regulation) -> datetime | None:

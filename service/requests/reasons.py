@@ -103,6 +103,7 @@ RETRY = WayOut(
     "expunge requests retry {request}",
     ((Scope.MODELS_ADMIN, Scope.DELETIONS_DECIDE),),
 )
+DO_IT_NOW = replace(RETRY, verb="hurry")
 OPEN_HOLD = WayOut("open", "GET", "/v1/holds/{hold}", "expunge holds list {hold}", _HOLD)
 LIFT = WayOut("lift", "DELETE", "/v1/holds/{hold}", "expunge holds lift {hold}", _HOLD)
 NAME_THE_PERSON = WayOut(
@@ -161,6 +162,7 @@ SLOTS: dict[str, NamedValue] = {
     "limit": NamedValue(Scope.DELETIONS_READ, _COUNT),
     "searched": NamedValue(Scope.DELETIONS_READ, _COUNT),
     "time": NamedValue(Scope.DELETIONS_READ, r"[\w: ]{1,40}"),
+    "done_by": NamedValue(Scope.DELETIONS_READ, r"[\w ]{1,40}"),
     "earlier": NamedValue(Scope.DELETIONS_READ, r"[0-9a-f]{32}"),
     "elsewhere": NamedValue(Scope.PEOPLE_SEARCH, r"[\w, -]{1,400}"),
     "consumer": NamedValue(_SEEN_BY_MODELS, r"[\w.-]{1,63}"),
@@ -304,8 +306,8 @@ class Reason(StrEnum):
     )
     AWAITING_BATCH = (
         "awaiting_batch",
-        "Waits for the model's next update[ on {time}], together with others.",
-        _operator("No action needed. Retry to have it done at once.", RETRY),
+        "Waits for the model's next update[ on {time}], with all who wait[; it will be done by {done_by}].",
+        _operator("No action needed. To do it now, retry.", DO_IT_NOW),
     )
     AWAITING_CONSUMERS = (
         "awaiting_consumers",

@@ -311,7 +311,7 @@ WAYS: tuple[tuple[Reason, Callable[[Scene], Story], str, str], ...] = (
     (Reason.PARTIAL_SUBJECT, partial_subject, "delete, retry", "completed"),
     (Reason.PARTIAL_SUBJECT, partial_subject, "policy", "completed"),
     (Reason.AWAITING_RETRAIN, awaiting_retrain, "watch", "completed"),
-    (Reason.AWAITING_BATCH, awaiting_batch, "retry", "completed"),
+    (Reason.AWAITING_BATCH, awaiting_batch, "hurry", "completed"),
     (Reason.AWAITING_CONSUMERS, awaiting_consumers, "consumers, remove", "completed"),
     (Reason.BUDGET_EXHAUSTED, budget_exhausted, "retrain", "completed"),
     (Reason.BUDGET_EXHAUSTED, budget_exhausted, "policy", "completed"),
@@ -340,7 +340,8 @@ TITLES: dict[Callable[[Scene], Story], str] = {
     legal_hold: "A legal hold protects this person's data.",
     partial_subject: "The request names single samples; this model can only delete whole people.",
     awaiting_retrain: "The model is being trained again without this person.*",
-    awaiting_batch: r"Waits for the model's next update on \d+ \w+ 20\d\d at \d\d:\d\d UTC, together with others\.",
+    awaiting_batch: r"Waits for the model's next update on \d+ \w+ 20\d\d at \d\d:\d\d UTC, with all who wait; "
+    r"it will be done by \d+ \w+ 20\d\d\.",
     awaiting_consumers: "Version 2 is out. web still serves version 1.",
     budget_exhausted: "The model's privacy budget is used up.",
     beyond_calibration: r"More people have left than the calibration covers \(2\)\.",

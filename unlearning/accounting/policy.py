@@ -17,8 +17,12 @@ from unlearning.accounting.certificate import Guarantee, Reference
 
 SECOND = 1_000_000
 """moments and durations of the planner are whole microseconds"""
-REPAIR = 86_400 * SECOND
+DAY_SECONDS = 86_400
+REPAIR = 3 * DAY_SECONDS * SECOND
 """before a deadline, in which somebody can repair what fails"""
+WEEK_SECONDS = 7 * DAY_SECONDS
+SHORT_TRAINING_SECONDS = 64
+"""about a minute: a measured duration is kept as the next power of two"""
 LARGEST_ORDERS = 10_000
 """deletion orders of a calibration"""
 AUTO = "auto"
@@ -113,7 +117,7 @@ class Policy:
         noise_std, max_distance: in units of the weights.
         reference: the retraining that the method approximates; None: the method's own.
         complete_when: with ``served`` a request waits until every known consumer reports a version without the person.
-        batch: the least time between updates, in seconds; a legal deadline comes first.
+        batch: the least time between updates, in seconds; a deadline comes first. None: as ``batch_by_rule`` says.
         retrain_every: seconds after which the model is trained again on the recipe's present data; 0: on request alone.
         max_accuracy_drop: the greatest fall of holdout accuracy (a fraction) in one update; None: no gate.
         options: the method's own fields.
@@ -133,7 +137,7 @@ class Policy:
     granularity: Granularity = Granularity.SUBJECT
     reference: Reference | None = None
     complete_when: CompleteWhen = CompleteWhen.PUBLISHED
-    batch: int = 0
+    batch: int | None = None
     retrain_every: int = 0
     max_accuracy_drop: float | None = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -145,7 +149,8 @@ class Policy:
         _number("max_distance", self.max_distance, above=0, most=1e6)
         if self.max_accuracy_drop is not None:
             _number("max_accuracy_drop", self.max_accuracy_drop, least=0, most=1)
-        _seconds("batch", self.batch)
+        if self.batch is not None:
+            _seconds("batch", self.batch)
         if self.method == AUTO and self.options:
             raise PolicyError("options", "options are given without their method.", "Name the method that has them.")
         _seconds("retrain_every", self.retrain_every)
@@ -221,6 +226,15 @@ def method_by_rule(samples: int, features: int, provable: bool) -> tuple[str, st
     if provable:
         return "newton", "On this model a theorem limits how far an update is from a training without the person."
     return "retrain", "On this model newton has no proof, so it is trained again."
+
+
+def batch_by_rule(repeats: bool, training: float | None) -> int:
+    """Return the batch of a policy that sets none, in seconds: a week where an update repeats training, else 0.
+
+    A training that takes about a minute is repeated at once. ``training``: measured seconds; None: nobody timed one.
+    """
+    short = training is not None and training <= SHORT_TRAINING_SECONDS
+    return WEEK_SECONDS if repeats and not short else 0
 
 
 GONE: Mapping[str, str] = {
@@ -391,11 +405,11 @@ def _at_exhaustion(policy: Policy, queue: Queue) -> Action:
 
 
 def _opens_at(policy: Policy, queue: Queue, clock: Clock) -> int:
-    """Return when the batch allows the next update; a deadline opens it earlier, a day and two retrains ahead.
+    """Return when the batch allows the next update; a deadline opens it earlier, three days and two retrains ahead.
 
     That is time enough to retrain, to retrain once more should the update be refused, and to repair what failed.
     """
     if queue.released_at is None:
         return clock.now
-    opens = queue.released_at + policy.batch * SECOND
+    opens = queue.released_at + (policy.batch or 0) * SECOND
     return opens if queue.due_at is None else min(opens, queue.due_at - REPAIR - 2 * clock.retrain_takes)

@@ -6,9 +6,11 @@ Standard library only. All durations are seconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from expunge.service.infra.time import duration
 from unlearning.accounting.certificate import Guarantee
+from unlearning.accounting.policy import batch_by_rule
 
 MONTH_SECONDS = 2_629_746
 """a twelfth of a year"""
@@ -30,6 +32,7 @@ class Offer:
         update: one update that forgets one person, on average; reading the samples included.
         state_bytes: what is kept between updates, vectors included.
         share: the share of the people that was measured; below 1 the durations are scaled up.
+        repeats: whether an update repeats the training, or a part of it.
         refused: why the method cannot be had; then nothing else is known but ``guarantee``, perhaps.
     """
 
@@ -40,6 +43,7 @@ class Offer:
     update: float | None = None
     state_bytes: int | None = None
     share: float = 1.0
+    repeats: bool = False
     refused: str | None = None
 
 
@@ -77,6 +81,16 @@ def monthly(offer: Offer, demand: Demand) -> float:
     if offer.update is None or offer.preparation is None:
         raise ValueError(f"{offer.method} was not measured.")
     return demand.updates * offer.update + offer.preparation / YEAR_MONTHS
+
+
+def trainings_a_year(offer: Offer, demand: Demand, retraining: float | None) -> int | None:
+    """Return how many trainings, whole or in part, updates repeat a year by the policy's default batch.
+
+    None: they repeat none. ``retraining``: seconds of one; None: nobody timed one.
+    """
+    if not offer.repeats:
+        return None
+    return round(YEAR_MONTHS * replace(demand, batch=max(demand.batch, batch_by_rule(True, retraining))).updates)
 
 
 def break_even(offer: Offer, retraining: float) -> int | None:
@@ -124,14 +138,6 @@ def closing(offers: Sequence[Offer], demand: Demand, retraining: float | None) -
     if chosen is None:
         return f"No method has the guarantee {demand.min_guarantee.value} on this model: see why above."
     return f"Choose {chosen.method}: {chosen.figures}"
-
-
-def duration(seconds: float) -> str:
-    """Write a duration with two digits in the unit that suits it."""
-    sizes = (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
-    unit, size = next((each for each in sizes if seconds >= 2 * each[1]), sizes[-1])
-    value = seconds / size
-    return f"{value:.0f} {unit}" if value >= 10 else f"{value:.2g} {unit}"
 
 
 def _short(retrain: Offer, demand: Demand) -> Chosen:

@@ -289,6 +289,7 @@ def _scaled_up(trainings: _Trainings, bench: OpenModel, guarantee: Guarantee, st
         update=update,
         state_bytes=round(last.fixed_bytes + everyone * last.bytes_per_person),
         share=last.people / everyone,
+        repeats=repeated is not None,
     )
 
 

@@ -11,6 +11,8 @@ from expunge.service.infra.time import DAY_SECONDS, SECOND, instant
 
 DAY = DAY_SECONDS * SECOND
 WEEK_DAYS = 7
+MONTH_DAYS = 30
+FEWER = "That is under a month. With a batch, under Policy, deletions share updates and the budget lasts longer."
 AHEAD_DAYS = 45
 
 
@@ -73,7 +75,8 @@ def forecast(left: int | None, charged: int, seconds: float, at: int) -> str:
     if days > 3650:
         return f"{pace}: more than ten years."
     ends = instant(at) + timedelta(days=days)
-    return f"{pace}: until {f'{ends.day} ' if days < 60 else ''}{ends:%B %Y}."
+    said = f"{pace}: until {f'{ends.day} ' if days < 60 else ''}{ends:%B %Y}."
+    return f"{said} {FEWER}" if days < MONTH_DAYS else said
 
 
 def deadlines(counts: Mapping[int, int], late: int, at: int) -> Plot | None:

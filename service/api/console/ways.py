@@ -57,9 +57,10 @@ def ways(steps: Iterable[ActionView], caller: Caller) -> list[NextStep]:
 
 
 def _way(step: ActionView) -> NextStep:
-    for method, pattern, act, argument, label in _ACTS:
+    for method, pattern, act, argument, named in _ACTS:
         match = re.fullmatch(pattern, step.path)
         if method == step.method and match is not None:
+            label = "Do it now" if step.verb == "hurry" else named
             fields = (("act", act), (argument, match[1]))
             return (
                 _button(step, label.format(match[1]), fields)

@@ -18,7 +18,7 @@ from expunge.service.api.views.requests import ActionView
 from expunge.service.api.views.selection import OPEN, ROWS
 from expunge.service.infra.tables import BudgetEntry, Generation, Model, Task, Version
 from expunge.service.infra.time import DAY_SECONDS, SECOND
-from expunge.service.models import is_dry_run, plan_of, steps_of, work_units_of
+from expunge.service.models import SERVED, how_often, is_dry_run, plan_of, steps_of, work_units_of
 from expunge.service.requests import actions
 from unlearning.accounting.budget import epsilon_of, updates_left
 
@@ -102,6 +102,11 @@ class ModelView(BaseModel):
         description="of the current version's generation: the policy's, or its fallback where that does not help"
     )
     guarantee: str | None = Field(description="of the current version's generation; decided in preparation")
+    updates: str | None = Field(
+        default=None,
+        description="how often it is updated, what that costs a year, and when a deletion is done; null in a list of "
+        "models, and while the model is not served",
+    )
     current: int | None = Field(description="number of the version that is served")
     generation: int | None
     created_at: Moment
@@ -210,7 +215,9 @@ def model_view(session: Session, model: Model) -> ModelView:
     """Return the model as clients see it, with its retrains and without its preparation."""
     session.flush()
     view = _view(*session.execute(_rows().where(Model.id == model.id)).one())
-    return view.model_copy(update={"retrains": [retrain_view(each) for each in retrains_of(session, model)]})
+    retrains = [retrain_view(each) for each in retrains_of(session, model)]
+    updates = how_often(model, generation_of(session, model)) if model.status in SERVED else None
+    return view.model_copy(update={"retrains": retrains, "updates": updates})
 
 
 def _view(model: Model, head: int | None, method: str | None, guarantee: str | None) -> ModelView:

@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 from expunge.service.access import Caller, Scope
 from expunge.service.api.problems import not_found
 from expunge.service.api.types import FreeText, Moment
-from expunge.service.infra.tables import DeletionRequest, Model, Task, Version
-from expunge.service.infra.time import day_and_time
-from expunge.service.models import expected, standing
+from expunge.service.infra.tables import DeletionRequest, Generation, Model, Task, Version
+from expunge.service.infra.time import day_after, day_and_time
+from expunge.service.models import done_at, expected, standing
 from expunge.service.requests import (
     Accepted,
     Reason,
@@ -211,7 +211,8 @@ def _now(session: Session, task: Task, model: Model, expected_at: int | None) ->
             named = positions(session, task.tenant_id, model.name, model.generation_id or 0, [task.request_id])
             known = {"samples": len(named.get(task.request_id, ())), "time": day_and_time(task.not_before)}
         case Reason.AWAITING_BATCH if model.due_at is not None:
-            known = {"time": day_and_time(model.due_at)}
+            done = done_at(session.get_one(Generation, model.generation_id), model.due_at)
+            known = {"time": day_and_time(model.due_at), "done_by": day_after(done)}
         case Reason.AWAITING_RETRAIN if expected_at is not None:
             known = {"time": day_and_time(expected_at)}
         case Reason.AWAITING_CONSUMERS:

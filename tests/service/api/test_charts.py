@@ -56,10 +56,10 @@ def test_accuracy_says_the_versions_and_their_dates() -> None:
         (0, 5, 28, "No update is left."),
         (9, 0, 28, "There was no update in the last four weeks, so there is no forecast."),
         (192, 48, 28, "At 12 a week: until March 2027."),
-        (12, 48, 28, "At 12 a week: until 28 November 2026."),
+        (12, 48, 28, f"At 12 a week: until 28 November 2026. {charts.FEWER}"),
         (3, 1, 28, "At less than one a week: until February 2027."),
         (10**6, 4, 28, "At 1 a week: more than ten years."),
-        (14, 2, 0.01, "At 14 a week: until 28 November 2026."),
+        (14, 2, 0.01, f"At 14 a week: until 28 November 2026. {charts.FEWER}"),
     ],
 )
 def test_the_forecast_is_in_words(left: int | None, charged: int, days: float, words: str) -> None:

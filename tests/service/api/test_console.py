@@ -233,6 +233,7 @@ def test_a_held_request_is_driven_on_by_who_may(login: Login, held: str, service
         (Reason.BUDGET_EXHAUSTED, "Train digits again now"),
         (Reason.LARGE, "Approve"),
         (Reason.FAILED, "Retry"),
+        (Reason.AWAITING_BATCH, "Do it now"),
     ],
 )
 def test_a_retry_is_offered_where_it_can_help_alone(

@@ -37,6 +37,7 @@ FROZEN = {
     "v0008_batch.py": "cf25b7572a60af08179867c7448514d34634c4193b9c4198f6aadb1c10595a36",
     "v0009_policy_fields.py": "5ce1aaae0e2d30250d6ddb9e4a09788e5a9947c7efc3e8d402e6e16c1f891538",
     "v0010_leases.py": "f95ecbc04efe277cbc80edaf05c29a54e4c7b612b04cf2a172df55f37ac3fad9",
+    "v0011_batch.py": "3e089afc9307e430cbc66cf3cca51f35b499f472abe431f6978153e2ddc13923",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """
@@ -262,7 +263,7 @@ def test_entries_of_deletion_lists_are_not_dropped_without_a_word(first: Databas
             session.execute(text(statement))
     migrate(first)
     with first.read() as session:
-        assert session.scalars(select(Model.policy)).one() == {"delta": 1}
+        assert session.scalars(select(Model.policy)).one() == {"delta": 1, "batch": 0}
         ended = dict(session.execute(text("SELECT id, disabled_at FROM webhook_endpoints")).all())
     assert ended["opendsr"] is not None and ended["standard"] is None
 
@@ -309,7 +310,7 @@ def test_a_policy_of_before_says_the_same_in_the_fields_of_today(first: Database
     with first.read() as session:
         record = session.get_one(Model, "o")
         manifest = session.scalars(select(Generation.manifest)).one()
-        assert Policy.from_json(session.get_one(Model, "p").policy) == Policy("late")
+        assert Policy.from_json(session.get_one(Model, "p").policy) == Policy("late", batch=0)
     policy = Policy.from_json(record.policy)
     assert {field: getattr(policy, field) for field in expected} == expected and not record.leave_out_forgotten
     assert manifest == {"trained": {"state": "a", "policy": record.policy}, "samples": 3}

@@ -142,6 +142,11 @@ def test_the_terminal_changes_and_shows_a_policy(
     done = run(client, monkeypatch, "models", "policy", "digits", *typed)
     assert done.exit_code == 0 and changed(service) == [CHANGES]
     assert "604800" in run(client, monkeypatch, "models", "policy", "digits").output
+    for said, batch in (("by-deadline", 31_536_000), ("0", 0)):
+        run(client, monkeypatch, "models", "policy", "digits", "--batch", said)
+        assert client.get("/v1/models/digits").json()["policy"]["batch"] == batch
+    run(client, monkeypatch, "models", "policy", "digits", "--set", "batch=null")
+    assert client.get("/v1/models/digits").json()["policy"]["batch"] is None, "by the rule"
     retired = run(client, monkeypatch, "models", "retire", "digits")
     assert retired.exit_code == 0 and client.get("/v1/models/digits").json()["status"] == "retired"
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
 
+from expunge.service.access import Scope
+from expunge.service.api.views.models import model_view
+from expunge.service.api.views.requests import request_view
 from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import DeletionRequest, Model, Version
+from expunge.service.infra.tables import DeletionRequest, Generation, Model, Version
 from expunge.service.infra.time import SECOND, instant
 from expunge.service.models.policy import change_policy
 from expunge.service.requests import intake
@@ -27,6 +31,7 @@ from unlearning.accounting.policy import Policy
 
 WEEK = 7 * 86_400
 DAY = 86_400 * SECOND
+REPAIR = 3 * DAY
 POINTS = ("worker-after-compute", "store-half-file", "publish-after-audit", "worker-after-commit", "worker-before-ack")
 
 
@@ -86,17 +91,66 @@ def test_one_retraining_serves_all_who_wait_and_equals_a_cold_one(world: World) 
 
 
 def test_the_legal_deadline_comes_before_the_batch(world: World) -> None:
-    """A day and two trainings before it the deletion is due, and takes along everybody who waits."""
+    """Three days and two trainings before it the deletion is due, and takes along everybody who waits."""
     model_id = in_batches(world, seconds=60 * 86_400)
-    calm, hurried = world.delete("p1"), ordered(world, "p2", timedelta(days=2))
+    calm, hurried = world.delete("p1"), ordered(world, "p2", timedelta(days=20))
     world.work(model_id)
     due_at, moment = world.request(hurried).due_at, world.model(model_id).due_at
-    assert due_at is not None and moment is not None and due_at - DAY - 60 * SECOND < moment < due_at - DAY
-    urgent = ordered(world, "p3", timedelta(days=44, hours=12))
+    assert due_at is not None and moment is not None and due_at - REPAIR - 60 * SECOND < moment < due_at - REPAIR
+    urgent = ordered(world, "p3", timedelta(days=42, hours=12))
     assert sweep(world.database, world.process.notifier) == 1, "its notification may be lost: nobody has seen it"
     world.work(model_id)
     assert {world.task(each).status for each in (calm, hurried, urgent)} == {"completed"}
     assert len(world.versions(model_id)) == 2
+
+
+def test_a_request_without_a_deadline_is_planned_for_thirty_days(world: World) -> None:
+    model_id = in_batches(world, seconds=60 * 86_400)
+    request = world.delete("p1")
+    world.work(model_id)
+    row, moment = world.request(request), world.model(model_id).due_at
+    planned = row.received_at + 30 * DAY - REPAIR
+    assert row.due_at is None and moment is not None and planned - 60 * SECOND < moment < planned
+
+
+def measured(world: World, model_id: str, seconds: float) -> None:
+    """Say that the model's training took so long."""
+    generation = world.generation(model_id)
+    world.change(Generation, generation.id, report=(generation.report or {}) | {"seconds": seconds})
+
+
+def test_by_default_whoever_repeats_a_training_of_over_a_minute_waits_a_week(world: World) -> None:
+    model_id = world.live("unshared", "retrain", batch=None)
+    assert world.model(model_id).policy["batch"] is None
+    with world.database.read() as session:
+        said = model_view(session, session.get_one(Model, model_id)).updates
+    assert said is not None and said.endswith("Each deletion is carried out at once, with all who wait.")
+    measured(world, model_id, 3 * 3600)
+    request = world.delete("p1")
+    world.work(model_id)
+    assert world.task(request).reason == "awaiting_batch"
+    assert world.model(model_id).due_at == world.head(model_id).published_at + WEEK * SECOND
+    with world.database.read() as session:
+        said = model_view(session, session.get_one(Model, model_id)).updates
+        (part,) = request_view(session, session.get_one(DeletionRequest, request), {Scope.DELETIONS_READ}).models
+    assert said == (
+        "A training takes at most 3 h. Deletions wait for the next update, at most one in 7 d. That makes about 52 "
+        "trainings a year, whole or in part. There are more where requests come or are decided with less than 10 d and "
+        "two trainings left. A deletion is usually done within 7 d and two trainings."
+    )
+    title = r"Waits for the model's next update on .* UTC, with all who wait; it will be done by \d+ \w+ 20\d\d\."
+    assert re.fullmatch(title, part.title or "")
+    assert [step.verb for step in part.actions] == ["hurry"]
+
+
+def test_a_training_that_is_too_long_for_a_law_is_said(world: World) -> None:
+    model_id = world.live("unshared", "retrain")
+    for days, laws in ((5.0, []), (7.0, ["lgpd"]), (14.0, ["gdpr", "uk-gdpr", "lgpd", "pipeda"])):
+        measured(world, model_id, days * 86_400)
+        with world.database.read() as session:
+            said = model_view(session, session.get_one(Model, model_id)).updates or ""
+        assert ("longer than the deadline" in said) == bool(laws)
+        assert f"deadline of {', '.join(laws)}: deletions may be late" in said or not laws
 
 
 def ordered(world: World, person: str, ago: timedelta) -> str:
@@ -113,7 +167,7 @@ def ordered(world: World, person: str, ago: timedelta) -> str:
         return intake.accept(session, world.storage.pepper, TENANT, order).request.id
 
 
-def test_by_default_nobody_waits(world: World) -> None:
+def test_by_default_nobody_waits_where_a_training_is_short(world: World) -> None:
     model_id = world.live("unshared", "late")
     core, _ = core_and_late(world, model_id)
     request = world.delete(core[0])
@@ -133,7 +187,7 @@ def test_who_waits_cannot_be_cancelled_and_can_be_hurried(world: World) -> None:
     assert {world.task(each).status for each in requests} == {"completed"}
 
 
-def test_a_shorter_cadence_lets_those_go_on_who_wait(world: World) -> None:
+def test_a_shorter_batch_lets_those_go_on_who_wait(world: World) -> None:
     model_id = in_batches(world, method="retrain")
     requests = [world.delete(f"p{number}") for number in range(3)]
     world.work(model_id)

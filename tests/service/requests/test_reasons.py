@@ -101,6 +101,7 @@ FACTS: dict[str, Any] = {
     "limit": 100,
     "searched": 3,
     "time": "24 November 2026 at 14:20 UTC",
+    "done_by": "1 December 2026",
     "earlier": "0f" * 16,
     "elsewhere": "people still holds 3 samples",
     "consumer": "web-shop",
@@ -139,7 +140,8 @@ def test_a_reason_is_a_sentence_and_an_action_with_and_without_its_values(reason
 
 def test_values_are_those_of_the_list_and_of_the_callers_rights() -> None:
     assert set(SLOTS) == set(FACTS) == set(values(FACTS, EVERYTHING))
-    assert values(FACTS, {Scope.DELETIONS_READ}).keys() == {"samples", "limit", "searched", "time", "earlier"}
+    read = {"samples", "limit", "searched", "time", "done_by", "earlier"}
+    assert values(FACTS, {Scope.DELETIONS_READ}).keys() == read
     assert values(FACTS, ()) == values({"message": "ada@example.com", "subject": "ada"}, EVERYTHING) == {}
     hostile = {
         "error": "KeyError: 'ada@example.com'",

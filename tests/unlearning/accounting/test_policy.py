@@ -168,7 +168,7 @@ def test_only_a_bound_is_charged() -> None:
 
 NOW = 1_000_000 * SECOND
 HOUR = 3600 * SECOND
-DAY = 24 * HOUR
+REPAIR = 3 * 24 * HOUR
 PLENTY = Budget(spent=0, limit=100, budget_cost=10)
 LAST = Budget(spent=90, limit=100, budget_cost=10)
 EMPTY = Budget(spent=95, limit=100, budget_cost=10)
@@ -193,10 +193,10 @@ TABLE = [
     (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR + 1), 0, Action("wait", NOW + 1)),
     (HOURLY, PLENTY, Queue(waiting=5000, released_at=NOW), 0, Action("wait", NOW + HOUR)),
     (HOURLY, PLENTY, Queue(released_at=NOW), 0, Action("nothing")),
-    # a deadline comes before the batch, with a day and time for two retrains
-    (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW + DAY + HOUR // 2), 0, Action("wait", NOW + HOUR // 2)),
-    (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW + DAY + HOUR), HOUR // 4, Action("wait", NOW + HOUR // 2)),
-    (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW + DAY + HOUR), HOUR // 2, Action("update")),
+    # a deadline comes before the batch, with three days and time for two retrains
+    (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW + REPAIR + HOUR // 2), 0, Action("wait", NOW + HOUR // 2)),
+    (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW + REPAIR + HOUR), HOUR // 4, Action("wait", NOW + HOUR // 2)),
+    (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW + REPAIR + HOUR), HOUR // 2, Action("update")),
     (HOURLY, PLENTY, Queue(1, released_at=NOW, due_at=NOW - HOUR), 0, Action("update")),
     # exhausted
     ({}, EMPTY, Queue(waiting=1), 0, Action("retrain")),

@@ -40,7 +40,9 @@ Name = Annotated[str, typer.Argument(help="The model's name.")]
 Fallback = Annotated[
     str | None, typer.Option(help="retrain, or hold: what a request does that the method cannot serve any more.")
 ]
-Batch = Annotated[str | None, typer.Option(help="Least time between two updates, as 7d, 12h or 90s.")]
+Batch = Annotated[
+    str | None, typer.Option(help="Least time between two updates, as 7d, 12h or 90s; 0: at once; or by-deadline.")
+]
 RetrainEvery = Annotated[
     str | None, typer.Option(help="Time between two trainings on the recipe's present data; 0: none is planned.")
 ]
@@ -274,6 +276,8 @@ def _show(record: dict[str, Any]) -> None:
 def _policy(named: dict[str, Any], fields: list[str] | None) -> dict[str, Any]:
     """Return the fields of a policy: those of the options that were given, then --set."""
     given = {name: value for name, value in named.items() if value is not None}
+    if given.get("batch") == "by-deadline":
+        given["batch"] = "365d"  # the most that a policy takes: every deadline comes before
     for name in ("batch", "retrain_every"):
         if name in given:
             given[name] = _seconds(given[name])

@@ -93,7 +93,9 @@ class Registration(BaseModel):
         description="leave out people who asked to be forgotten before this registration; false: it is refused",
     )
     batch: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
-        default=None, description="the least time between updates, in seconds; a legal deadline comes first"
+        default=None,
+        description="the least time between updates, in seconds; a deadline comes first. null: a week where an "
+        "update repeats training that takes over a minute, else 0",
     )
     retrain_every: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
         default=None, description="how often to train again on the recipe's present data; 0: when somebody asks"
