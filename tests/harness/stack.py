@@ -86,9 +86,9 @@ class Stack:
         return Database(self.settings.database_url)
 
     def register(self, recipe: str, method: str = "recollection", **policy: Any) -> str:
-        """Register a model under a new name; returns the name without waiting."""
+        """Register a model under a new name, by default without a batch; returns the name without waiting."""
         name = f"m-{secrets.token_hex(4)}"
-        self.client.post("/v1/models", {"name": name, "recipe": recipe, "method": method, **policy})
+        self.client.post("/v1/models", {"name": name, "recipe": recipe, "method": method, "batch": 0, **policy})
         return name
 
     def prepared(self, name: str) -> dict[str, Any]:

@@ -92,11 +92,13 @@ class World:
     ) -> str:
         """A model that is to be prepared. Unless told otherwise it holds at a dead end: a test sees the reason.
 
+        Nor does it wait for a batch, also where a busy machine takes over a minute for its training.
         ``threshold``: the limit ``distance_left`` of this world's process from now on.
         """
         if threshold is not None:
             self.process = replace(self.process, limits=replace(self.limits, distance_left=threshold))
-        chosen = Policy.from_json({"method": method, "max_accuracy_drop": None, "fallback": "hold", **policy})
+        usual = {"method": method, "max_accuracy_drop": None, "fallback": "hold", "batch": 0}
+        chosen = Policy.from_json(usual | policy)
         with self.database.write() as session:
             return registration.register(
                 session, TENANT, name, recipe, chosen, leave_out_forgotten=leave_out_forgotten
