@@ -182,7 +182,7 @@ def carried_out(
     return sorted(found, key=lambda each: (each.model, each.version, each.request))
 
 
-class Known(NamedTuple):
+class Relation(NamedTuple):
     """What a generation, and its model's versions, have to do with what a request names."""
 
     trained: bool
@@ -193,19 +193,19 @@ class Known(NamedTuple):
     """the request in force that had some of it forgotten in the earliest version of the model; None: none did"""
 
 
-def known_of(session: Session, model_id: str, generation_id: int, request_ids: Iterable[str]) -> dict[str, Known]:
+def known_of(session: Session, model_id: str, generation_id: int, request_ids: Iterable[str]) -> dict[str, Relation]:
     """Return what the model has to do with what each of these requests names. Entries that are lifted count."""
-    found: dict[str, Known] = {}
+    found: dict[str, Relation] = {}
     place = {"generation": generation_id, "model": model_id}
     for part in batches(request_ids):
         asked = {**place, "requests": part}
         earlier: dict[str, str] = {}
         for request_id, before in session.execute(_FORGOTTEN_BEFORE, asked):
             earlier.setdefault(request_id, before)
-        found |= {request_id: Known(False, False, earlier.get(request_id)) for request_id in part}
+        found |= {request_id: Relation(False, False, earlier.get(request_id)) for request_id in part}
         for request_id, trained, in_holdout in session.execute(_KNOWN, asked):
             known = found[request_id]
-            found[request_id] = Known(known.trained or trained, known.in_holdout or in_holdout, known.earlier)
+            found[request_id] = Relation(known.trained or trained, known.in_holdout or in_holdout, known.earlier)
     return found
 
 

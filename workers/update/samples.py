@@ -69,8 +69,7 @@ class UpdateSamples:
         with self.storage.database.read() as session:
             gone = forgotten(session, claim.generation_id)
             people = None if len(samples) == count else manifest.people(session, claim.generation_id)
-        there = torch.ones(count, dtype=torch.bool)
-        there[list(gone)] = False
+        there = ~torch.isin(torch.arange(count), torch.tensor(list(gone), dtype=torch.int64))
         subjects = manifest.subjects_of(pepper, claim.tenant_id, samples)
         rows = there.clone() if people is None else subjects.where(people.issuperset)
         lacking = int(there.sum()) - int(rows.sum())

@@ -414,14 +414,14 @@ def test_a_candidate_is_rung_for_whatever_the_models_own_lease_and_cadence_say(w
     assert run.sweep(world.database, world.process.notifier) == 0
 
 
-def test_a_deadline_opens_the_cadence_a_day_and_two_measured_retrains_ahead(world: World) -> None:
+def test_a_deadline_opens_the_batch_three_days_and_two_measured_retrains_ahead(world: World) -> None:
     model_id = world.live(batch=36_000)
     for person in ("p1", "p2"):
         request = world.delete(person)
         world.work(model_id)
     assert world.request(request).status == "queued"
     with world.database.read() as session:
-        soon = now(session) + seconds(86_400 + 3600)
+        soon = now(session) + seconds(3 * 86_400 + 3600)
     world.change(DeletionRequest, request, due_at=soon)
     for measured, status in ((600.0, "queued"), (1900.0, "completed")):
         world.change(Generation, world.model(model_id).generation_id, report={"seconds": measured})
