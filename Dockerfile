@@ -8,7 +8,7 @@ WORKDIR /src
 RUN python -m venv /opt/expunge
 COPY requirements.lock requirements-dev.lock ./
 RUN /opt/expunge/bin/pip install --extra-index-url "${TORCH_INDEX}" -r requirements.lock \
-        "$(grep '^obstore==' requirements-dev.lock)"
+        "$(grep '^obstore==' requirements-dev.lock)" "$(grep '^anyascii==' requirements-dev.lock)"
 COPY pyproject.toml README.md LICENSE ./
 COPY client client
 COPY connect connect
