@@ -44,7 +44,8 @@ def rows() -> Iterator[dict[str, Any]]:
 def rows_of(kind: str, sides: dict[int, dict[str, list[float]]]) -> Iterator[dict[str, Any]]:
     one = statistics.median(sides[1]["cpu_ms"])
     for models, side in sides.items():
-        name, shown = f"accepting a person in {models} models, {kind}", {"sides": {"one": sides[1], "many": side}}
+        name = f"accepting a person in {models} model{'s' if models > 1 else ''}, {kind}"
+        shown = {"sides": {"one": medians(sides[1]), "many": medians(side)}}
         statements = max(side["statements"])
         yield (
             {"name": f"{name}: statements", "value": statements, "target": "<= 8", "unit": ""}
@@ -55,6 +56,10 @@ def rows_of(kind: str, sides: dict[int, dict[str, list[float]]]) -> Iterator[dic
             value, target = statistics.median(side["cpu_ms"]) / one, TARGETS[kind, models]
             met = {"target": f"<= {target:g}", "met": value <= target}
             yield {"name": f"{name} / in one", "value": value, "unit": "CPU ratio", **met} | shown
+
+
+def medians(side: dict[str, list[float]]) -> dict[str, float]:
+    return {each: statistics.median(values) for each, values in side.items()}
 
 
 def costs(url: str, server: int) -> dict[int, dict[str, list[float]]]:

@@ -10,14 +10,15 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
-from sqlalchemy import insert, update
+from sqlalchemy import False_, insert, update
 
 from benchmarks.release import live
 from expunge.service.api.traffic import Traffic
 from expunge.service.api.views.metrics import render
 from expunge.service.infra.db import Database
 from expunge.service.infra.tables import Consumer, Generation, Model, Record, Version
-from expunge.workers.scheduler.run import open_scheduler
+from expunge.service.models import unconfirmed
+from expunge.workers.scheduler.run import carry_out, hold_lease, open_scheduler
 from tests.unlearning.accounting.test_gaussian import epsilon_by_halving
 from unlearning.accounting.budget import UNITS, epsilon_at, mu_of
 
@@ -49,7 +50,10 @@ def scrape() -> Row:
         def of_all(of_a_mu: Callable[[float, float], float]) -> float:
             with database.write() as session:
                 session.execute(update(Generation).values(spent=Generation.spent + 10**9))
-            of_spent = lambda spent, delta: of_a_mu(mu_of(spent), delta)  # noqa: E731
+
+            def of_spent(spent: int, delta: float) -> float:
+                return of_a_mu(mu_of(spent), delta)
+
             with patch("expunge.service.api.views.models.epsilon_of", of_spent):
                 return cpu(lambda: render(database, settings, Traffic(), differs=False))
 
@@ -60,17 +64,30 @@ def scrape() -> Row:
 
 
 def tick() -> Row:
-    """An idle second of the scheduler, against one in which every duty looks for itself; the median of several."""
+    """An idle second of the scheduler, against one in which every duty of a second looks for itself, as it once did.
+
+    The medians of several. The duties of a minute, which search the stores, are on neither side.
+    """
     with tempfile.TemporaryDirectory() as folder:
         process, _ = live(Path(folder), people=40, features=50, classes=4)
         scheduler = open_scheduler(process.settings)
+        duties = [duty.do for duty in scheduler.duties if duty.every == 1 and not isinstance(duty.due, False_)]
+
+        def unasked() -> None:
+            with scheduler.database.read() as session:
+                unconfirmed(session)
+            hold_lease(scheduler.database, scheduler.owner, scheduler.lease_seconds)
+            scheduler.guard.look()
+            carry_out(duties)
+
         for _ in range(3):
             scheduler.tick()
-        slow = median(cpu(lambda: scheduler.tick(0)) for _ in range(30))
+            unasked()
+        slow = median(cpu(unasked) for _ in range(30))
         fast = median(cpu(lambda: scheduler.tick(1)) for _ in range(30))
         process.storage.close()
         scheduler.database.close()
-    return row("an idle tick / one that does every duty, SQLite", fast, slow, 1 / 15)
+    return row("an idle tick / one in which every duty looks for itself, SQLite", fast, slow, 1 / 15)
 
 
 def copy_model(database: Database, model_id: str) -> None:
@@ -108,5 +125,7 @@ def cpu(work: Callable[[], object]) -> float:
 
 
 def row(name: str, fast: float, slow: float, target: float) -> Row:
-    sides = {"fast": fast, "slow": slow}
-    return {"name": name, "value": fast / slow, "target": f"<= {target:g}", "unit": "CPU s", "sides": sides}
+    value, sides = fast / slow, {"fast": fast, "slow": slow}
+    return {"name": name, "value": value, "target": f"<= {target:g}", "unit": "CPU ratio", "sides": sides} | {
+        "met": value <= target
+    }

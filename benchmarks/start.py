@@ -29,7 +29,7 @@ def rows() -> Iterator[dict[str, Any]]:
     commands = [of_a_command() for _ in range(RUNS)]
     yield row("start: expunge models list", median(commands), 0.3, all=commands)
     helps = [of_the_help() for _ in range(RUNS)]
-    yield row("start: expunge --help", median(helps), 0.3, all=helps)
+    yield row("start: expunge --help", median(helps), 0.2, all=helps)
     starts = [of_the_service() for _ in range(RUNS)]
     yield row("start: expunge up to the first 202", median(start for start, _ in starts), 2.5, all=starts)
     yield row(

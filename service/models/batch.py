@@ -7,7 +7,7 @@ from dataclasses import replace
 from expunge.service.infra.tables import Generation, Model
 from expunge.service.infra.time import DAY_SECONDS, SECOND, duration
 from expunge.service.models.retrain_plan import measured_seconds
-from expunge.service.requests import shorter_than
+from expunge.service.requests import Regulation, shorter_than
 from unlearning.accounting.policy import REPAIR, Policy, batch_by_rule
 
 YEAR_SECONDS = 365 * DAY_SECONDS
@@ -31,7 +31,12 @@ def how_often(model: Model, generation: Generation) -> str:
     batch, training = policy_with_batch(model, generation).batch, measured_seconds(generation)
     repeats = _repeats(generation)
     said = [f"A training takes at most {duration(training)}."] if repeats and training is not None else []
-    if batch:
+    if len(shorter_than((batch or 0) / DAY_SECONDS)) == len(Regulation):  # every deadline comes before the batch
+        said.append(
+            f"Deletions wait until {duration(REPAIR // SECOND)} and two trainings before the earliest deadline, "
+            "and share that update."
+        )
+    elif batch:
         reserve = duration(batch + REPAIR // SECOND)
         what = "trainings a year, whole or in part" if repeats else "updates a year"
         said += [

@@ -56,7 +56,8 @@ def extend_manifest(session: Session, job: Preparation, facts: Mapping[str, Any]
 
 def start_over(session: Session, job: Preparation) -> None:
     """Delete the rows that an earlier attempt left of people. Raises Stale."""
-    generation = extend_manifest(session, job, {})
+    fence(session, job.lease)
+    generation = generation_of(session, job)
     generation.manifest = {name: fact for name, fact in (generation.manifest or {}).items() if name != MEMBERS_FROZEN}
     if session.scalar(select(Version.id).where(Version.generation_id == job.generation_id).limit(1)):
         raise RuntimeError(f"generation {job.generation_id} has a version: it is not being prepared")

@@ -12,7 +12,7 @@ from expunge.service.infra.time import DAY_SECONDS, SECOND, instant
 DAY = DAY_SECONDS * SECOND
 WEEK_DAYS = 7
 MONTH_DAYS = 30
-FEWER = "That is under a month. With a batch, under Policy, deletions share updates and the budget lasts longer."
+FEWER = "That is under a month. A longer batch, under Policy, lets deletions share updates."
 AHEAD_DAYS = 45
 
 

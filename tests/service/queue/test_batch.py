@@ -146,6 +146,15 @@ def test_by_default_whoever_repeats_a_training_of_over_a_minute_waits_a_week(wor
     assert [step.verb for step in part.actions] == ["hurry"]
 
 
+@pytest.mark.parametrize(("days", "by_deadline"), [(45, False), (46, True), (365, True)])
+def test_of_a_batch_beyond_every_deadline_no_rate_is_said(world: World, days: int, by_deadline: bool) -> None:
+    model_id = world.live("unshared", "retrain", batch=days * 86_400)
+    with world.database.read() as session:
+        said = model_view(session, session.get_one(Model, model_id)).updates or ""
+    waits = "Deletions wait until 3 d and two trainings before the earliest deadline, and share that update."
+    assert said.endswith(waits) is by_deadline and ("a year" in said) is not by_deadline
+
+
 def test_a_training_that_is_too_long_for_a_law_is_said(world: World) -> None:
     model_id = world.live("unshared", "retrain")
     for days, laws in ((5.0, []), (7.0, ["lgpd"]), (14.0, ["gdpr", "uk-gdpr", "lgpd", "pipeda"])):
