@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import torch
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -350,6 +351,7 @@ class Simulation(Restores):
 def simulate(runs: int, number: int) -> Outcome:
     """Play so many histories from this seed, up to the first that breaks a rule."""
     begun, faults = Simulation.begun, Simulation.faults
+    torch.set_num_threads(1)  # a process for each core: further threads wait for each other at every small product
     chosen = settings(
         max_examples=runs,
         stateful_step_count=STEPS,
