@@ -72,7 +72,7 @@ def answered(ask: Ask) -> Call[httpx.Response]:
             pause = _backoff(attempt)
         elif answer.is_success or answer.status_code == httpx.codes.NOT_MODIFIED:
             return answer
-        elif last or answer.status_code not in (429, 503):
+        elif last or not _passes(answer):
             raise _refusal(answer)
         else:
             pause = _asked_pause(answer, _backoff(attempt))
@@ -171,6 +171,11 @@ def _refusal(answer: httpx.Response) -> Refused:
         problem = {}
     code, detail = problem.get("code", "unknown"), problem.get("detail", "The service refused the call.")
     return Refused(answer.status_code, code, detail, problem.get("errors") or [])
+
+
+def _passes(answer: httpx.Response) -> bool:
+    """Return whether the same call may be answered otherwise later. A killed API may still hold the key."""
+    return answer.status_code in (429, 503) or _refusal(answer).code == "idempotency_key_in_flight"
 
 
 def _backoff(attempt: int) -> float:

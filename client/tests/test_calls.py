@@ -112,6 +112,17 @@ def test_the_pause_that_is_asked_for_is_made(run: Run) -> None:
     assert 7.0 in run.pauses  # type: ignore[attr-defined]
 
 
+def test_a_key_that_a_killed_service_still_holds_is_asked_with_again(run: Run) -> None:
+    """It is released once the database has seen that the process is gone."""
+    held = httpx.Response(409, headers={"Retry-After": "1"}, json={"code": "idempotency_key_in_flight"})
+    site = Site(held, held, said(202, id="r"))
+    assert run(site, "delete", subject_id="ada") == {"id": "r"}
+    assert len({request.headers["Idempotency-Key"] for request in site.asked}) == 1
+    assert run.pauses.count(1.0) == 2  # type: ignore[attr-defined]
+    with pytest.raises(Refused, match="idempotency_key_in_flight"):
+        run(Site(held), "delete", subject_id="ada")
+
+
 def test_a_refusal_says_what_the_service_said(run: Run) -> None:
     errors = [{"pointer": "/models/0", "detail": "There is no such model."}]
     with pytest.raises(Refused, match=r"Not so\. /models/0: There is no such model\.") as error:
