@@ -5,8 +5,8 @@ reached), weight decay 1e-6; pixels normalised by (0.1307, 0.3081) as in its cod
 ``EPOCHS`` holds both, and the main rows are those of the appendix. What is not the paper's: the images are the first
 1,000 of MNIST's test split, and the retraining keeps the denominator |B_t|. The paper does not name the deleted
 samples: the value is that of seed 0 throughout, and ``sides`` holds ten draws. ``everyone`` is the same with the
-published vectors, which carry a sample through its own curvature too (ADR 0015). ``DESIGN`` are the distances that the
-project's design measured; they are the targets.
+published vectors, which carry a sample through its own curvature too (decision 15). ``DESIGN`` are the
+distances that the project's design measured; they are the targets.
 
 The second table compares both kinds of vectors on a network (784-16-10, 250 people of two images each), as shares of
 the distance that doing nothing leaves.

@@ -81,7 +81,7 @@ DRAWN_YEARS = (
 DECIDED_LATE = (
     "A decision may leave three days and two trainings. An outage of three days beside failed attempts takes more: the "
     "side `late_within_the_reserve` counts those that were late without that. Some are late with an update at once, "
-    "too. Needed: a larger reserve, which costs trainings (decision 0114)."
+    "too. Needed: a larger reserve, which costs trainings (decision 7)."
 )
 POST = (
     "A request is eight statements and a journal entry beside two readings of its own, for the key and for a restore; "
@@ -93,7 +93,7 @@ BESIDE = (
 )
 SOLVE = (
     "At decay 1e-5 both solves end at the same gradient norm, and the start from the old weights saves only the first "
-    "steps. Needed: a preconditioner that such heads profit from (decision 0079 found none)."
+    "steps. Needed: a preconditioner that such heads profit from (decision 17 found none)."
 )
 PUBLIC = (
     "The network that it is linearised around has 84.8 % from 500 public images. Needed: better public weights, or a "
@@ -225,7 +225,7 @@ TARGETS = (
         r"certificates after .* requests, (PostgreSQL|SQLite)$",
         "certificates",
         SIGNED,
-        "2.9 ms of CPU each after 1,000 requests (22 November 2026, decision 0052). 10,000 take 24 s on SQLite and "
+        "2.9 ms of CPU each after 1,000 requests (22 November 2026, decision 17). 10,000 take 24 s on SQLite and "
         f"35 s on PostgreSQL, where 15 were asked (23 November). {SIGNED}",
     ),
     Target(

@@ -1,7 +1,6 @@
 """Print the figures by which a reader can tell how large the house is and how it is written, for any working tree.
 
-``python -m tests.docs.figures [TREE]``; docs/adr/0043 holds them before and after the rooms, 0110 before and after the
-smaller house. They are for looking: nothing fails by them but a reason without a page.
+``python -m tests.docs.figures [TREE]``. They are for looking: nothing fails by them but a reason without a page.
 """
 
 from __future__ import annotations
@@ -165,7 +164,7 @@ def reasons(sources: Sequence[Path]) -> set[str]:
 
 def named(tree: Path) -> set[str]:
     """Return every word that a page of docs shows as code; a decision record is not a page for users."""
-    pages = [path for path in (tree / "docs").rglob("*.md") if path.parent.name != "adr"]
+    pages = [path for path in (tree / "docs").rglob("*.md") if path.parent.name != "decisions"]
     return {word for path in pages for word in re.findall(r"`(\w+)(?::[A-Z]+)?`", path.read_text())}
 
 

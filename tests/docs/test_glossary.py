@@ -15,7 +15,7 @@ RETIRED = re.compile(
     r"|(?:drive|drives|drove|driven) on)\b|`(?:sigma|charge|basis|require|head|held|release|nudge)`",
     re.IGNORECASE,
 )
-"""the left column of the table of names in docs/adr/0034-rooms-and-one-word-for-one-thing.md"""
+"""names that were given up, each for the word of the field that the glossary has"""
 
 
 def test_the_glossary_has_at_most_forty_terms() -> None:

@@ -1,4 +1,4 @@
-"""Why three known methods are no comparators (decision 0071): each reason is measured."""
+"""Why three known methods are no comparators (decision 25): each reason is measured."""
 
 from __future__ import annotations
 
