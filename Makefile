@@ -52,7 +52,7 @@ room: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks
 
-# what the five papers promised, measured here; `python -m benchmarks.papers --publish` makes docs/papers.md of it
+# bench, papers and drills write to build/reports; papers: what the five papers promised, measured here
 papers: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.papers
 

@@ -1,9 +1,9 @@
-"""Every benchmark: one table at the end, and ``build/bench.json``. ``python -m benchmarks [name ...]``.
+"""Every benchmark: one table at the end, and ``build/reports/benchmarks.md``. ``python -m benchmarks [name ...]``.
 
 A benchmark is a file of this folder with ``rows()``: mappings with ``name, value, target, unit``, ``met`` (None where
 the target is not a number to meet) and ``sides``, the figures of both sides. Each runs in a process of its own, so that
 none warms or crowds another, and is ended after ``SECONDS``. Named ones alone replace their own rows in the file.
-``--publish`` copies the file to ``docs/bench.json`` and writes ``docs/benchmarks.md`` from it.
+The figures lie beside the page in ``bench.json``; ``--publish`` copies them to ``benchmarks/results``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rich.table import Table
 from benchmarks.targets import explained, unanswered, was_not_run
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parent / "build" / "bench.json"
-DOCS = HERE.parent / "docs"
+RESULTS = HERE.parent / "build" / "reports" / "bench.json"
+PUBLISHED = HERE / "results" / "bench.json"
 ONLY_WHEN_NAMED = {"not_built", "paper_cnn"}
 """minutes to an hour, and no target"""
 SECONDS = 4 * 3600
@@ -48,16 +48,15 @@ def main(arguments: list[str]) -> int:
     for name in chosen:
         CONSOLE.print(f"running {name} ...")
         rows += measure(name, failed)
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+        write(rows)
     CONSOLE.print(table(rows))
-    CONSOLE.print(f"{len(rows)} rows in {RESULTS}")
+    CONSOLE.print(f"{len(rows)} rows in {RESULTS.with_name('benchmarks.md')}")
     for target in unanswered(rows):
         CONSOLE.print(f"not measured: {target.says} (python -m benchmarks {target.benchmark})")
     if failed:
         CONSOLE.print(f"failed: {', '.join(failed)}")
     if "--publish" in arguments:
-        publish(rows)
+        PUBLISHED.write_text(RESULTS.read_text())
     return 1 if failed else 0
 
 
@@ -75,17 +74,18 @@ def measure(name: str, failed: list[str]) -> list[dict[str, Any]]:
     return [explained({"benchmark": name, "at": at, **json.loads(line)}) for line in lines]
 
 
-def publish(rows: list[dict[str, Any]]) -> None:
-    """Write the committed copies: the figures, and a table of them."""
-    (DOCS / "bench.json").write_text(json.dumps(rows, indent=1) + "\n")
-    (DOCS / "benchmarks.md").write_text(page(rows))
+def write(rows: list[dict[str, Any]]) -> None:
+    """Write the figures and a table of them."""
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+    RESULTS.with_name("benchmarks.md").write_text(page(rows))
 
 
 def page(rows: list[dict[str, Any]]) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `python -m benchmarks --publish` from `bench.json`, which holds both raw figures of every row. "
+        "Written by `python -m benchmarks` from `bench.json`, which holds both raw figures of every row. "
         f"Machine: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}. `load` is the "
         "machine's load average when the row was measured: above the number of cores other work ran beside it, and "
         "only the ratios, whose two sides ran interleaved, can be trusted.",

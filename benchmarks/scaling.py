@@ -2,8 +2,7 @@
 
 Everything runs in this process on SQLite, through the service's own worker. CPU seconds, of this one process: they are
 what does not depend on who else uses the machine's disks, and least on who else uses its cores.
-``python -m benchmarks.scaling`` measures again and writes ``docs/scaling.json`` and ``docs/scaling.png``, on which
-``docs/scaling.md`` stands;
+``python -m benchmarks.scaling`` measures again and writes ``scaling.json`` and ``scaling.png`` in ``benchmarks/results``;
 named questions (``"backlog"``) are measured alone, and ``--plot`` only draws the figures that are there.
 """
 
@@ -24,7 +23,7 @@ import numpy as np
 from benchmarks.release import RECIPE, RECOLLECTION, TENANT, delete, live, worker
 from expunge.service.requests import Order, accept
 
-DOCS = Path(__file__).parents[1] / "docs"
+RESULTS = Path(__file__).parent / "results"
 STEPS, BATCH = 64, 64
 BATCHED = RECIPE.replace("epochs=1,", f"epochs={{epochs}}, batch_size={BATCH},")
 SAMPLES = (256, 512, 1024, 2048, 4096)
@@ -174,7 +173,7 @@ MEASURES: dict[str, Callable[[], Points]] = dict(
 
 
 def main(arguments: list[str]) -> None:
-    figures = DOCS / "scaling.json"
+    figures = RESULTS / "scaling.json"
     found: dict[str, Any] = json.loads(figures.read_text()) if figures.exists() else {}
     chosen = [each for each in arguments if each != "--plot"] or ([] if "--plot" in arguments else list(QUESTIONS))
     for question in chosen:
@@ -183,7 +182,7 @@ def main(arguments: list[str]) -> None:
     for question, row in found.items():
         found[question] = row | fitted(question, row["sides"]["points"])
     figures.write_text(json.dumps(found, indent=1) + "\n")
-    draw([found[question] for question in QUESTIONS], DOCS / "scaling.png")
+    draw([found[question] for question in QUESTIONS], RESULTS / "scaling.png")
 
 
 if __name__ == "__main__":

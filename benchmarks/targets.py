@@ -179,7 +179,7 @@ TARGETS = (
         r"registering .* samples of .* people with newton, parquet",
         "large_sources",
         MANY,
-        "5.4 GB (VmHWM), and about 2 times a reading, a COPY and a solve, by the clock: 23 November 2026, scaling.md. "
+        "5.4 GB (VmHWM), and about 2 times a reading, a COPY and a solve, by the clock: 23 November 2026. "
         "The command was ended by its limit of an hour, three minutes before the registration was done, and wrote no "
         "row; the limit is four hours since.",
     ),
@@ -203,7 +203,7 @@ TARGETS = (
         r"200,000 people, 1,000,000 samples, postgresql: ",
         "many_people",
         seen="500,000 samples of 100,000 people are in the table. The million was not run to its end: ten processes "
-        "shared a core, and half of it took 20 minutes of the clock (22 November 2026, scaling.md).",
+        "shared a core, and half of it took 20 minutes of the clock (22 November 2026).",
     ),
     Target(
         "100,000 people on SQLite: 1,000 deleted, certified, none found",

@@ -2,9 +2,9 @@
 
 A paper is a module of this folder. It offers ``PAPER`` (a ``Paper``), ``FULL`` and ``SMALL`` (its sizes, each a type of
 its own) and ``rows(size)``, which yields a ``Row`` for each cell as soon as it is measured; tests run ``SMALL``.
-Each row goes to ``build/papers.json`` as it comes, so that an interrupted run keeps what it measured; named papers
-replace their own. ``--publish`` copies the papers that the file holds whole to ``docs/papers.json``, keeps there the
-others, and makes ``docs/papers.md``.
+Each row goes to ``build/reports/papers.json`` as it comes, so that an interrupted run keeps what it measured; named papers
+replace their own. ``build/reports/papers.md`` is made of the papers that the file holds whole, and of those published
+before. ``--publish`` copies them to ``benchmarks/results/papers.json``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.papers import images, page
 from benchmarks.papers.row import Paper, Row
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parents[1] / "build" / "papers.json"
+RESULTS = HERE.parents[1] / "build" / "reports" / "papers.json"
 
 
 def main(arguments: list[str]) -> int:
@@ -40,8 +40,10 @@ def main(arguments: list[str]) -> int:
             return 2
         for name in chosen:
             measure(name)
+    found = page.read() | whole()
+    page.write(found)
     if "--publish" in arguments:
-        publish()
+        page.publish(found)
     return 0
 
 
@@ -64,14 +66,13 @@ def measure(name: str) -> None:
     keep(name, found | {"whole": True})
 
 
-def publish() -> None:
-    """Write the papers that were measured to their end into docs/papers.json, and make the page."""
+def whole() -> dict[str, Any]:
+    """Return the papers that were measured to their end."""
     found = kept()
     for name, result in found.items():
         if not result["whole"]:
-            print(f"{name}: interrupted after {len(result['rows'])} rows, not published. Run it again to its end.")
-    whole = {name: result for name, result in found.items() if result.pop("whole")}
-    page.write(page.read() | whole)
+            print(f"{name}: interrupted after {len(result['rows'])} rows, not shown. Run it again to its end.")
+    return {name: result for name, result in found.items() if result.pop("whole")}
 
 
 def told(rows: Iterator[Row]) -> Iterator[Row]:
@@ -88,7 +89,7 @@ def kept() -> dict[str, Any]:
 
 def keep(name: str, result: dict[str, Any]) -> None:
     """Replace a paper's results. An interruption leaves the file as it was before or as it is after."""
-    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
     part = RESULTS.with_suffix(".part")
     part.write_text(json.dumps(kept() | {name: result}, indent=1, ensure_ascii=False) + "\n")
     part.replace(RESULTS)

@@ -1,4 +1,4 @@
-"""``docs/papers.md``, made from ``docs/papers.json``: ``python -m benchmarks.papers.page`` writes it.
+"""The page of the papers, made from ``benchmarks/results/papers.json``: ``python -m benchmarks.papers.page`` writes it.
 
 The file holds for each paper its words, the day of the run and its rows. Papers keep their places, so that two branches
 that each add a paper merge.
@@ -12,7 +12,9 @@ from typing import Any
 
 from benchmarks.papers.row import Row, Verdict, row_of
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+PUBLISHED = ROOT / "benchmarks" / "results" / "papers.json"
+PAGE = ROOT / "build" / "reports" / "papers.md"
 NAMES = ("hf", "mini", "cns", "r2d", "safe")
 _HEAD = """\
 # What each paper promised, what we measured
@@ -34,7 +36,7 @@ number and why. It is written for readers who are no specialists:
   was run in parts, by the functions that the command calls.
 
 `make papers` repeats everything that was run (`python -m benchmarks.papers NAME` one paper), and
-`python -m benchmarks.papers --publish` writes this page. MNIST here is the 10,000 images of its test split. Where a
+`python -m benchmarks.papers --publish` keeps the figures. MNIST here is the 10,000 images of its test split. Where a
 paper does not say which images it drew, its figure and ours cannot agree in their last digits.
 """
 _COLUMNS = """
@@ -44,7 +46,7 @@ _COLUMNS = """
 
 
 def page(papers: dict[str, Any]) -> str:
-    """Return the text of docs/papers.md. ``papers``: what docs/papers.json holds."""
+    """Return the text of the page. ``papers``: what ``read`` returns."""
     return _HEAD + "".join(_section(name, papers[name]) for name in NAMES)
 
 
@@ -76,15 +78,20 @@ def _waiting(row: Row) -> str:
 
 
 def read() -> dict[str, Any]:
-    """Return what docs/papers.json holds."""
-    papers: dict[str, Any] = json.loads((DOCS / "papers.json").read_text())
+    """Return the published words and rows of each paper."""
+    papers: dict[str, Any] = json.loads(PUBLISHED.read_text())
     return papers
 
 
 def write(papers: dict[str, Any]) -> None:
-    """Write docs/papers.json and the page."""
-    (DOCS / "papers.json").write_text(json.dumps(papers, indent=1, ensure_ascii=False) + "\n")
-    (DOCS / "papers.md").write_text(page(papers))
+    """Write the page."""
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(page(papers))
+
+
+def publish(papers: dict[str, Any]) -> None:
+    """Keep the papers for the repository."""
+    PUBLISHED.write_text(json.dumps(papers, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

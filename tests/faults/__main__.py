@@ -1,4 +1,4 @@
-"""Every drill, one table at the end, and ``build/drills.json``. ``python -m tests.faults [name ...]``.
+"""Every drill, one table at the end, and ``build/reports/drills.json``. ``python -m tests.faults [name ...]``.
 
 A drill is a file of this folder with ``run(seed, scale) -> Result``: ``scale`` multiplies how much it does; at 1 it
 does what docs/reliability.md promises. Each runs in a separate process, so that none cripples another.
@@ -78,8 +78,10 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="name", help=f"one or more of: {', '.join(every_drill())}")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="default: drawn, and printed")
     parser.add_argument("--scale", type=float, default=1.0, help="how much of each drill to do; 1 is the full run")
-    parser.add_argument("--json", type=Path, default=ROOT / "build" / "drills.json")
-    parser.add_argument("--write", type=Path, help="a page whose table takes this run's rows: docs/drills.md")
+    parser.add_argument("--json", type=Path, default=ROOT / "build" / "reports" / "drills.json")
+    parser.add_argument(
+        "--write", type=Path, help="a page whose table takes this run's rows: benchmarks/results/drills.md"
+    )
     chosen = parser.parse_args(arguments)
     unknown = sorted(set(chosen.names) - set(every_drill()))
     if unknown:

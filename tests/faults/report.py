@@ -1,4 +1,4 @@
-"""The table that every run of the drills ends with, on the screen and in docs/drills.md."""
+"""The table that every run of the drills ends with, on the screen and in benchmarks/results/drills.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A load of mixed requests for as long as you like, while random processes are killed: ``python -m tests.faults soak``.
 
-It ends with a page (docs/soak.md) and a plot (docs/soak.png): what was acknowledged, lost and doubled, how long
+It ends with a page and a plot (``soak.md`` and ``soak.png`` in ``--folder``): what was acknowledged, lost and doubled, how long
 clients and people waited, and how much memory each process held over time.
 """
 
@@ -29,7 +29,7 @@ from tests.faults.load import SILENT, orders, register
 from tests.faults.sites import KINDS, Site, site
 from tests.faults.traffic import Traffic
 
-DOCS = Path(__file__).parents[2] / "docs"
+REPORTS = Path(__file__).parents[2] / "build" / "reports"
 CLIENTS = 4
 BATCH = 20
 BATCHED = 0.2
@@ -96,7 +96,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--per-second", type=float, default=8, help="deletion requests a second at most")
     parser.add_argument("--kind", choices=KINDS, default="postgres")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
-    parser.add_argument("--folder", type=Path, default=DOCS, help="where soak.md and soak.png go")
+    parser.add_argument("--folder", type=Path, default=REPORTS, help="where soak.md and soak.png go")
     return parser.parse_args(arguments)
 
 

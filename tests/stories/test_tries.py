@@ -1,6 +1,6 @@
 """The page tried as a new user would: what was clicked, how often, and how long it took.
 
-``python -m pytest -m drill tests/stories/test_tries.py -s`` prints what docs/ten-minutes-followed.md has.
+``python -m pytest -m drill tests/stories/test_tries.py -s`` prints each way.
 """
 
 from __future__ import annotations

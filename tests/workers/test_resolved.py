@@ -1,7 +1,4 @@
-"""Every reason, by its real cause, with a real worker: who the remedy names does what it says, and the wait ends.
-
-docs/ten-minutes-followed.md has a row of each way.
-"""
+"""Every reason, by its real cause, with a real worker: who the remedy names does what it says, and the wait ends."""
 
 from __future__ import annotations
 
@@ -39,7 +36,6 @@ from tests.workers.training.test_retrain import exhausted
 from tests.workers.worlds import World
 
 PATH = "/v1/deletion-requests"
-PAGE = Path(__file__).parents[2] / "docs" / "ten-minutes-followed.md"
 VALUES = {"ID": "p0", "CONSUMER": "web", "NUMBER": 1.0, "TEXT": "not the person"}
 """what the words in capitals stand for"""
 
@@ -416,13 +412,6 @@ def who_takes(reason: Reason, verb: str) -> Role:
 
 def test_every_reason_that_waits_has_a_way_that_was_gone() -> None:
     assert {reason for reason, *_ in WAYS} == {reason for reason in Reason if reason.remedy and reason.remedy.steps}
-
-
-def test_the_page_has_a_row_of_each_way() -> None:
-    page = PAGE.read_text()
-    for reason, story, verbs, ends in WAYS:
-        who = " and ".join(dict.fromkeys(who_takes(reason, verb) for verb in verbs.split(", ")))
-        assert f"| `{reason}` | {story.__doc__} | {who} | {verbs} | {ends} |" in page
 
 
 @pytest.mark.parametrize("how", ["command", pytest.param("call", marks=pytest.mark.drill)])
