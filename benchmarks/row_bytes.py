@@ -1,6 +1,6 @@
 """Bytes that a row of the large tables takes on disk, with its indexes: SQLite and PostgreSQL.
 
-``python -m benchmarks row_bytes``; benchmarks/results/scaling.md multiplies these. Rows of the real tables with random digests are
+``python -m benchmarks row_bytes``; ``results/scaling.md`` multiplies these. Rows with random digests are
 written in the order of positions, as a registration writes them, and the tables are measured as they then lie on disk:
 PostgreSQL by ``pg_table_size`` and ``pg_total_relation_size``, SQLite by the growth of the file. A sealed vector is
 that of a sketch with 64 directions and 16 probes.

@@ -2,7 +2,7 @@
 
 Everything runs in this process on SQLite, through the service's own worker. CPU seconds, of this one process: they are
 what does not depend on who else uses the machine's disks, and least on who else uses its cores.
-``python -m benchmarks.scaling`` measures again and writes ``scaling.json`` and ``scaling.png`` in ``benchmarks/results``;
+``python -m benchmarks.scaling`` measures again and writes ``scaling.json`` and ``scaling.png`` in ``results``;
 named questions (``"backlog"``) are measured alone, and ``--plot`` only draws the figures that are there.
 """
 

@@ -1,4 +1,4 @@
-"""The sizing of benchmarks/results/scaling.md, run at a fraction: people who are in 30 models, their requests, and the certificates.
+"""The sizing in ``results/scaling.md``, run at a fraction: people who are in 30 models, requests and certificates.
 
 ``python -m benchmarks sizing``; ``BENCH_SIZING`` says how many people (10,000: one in 1,000 of ten million), and
 ``BENCH_SIZING_MODELS`` how many models (30): ten million people in 2 models fit on a disk where 30 models do not.

@@ -2,8 +2,8 @@
 
 A paper is a module of this folder. It offers ``PAPER`` (a ``Paper``), ``FULL`` and ``SMALL`` (its sizes, each a type of
 its own) and ``rows(size)``, which yields a ``Row`` for each cell as soon as it is measured; tests run ``SMALL``.
-Each row goes to ``build/reports/papers.json`` as it comes, so that an interrupted run keeps what it measured; named papers
-replace their own. ``build/reports/papers.md`` is made of the papers that the file holds whole, and of those published
+Each row goes to ``build/reports/papers.json`` as it comes, so that an interrupted run keeps what it measured; named
+papers replace their own. ``papers.md`` beside it is made of the papers that it holds whole, and of those published
 before. ``--publish`` copies them to ``benchmarks/results/papers.json``.
 """
 

@@ -131,7 +131,7 @@ class Row:
         return f"{statistics.mean(self.ours):.3g} ± {statistics.stdev(self.ours):.2g} ({len(self.ours)} seeds)"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the row for ``benchmarks/results/papers.json``. The verdict is for its readers; ``row_of`` makes it anew."""
+        """Return the row for the published file. The verdict is for its readers; ``row_of`` makes it anew."""
         return {**asdict(self), "ours": list(self.ours), "verdict": str(self.verdict)}
 
 

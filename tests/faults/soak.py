@@ -1,7 +1,7 @@
 """A load of mixed requests for as long as you like, while random processes are killed: ``python -m tests.faults soak``.
 
-It ends with a page and a plot (``soak.md`` and ``soak.png`` in ``--folder``): what was acknowledged, lost and doubled, how long
-clients and people waited, and how much memory each process held over time.
+It ends with a page and a plot, ``soak.md`` and ``soak.png`` in ``--folder``: what was acknowledged, lost and doubled,
+how long clients and people waited, and how much memory each process held over time.
 """
 
 from __future__ import annotations
