@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sysconfig
 import time
 import traceback
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
+from celery.worker import state
 
 import expunge
 import unlearning
@@ -35,8 +37,9 @@ from expunge.service.queue import (
     requeue,
     waiting_deletions,
 )
+from expunge.workers.runtime import device
 from expunge.workers.runtime.db_retry import retry
-from expunge.workers.runtime.failures import of_the_machine
+from expunge.workers.runtime.failures import lacks_memory, of_the_machine
 from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
 from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
@@ -49,6 +52,8 @@ from expunge.workers.update.run import update
 PAUSE_SECONDS = 2.0
 MACHINE_PAUSE_SECONDS = 5.0
 """after a failure that no other request is spared either"""
+DEVICE_BROKEN = os.EX_TEMPFAIL
+"""the exit status of a process whose device computes no more; a new process can open it"""
 
 _OURS = tuple(f"{Path(str(package.__file__)).parent}/" for package in (expunge, unlearning))
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
@@ -57,12 +62,17 @@ log = logging.getLogger(__name__)
 
 
 class Worker:
-    """One worker process. It has at most one claim at a time, and keeps models and problems between claims."""
+    """One worker process. It has at most one claim at a time, and keeps models and problems between claims.
+
+    ``broken``: its device computes no more. It claims nothing from then on, because every attempt would fail.
+    """
 
     def __init__(self, process: Process, pulse: HeartbeatSender) -> None:
         self._process = process
         self._database = process.storage.database
         self._pulse = pulse
+        self._device = device.device_of(process.settings.device)
+        self.broken = False
         self._benches = ModelCache(process.settings)
         pulse.after_beats.append(lambda: self._benches.drop_old(process.storage.database))
 
@@ -91,7 +101,7 @@ class Worker:
         deletions, pieces = before(self._database, model_id, self._process.settings.served_tenants)
         for other in deletions:
             self._claim_and_do(other)
-        if pieces is None:
+        if pieces is None or self.broken:
             return False
         self._process.storage.guard.look(pieces)
         if not self._help(pieces):
@@ -109,6 +119,8 @@ class Worker:
             with self._database.read() as session:
                 waiting = waiting_deletions(session, settings.served_tenants, PATIENCE_SECONDS)
             for model_id in waiting:
+                if self.broken:
+                    break
                 start = time.perf_counter()
                 owner, lease = self._process.owner, self._process.limits.lease_seconds
                 self._process.storage.guard.look(model_id)
@@ -125,6 +137,8 @@ class Worker:
         return done
 
     def _claim_and_do(self, model_id: str) -> None:
+        if self.broken:
+            return
         start = time.perf_counter()
         self._process.storage.guard.look(model_id)
         job = claim(
@@ -139,13 +153,21 @@ class Worker:
         else:
             self._carry_out(job, time.perf_counter() - start)
 
+    def _look_at_device(self) -> None:
+        """Find out after a failure whether the device still computes for the other models of this process."""
+        self.broken = not device.answers(self._device)
+        if self.broken:
+            log.error(
+                "The device %s computes no more in this process, which ends. Another takes its work.", self._device
+            )
+
     def _carry_out(self, job: Work, claiming: float) -> None:
         """Do what was claimed. ``claiming``: the seconds that the claim took."""
         model_id = job.lease.model_id
         watch = Stopwatch(self._pulse)
         watch.seconds["claim"] = claiming
         self._pulse.hold(job.lease, job.generation_id)
-        ended = None
+        ended, failed = None, False
         try:
             ended = self._do(job, watch)
         except (Stale, PutBack):
@@ -155,9 +177,17 @@ class Worker:
             why = _where(error)
             log.error("attempt on model %s failed: %s", model_id, _shown(why))
             pause, most = (MACHINE_PAUSE_SECONDS, HALVE_AFTER) if of_the_machine(error) else (PAUSE_SECONDS, HOLD_AFTER)
+            if lacks_memory(error):
+                pause = MACHINE_PAUSE_SECONDS
+                self._benches.drop()
             retry(lambda: requeue(self._database, job, why, pause, most))
+            failed = True
         finally:
             self._pulse.release()
+        if failed:
+            self._look_at_device()
+        if failed or isinstance(job, Preparation):  # only here the error, and all that its frames held, is gone
+            device.give_back_memory(self._device)
         if isinstance(job, Preparation) and ended is Ended.PUT_OFF:  # taken up again after the messages that wait
             postpone(self._database, job)
             notify(self._database, self._process.notifier, [model_id])
@@ -170,6 +200,7 @@ class Worker:
             return assist(self._process, model_id, (VectorUnits, CalibrationUnits))
         except Exception as error:  # the piece is free again; who builds the generation will meet the same, and say so
             log.error("helping to prepare model %s failed: %s", model_id, _shown(_where(error)))
+            self._look_at_device()
             return False
 
     def _do(self, job: Work, watch: Stopwatch) -> Ended | None:
@@ -198,6 +229,8 @@ def register(app: Celery, worker: Worker) -> None:
     @app.task(name=TASK, acks_late=True, ignore_result=True)  # type: ignore[untyped-decorator]
     def work(model_id: str) -> None:
         worker.work(model_id)
+        if worker.broken:
+            state.should_stop = DEVICE_BROKEN  # Celery's way to end its worker after this message
 
 
 def _log_traces(job: Deletions, what: str) -> None:

@@ -28,8 +28,9 @@ from expunge.service.queue import forgotten
 from expunge.service.requests import Reason
 from expunge.workers.guarantee.certify import needs_forgotten, needs_retained
 from expunge.workers.runtime import recipes
+from expunge.workers.runtime.device import device_of
 from expunge.workers.runtime.failures import facts_of
-from expunge.workers.runtime.model import device_of, method_of
+from expunge.workers.runtime.model import method_of
 from expunge.workers.storage import manifest
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy

@@ -21,12 +21,18 @@ from expunge.service.infra.tracing import export_spans
 WORKERS_SECRETS = ("sealing_key_file", "pepper_file")
 NEEDED = {"worker": WORKERS_SECRETS, "updater": WORKERS_SECRETS, "scheduler": API_SECRETS}
 """the secrets that each process reads"""
+PRECISE = {"CUBLAS_EMULATE_DOUBLE_PRECISION": "0"}
+"""``proved`` counts with the rounding of true float64; the processes that train inherit it"""
 LOOK_SECONDS = 0.5
 """from one look of an updater to the next"""
 
 
 def main(arguments: list[str], limits: Limits = LIMITS) -> int:
-    """Run one process until it is stopped, or a restore. Return 1 if it is refused, 2 for wrong arguments."""
+    """Run one process until it is stopped, or a restore.
+
+    Return 1 if it is refused, 2 for wrong arguments, 75 if its device computes no more.
+    """
+    os.environ |= PRECISE
     settings = Settings()
     if arguments[:1] == ["restore"]:
         return _restore(settings, limits, [Path(each) for each in arguments[1:]])
@@ -57,7 +63,7 @@ def _worker(settings: Settings, limits: Limits) -> int:
     register(app, Worker(process, pulse))
     pulse.start()
     try:
-        app.Worker(
+        consuming = app.Worker(
             pool="solo",
             concurrency=1,
             loglevel="WARNING",
@@ -66,11 +72,12 @@ def _worker(settings: Settings, limits: Limits) -> int:
             without_mingle=True,
             without_heartbeat=True,
             quiet=True,
-        ).start()
+        )
+        consuming.start()
     finally:
         pulse.stop()
         process.storage.close()
-    return 0
+    return int(consuming.exitcode or 0)
 
 
 def _updater(settings: Settings, limits: Limits) -> int:
@@ -97,10 +104,12 @@ def _updater(settings: Settings, limits: Limits) -> int:
                 if waiting_deletions(session, settings.served_tenants, PATIENCE_SECONDS):
                     break
         if not ended.is_set():
-            from expunge.workers.app import Worker  # noqa: PLC0415
+            from expunge.workers.app import DEVICE_BROKEN, Worker  # noqa: PLC0415
 
             worker = Worker(process, pulse)
             while worker.update_what_waits() or not ended.wait(LOOK_SECONDS):
+                if worker.broken:
+                    return DEVICE_BROKEN
                 if ended.is_set():
                     break
     finally:

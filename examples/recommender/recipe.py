@@ -33,7 +33,7 @@ def solved(rows: Tensor, factors: Tensor) -> Tensor:
     weights = 1.0 + CONFIDENCE * rows
     rank = factors.shape[1]
     products = (factors.unsqueeze(2) * factors.unsqueeze(1)).flatten(1)
-    systems = (weights @ products).unflatten(1, (rank, rank)) + DECAY * torch.eye(rank, dtype=factors.dtype)
+    systems = (weights @ products).unflatten(1, (rank, rank)) + DECAY * torch.eye(rank).to(factors)
     return torch.linalg.solve(systems, (weights * rows) @ factors)
 
 

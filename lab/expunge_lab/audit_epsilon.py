@@ -24,8 +24,9 @@ from rich.text import Text
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.time import duration
 from expunge.workers.runtime import recipes
+from expunge.workers.runtime.device import device_of
 from expunge.workers.runtime.failures import refusal_of
-from expunge.workers.runtime.model import device_of, opened
+from expunge.workers.runtime.model import opened
 from expunge_lab.attack.canaries import Cast, with_canaries
 from expunge_lab.attack.may_be_drawn import may_be_drawn
 from expunge_lab.attack.rehearsal import prepare

@@ -19,8 +19,8 @@ from rich.table import Table
 from expunge.service.infra.limits import LIMITS
 from expunge.service.infra.time import duration
 from expunge.workers.runtime import recipes
+from expunge.workers.runtime.device import device_of
 from expunge.workers.runtime.failures import refusal_of
-from expunge.workers.runtime.model import device_of
 from expunge_lab.advice.alarm import alarmed
 from expunge_lab.advice.choice import Demand, Offer, break_even, closing, trainings_a_year
 from expunge_lab.advice.measure import Findings, OutOfTime, Scene, measure

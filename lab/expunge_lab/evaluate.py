@@ -27,7 +27,8 @@ from expunge.service.queue import ForgottenCount
 from expunge.workers.guarantee.certify import certify, refine, require_certified
 from expunge.workers.guarantee.terms import Terms, guarantee_of, sigma_of
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.model import OpenModel, device_of, method_of, with_options
+from expunge.workers.runtime.device import device_of
+from expunge.workers.runtime.model import OpenModel, method_of, with_options
 from expunge_lab import plots, report
 from expunge_lab.attack.may_be_drawn import may_be_drawn
 from expunge_lab.experiment.comparators import kinds

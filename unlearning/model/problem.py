@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unlearning.model.descent.ingredients import ACTING, ingredients_of
 from unlearning.model.imports import load_constants
-from unlearning.model.user_code.global_state import settings_kept
+from unlearning.model.user_code.global_state import settings_kept, torch_draws_from
 from unlearning.recipe import Recipe, SampleLoss
 from unlearning.types import Examples, Progress, RecipeError
 
@@ -218,8 +218,7 @@ def build(recipe: Recipe, seed: int) -> nn.Module:
     """
     # A module's constructor draws from torch's global generator and from nothing else that we could hand it:
     # the state is set for this call and put back afterwards.
-    with settings_kept(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with settings_kept(), torch_draws_from(seed):
         module = recipe.model()
     if not isinstance(module, nn.Module):
         fix = "Return a torch.nn.Module: trees and models of other libraries cannot be unlearned here."

@@ -26,8 +26,9 @@ from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import DEFAULT_TENANT
 from expunge.workers.check.checks import Subject, counts, inspect, read
 from expunge.workers.guarantee.terms import guarantee_of, require_needs
+from expunge.workers.runtime.device import device_of
 from expunge.workers.runtime.failures import refusal_of
-from expunge.workers.runtime.model import device_of, opened, set_up
+from expunge.workers.runtime.model import opened, set_up
 from expunge.workers.storage.manifest import entries
 from expunge.workers.training.trial import tried
 from unlearning.accounting.certificate import Guarantee

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import traceback
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,12 @@ MACHINE = {
     errno.ESTALE,
     errno.ETIMEDOUT,
 }
+DEVICE = re.compile(
+    r"(cuda|cudnn|cublas|cublaslt|cusolver|cusparse|cufft|curand|nvrtc|nccl|triton|hip|rocm|miopen|rocblas|xpu|mps)(?![a-z])"
+    r"|\[enforce fail|defaultcpuallocator",
+    re.IGNORECASE,
+)
+"""how the messages of a device, its libraries and the allocator begin"""
 OUR_CODE = Path(__file__).resolve().parents[2]
 MATHS = Path(unlearning.__file__).resolve().parent
 
@@ -79,9 +86,14 @@ def may_pass(error: Exception) -> bool:
     """Return whether it may not happen again: the machine failed, or had too little memory, or a connection broke."""
     if of_the_machine(error):
         return True
-    if isinstance(error, MemoryError | ConnectionError | TimeoutError | torch.OutOfMemoryError):
+    if lacks_memory(error) or isinstance(error, ConnectionError | TimeoutError | torch.AcceleratorError):
         return True
-    return isinstance(error, RuntimeError) and str(error).startswith(("CUDA", "[enforce fail", "DefaultCPUAllocator"))
+    return isinstance(error, RuntimeError) and DEVICE.match(str(error)) is not None
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Return whether the machine or the device had too little memory."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
 def _in_recipe(error: Exception, recipes: Path) -> bool:

@@ -17,6 +17,7 @@ from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.queue import still_current
 from expunge.workers.runtime import recipes
+from expunge.workers.runtime.device import device_of
 from expunge.workers.runtime.failures import refusal_of
 from expunge.workers.runtime.fresh import FreshProcesses, Recipes
 from expunge.workers.storage.manifest import FoundSamples
@@ -217,13 +218,6 @@ def _without_samples(recipe: Recipe) -> Recipe:
     nobody = Samples(("none",), ("none",), torch.zeros(1), torch.zeros(1))
     inputs, targets = recipe.holdout
     return replace(recipe, samples=nobody, holdout=(inputs.clone(), targets.clone()), vectors_for=None)
-
-
-def device_of(name: str) -> torch.device:
-    """Return the device of that name; ``auto`` is the first GPU, or the CPU if there is none."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
 
 
 SKETCHED = ("rank", "probes", "tolerance", "updates", "oversampling", "stability")

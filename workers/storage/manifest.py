@@ -393,9 +393,21 @@ def _places(among: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> np.nda
 
 
 def surroundings(device: torch.device) -> dict[str, str]:
-    """Return library versions and device class, as the manifest records them."""
+    """Return library versions, device class and card, as the manifest records them."""
     versions = {name: _version(name) for name in LIBRARIES}
-    return versions | {"python": platform.python_version(), "device": device.type}
+    return versions | {"python": platform.python_version(), "device": device.type} | card_of(device)
+
+
+def card_of(device: torch.device) -> dict[str, str]:
+    """Return the name of the card, and the versions of CUDA and cuDNN; nothing for a CPU."""
+    if device.type == "cpu":
+        return {}
+    module = torch.get_device_module(device)
+    named = {"card": str(module.get_device_name(device))} if hasattr(module, "get_device_name") else {}
+    if device.type != "cuda":
+        return named
+    versions = {"cuda": torch.version.cuda or torch.version.hip, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]
+    return named | {name: str(value) for name, value in versions.items() if value is not None}
 
 
 def replayable(frozen: Mapping[str, str], device: torch.device) -> bool:

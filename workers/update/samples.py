@@ -17,7 +17,8 @@ from expunge.service.infra.tenants import recipes_of
 from expunge.service.queue import Blocked, Deletions, forgotten
 from expunge.service.requests import Reason
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.model import Left, OpenModel, device_of
+from expunge.workers.runtime.device import device_of
+from expunge.workers.runtime.model import Left, OpenModel
 from expunge.workers.storage import Storage, manifest
 from unlearning.accounting.policy import Granularity
 from unlearning.recipe import Samples

@@ -170,7 +170,7 @@ class Mini(Method):
             source, shift = self._advance(work, step, shift)
             contributed += float(source.norm())
         self._require_contraction(float(shift.norm()), contributed)
-        tensors = {**state.tensors, "batches": _only(state.tensors["batches"], left)}
+        tensors = {**state.tensors, "batches": _only(state.tensors["batches"].cpu(), left)}
         evidence: dict[str, Json] = {"correction_norm": float(shift.norm()), "contributed_norm": contributed}
         return Forgotten(State(state.tensors["tail"][-1].to(shift.device) + shift, tensors, state.facts), evidence)
 
@@ -247,9 +247,9 @@ class _Step:
 
 
 def _steps(tensors: Mapping[str, Tensor], retain: Examples, reference: str) -> Iterator[_Step]:
-    tail = tensors["tail"].to(retain.inputs.device)
+    tail, batches = tensors["tail"].to(retain.inputs.device), tensors["batches"].cpu()
     places, batch = torch.empty(0, dtype=torch.int64), None
-    for index, (row, planned) in enumerate(zip(tensors["batches"], tensors["sizes"].tolist(), strict=True)):
+    for index, (row, planned) in enumerate(zip(batches, tensors["sizes"].tolist(), strict=True)):
         positions = row[row != NOBODY]
         if batch is None or not torch.equal(positions, places):
             present = batch_of(retain, positions, planned)

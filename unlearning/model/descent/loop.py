@@ -82,7 +82,7 @@ def _module(problem: Problem) -> nn.Module:
     Raises:
         RecipeError: mixed precision is asked for without a GPU.
     """
-    if problem.training.mixed_precision and problem.device.type != "cuda":
+    if problem.training.mixed_precision and problem.device.type == "cpu":
         raise RecipeError(
             f"Training.mixed_precision needs a GPU, and the training runs on {problem.device.type}.", "Leave it out."
         )

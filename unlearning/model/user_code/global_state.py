@@ -8,22 +8,38 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import torch
 
 DENORMAL = 5e-324
 """the smallest positive float64: 0 where denormal numbers are flushed"""
+OF_A_CARD = (
+    (torch.backends.cudnn, "benchmark"),
+    (torch.backends.cudnn, "deterministic"),
+    (torch.backends.cudnn, "allow_tf32"),
+    (torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"),
+    (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"),
+    (torch.backends.cuda.matmul, "allow_fp16_accumulation"),
+)
+"""how a card rounds and which algorithm it takes; torch holds these without a card too"""
 
 
 @contextmanager
-def draws_from(seed: int, device: torch.device) -> Iterator[None]:
+def torch_draws_from(seed: int) -> Iterator[None]:
+    """Seed torch's random states, those of every card among them, and put them back."""
+    with torch.random.fork_rng(range(torch.accelerator.device_count()) if _cards_are_open() else ()):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def draws_from(seed: int) -> Iterator[None]:
     """Set the random states of torch, numpy and Python by ``seed``, and put them back, also where the block raises."""
     plain, arrays = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
+        with torch_draws_from(seed):
             np.random.seed(seed % 2**32)
             random.seed(seed)
             yield
@@ -41,7 +57,7 @@ def settings_kept() -> Iterator[None]:
         _flushes_denormal(),
         torch.is_anomaly_enabled(),
     )
-    deterministic = _deterministic()
+    deterministic, of_a_card = _deterministic(), list(_of_a_card())
     try:
         with torch.set_grad_enabled(torch.is_grad_enabled()):
             yield
@@ -53,8 +69,22 @@ def settings_kept() -> Iterator[None]:
         torch.set_float32_matmul_precision(precision)
         if _deterministic() != deterministic:  # torch loads its whole compiler to set it: over a second, 70 MB
             torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
+        for owner, name, value in of_a_card:
+            setattr(owner, name, value)
         torch.autograd.set_detect_anomaly(anomalies)
         torch.set_flush_denormal(flushed)
+
+
+def _cards_are_open() -> bool:
+    """Return whether this process computed on a card already. To ask a card for its state would open it."""
+    kind = torch.accelerator.current_accelerator()
+    return kind is not None and bool(getattr(torch.get_device_module(kind), "is_initialized", lambda: True)())
+
+
+def _of_a_card() -> Iterator[tuple[object, str, object]]:
+    for owner, name in OF_A_CARD:
+        with suppress(RuntimeError):  # torch cannot tell it where the block around this one used both of its interfaces
+            yield owner, name, getattr(owner, name)
 
 
 def _deterministic() -> tuple[bool, bool]:

@@ -61,7 +61,7 @@ def train_by_recipe(
     people = _numbered(problem, examples)
     targets = examples.targets.clone()
     run = Run(module.train(), inputs.clone(), targets, phase, share, seed, before, progress, people, last)
-    with settings_kept(), draws_from(seed, problem.device):
+    with settings_kept(), draws_from(seed):
         left = recipe.train(run)
     progress(1.0)
     trained = module.state_dict()

@@ -118,7 +118,7 @@ def minimal_residual(product: Callable[[Tensor], Tensor], b: Tensor, residual: f
         columns.append(torch.cat([column + again, rest.unsqueeze(0)]).double())
         weights, left = _least_squares(columns, length)
         if left <= residual * length or len(columns) == min(products, len(b)) or float(rest) <= 1e-12 * length:
-            return SolvedStep(matrix.T @ weights.to(b.dtype), left / length, len(columns))
+            return SolvedStep(matrix.T @ weights.to(b), left / length, len(columns))
         basis.append(image / rest)
 
 
