@@ -28,7 +28,7 @@ OF_A_CARD = (
 
 @contextmanager
 def torch_draws_from(seed: int) -> Iterator[None]:
-    """Draw torch's random numbers by ``seed``, on every card too; put the random states back."""
+    """Set the random states of torch by ``seed``, on every card too, and put them back."""
     with torch.random.fork_rng(range(torch.accelerator.device_count()) if _cards_are_open() else ()):
         torch.manual_seed(seed)
         yield
