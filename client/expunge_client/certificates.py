@@ -27,6 +27,8 @@ from expunge_client.errors import NotAuthentic
 _PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _STATEMENT = "https://in-toto.io/Statement/v1"
 _OLD, _NEW = "urn:expunge:predicate:erasure:v1", "urn:expunge:predicate:erasure:v2"
+_LINEAGE = "lineage"
+"""what certificates and logs until 22 November 2026 call a generation"""
 _ED25519 = b"\x01"
 _SIZE = re.compile(r"0|[1-9][0-9]{0,18}")
 _ROTATED = "log.key_rotated"
@@ -110,16 +112,25 @@ class _Entry:
 
 @dataclass(frozen=True)
 class Verified:
-    """A certificate that verifies. ``log_entries``: of the log that it was compared with; None: no log was given."""
+    """A certificate that verifies.
+
+    ``log_entries``: of the log that it was compared with; None: no log was given. ``claim_in_log``: that log holds a
+    digest of every claim. One of 21 November 2026 holds none.
+    """
 
     statement: dict[str, Any]
     log_entries: int | None
+    claim_in_log: bool
 
     @property
     def compared(self) -> str:
         """Return in words whether the claim was compared with the log."""
         if self.log_entries is None:
             return "claim not compared with the log"
+        if not self.claim_in_log:
+            return (
+                f"version compared with the log of {self.log_entries} entries; that old log has no digest of its claim"
+            )
         compared = f"claim compared with the log of {self.log_entries} entries"
         old = self.statement["predicateType"] == _OLD
         return f"{compared}; certificates of this old format have no entry there" if old else compared
@@ -156,20 +167,20 @@ def verify_certificate(
     try:
         envelope = certificate if isinstance(certificate, Mapping) else json.loads(certificate)
         if log is None:
-            statement, entries = _statement(envelope, parsed), None
+            found = Verified(_statement(envelope, parsed), None, False)
         else:
-            statement, entries = _statement_in_log(envelope, parsed, log)
+            found = _verified_in_log(envelope, parsed, log)
         if opening is not None:
             people = sorted(
                 {normalize("NFC", each) for each in ([subject_id] if subject_id is not None else subject_ids or ())}
             )
             samples = [normalize("NFC", each) for each in sample_ids or ()]  # the service compares ids in this form
-            _check_opening(statement, bytes.fromhex(opening), people, samples, case_id)
+            _check_opening(found.statement, bytes.fromhex(opening), people, samples, case_id)
     except NotAuthentic:
         raise
     except _MALFORMED as error:
         raise NotAuthentic(f"The certificate or the log is malformed ({type(error).__name__}).") from None
-    return Verified(statement, entries)
+    return found
 
 
 def _statement(envelope: Mapping[str, Any], keys: Sequence[LogKey]) -> dict[str, Any]:
@@ -216,10 +227,8 @@ def _check_audit(audit: Mapping[str, Any], request_id: str, key: LogKey) -> None
         raise NotAuthentic("The certificate does not prove the request's acceptance and completion.")
 
 
-def _statement_in_log(
-    envelope: Mapping[str, Any], keys: Sequence[LogKey], log: str | bytes
-) -> tuple[dict[str, Any], int]:
-    """Verify certificate and exported log together; return the statement, and how many entries the log has."""
+def _verified_in_log(envelope: Mapping[str, Any], keys: Sequence[LogKey], log: str | bytes) -> Verified:
+    """Verify certificate and exported log together."""
     text = log if isinstance(log, str) else log.decode()
     *lines, last = (json.loads(line) for line in text.splitlines())
     entries = [_Entry.parse(line) for line in lines]
@@ -236,8 +245,7 @@ def _statement_in_log(
     if size > len(leaves) or _tree(leaves[:size]) != root:
         raise NotAuthentic(f"The log does not continue the certificate's head over {size} entries.")
     digest = hashlib.sha256(_decoded(envelope["payload"])).hexdigest()
-    _compare(statement, digest, [each.text for each in entries])
-    return statement, len(leaves)
+    return Verified(statement, len(leaves), _compare(statement, digest, [each.text for each in entries]))
 
 
 def _trusted(key: LogKey, entries: Iterable[_Entry]) -> list[tuple[LogKey, int | None]]:
@@ -288,8 +296,8 @@ def _head_in_time(trusted: Iterable[tuple[LogKey, int | None]], note: str) -> tu
     raise NotAuthentic("The certificate's head is not signed by a key of this log.")
 
 
-def _compare(statement: Mapping[str, Any], digest: str, texts: Sequence[str | None]) -> None:
-    """Compare what the statement says with what the log's entries say."""
+def _compare(statement: Mapping[str, Any], digest: str, texts: Sequence[str | None]) -> bool:
+    """Compare what the statement says with what the log's entries say; return whether they have its claims' digests."""
     predicate, recorded = statement["predicate"], statement["predicateType"] == _NEW
     published = []
     for entry in predicate["audit"]["entries"]:
@@ -301,22 +309,30 @@ def _compare(statement: Mapping[str, Any], digest: str, texts: Sequence[str | No
             raise NotAuthentic(f"Entry {entry['index']} is of another kind in the log.")
         if body["kind"] in ("version.published", "version.restored"):
             published.append(body)
-    for part in predicate["models"]:
-        wanted = [part["checkpoint_sha256"], part["generation"], part["version"]]
-        said = [each for each in published if [each["checkpoint"], each["generation"], each["number"]] == wanted]
-        name = f"version {part['version']} of {part['model']}"
-        if not said:
-            raise NotAuthentic(f"The log has no entry that publishes {name} with this checkpoint.")
-        if said[0].get("claim_sha256") not in _claim_digests(part["claim"]):
-            raise NotAuthentic(f"The entry that publishes {name} holds another claim.")
-        if said[0]["method"] != part["method"] and (recorded or part["samples"]):
-            raise NotAuthentic(f"The entry that publishes {name} names another method.")
+    digested = [_compare_part(part, published, recorded) for part in predicate["models"]]
     issued = ["certificate.issued", predicate["request"], digest]
     bodies = [json.loads(text) for text in texts if text is not None and digest in text]
     if recorded and issued not in [
         [each.get(name) for name in ("kind", "request", "payload_sha256")] for each in bodies
     ]:
         raise NotAuthentic("The log has no entry that this certificate was issued. Was the log exported before it?")
+    return all(digested)
+
+
+def _compare_part(part: Mapping[str, Any], published: Sequence[Mapping[str, Any]], recorded: bool) -> bool:
+    """Compare one model's part with the entry that publishes it; return whether that entry has the claim's digest."""
+    word = "generation" if recorded or "generation" in part else _LINEAGE
+    wanted = [part["checkpoint_sha256"], part[word], part["version"]]
+    said = [each for each in published if word in each and [each["checkpoint"], each[word], each["number"]] == wanted]
+    name = f"version {part['version']} of {part['model']}"
+    if not said:
+        raise NotAuthentic(f"The log has no entry that publishes {name} with this checkpoint.")
+    digested = word != _LINEAGE or "claim_sha256" in said[0]
+    if digested and said[0].get("claim_sha256") not in _claim_digests(part["claim"]):
+        raise NotAuthentic(f"The entry that publishes {name} holds another claim.")
+    if said[0]["method"] != part["method"] and (recorded or part["samples"]):
+        raise NotAuthentic(f"The entry that publishes {name} names another method.")
+    return digested
 
 
 def _claim_digests(claim: Mapping[str, Any]) -> tuple[str, str]:

@@ -74,7 +74,7 @@ def by_command(certificate: Path, key: Path, log: Path | None) -> bool:
             verify(certificate, key, log)
     except CommandError:
         return False
-    assert ("claim not compared" if log is None else "claim compared with the log of ") in said.getvalue()
+    assert ("claim not compared" if log is None else "compared with the log of ") in said.getvalue()
     return True
 
 

@@ -145,7 +145,7 @@ def _facts(statement: dict[str, Any]) -> dict[str, Any]:
         "received_at": _at(predicate, "received_at"),
         "completed_at": _at(predicate, "completed_at"),
         "subjects": [each["name"] for each in statement["subject"]],
-        "claims": [f"{part['model']}: {_at(part, 'claim', 'guarantee')}" for part in predicate["models"]],
+        "claims": [f"{part['model']}: {_guarantee(part)}" for part in predicate["models"]],
         "no claim about": [
             f"{_at(each, 'model')}: {_at(each, 'reason')}" for each in ended if isinstance(each, Mapping)
         ],
@@ -155,6 +155,11 @@ def _facts(statement: dict[str, Any]) -> dict[str, Any]:
         "in_plain_words": " ".join(map(str, said)) if isinstance(said, list) else _at(limit, "in_plain_words"),
         "entries_in_log": len(predicate["audit"]["entries"]),
     }
+
+
+def _guarantee(part: Any) -> Any:
+    """Return what certificates until 22 November 2026 call the claim's basis."""
+    return _at(part, "claim", "guarantee") or _at(part, "claim", "basis")
 
 
 def _at(value: Any, *names: str) -> Any:
