@@ -17,7 +17,7 @@ For the claim ``proved`` neither constant may be measured. L has a closed form f
 the loss (``closed_form_gradient_bound``). For a linear head whose gradients are not clipped (or that has a single
 output) the data loss is convex, and the step map shrinks instead of expanding: its derivative I - eta (Lambda + H) is
 symmetric with 0 <= H <= L, so growth = max(|1 - eta lambda|, |1 - eta (lambda + L)|). Theorem 3.1, which is about
-nonconvex losses, does not use that; without it the bound says little (docs/methods/rewind.md).
+nonconvex losses, does not use that; without it the bound says little (docs/methods.md).
 
 Deviations from the paper, each with its reason:
 

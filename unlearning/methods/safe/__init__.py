@@ -39,7 +39,7 @@ Deviations from the paper, each with its reason:
 * log q is cut to [-``cut``, ``cut``]: Gaussian tails are quadratic, one outlier would own the direction.
 
 SAFE proves nothing (guarantee ``none``): ``evaluation`` measures it. With the step by ``share``, accuracy on the
-retained samples falls with that on the forgotten ones; docs/methods/safe.md has the figures of both steps.
+retained samples falls with that on the forgotten ones; ``python -m benchmarks.methods_rewind_safe`` has figures.
 """
 
 from __future__ import annotations

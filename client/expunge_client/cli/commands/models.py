@@ -33,7 +33,7 @@ SETTLED = {"live", "refused", "cancelled", "exhausted", "retired"}
 METHOD_OPTIONS = (
     "A field of the method, NAME=VALUE; repeatable. late: early_share. mini: steps. newton: damping, radius. "
     "recollection: carried_by, repair_epochs. rewind: fraction, feature_norm. safe: strength, features. "
-    "shards: shards, slices. The methods' pages list those of the papers."
+    "shards: shards, slices. docs/methods.md lists those of the papers."
 )
 
 Name = Annotated[str, typer.Argument(help="The model's name.")]
