@@ -232,7 +232,7 @@ def _verdict(rows: Sequence[AttackRow]) -> str:
 CAPTION = (
     f"found: a lower bound, false with a probability of at most {ALPHA:g}; epsilon found: what the Gaussian curve "
     "makes of mu found; seen: guesses, or numbers of noise; detectable mu: the smallest true mu that 99 of 100 such "
-    "attacks show to exceed the claim. docs/audit-epsilon.md explains the attacks"
+    "attacks show to exceed the claim. docs/measure.md explains the attacks"
 )
 
 

@@ -165,7 +165,7 @@ FIGURES = (
 CAPTION = (
     "distance left: distance to retraining over that of doing nothing (0 is perfect); RA, FA, TA: accuracy on "
     "retained, forgotten, holdout; published: TA of what an update would publish; MIA, unseen, LiRA, U-LiRA: 0.5 is "
-    "guessing; named: share of deleted people found from two versions. All columns: docs/evaluation.md"
+    "guessing; named: share of deleted people found from two versions. All columns: docs/measure.md"
 )
 
 

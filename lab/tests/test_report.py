@@ -133,12 +133,12 @@ def test_each_figure_is_a_field_and_in_the_documents_table_with_its_source() -> 
     fields = {each.name for each in dataclasses.fields(Row)}
     documented = {
         line.split("|")[1].strip(): line
-        for line in (ROOT / "docs/evaluation.md").read_text().splitlines()
+        for line in (ROOT / "docs/measure.md").read_text().splitlines()
         if "|" in line
     }
     for figure in FIGURES:
         assert figure.field in fields
-        assert figure.heading in documented, f"docs/evaluation.md lacks the column {figure.heading}"
+        assert figure.heading in documented, f"docs/measure.md lacks the column {figure.heading}"
         assert figure.source in documented[figure.heading]
 
 

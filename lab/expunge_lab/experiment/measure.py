@@ -67,7 +67,7 @@ class _Seen:
 
 
 def measured(stage: Stage, case: Case, outcome: Outcome) -> Row:
-    """Measure an update. Each figure says in docs/evaluation.md what it counts and where it is from."""
+    """Measure an update. Each figure says in docs/measure.md what it counts and where it is from."""
     gone = stage.examples.only(torch.tensor(case.forget.positions))
     retrained, seconds = stage.retrained(outcome.reference, case.forget)
     shown = noised(replace(outcome.certified, weights=outcome.weights), stage.seed)

@@ -101,7 +101,7 @@ class Row:
 
     n samples before, m forgotten. ``cosine`` is between the method's step and the retraining's. ``round`` counts
     the updates of a stream from 1. ``published_accuracy`` is the holdout accuracy of what an update would publish.
-    The other fields are described, with their sources, in docs/evaluation.md.
+    The other fields are described, with their sources, in docs/measure.md.
     """
 
     method: str
