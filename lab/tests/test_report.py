@@ -132,9 +132,7 @@ def test_the_page_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
 def test_each_figure_is_a_field_and_in_the_documents_table_with_its_source() -> None:
     fields = {each.name for each in dataclasses.fields(Row)}
     documented = {
-        line.split("|")[1].strip(): line
-        for line in (ROOT / "docs/measure.md").read_text().splitlines()
-        if "|" in line
+        line.split("|")[1].strip(): line for line in (ROOT / "docs/measure.md").read_text().splitlines() if "|" in line
     }
     for figure in FIGURES:
         assert figure.field in fields
