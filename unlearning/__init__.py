@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unlearning.artefact import Artefact as Artefact
     from unlearning.holdout import held_out as held_out
     from unlearning.methods.shards.ensemble import published as published
     from unlearning.model.problem import Problem as Problem
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AdamW": "settings",
+    "Artefact": "artefact",
     "Problem": "model.problem",
     "Recipe": "recipe",
     "Run": "recipe",
@@ -39,6 +41,7 @@ _HOMES = {
 __all__ = [
     "SGD",
     "AdamW",
+    "Artefact",
     "Problem",
     "Recipe",
     "RecipeError",

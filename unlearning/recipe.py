@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from unlearning import sources
 from unlearning.accounting.ids import spelled
+from unlearning.artefact import Artefact
 from unlearning.columns import Column, Texts
 from unlearning.holdout import SHARE, held_out
 from unlearning.settings import Training
@@ -44,6 +45,7 @@ class Samples:
         subjects: n entries, each one subject id or several; stored as sorted tuples.
         inputs: (n, ...) tensor, a map-style dataset of (x, y), or a source (``unlearning.sources``).
         targets: (n, ...) tensor; None when ``inputs`` is no tensor.
+        missing: whether an input may be NaN, for what is not known; a model of trees takes it.
 
     Raises:
         RecipeError: duplicate or empty ids, no subject, an id with white space at an end or an invisible character,
@@ -54,6 +56,7 @@ class Samples:
     subjects: Sequence[str | Sequence[str]]
     inputs: Tensor | PairDataset | Rows
     targets: Tensor | None = None
+    missing: bool = False
     rows: Rows = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +71,7 @@ class Samples:
         if len(set(lengths.values())) > 1:
             raise RecipeError(f"Samples differ in length: {lengths}.", "Give one entry of each for every sample.")
         if isinstance(self.rows, Tensors):
-            _check_finite("inputs", self.rows.inputs)
+            self.check_inputs(self.rows.inputs)
             _check_finite("targets", self.rows.targets)
 
     @classmethod
@@ -146,7 +149,7 @@ class Samples:
         start = 0
         for inputs, targets in self.rows.read(torch.split(torch.arange(len(self)), block_of(self.rows))):
             if not isinstance(self.rows, Tensors):  # those were checked when they were given
-                _check_finite("inputs", inputs, start)
+                self.check_inputs(inputs, start)
                 _check_finite("targets", targets, start)
             yield inputs, targets
             start += len(inputs)
@@ -210,12 +213,14 @@ class Samples:
 
     def take(self, rows: Tensor) -> Samples:
         """Return these rows (m,) int64, in this order. Raises RecipeError where there are none."""
-        samples = Samples(
-            self.names.take(rows), cast("Any", self.people.take(rows).compact()), sources.ChosenRows(self.rows, rows)
-        )
+        names, people = self.names.take(rows), cast("Any", self.people.take(rows).compact())
         if isinstance(self.rows, Tensors):
-            samples = Samples(samples.ids, samples.subjects, *samples.tensors())
-        return samples
+            return Samples(names, people, self.rows.inputs[rows], self.rows.targets[rows], missing=self.missing)
+        return Samples(names, people, sources.ChosenRows(self.rows, rows), missing=self.missing)
+
+    def check_inputs(self, inputs: Tensor, start: int = 0, *, what: str = "inputs") -> None:
+        """Refuse inputs with infinity, or with NaN where nothing may be missing. Raises RecipeError."""
+        _check_finite(what, inputs.masked_fill(inputs.isnan(), 0) if self.missing else inputs, start)
 
     def _rows(self) -> Rows:
         if isinstance(self.inputs, Tensor):
@@ -231,7 +236,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Run:
-    """What a recipe's own training function is given. It trains ``model`` in place.
+    """What a recipe's own training function is given. It trains ``model`` in place, or returns an artefact's bytes.
 
     It must depend on these fields alone, and on the random states of torch, numpy and Python, which are set before the
     call.
@@ -287,7 +292,8 @@ class Recipe:
     """A complete recipe.
 
     Args:
-        model: builds the module; all its randomness comes from torch's seed, which is set before the call.
+        model: builds the module; all its randomness comes from torch's seed, which is set before the call. An
+            ``Artefact`` is a model of bytes, which ``train`` returns.
         samples: the training samples.
         holdout: inputs and targets that nobody trains on.
         loss: one of ``LOSSES``, or a callable that gives one loss for each sample.
@@ -335,7 +341,7 @@ class Recipe:
             raise RecipeError(
                 f"The holdout has {len(inputs)} inputs and {len(targets)} targets.", "Give the same number of both."
             )
-        _check_finite("holdout inputs", inputs)
+        self.samples.check_inputs(inputs, what="holdout inputs")
         if self.holdout_subjects is not None:
             object.__setattr__(self, "holdout_subjects", tuple(_subjects_of(each) for each in self.holdout_subjects))
             if len(self.holdout_subjects) != len(inputs):
@@ -357,6 +363,8 @@ class Recipe:
         if isinstance(self.training, OwnTraining) == (self.train is None):
             given = "neither training nor train" if self.train is None else "both training and train"
             raise RecipeError(f"The recipe gives {given}.", "Give one of them: settings, or your own function.")
+        if isinstance(self.model, Artefact) and (self.train is None or self.weights is not None):
+            raise RecipeError("The model is an Artefact.", "Give train, which returns its bytes, and no weights.")
         if self.train is not None:
             object.__setattr__(self, "training", OwnTraining(epochs=1, seed=self.seed))
 

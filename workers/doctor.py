@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from sqlalchemy.exc import SQLAlchemyError
@@ -34,6 +34,7 @@ from expunge.workers.runtime.model import method_of
 from expunge.workers.storage import manifest
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
+from unlearning.artefact import Artefact
 from unlearning.model.method import Method
 from unlearning.types import Need, Refused
 
@@ -123,11 +124,15 @@ def _fault(settings: Settings, served: InspectedGeneration) -> tuple[Reason, dic
 def _samples_fault(
     settings: Settings, served: InspectedGeneration, method: Method
 ) -> tuple[Reason, dict[str, Any]] | None:
-    """Count the samples that an update would miss or find changed."""
+    """Count the samples that an update would miss or find changed; compare what a model of bytes depends on."""
     if not (needs_retained(method, served.guarantee) or needs_forgotten(method)):
         return None
     pepper = Pepper.load(settings.pepper_file)
-    samples = recipes.load(recipes_of(settings.recipes, served.tenant_id), served.recipe).recipe.samples
+    recipe = recipes.load(recipes_of(settings.recipes, served.tenant_id), served.recipe).recipe
+    libraries, samples = cast("dict[str, str]", served.frozen["libraries"]), recipe.samples
+    other = manifest.other_bytes(libraries, recipe.model) if isinstance(recipe.model, Artefact) else {}
+    if other:
+        return Reason.ENVIRONMENT_CHANGED, other
     now = manifest.given(pepper, served.tenant_id, samples)
     found = manifest.found_again(samples, now, served.places, served.gone, torch.device("cpu"))
     if isinstance(found, manifest.Changed):

@@ -136,6 +136,7 @@ class Version(TypedDict):
     people: int
     checkpoint_sha256: str
     checkpoint_bytes: int
+    checkpoint_suffix: NotRequired[str]
     holdout_accuracy: float | None
     requests: list[str]
     published_at: str

@@ -54,8 +54,9 @@ class Follower(Generic[Opened]):
             expunge: with a key of the scopes models:read and checkpoints:read.
             model: the model's name.
             consumer: the name that reports carry; unique among the model's consumers.
-            opened: makes what is served from a checkpoint's file (safetensors) and its version.
-            folder: holds the served file. It must be this follower's alone: other safetensors files in it are deleted.
+            opened: makes what is served from a version's file (safetensors, or its ``checkpoint_suffix``) and the
+                version.
+            folder: holds the served file. It must be this follower's alone: other files of its suffix are deleted.
         """
         self._expunge, self._model, self._consumer = expunge, model, consumer
         self._opened, self._folder = opened, folder
@@ -130,7 +131,7 @@ class Follower(Generic[Opened]):
             in_use = {number for number, calls in self._calls.items() if calls} | {current["number"]}
             self._calls = +self._calls
         if len(in_use) == 1:
-            for path in self._folder.glob("*.safetensors*"):
+            for path in self._folder.glob(f"*.{_suffix(current)}*"):
                 if path != self._path(current):
                     path.unlink()
         oldest, (reported, at) = min(in_use), self._reported
@@ -139,7 +140,7 @@ class Follower(Generic[Opened]):
             self._reported = oldest, time.monotonic()
 
     def _path(self, version: Version) -> Path:
-        return self._folder / f"{version['checkpoint_sha256']}.safetensors"
+        return self._folder / f"{version['checkpoint_sha256']}.{_suffix(version)}"
 
     def _follow(self) -> None:
         while not self._ended.wait(POLL_SECONDS):
@@ -148,3 +149,7 @@ class Follower(Generic[Opened]):
             except Exception as error:  # the next look tries again; a consumer must not stop serving
                 served = self._served.version["number"] if self._served else None
                 log.warning("%s: still serving version %s: %s", self._model, served, type(error).__name__)
+
+
+def _suffix(version: Version) -> str:
+    return version.get("checkpoint_suffix", "safetensors")  # an older service has no other files

@@ -10,7 +10,7 @@ import pytest
 
 from expunge_client import NotAuthentic
 from expunge_connect.registry.bom import properties_of
-from expunge_connect.registry.bundle import CHECKPOINT, write_bundle
+from expunge_connect.registry.bundle import name_of, write_bundle
 
 VERSION: dict[str, Any] = {
     "model": "m",
@@ -48,4 +48,9 @@ def test_a_download_with_other_bytes_is_refused_and_not_kept(tmp_path: Path) -> 
 
     with pytest.raises(NotAuthentic, match="m 2"):
         write_bundle(tmp_path, {"recipe": "r"}, VERSION, download)
-    assert not (tmp_path / CHECKPOINT).exists()
+    assert not (tmp_path / name_of(VERSION)).exists()
+
+
+def test_a_file_of_another_library_keeps_its_suffix() -> None:
+    assert name_of(VERSION) == "model.safetensors"
+    assert name_of({**VERSION, "checkpoint_suffix": "lightgbm.txt"}) == "model.lightgbm.txt"

@@ -31,12 +31,14 @@ from expunge.workers.runtime.device import device_of
 from expunge.workers.runtime.model import OpenModel, method_of, with_options
 from expunge_lab import plots, report
 from expunge_lab.attack.may_be_drawn import may_be_drawn
+from expunge_lab.attack.rehearsal import COMPARE, OF_BYTES
 from expunge_lab.experiment.comparators import kinds
 from expunge_lab.experiment.metrics import CertifiedWeights, Instruments, Plan, Row
 from expunge_lab.experiment.run import evaluate, stream
 from expunge_lab.figures import show_table
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Policy, PolicyError
+from unlearning.artefact import Artefact
 from unlearning.methods import NAMES
 from unlearning.model.method import Method
 from unlearning.model.parts import parts_of
@@ -101,6 +103,8 @@ def measure(
     request: Request, progress: Callable[[float], None], trained: Callable[[float], None] = silent
 ) -> tuple[Row, ...]:
     """Measure all rows that the request asks for. ``trained`` is given the seconds of the first training."""
+    if isinstance(request.recipe.model, Artefact):
+        raise Refused(OF_BYTES, COMPARE)
     methods = request.methods()
     instruments = Instruments(
         clock=time.perf_counter,

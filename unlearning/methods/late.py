@@ -15,10 +15,12 @@ from typing import ClassVar
 
 import torch
 
+from unlearning.artefact import Artefact
 from unlearning.model.fit import PHASES, REUSED, JoinOrder, checkpoints_of, with_checkpoints
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.model.user_code.own_training import Fitted
+from unlearning.recipe import Recipe
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -27,6 +29,7 @@ from unlearning.types import (
     Learned,
     Need,
     Progress,
+    Refused,
     State,
     retained,
     silent,
@@ -66,6 +69,12 @@ class Late(Method):
     def order(self) -> JoinOrder:
         """Return who joins when."""
         return JoinOrder(self.early_share, self.phase_shares)
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """Return ``recipe``. Raises Refused where the model is bytes."""
+        if isinstance(recipe.model, Artefact):
+            raise Refused("late continues a training, and none continues from bytes.", "Choose shards or retrain.")
+        return recipe
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """Train all phases. Raises Refused where it ends in a minimiser, and Ineffective where nobody is in phase 1."""

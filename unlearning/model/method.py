@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unlearning.accounting.certificate import Constant, Guarantee
+from unlearning.artefact import Artefact
 from unlearning.model.descent.ingredients import INSTEAD, Ingredient, ingredients_of
 from unlearning.model.problem import Problem, build
 from unlearning.recipe import Recipe
@@ -174,9 +175,10 @@ def require_followed(method: Method, recipe: Recipe) -> None:
     if method.exact:
         return
     if recipe.train is not None:
+        late = "" if isinstance(recipe.model, Artefact) else "late, "
         raise Refused(
             f"The recipe trains the model itself (train), and {method.name} only follows the built-in training.",
-            "Choose late, shards or retrain, which repeat your own training.",
+            f"Choose {late}shards or retrain, which repeat your own training.",
         )
     for used, where in ingredients_of(recipe.training, build(recipe, recipe.training.seed)).items():
         if used not in method.follows:

@@ -13,6 +13,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from unlearning.artefact import Artefact, Bytes
 from unlearning.model.descent.ingredients import ACTING, ingredients_of
 from unlearning.model.imports import load_constants
 from unlearning.model.user_code.global_state import settings_kept, torch_draws_from
@@ -52,6 +53,8 @@ class Problem:
     model in evaluation, with buffers as constants. Weight decay covers every trained parameter except those that
     ``Training.undecayed`` names.
 
+    Of an ``Artefact`` w holds the bytes of the model, (any length,) uint8: it has outputs, and no gradient.
+
     ``ingredients`` says what the built-in training uses beyond plain gradient steps; it is empty for ``train``.
     ``fresh`` carries out the trainings of this problem; None: this process does.
 
@@ -64,11 +67,12 @@ class Problem:
         self.training = recipe.training
         self.fresh: Fresh | None = None
         self.device = torch.device(device)
-        self.dtype = dtype
         module = build(recipe, recipe.training.seed)
+        self.artefact = module.artefact if isinstance(module, Bytes) else None
+        self.dtype = dtype if self.artefact is None else torch.uint8
         self.ingredients = ingredients_of(recipe.training, module) if recipe.train is None else {}
         self.acts_in_training = bool(self.ingredients.keys() & ACTING)
-        self.module = module.eval().to(device=self.device, dtype=dtype)
+        self.module = module.eval().to(device=self.device, dtype=dtype if self.artefact is None else None)
         self.layout = _layout(self.module, buffers=recipe.train is not None or self.acts_in_training)
         self.dimension = self.layout[-1].stop
         self._loss = _loss_of(recipe.loss)
@@ -99,9 +103,13 @@ class Problem:
         return self._applied(self._unflatten(w), x)
 
     def _applied(self, trained: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        inputs = x.to(self.dtype) if x.dtype.is_floating_point else x
-        result: Tensor = functional_call(self.module, dict(trained), (inputs,))
+        result: Tensor = functional_call(self.module, dict(trained), (self.fed(x),))
         return result
+
+    def fed(self, values: Tensor) -> Tensor:
+        """Return real inputs or targets in the weights' dtype; bytes are given them as they are."""
+        cast = values.dtype.is_floating_point and self.dtype.is_floating_point
+        return values.to(self.dtype) if cast else values
 
     def sample_losses(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the data loss of each sample, (n,); without weight decay. It can be differentiated twice."""
@@ -110,7 +118,7 @@ class Problem:
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the data loss of each sample, (n,), from the model's outputs (n, ...)."""
-        return self._loss(outputs, y.to(self.dtype) if y.dtype.is_floating_point else y)
+        return self._loss(outputs, self.fed(y))
 
     def mean_loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the mean data loss, a scalar; without weight decay."""
@@ -177,6 +185,8 @@ class Problem:
         Raises:
             RecipeError: a parameter is missing, has another shape, or holds NaN or infinity.
         """
+        if self.artefact is not None:
+            return tensors[Artefact.HELD].detach().to(self.device)
         return torch.cat([self._slot_values(slot, tensors) for slot in self.layout])
 
     def _slot_values(self, slot: Slot, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -193,6 +203,8 @@ class Problem:
         return value.detach().to(device=self.device, dtype=self.dtype).reshape(-1)
 
     def _unflatten(self, w: Tensor) -> dict[str, Tensor]:
+        if self.artefact is not None:
+            return {Artefact.HELD: w}
         # One split, not a slice for each: the gradient of a slice is a zero vector as long as w.
         parts = torch.split(w, [slot.stop - slot.start for slot in self.layout])
         shaped = {slot: part.reshape(slot.shape) for slot, part in zip(self.layout, parts, strict=True)}
@@ -221,7 +233,7 @@ def build(recipe: Recipe, seed: int) -> nn.Module:
     with settings_kept(), torch_draws_from(seed):
         module = recipe.model()
     if not isinstance(module, nn.Module):
-        fix = "Return a torch.nn.Module: trees and models of other libraries cannot be unlearned here."
+        fix = "Return a torch.nn.Module; a model of another library is an ul.Artefact, which train returns as bytes."
         raise RecipeError(f"model() returned a {type(module).__name__}.", fix)
     if recipe.weights is not None:
         load_constants(module, recipe.weights)
@@ -230,6 +242,8 @@ def build(recipe: Recipe, seed: int) -> nn.Module:
 
 def _layout(module: nn.Module, *, buffers: bool) -> tuple[Slot, ...]:
     """Lay out the trained parameters, and after them the saved buffers where a training may change them."""
+    if isinstance(module, Bytes):
+        return (Slot(Artefact.HELD, (-1,), 0, 0, buffer=True),)
     saved = module.state_dict(keep_vars=True)
     named: list[tuple[str, Tensor]] = [each for each in module.named_parameters() if each[1].requires_grad]
     if not named:

@@ -102,6 +102,9 @@ def _fits(subject: Subject) -> Finding:
     try:
         problem = Problem(recipe)
         w = problem.initial()
+        if problem.artefact is not None:
+            what = f"The model is bytes (.{problem.artefact.suffix}): the training tells whether they fit."
+            return Finding("model, loss and data", True, f"{what} On {len(x)} samples: {', '.join(told)}.")
         outputs = problem.outputs(w, x)
         told.append(f"outputs {shape_of(outputs)}")
         losses = problem.losses(outputs, y)

@@ -18,6 +18,7 @@ from expunge.workers.guarantee.terms import Terms
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.storage.checkpoint_format import Malformed, admit
 from unlearning.accounting.certificate import Claim, Guarantee
+from unlearning.artefact import bytes_of
 from unlearning.methods import package_of
 from unlearning.model.method import Method
 from unlearning.types import Examples, Forgotten, Json, Need, Refused, State
@@ -25,10 +26,10 @@ from unlearning.types import Examples, Forgotten, Json, Need, Refused, State
 
 @dataclass(frozen=True)
 class Certified:
-    """``state`` holds w~, secret; ``tensors`` hold y, what is published. ``charge`` in budget units."""
+    """``state`` holds w~, secret; ``published`` is y: tensors, or an artefact's bytes. ``charge`` in budget units."""
 
     state: State
-    tensors: Mapping[str, Tensor]
+    published: Mapping[str, Tensor] | bytes
     claim: Claim
     accuracy: float
     budget_cost: int
@@ -53,6 +54,7 @@ def certify(
     crash_point("worker-after-noise")
     published = y.to(bench.problem.device)
     tensors = bench.problem.views(published)
+    artefact = bench.problem.artefact
     try:
         admit(tensors)
     except Malformed:
@@ -61,7 +63,7 @@ def certify(
     inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout)
     return Certified(
         state=state,
-        tensors=tensors,
+        published=tensors if artefact is None else bytes_of(published),
         claim=_claim(bench, terms, budget_cost, size),
         accuracy=bench.problem.accuracy(published, inputs, targets),
         budget_cost=budget_cost,
@@ -108,6 +110,7 @@ def bounded(
 
 
 def _claim(bench: OpenModel, terms: Terms, budget_cost: int, size: ForgottenCount) -> Claim:
+    artefact = bench.problem.artefact
     forgot, bound = 1 if size.samples else 0, terms.bound(bench.method)
     return Claim.of(
         method=terms.method,
@@ -125,6 +128,7 @@ def _claim(bench: OpenModel, terms: Terms, budget_cost: int, size: ForgottenCoun
             *statements.assumptions(terms.guarantee, bench.method, bound, terms.design),
             *statements.chosen(terms.guarantee, terms.chosen),
             *statements.foreign(package_of(terms.method)),
+            *statements.of_bytes(artefact),
         ),
         checked=statements.checked(terms.guarantee, bench.method, bound),
         tried=terms.tried,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from unlearning.accounting.certificate import Guarantee
+from unlearning.artefact import Artefact
 from unlearning.bounds.calibration import Calibrated, Design
 from unlearning.model.method import Bound, Method
 
@@ -37,6 +38,11 @@ CHOSEN = (
     "The method was chosen by the counts of samples and features, the deleted people's samples included. It is a "
     "setting that the reference keeps."
 )
+ONE_PLATFORM = (
+    "The published file equals that of a retraining byte for byte on one platform: the same versions of the libraries, "
+    "the same instruction set and number of threads. The registration records them."
+)
+VALUES = "Numbers in the published file, as thresholds are, may be values of samples of people who stay."
 CALIBRATION = "The distances of the calibration were measured with everyone, the deleted people included."
 
 
@@ -54,6 +60,13 @@ def assumptions(guarantee: Guarantee, method: Method, bound: Bound | None, desig
 def chosen(guarantee: Guarantee, by_rule: bool) -> tuple[str, ...]:
     """List what the choice of a method that was not named adds to the assumptions."""
     return (CHOSEN,) if by_rule and guarantee is not Guarantee.NONE else ()
+
+
+def of_bytes(artefact: Artefact | None) -> tuple[str, ...]:
+    """List what a model of bytes adds to the assumptions."""
+    if artefact is None:
+        return ()
+    return (ONE_PLATFORM,) if artefact.clean else (ONE_PLATFORM, VALUES)
 
 
 def foreign(package: str | None) -> tuple[str, ...]:

@@ -7,12 +7,13 @@ ignored, forgotten ones may be missing, retained ones must be there unchanged.
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import distribution, version
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
@@ -26,6 +27,7 @@ from torch import Tensor
 from expunge.service.infra.pseudonyms import Pepper, digest, digests, subject_digest
 from expunge.service.infra.tables import Membership, Removal
 from unlearning.accounting.policy import Granularity
+from unlearning.artefact import Artefact
 from unlearning.columns import BLOCK, Column, Texts
 from unlearning.recipe import HELD_BYTES, Recipe, Samples, holdout_people
 from unlearning.types import Examples
@@ -392,10 +394,11 @@ def _places(among: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> np.nda
     return found
 
 
-def surroundings(device: torch.device) -> dict[str, str]:
-    """Return library versions, device class and card, as the manifest records them."""
+def surroundings(device: torch.device, artefact: Artefact | None = None) -> dict[str, str]:
+    """Return library versions, device, card, and what an artefact's bytes depend on, as the manifest has them."""
     versions = {name: _version(name) for name in LIBRARIES}
-    return versions | {"python": platform.python_version(), "device": device.type} | card_of(device)
+    found = versions | {"python": platform.python_version(), "device": device.type} | card_of(device)
+    return found if artefact is None else found | _of_bytes(artefact)
 
 
 def card_of(device: torch.device) -> dict[str, str]:
@@ -408,6 +411,24 @@ def card_of(device: torch.device) -> dict[str, str]:
         return named
     versions = {"cuda": torch.version.cuda or torch.version.hip, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]
     return named | {name: str(value) for name, value in versions.items() if value is not None}
+
+
+def _of_bytes(artefact: Artefact) -> dict[str, str]:
+    """Return version and wheel of each library, the instruction set, and the number of threads."""
+    threads = artefact.threads or os.environ.get("OMP_NUM_THREADS") or os.cpu_count()
+    instructions = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    wheels = {f"{name} wheel": _wheel(name) for name in artefact.libraries}
+    versions = {name: _version(name) for name in artefact.libraries}
+    return {**versions, **wheels, "instructions": instructions, "threads": str(threads)}
+
+
+def other_bytes(frozen: Mapping[str, str], artefact: Artefact | None) -> dict[str, str]:
+    """Return the first of an artefact's surroundings that differs, ``prepared`` and ``here``; nothing if none does."""
+    here = {} if artefact is None else _of_bytes(artefact)
+    for name, found in here.items():
+        if frozen.get(name) != found:
+            return {"prepared": f"{name} {str(frozen.get(name))[:30]}", "here": f"{name} {found[:30]}"}
+    return {}
 
 
 def replayable(frozen: Mapping[str, str], device: torch.device) -> bool:
@@ -429,3 +450,15 @@ def _version(name: str) -> str:
         return version(name)
     except ModuleNotFoundError:
         return "unknown"
+
+
+@cache
+def _wheel(name: str) -> str:
+    """Return a digest of the list of the package's files, each with its own digest, as its wheel brought it."""
+    try:
+        listed = distribution(name).read_text("RECORD") or ""
+    except ModuleNotFoundError:
+        return "unknown"
+    # what an installer added is not the wheel's: compiled files, and who installed it
+    kept = [line for line in listed.splitlines() if "sha256=" in line and ".dist-info/" not in line]
+    return hashlib.sha256("\n".join(sorted(kept)).encode()).hexdigest()

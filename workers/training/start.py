@@ -232,6 +232,7 @@ def _freeze(
     everyone: manifest.SampleIndex,
 ) -> None:
     """Write the manifest: its summary on the generation, its rows in batches. From then on its members are known."""
+    artefact = bench.problem.artefact
     summary = {
         "recipe_digest": bench.digest,
         "settings_digest": bench.settings,
@@ -239,9 +240,11 @@ def _freeze(
         "left_out": len(everyone) - len(kept),
         "people": len(kept.people()),
         "dimension": bench.problem.dimension,
-        "libraries": manifest.surroundings(bench.problem.device),
+        "libraries": manifest.surroundings(bench.problem.device, artefact),
         "parts": [asdict(part) for part in bench.parts],
     }
+    if artefact is not None:
+        summary["suffix"] = artefact.suffix
     package = package_of(job.policy.method)
     if package is not None:
         summary["package"] = package
@@ -290,7 +293,10 @@ def _found(storage: Storage, checkpoint: str, parts: Collection[Part]) -> Part |
     by_digest = {part.digest: part for part in parts}
     if not storage.store.holds(checkpoint):
         return None
-    tensors, _ = checkpoint_format.decode(storage.store.read(checkpoint))
+    try:
+        tensors, _ = checkpoint_format.decode(storage.store.read(checkpoint))
+    except checkpoint_format.Malformed:  # the bytes of an artefact, which hold no tensor
+        return None
     found = (by_digest.get(digest_of(tensor)) for tensor in tensors.values() if tensor.numel() in sizes)
     return next((part for part in found if part is not None), None)
 

@@ -31,7 +31,9 @@ def write_draft(
         begun = now(session)
     with ThreadPoolExecutor(1) as second:
         kept = second.submit(private_state.keep, storage.private, storage.sealer, certified.state, sealed)
-        checkpoint = storage.store.put([checkpoint_format.encode(certified.tensors, {"format": "pt"})])
+        made = certified.published
+        data = made if isinstance(made, bytes) else checkpoint_format.encode(made, {"format": "pt"})
+        checkpoint = storage.store.put([data])
     return Draft(
         version_id=new_id(),
         checkpoint=checkpoint,

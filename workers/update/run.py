@@ -257,6 +257,9 @@ def _changed(claim: Deletions, current: Current, bench: OpenModel, settings: Set
     libraries, device = frozen["libraries"], bench.problem.device
     if Need.TRAJECTORY in bench.method.needs and not manifest.replayable(libraries, device):
         return Blocked(Reason.ENVIRONMENT_CHANGED, manifest.difference(libraries, device))
+    other = manifest.other_bytes(libraries, bench.problem.artefact)
+    if other:
+        return Blocked(Reason.ENVIRONMENT_CHANGED, other)
     return None
 
 

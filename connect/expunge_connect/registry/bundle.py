@@ -9,7 +9,7 @@ from typing import Protocol
 from expunge_client import NotAuthentic
 from expunge_connect.registry.bom import Facts, bill_of_materials
 
-CHECKPOINT, BOM, SIGNATURE = "model.safetensors", "bom.cdx.json", "model.sig"
+BOM, SIGNATURE = "bom.cdx.json", "model.sig"
 _BLOCK = 1 << 20
 
 
@@ -29,17 +29,22 @@ def write_bundle(folder: Path, model: Facts, version: Facts, download: Download,
         ImportError: the extra ``registry`` is not installed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    checkpoint = folder / CHECKPOINT
+    checkpoint = folder / name_of(version)
     download(f"/v1/models/{version['model']}/versions/{version['number']}/checkpoint", checkpoint)
     if _sha256(checkpoint) != version["checkpoint_sha256"]:
         checkpoint.unlink()
         raise NotAuthentic(f"The checkpoint of {version['model']} {version['number']} arrived with other bytes.")
     (folder / BOM).write_text(bill_of_materials(model, version))
-    names = [CHECKPOINT, BOM]
+    names = [checkpoint.name, BOM]
     if key is not None:
         _sign(folder, key)
         names.append(SIGNATURE)
     return names
+
+
+def name_of(version: Facts) -> str:
+    """Return the name of the version's file in the bundle: ``model.safetensors``, or with its library's suffix."""
+    return f"model.{version.get('checkpoint_suffix', 'safetensors')}"
 
 
 def _sign(folder: Path, key: Path) -> None:

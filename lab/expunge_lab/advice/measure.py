@@ -42,8 +42,10 @@ from expunge.workers.runtime.model import OpenModel, opened
 from expunge.workers.runtime.recipes import LoadedRecipe
 from expunge_lab.advice.choice import Offer
 from expunge_lab.advice.growth import Point, scaled
+from expunge_lab.attack.rehearsal import OF_BYTES
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Fallback, Policy
+from unlearning.artefact import Artefact
 from unlearning.bounds.calibration import Design
 from unlearning.methods import NAMES
 from unlearning.model.parts import require_declared
@@ -177,6 +179,8 @@ def measure(
         Refused, RecipeError: the recipe cannot be trained at all.
         OutOfTime: not even a training on the fewest people fits; the text says how many.
     """
+    if isinstance(scene.loaded.recipe.model, Artefact):
+        raise Refused(OF_BYTES, "Nothing has to be measured: retrain and shards serve it, both are exact.")
     _load_torch(scene.loaded.recipe)
     end = time.perf_counter() + seconds
     trainings = _Trainings(scene, opened(scene.loaded, _policy_of(scene, "retrain"), scene.device))

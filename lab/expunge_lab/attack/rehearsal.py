@@ -25,6 +25,8 @@ from unlearning.types import Examples, Forgotten, Learned, Refused, State
 
 CLOSER = 1024.0
 """the reference is computed to the greatest distance over this, where its distance can be bounded"""
+OF_BYTES = "The model is bytes, and the laboratory compares weights."
+COMPARE = "Compare the published file with that of a registration without the person: they are equal."
 ATTACKED = (Guarantee.EXACT, Guarantee.PROVED)
 
 
@@ -58,7 +60,10 @@ class Update:
 
     def published(self) -> Tensor:
         """Certify once more and read the weights (d,) back from the checkpoint's bytes, float64."""
-        data = checkpoint_format.encode(self.certified().tensors, {"format": "pt"})
+        made = self.certified().published
+        if isinstance(made, bytes):
+            raise ValueError(OF_BYTES)
+        data = checkpoint_format.encode(made, {"format": "pt"})
         return self.bench.problem.flatten(checkpoint_format.decode(data)[0]).cpu().double()
 
 
@@ -79,6 +84,8 @@ def prepare(bench: OpenModel, policy: Policy) -> Prepared:
     Raises:
         Refused: registration would refuse, or the method has no guarantee that could be attacked here.
     """
+    if bench.problem.artefact is not None:
+        raise Refused(OF_BYTES, COMPARE)
     require_followed(bench.method, bench.recipe)
     guarantee = guarantee_of(policy, bench.problem, bench.method)
     bench = bench.under(guarantee)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -12,8 +12,9 @@ from sqlalchemy.orm import Session
 from expunge.service.api.problems import not_found
 from expunge.service.api.types import Moment
 from expunge.service.api.views.selection import ROWS
-from expunge.service.infra.tables import Model, Task, Version
+from expunge.service.infra.tables import Generation, Model, Task, Version
 
+SAFETENSORS = "safetensors"
 _NAMED = 5
 """requests that a refusal names"""
 
@@ -30,6 +31,7 @@ class VersionView(BaseModel):
     people: int = Field(description="forgotten in this release")
     checkpoint_sha256: str
     checkpoint_bytes: int
+    checkpoint_suffix: str = Field(description="how the file's name ends: safetensors, or the library's own format")
     holdout_accuracy: float | None
     requests: list[str] = Field(description="ids of the deletion requests that this release carried out")
     published_at: Moment
@@ -77,10 +79,20 @@ def version_views(session: Session, model: Model, versions: Sequence[Version]) -
         requests[str(version_id)].append(request_id)
     earlier = select(Version.id, Version.number).where(Version.id.in_({each.parent_id for each in versions}))
     numbers = dict(session.execute(earlier).all())
-    return [_view(model, each, numbers.get(each.parent_id or ""), requests[each.id]) for each in versions]
+    suffixes = suffixes_of(session, {each.generation_id for each in versions})
+    return [
+        _view(model, each, numbers.get(each.parent_id or ""), requests[each.id], suffixes[each.generation_id])
+        for each in versions
+    ]
 
 
-def _view(model: Model, version: Version, parent: int | None, requests: list[str]) -> VersionView:
+def suffixes_of(session: Session, generations: Collection[int]) -> dict[int, str]:
+    """Return how the names of each generation's files end."""
+    rows = select(Generation.id, Generation.manifest["suffix"].as_string()).where(Generation.id.in_(generations))
+    return {number: suffix or SAFETENSORS for number, suffix in session.execute(rows)}
+
+
+def _view(model: Model, version: Version, parent: int | None, requests: list[str], suffix: str) -> VersionView:
     return VersionView(
         model=model.name,
         number=version.number,
@@ -93,6 +105,7 @@ def _view(model: Model, version: Version, parent: int | None, requests: list[str
         people=version.people,
         checkpoint_sha256=version.checkpoint,
         checkpoint_bytes=version.size,
+        checkpoint_suffix=suffix,
         holdout_accuracy=version.holdout_accuracy,
         requests=requests,
         published_at=version.published_at,

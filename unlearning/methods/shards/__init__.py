@@ -15,6 +15,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from unlearning.accounting.certificate import Guarantee
+from unlearning.artefact import Artefact
 from unlearning.methods.shards.ensemble import EnsembleOf
 from unlearning.methods.shards.head import answers_of, fit_head
 from unlearning.model.fit import PHASES, REUSED, JoinOrder, checkpoints_of, with_checkpoints, within
@@ -32,7 +34,8 @@ class Shards(Method):
     Args:
         shards: S, how many models. An update repeats one of them for each shard with a forgotten sample.
         slices: R, how many equal parts of a shard join one after another. A phase makes 2 / (R + 1) of the usual
-            number of passes, so that all phases of a shard together cost as much as one training on it.
+            number of passes, so that all phases of a shard together cost as much as one training on it. A model that
+            is an ``Artefact`` has one slice.
         early_share, phase_shares: in place of ``slices``, who of a shard joins when, as ``late`` has it.
         stacked: the share of the people on whose samples a linear layer is fitted, which weighs the members' answers;
             0: there is none, and the answers are averaged. Every update fits it again, from its start.
@@ -83,6 +86,8 @@ class Shards(Method):
         Raises:
             Refused: a head is asked for, and the recipe's loss is not ``cross_entropy``.
         """
+        if isinstance(recipe.model, Artefact):
+            return self._of_bytes(recipe, recipe.model)
         if self.stacked > 0.0 and recipe.loss != "cross_entropy":
             raise Refused(
                 f"A head weighs the answers of a classifier, and the recipe's loss is {recipe.loss!r}.",
@@ -93,6 +98,18 @@ class Shards(Method):
             return replace(recipe, model=ensemble)
         # The names are those of a member's parameters, and the members are trained by the recipe given.
         return replace(recipe, model=ensemble, training=replace(recipe.training, undecayed=()))
+
+    def under(self, guarantee: Guarantee, recipe: Recipe) -> Method:
+        """Return the method with one slice where the model is bytes: no training continues from them."""
+        return replace(self, slices=1) if isinstance(recipe.model, Artefact) else self
+
+    def _of_bytes(self, recipe: Recipe, model: Artefact) -> Recipe:
+        if model.merge is None:
+            raise Refused("shards publishes several members as one file, and the Artefact has no merge.", "Give merge.")
+        if self.early_share or self.stacked > 0.0:
+            what = "The model is bytes: no phase continues from them, and no head weighs them."
+            raise Refused(what, "Leave early_share, phase_shares and stacked out.")
+        return recipe
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """Train every shard. Raises Refused where the training ends in a minimiser."""
@@ -155,20 +172,27 @@ class Shards(Method):
         joined = torch.stack([examples.positions, shard_of, self.order.joined(problem, examples), drawn])
         fitting = examples.only(examples.positions[drawn == 1])
         answers: list[Tensor] = []
-        weights: dict[str, Tensor] = {}
+        ends: list[Tensor] = []
         state = State(torch.empty(0), {"joined": joined})
         for shard in range(self.shards):
             here = examples.only(examples.positions[shard_of == shard])
             part = within(progress, shard / self.shards, 1.0 / self.shards)
             fitted = self.order.train(member, here, f"shard {shard} slice", usable.get(shard, ()), part)
             state = with_checkpoints(state, fitted, f"shard {shard}")
-            weights |= {f"members.{shard}.{name}": value for name, value in member.tensors(fitted[-1].weights).items()}
+            ends.append(fitted[-1].weights)
             if self.stacked > 0.0:
                 answers.append(known[shard] if shard in known else answers_of(member, fitted[-1].weights, fitting))
+        progress(1.0)
+        if problem.artefact is not None:
+            return replace(state, weights=problem.artefact.merged(ends).to(problem.device))
+        weights = {
+            f"members.{shard}.{name}": value
+            for shard, end in enumerate(ends)
+            for name, value in member.tensors(end).items()
+        }
         if self.stacked > 0.0:
             weights |= fit_head(torch.stack(answers), fitting.targets)
             state = replace(state, tensors={**state.tensors, "answers": torch.stack(answers)})
-        progress(1.0)
         return replace(state, weights=problem.flatten(weights))
 
     def _drawn(self, problem: Problem, examples: Examples) -> tuple[Tensor, Tensor]:
@@ -190,6 +214,8 @@ class Shards(Method):
 def member_of(problem: Problem) -> Problem:
     """Return the problem of one model of the ensemble."""
     ensemble = problem.recipe.model
+    if problem.artefact is not None:
+        return problem
     if not isinstance(ensemble, EnsembleOf):
         raise TypeError("shards works on the recipe that Shards.recipe returns.")
     member = Problem(ensemble.member, problem.device, problem.dtype)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unlearning.artefact import tensor_of
 from unlearning.model.problem import Problem, build
 from unlearning.model.user_code.global_state import draws_from, settings_kept
 from unlearning.recipe import PEOPLE, Run
@@ -44,26 +45,29 @@ def train_by_recipe(
     from the recipe's seed and the phase's name, and put back afterwards; so are torch's settings.
 
     Raises:
-        RecipeError: no sample is given, the weights are not finite or of another model, or the function returns
-            something other than dicts, lists, tensors, numbers and text. What the function itself raises is not caught.
+        RecipeError: no sample is given, an artefact is no bytes or a pickle, the weights are not finite or of another
+            model, or the function returns something other than dicts, lists, tensors, numbers and text. What the
+            function itself raises is not caught.
     """
     recipe = problem.recipe
     if recipe.train is None:
         raise ValueError("The recipe has no train function.")
     if len(examples) == 0:
         raise RecipeError("No sample is left to train on.", "Retire the model instead.")
-    module = build(recipe, problem.training.seed).to(device=problem.device, dtype=problem.dtype)
+    dtype = problem.dtype if problem.artefact is None else None
+    module = build(recipe, problem.training.seed).to(device=problem.device, dtype=dtype)
     if start is not None:
         module.load_state_dict(problem.tensors(start.weights))
-    inputs = examples.inputs.to(problem.dtype) if examples.inputs.dtype.is_floating_point else examples.inputs
     before = None if start is None or start.facts is None else unpacked(start.tensors, start.facts)
     seed = seed_of(problem, phase)
     people = _numbered(problem, examples)
-    targets = examples.targets.clone()
-    run = Run(module.train(), inputs.clone(), targets, phase, share, seed, before, progress, people, last)
+    inputs, targets = problem.fed(examples.inputs).clone(), examples.targets.clone()
+    run = Run(module.train(), inputs, targets, phase, share, seed, before, progress, people, last)
     with settings_kept(), draws_from(seed):
         left = recipe.train(run)
     progress(1.0)
+    if problem.artefact is not None:
+        return Fitted(tensor_of(left).to(problem.device))
     trained = module.state_dict()
     extra = [repr(name) for name in sorted(set(trained) - set(problem.module.state_dict()))]
     if extra:

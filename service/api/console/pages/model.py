@@ -24,7 +24,7 @@ from expunge.service.api.views.models import (
     model_view,
     retrains_of,
 )
-from expunge.service.api.views.versions import VersionView, versions_of
+from expunge.service.api.views.versions import VersionView, suffixes_of, versions_of
 from expunge.service.infra.db import now
 from expunge.service.models import CHANGEABLE, SERVED, plan_of
 from unlearning.accounting.budget import updates_left
@@ -45,6 +45,7 @@ def show(name: ModelName, visit: Visitor) -> Response:
         facts = {
             "row": row,
             "versions": shown,
+            "suffixes": suffixes_of(session, {each.generation_id for each in shown}),
             "consumers": worst_first(consumer_rows(session, models=[found.id])),
             "forecast": words,
             "budget": charts.updates_left(budget_changes(session, row.generation), at, words)

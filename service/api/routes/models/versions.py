@@ -21,6 +21,7 @@ from expunge.service.api.views.models import find_model
 from expunge.service.api.views.versions import (
     VersionView,
     find_version,
+    suffixes_of,
     version_views,
     versions_of,
     why_never_again,
@@ -33,11 +34,13 @@ Downloader = Annotated[Caller, Depends(require_scope(Scope.CHECKPOINTS_READ))]
 Number = Annotated[str, Path(pattern=r"^(current|[1-9][0-9]{0,17})$", description="a version's number, or current")]
 _PATH = "/v1/models/{name}/versions"
 _BLOCK = 1 << 18
+_MEDIA_TYPES = {"txt": "text/plain; charset=utf-8", "json": "application/json"}
+"""of what is not just bytes"""
 _GONE = "The model is retired, and no version of it is served. Stop serving it, and delete the copies that you have."
 _FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 _ABOUT = ("ETag", "Accept-Ranges", "Cache-Control", "Repr-Digest")
 _ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The safetensors file", "content": _FILE} | answer(200, *_ABOUT)[200],
+    200: {"description": "Safetensors, or a library's own format", "content": _FILE} | answer(200, *_ABOUT)[200],
     206: {"description": "A range of it", "content": _FILE} | answer(206, *_ABOUT, "Content-Range")[206],
     304: {"description": "Not modified"} | answer(304, *_ABOUT)[304],
     **problems(404, 410),
@@ -104,6 +107,7 @@ def checkpoint(*, name: ModelName, number: Number, request: Request, service: Ru
     with service.database.read() as session:
         model = find_model(session, caller.tenant_id, name)
         version = find_version(session, model, number)
+        suffix = suffixes_of(session, [version.generation_id])[version.generation_id]
         if model.status == "retired":
             raise ApiProblem(410, "model_retired", _GONE)
         if version.status != "current":
@@ -113,14 +117,15 @@ def checkpoint(*, name: ModelName, number: Number, request: Request, service: Ru
         if verdict.silent:
             raise OSError
         service.watch.require_released(model.id, version.number, version.id)
+    kind = _MEDIA_TYPES.get(suffix.rpartition(".")[2], "application/octet-stream")
     part = choose(request.headers, f'"{version.checkpoint}"', version.size)
-    headers = _headers(version.checkpoint, version.size, part)
+    headers = _headers(version.checkpoint, suffix, version.size, part)
     if part.status == 416:
         raise ApiProblem(416, "range_not_satisfiable", "The range lies outside the file.", headers=headers)
     if request.method == "HEAD" or part.status == 304:
-        return Response(status_code=part.status, headers=headers, media_type="application/octet-stream")
+        return Response(status_code=part.status, headers=headers, media_type=kind)
     file = _open(service.store, version.checkpoint)
-    return StreamingResponse(_blocks(file, part), part.status, headers, "application/octet-stream")
+    return StreamingResponse(_blocks(file, part), part.status, headers, kind)
 
 
 def _open(store: Store, digest: str) -> BinaryIO:
@@ -142,14 +147,14 @@ def _blocks(file: BinaryIO, part: ByteRange) -> Iterator[bytes]:
             yield block
 
 
-def _headers(checkpoint: str, size: int, part: ByteRange) -> dict[str, str]:
+def _headers(checkpoint: str, suffix: str, size: int, part: ByteRange) -> dict[str, str]:
     headers = {
         "ETag": f'"{checkpoint}"',
         "Accept-Ranges": "bytes",
         # private and revalidated: a cache must not go on serving what has been superseded
         "Cache-Control": "private, no-cache",
         "Repr-Digest": f"sha-256=:{b64encode(bytes.fromhex(checkpoint)).decode()}:",
-        "Content-Disposition": f'attachment; filename="{checkpoint}.safetensors"',
+        "Content-Disposition": f'attachment; filename="{checkpoint}.{suffix}"',
     }
     if part.status in (200, 206):
         headers["Content-Length"] = str(part.end - part.start)
