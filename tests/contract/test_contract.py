@@ -32,6 +32,8 @@ def each_of(cases: list[Case]) -> pytest.MarkDecorator:
 
 
 ALL = each_of(all_cases())
+DEVICE = torch.device(os.environ.get("EXPUNGE_CONTRACT_DEVICE", "cpu"))
+"""tests/test_pretend_device.py runs these tests again on another"""
 GONE = ("person-c", "person-h")
 LATER = ("person-e",)
 
@@ -43,8 +45,8 @@ class Scene:
         recipe = case.recipe()
         self.case = case
         self.method: Method = case.build()
-        self.problem = Problem(self.method.recipe(recipe), dtype=dtype)
-        self.examples: Examples = recipe.samples.examples()
+        self.problem = Problem(self.method.recipe(recipe), DEVICE, dtype)
+        self.examples: Examples = recipe.samples.examples(device=DEVICE)
         self.learned: Learned = train(self.problem, self.examples)
         self.progress: list[float] = []
         self.state: State = self.method.prepare(self.problem, self.examples, self.learned, self.progress.append)
@@ -56,16 +58,21 @@ class Scene:
         past = self.case.forget_set(self.examples, already)
         everyone = self.examples.without(torch.tensor(past.positions, dtype=torch.int64))
         vectors = {person: self.state.vectors[person] for person in people if person in self.state.vectors}
-        given = State(before.weights, before.tensors, before.facts)
+        given = loaded(before)
         retain = self.case.retain_set(everyone, forget)
-        return self.method.forget(
-            self.problem, given, replace(forget, vectors=Vectors(vectors)), retain, torch.Generator().manual_seed(5)
-        )
+        draws = torch.Generator(DEVICE).manual_seed(5)
+        return self.method.forget(self.problem, given, replace(forget, vectors=Vectors(vectors)), retain, draws)
 
     @cached_property
     def gone(self) -> Forgotten:
         """The update that several tests look at."""
         return self.forget(GONE)
+
+
+def loaded(state: State) -> State:
+    """Return the state as the service loads it: every tensor was on the host, and is put on the device."""
+    moved = {name: tensor.cpu().to(DEVICE) for name, tensor in state.tensors.items()}
+    return State(state.weights.cpu().to(DEVICE), moved, state.facts)
 
 
 _SCENES: dict[tuple[str, str], Scene] = {}
@@ -107,7 +114,7 @@ def test_every_method_has_a_case_and_names_itself() -> None:
 def test_an_empty_forget_set_returns_the_state_itself(case: Case) -> None:
     scene = scene_of(case)
     nobody = ForgetSet(frozenset(), ())
-    forgotten = scene.method.forget(scene.problem, scene.state, nobody, scene.examples, torch.Generator())
+    forgotten = scene.method.forget(scene.problem, scene.state, nobody, scene.examples, torch.Generator(DEVICE))
     assert forgotten.state is scene.state
 
 
@@ -154,13 +161,13 @@ def test_bits_do_not_depend_on_the_hash_seed_of_the_process(labels: list[tuple[s
 @ALL
 def test_a_state_that_was_stored_and_loaded_forgets_alike(case: Case) -> None:
     scene = scene_of(case)
-    stored = {name: value.numpy().copy() for name, value in scene.state.tensors.items()}
-    loaded = State(
+    stored = {name: value.cpu().numpy().copy() for name, value in scene.state.tensors.items()}
+    opened = State(
         scene.state.weights.clone(),
         {name: torch.from_numpy(value) for name, value in stored.items()},
         json.loads(json.dumps(scene.state.facts, allow_nan=False)),
     )
-    assert digest(scene.forget(GONE, loaded).state) == digest(scene.gone.state)
+    assert digest(scene.forget(GONE, opened).state) == digest(scene.gone.state)
 
 
 @ALL
@@ -240,7 +247,7 @@ def test_missing_retained_samples_are_refused(case: Case) -> None:
     scene = scene_of(case)
     forget = case.forget_set(scene.examples, GONE)
     with pytest.raises(Refused):
-        scene.method.forget(scene.problem, scene.state, forget, None, torch.Generator())
+        scene.method.forget(scene.problem, scene.state, forget, None, torch.Generator(DEVICE))
 
 
 @each_of(needing(Need.FORGOTTEN))
@@ -253,7 +260,7 @@ def test_missing_forgotten_samples_are_refused(case: Case) -> None:
             scene.state,
             ForgetSet(full.people, full.positions),
             case.retain_set(scene.examples, full),
-            torch.Generator(),
+            torch.Generator(DEVICE),
         )
 
 

@@ -29,7 +29,7 @@ OF_A_CARD = (
 @contextmanager
 def torch_draws_from(seed: int) -> Iterator[None]:
     """Set the random states of torch by ``seed``, on every card too, and put them back."""
-    with torch.random.fork_rng(range(torch.accelerator.device_count()) if _cards_are_open() else ()):
+    with torch.random.fork_rng(range(torch.accelerator.device_count()) if cards_are_open() else ()):
         torch.manual_seed(seed)
         yield
 
@@ -75,7 +75,7 @@ def settings_kept() -> Iterator[None]:
         torch.set_flush_denormal(flushed)
 
 
-def _cards_are_open() -> bool:
+def cards_are_open() -> bool:
     """Return whether this process computed on a card already. To ask a card for its state would open it."""
     kind = torch.accelerator.current_accelerator()
     return kind is not None and bool(getattr(torch.get_device_module(kind), "is_initialized", lambda: True)())
