@@ -6,7 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unlearning import trees as trees
     from unlearning.artefact import Artefact as Artefact
+    from unlearning.bins import grid as grid
     from unlearning.holdout import held_out as held_out
     from unlearning.methods.shards.ensemble import published as published
     from unlearning.model.problem import Problem as Problem
@@ -34,6 +36,7 @@ _HOMES = {
     "Training": "settings",
     "Recorder": "model.training",
     "Trajectory": "types",
+    "grid": "bins",
     "held_out": "holdout",
     "published": "methods.shards.ensemble",
 }
@@ -51,12 +54,16 @@ __all__ = [
     "Schedule",
     "Training",
     "Trajectory",
+    "grid",
     "held_out",
     "published",
+    "trees",
 ]
 
 
 def __getattr__(name: str) -> object:
+    if name == "trees":
+        return import_module("unlearning.trees")
     if name not in _HOMES:
         raise AttributeError(f"module 'unlearning' has no attribute {name!r}")
     return getattr(import_module(f"unlearning.{_HOMES[name]}"), name)
