@@ -10,7 +10,7 @@ from fastapi import Depends, FastAPI
 
 from expunge.service.access import check_pepper, check_places
 from expunge.service.api import health, problems, webhook_events
-from expunge.service.api.console import acts, pages, runbooks
+from expunge.service.api.console import acts, pages, runbooks, verify
 from expunge.service.api.dependencies import Service, look_for_unread
 from expunge.service.api.http.bodies import Bodies
 from expunge.service.api.http.limits import Limiter, Quotas
@@ -91,6 +91,7 @@ def create_app(settings: Settings | None = None, limits: Limits = LIMITS) -> Fas
         webhooks,
         health,
         runbooks,
+        verify,
     ):
         app.include_router(room.router, dependencies=[Depends(look_for_unread)])
     for router in (*pages.ROUTERS, acts.router):

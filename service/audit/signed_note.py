@@ -96,6 +96,11 @@ class Verifier:
         """Return the first four bytes of SHA-256(name, newline, type, key)."""
         return hashlib.sha256(self.name.encode() + b"\n" + _ED25519 + self.public_key).digest()[:4]
 
+    @property
+    def fingerprint(self) -> str:
+        """Return 32 hex digits to compare on paper: the first half of the SHA-256 of the key's text."""
+        return hashlib.sha256(str(self).encode()).hexdigest()[:32]
+
     def __str__(self) -> str:
         return f"{self.name}+{self.key_id.hex()}+{b64encode(_ED25519 + self.public_key).decode()}"
 

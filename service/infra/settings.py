@@ -120,6 +120,7 @@ class Settings(BaseSettings):
     rate: float = Field(default=100, gt=0)
     recipe_variables: str = ""
     admission: str = ""
+    verify_url: str = ""
 
     @classmethod
     def settings_customise_sources(
@@ -181,6 +182,15 @@ class Settings(BaseSettings):
         """Return the host and the port on which the API listens."""
         host, _, port = self.listen.rpartition(":")
         return host.strip("[]"), int(port)
+
+    @field_validator("verify_url")
+    @classmethod
+    def _names_a_page(cls, value: str) -> str:
+        if value and (urlsplit(value).scheme not in ("https", "http") or not urlsplit(value).netloc or "#" in value):
+            raise SettingsError(
+                f"EXPUNGE_VERIFY_URL: {value!r} is no address of a page. Write it as https://example.com/verify."
+            )
+        return value
 
     @field_validator("listen")
     @classmethod

@@ -1,9 +1,9 @@
 """The verifiers on certificates, logs and exports that somebody altered, with the signing key where that helps.
 
 The client, which is ``expunge certificate verify``, and ``examples/verify.py``; of papers without a log the check of
-the service as well. An altered paper that one of them accepts counts as an undetected corruption, and so does a paper
-of which two say different things. The named papers are those of ``tests/service/certificates/test_verifiers.py``; the
-others are drawn.
+the service and the script of the page ``/verify`` as well. An altered paper that one of them accepts counts as an
+undetected corruption, and so does a paper of which two say different things. The named papers are those of
+``tests/service/certificates/test_verifiers.py``; the others are drawn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from expunge.service.api.dependencies import Service
 from expunge.service.infra.settings import Settings
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template
-from tests.service.certificates.test_verifiers import World, accepted, altered, mutated, rotated_installation, verdicts
+from tests.service.certificates.test_verifiers import (
+    World,
+    accepted,
+    all_verdicts,
+    altered,
+    mutated,
+    rotated_installation,
+)
 
 DRAWN = 5000
 
@@ -32,16 +39,13 @@ def run(seed: int, scale: float) -> Result:
         folder = Path(name)
         world = _world(folder)
         right, wrong = accepted(world), altered(world)
-        notes = [
-            f"{what}: {said}" for what, papers in right.items() if not all((said := verdicts(papers, folder)).values())
-        ]
-        notes += [
-            f"{what}: {said}" for what, papers in wrong.items() if any((said := verdicts(papers, folder)).values())
-        ]
+        judged = all_verdicts(right, folder)
+        notes = [f"{what}: {said}" for what, said in judged.items() if not all(said.values())]
+        judged = all_verdicts(wrong, folder)
+        notes += [f"{what}: {said}" for what, said in judged.items() if any(said.values())]
         drawn = max(20, int(DRAWN * scale))
         good = 0
-        for place in range(drawn):
-            said = verdicts(mutated(world, dice), folder)
+        for place, said in all_verdicts({str(place): mutated(world, dice) for place in range(drawn)}, folder).items():
             good += all(said.values())
             if len(set(said.values())) > 1:
                 notes.append(f"drawn paper {place}: {said}")

@@ -55,6 +55,11 @@ class Browser:
         """Press the first match once there is one. A live part may replace it between the look and the click."""
         self.eventually(lambda: self._clicked(selector), bool)
 
+    def choose(self, selector: str, file: Path) -> None:
+        """Give a file to an input."""
+        found = self._call("POST", "element", {"using": "css selector", "value": selector})[_ELEMENT]
+        self._call("POST", f"element/{found}/value", {"text": str(file)})
+
     def type(self, text: str) -> None:
         """Press keys at the place that has the focus."""
         keys = [{"type": kind, "value": each} for each in text for kind in ("keyDown", "keyUp")]
@@ -109,6 +114,15 @@ class Browser:
 
     def without_scripts(self) -> None:
         self._devtools("Emulation.setScriptExecutionDisabled", {"value": True})
+
+    def offline(self) -> None:
+        """Cut the page off from every network."""
+        self._devtools("Network.enable", {})
+        conditions = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+        self._devtools("Network.emulateNetworkConditions", conditions)
+
+    def before_each_page(self, script: str) -> None:
+        self._devtools("Page.addScriptToEvaluateOnNewDocument", {"source": script})
 
     def screenshot(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(str(self._call("GET", "screenshot"))))

@@ -1,7 +1,8 @@
-"""Two verifiers of certificates, logs and exports, and a third of certificates alone, one verdict each.
+"""Two verifiers of certificates, logs and exports, and two of certificates alone, one verdict each.
 
 ``expunge certificate verify``, which is ``expunge_client.verify_certificate``; ``examples/verify.py``; and where no log
-is given the check with which the service signs. They share no code. Each vector here says what all must answer. Where
+is given the check with which the service signs, and the script of the page ``/verify``, run by node. They share no
+code. Each vector here says what all must answer. Where
 nothing less would do, the changes are those of somebody who holds the signing key. What is then left to contradict the
 certificate is the log.
 """
@@ -14,9 +15,12 @@ import hashlib
 import io
 import json
 import random
+import shutil
+import subprocess
 import sys
+import textwrap
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +35,7 @@ from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
 from expunge.service.audit.succession import ROTATED, signatures
 from expunge.service.certificates import envelope
 from expunge.service.certificates.envelope import FORMATS, payload_digest, sign
+from expunge.service.requests.intake import Order, commitment
 from expunge_client.cli.commands.certificate import verify
 from expunge_client.cli.output import CommandError
 from tests.service.audit.test_audit import download
@@ -41,6 +46,7 @@ from tests.service.worlds import live_model
 
 ROOT = Path(__file__).parents[3]
 VECTORS = Path(__file__).parents[1] / "vectors"
+PAGE = ROOT / "service" / "api" / "console" / "static" / "verify.html"
 EXAMPLE = compile((ROOT / "examples" / "verify.py").read_text(), "verify.py", "exec")
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 THIEF = Signer("expunge.local/log", b"t" * 32)
@@ -103,10 +109,36 @@ def by_example(certificate: Path, key: Path, log: Path | None) -> bool:
     return True
 
 
+def by_page(papers: Mapping[str, Papers], trusted: Callable[[Papers], str] = lambda each: each.key) -> dict[str, bool]:
+    """Verdicts on the certificates without a log, all from one process; ``trusted``: what is typed for the key."""
+    alone = {name: each for name, each in papers.items() if each.log is None and each.text is None}
+    asked = [{"certificate": json.dumps(each.certificate), "trusted": trusted(each)} for each in alone.values()]
+    return {name: refused is None for name, refused in zip(alone, judged_by_page(asked), strict=True)}
+
+
+def judged_by_page(asked: Sequence[Json]) -> list[str | None]:
+    """What ``vectors/verify_page.mjs`` says: None where all fits, else what does not. Skips where node is missing."""
+    if shutil.which("node") is None:
+        pytest.skip("unverified here: node is not installed")
+    done = subprocess.run(
+        ["node", VECTORS / "verify_page.mjs", PAGE], input=json.dumps(asked), capture_output=True, text=True, check=True
+    )
+    found: list[str | None] = json.loads(done.stdout)
+    return found
+
+
 def verdicts(papers: Papers, folder: Path) -> dict[str, bool]:
     certificate, key, log = papers.write(folder)
     said = {"command": by_command(certificate, key, log), "example": by_example(certificate, key, log)}
     return said if log else said | {"service": by_service(certificate, key)}
+
+
+def all_verdicts(papers: Mapping[str, Papers], folder: Path) -> dict[str, dict[str, bool]]:
+    said = {name: verdicts(each, folder) for name, each in papers.items()}
+    if shutil.which("node"):
+        for name, verdict in by_page(papers).items():
+            said[name]["page"] = verdict
+    return said
 
 
 # --- an installation that rotated its key between two certificates ---------------------------------------------------
@@ -281,9 +313,9 @@ def rewritten_kind(world: World) -> Papers:
 
 @ON_SQLITE
 def test_all_accept_what_is_right(world: World, tmp_path: Path) -> None:
-    said = {name: verdicts(papers, tmp_path) for name, papers in accepted(world).items()}
+    said = all_verdicts(accepted(world), tmp_path)
     assert {name: each for name, each in said.items() if not all(each.values())} == {}
-    assert {len(each) for each in said.values()} == {2, 3}
+    assert {len(each) for each in said.values()} == {2, 4 if shutil.which("node") else 3}
 
 
 # --- what all refuse -------------------------------------------------------------------------------------------
@@ -644,11 +676,47 @@ def altered(world: World) -> dict[str, Papers]:
 
 @ON_SQLITE
 def test_all_refuse_what_is_altered(world: World, tmp_path: Path) -> None:
-    wrong = {
-        name: said for name, papers in altered(world).items() if any((said := verdicts(papers, tmp_path)).values())
-    }
-    assert wrong == {}
-    assert len(altered(world)) >= 200
+    said = all_verdicts(altered(world), tmp_path)
+    assert {name: each for name, each in said.items() if any(each.values())} == {}
+    assert len(said) >= 200
+
+
+@ON_SQLITE
+def test_the_page_trusts_the_fingerprint_alone(world: World) -> None:
+    """With the printed fingerprint the page judges as with the key. A certificate under another key fails."""
+    right, wrong = accepted(world), altered(world) | keys(world)
+    by_fingerprint = by_page(right, fingerprint_of)
+    assert by_fingerprint and all(by_fingerprint.values()), by_fingerprint
+    certain = {name: each for name, each in wrong.items() if not name.startswith("key:")}
+    refused = by_page(certain, fingerprint_of)
+    assert len(refused) > 60 and not any(refused.values()), refused
+    forged = statement_of(world.after)
+    forged["predicate"]["audit"]["key"] = str(THIEF.verifier)
+    thief = signed(THIEF, proved_in(forged, list(world.bodies), THIEF))
+    good, spaced, thieves, foreign, short = judged_by_page(
+        [
+            {"certificate": json.dumps(world.after), "trusted": world.new.verifier.fingerprint},
+            {"certificate": json.dumps(world.after), "trusted": _as_printed(world.new.verifier.fingerprint)},
+            {"certificate": json.dumps(thief), "trusted": THIEF.verifier.fingerprint},
+            {"certificate": json.dumps(thief), "trusted": world.new.verifier.fingerprint},
+            {"certificate": json.dumps(world.after), "trusted": world.new.verifier.fingerprint[:-1]},
+        ]
+    )
+    assert (good, spaced, thieves) == (
+        None,
+        None,
+        None,
+    )  # sound under the thief's key: only the letter tells them apart
+    assert foreign is not None and "another fingerprint" in foreign
+    assert short is not None and "You entered 31 characters" in short
+
+
+def fingerprint_of(papers: Papers) -> str:
+    return Verifier.parse(papers.key).fingerprint
+
+
+def _as_printed(fingerprint: str) -> str:
+    return " ".join(textwrap.wrap(fingerprint.upper(), 4))
 
 
 @ON_SQLITE
@@ -659,6 +727,28 @@ def test_what_only_the_log_contradicts_is_accepted_without_it(world: World, tmp_
             continue
         papers = replace(rewritten(world, change), log=None)
         assert all(verdicts(papers, tmp_path).values()), name
+
+
+def test_the_page_opens_what_the_service_commits_to() -> None:
+    """Names of any script, several ids, samples and cases; the slow twin is the service's own commitment."""
+    dice, key = random.Random(3), bytes(range(32))
+    letters = ["a", "Z", "9", "é", "e\u0301", "\ufb33", "\U0001f600", '"', "\\", "\x7f", "\u2028", " b"]
+    asked: list[Json] = []
+    for _ in range(60):
+        ids = ["x" + "".join(dice.choices(letters, k=dice.randrange(4))) + "y" for _ in range(dice.randrange(1, 4))]
+        case = dice.choice([None, "C-113", "é\n"])
+        names = tuple(ids)
+        order = dice.choice([Order(subject_ids=names, case_id=case), Order(sample_ids=names, case_id=case)])
+        found = {"commitment": commitment(key, order)}
+        typed = [key.hex().upper(), dice.sample(ids, len(ids)), case or ""]
+        asked += [
+            {"accepted": found, "opening": typed},
+            {"accepted": found, "opening": [typed[0], [*ids, "z"], typed[2]]},
+            {"accepted": found, "opening": [typed[0], ids, f"{case}2"]},
+            {"accepted": found, "opening": ["f" * 64, ids, typed[2]]},
+        ]
+    said = judged_by_page(asked)
+    assert [each is None for each in said] == [True, False, False, False] * 60
 
 
 # --- at random -------------------------------------------------------------------------------------------------------
@@ -705,12 +795,12 @@ def any_changed(value: Json, dice: random.Random) -> Json:
 
 
 def _judged_alike(world: World, folder: Path, count: int, seed: int) -> None:
-    dice, good = random.Random(seed), 0
-    for _ in range(count):
-        papers = mutated(world, dice)
-        said = verdicts(papers, folder)
-        assert len(set(said.values())) == 1, (said, papers)
-        good += said["command"]
+    dice = random.Random(seed)
+    papers = {str(place): mutated(world, dice) for place in range(count)}
+    judged = all_verdicts(papers, folder)
+    for name, said in judged.items():
+        assert len(set(said.values())) == 1, (said, papers[name])
+    good = sum(said["command"] for said in judged.values())
     assert count / 50 < good < count * 0.7
 
 

@@ -15,7 +15,7 @@ from expunge.service.api.problems import ApiProblem
 from expunge.service.api.types import RequestId
 from expunge.service.api.views.history import certificate_of, letter_facts
 from expunge.service.api.views.requests import find_request
-from expunge.service.audit import NotAuthentic, Signer, keys_of
+from expunge.service.audit import NotAuthentic, Signer, Verifier, keys_of
 from expunge.service.certificates import day, in_words, letter, verify
 from expunge.service.infra.db import now
 from expunge.service.infra.settings import SettingsError
@@ -48,15 +48,35 @@ def show_letter(request_id: RequestId, visit: Visitor) -> Response:
     if said is None:
         what = "The request has neither ended nor been extended. There is no letter yet."
         raise ApiProblem(409, "not_ended", what)
-    key = None if statement is None else statement["predicate"]["audit"]["key"]
-    shown = {"letter": said, "today": day(today), "send_by": said.send_by and day(said.send_by), "key": key}
-    return visit.page("letter.html", **shown, id=request_id, case=row.case_id)
+    shown = {"letter": said, "today": day(today), "send_by": said.send_by and day(said.send_by)}
+    checked = _how_to_check(visit, statement)
+    return visit.page("letter.html", **shown, **checked, id=request_id, case=row.case_id)
 
 
 @router.get("/console/requests/{request_id}/certificate.json")
 def certificate_file(request_id: RequestId, visit: Visitor) -> Response:
     headers = HEADERS | {"Content-Disposition": f'attachment; filename="certificate-{request_id}.json"'}
     return Response(_envelope(visit, request_id)[0], headers=headers, media_type="application/json")
+
+
+def _how_to_check(visit: PageContext, statement: dict[str, Any] | None) -> dict[str, str]:
+    """Return fingerprint of the log's key, address of the page that checks, and its QR code; empty where there is none.
+
+    The code carries the fingerprint behind a ``#``: browsers do not send that part.
+    """
+    if statement is None:
+        return {"fingerprint": "", "verify_url": "", "qr": ""}
+    import segno  # noqa: PLC0415 (it would be a tenth of the API's start)
+
+    fingerprint, url = (
+        Verifier.parse(statement["predicate"]["audit"]["key"]).fingerprint,
+        visit.service.settings.verify_url,
+    )
+    qr = (
+        segno.make(f"{url}#{fingerprint}", micro=False).svg_inline(border=2, light="#fff", omitsize=True) if url else ""
+    )
+    grouped = " ".join(fingerprint[at : at + 4] for at in range(0, len(fingerprint), 4))
+    return {"fingerprint": grouped, "verify_url": url, "qr": qr}
 
 
 def _verified(visit: PageContext, envelope: str) -> tuple[dict[str, Any] | None, str]:
