@@ -11,7 +11,7 @@ TESTS := $(if $(TEMPORARY),TMPDIR=$(TEMPORARY)) PYTHONDONTWRITEBYTECODE= $(BIN)/
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: demo up test test-all check room bench papers drills docs clean
+.PHONY: demo up test test-all check room bench papers drills docs release clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.runtime
@@ -59,6 +59,10 @@ papers: $(VENV)/.dev
 drills: $(VENV)/.dev
 	@$(BIN)/python -m tests.harness.servers
 	@$(BIN)/python -m tests.faults
+
+# on a clean tree; commits and tags, pushes nothing. make release VERSION=0.2.0
+release: $(VENV)/.dev
+	@$(BIN)/python -m tests.releases.release $(VERSION)
 
 docs: $(VENV)/.dev
 	$(BIN)/properdocs build --strict

@@ -66,9 +66,11 @@ def _locked(database: Database) -> Iterator[Connection]:
         try:
             if _state(connection) is SchemaState.AHEAD:
                 found = connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all()
+                differences = _differences(connection)
+                needed = f" This one would need: {'; '.join(differences)}." if differences else ""
                 raise RuntimeError(
                     f"The database has the schema {', '.join(found)}, and this release knows none later than "
-                    f"{_revisions()[0]}. Install the release that migrated it."
+                    f"{_revisions()[0]}. Nothing was changed. Install the release that migrated it.{needed}"
                 )
             connection.commit()
             yield connection

@@ -1,0 +1,1 @@
+"""Folders of earlier releases, which this one opens; and how a release is made."""
