@@ -32,6 +32,7 @@ from unlearning.types import ForgetSet, Learned, State
 FOLDER = Path(__file__).parents[1] / "examples"
 METHODS = {
     "tabular": "newton",
+    "estimator": "newton",
     "scattering": "newton",
     "batchnorm": "late",
     "text": "shards",
@@ -39,7 +40,7 @@ METHODS = {
     "recommender": "late",
 }
 """each example, and the method that its first lines name"""
-PROVED = ("tabular", "scattering")
+PROVED = ("tabular", "estimator", "scattering")
 MAX_DISTANCE, PEOPLE, SEED = 1e-5, 20, 0
 
 

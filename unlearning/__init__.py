@@ -9,10 +9,13 @@ if TYPE_CHECKING:
     from unlearning import trees as trees
     from unlearning.artefact import Artefact as Artefact
     from unlearning.bins import grid as grid
+    from unlearning.estimators import sklearn as sklearn
     from unlearning.holdout import held_out as held_out
     from unlearning.methods.shards.ensemble import published as published
     from unlearning.model.problem import Problem as Problem
     from unlearning.model.training import Recorder as Recorder
+    from unlearning.pack import Field as Field
+    from unlearning.pack import Pack as Pack
     from unlearning.recipe import Recipe as Recipe
     from unlearning.recipe import Run as Run
     from unlearning.recipe import Samples as Samples
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "AdamW": "settings",
     "Artefact": "artefact",
+    "Field": "pack",
+    "Pack": "pack",
     "Problem": "model.problem",
     "Recipe": "recipe",
     "Run": "recipe",
@@ -39,12 +44,15 @@ _HOMES = {
     "grid": "bins",
     "held_out": "holdout",
     "published": "methods.shards.ensemble",
+    "sklearn": "estimators",
 }
 
 __all__ = [
     "SGD",
     "AdamW",
     "Artefact",
+    "Field",
+    "Pack",
     "Problem",
     "Recipe",
     "RecipeError",
@@ -57,6 +65,7 @@ __all__ = [
     "grid",
     "held_out",
     "published",
+    "sklearn",
     "trees",
 ]
 

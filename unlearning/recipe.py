@@ -9,6 +9,7 @@ from itertools import chain
 from os import PathLike
 from typing import Any, TypeAlias, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,12 +18,18 @@ from unlearning.accounting.ids import spelled
 from unlearning.artefact import Artefact
 from unlearning.columns import Column, Texts
 from unlearning.holdout import SHARE, held_out
+from unlearning.pack import Pack
 from unlearning.settings import Training
 from unlearning.sources import PairDataset
 from unlearning.types import Examples, RecipeError, Rows, Tensors, Trajectory, block_of
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 LOSSES = ("cross_entropy", "binary_logistic", "squared_error", "squared_hinge")
+
+ONE_TENSOR = "inputs must be one tensor: use ul.Pack"
+PACKED = (
+    "Samples.from_frame(frame, inputs=ul.Pack(...), ...) makes the rows, and pack.decode(x) reads them in the model."
+)
 
 PEOPLE = 2**53
 """numbers of people are below this: exact as floats too"""
@@ -46,10 +53,12 @@ class Samples:
         inputs: (n, ...) tensor, a map-style dataset of (x, y), or a source (``unlearning.sources``).
         targets: (n, ...) tensor; None when ``inputs`` is no tensor.
         missing: whether an input may be NaN, for what is not known; a model of trees takes it.
+        weight: (n,) numbers of 0 or more, which multiply the samples' losses; None: 1 each. A weight is data of its
+            sample: it is digested with it, and must not change when another person leaves.
 
     Raises:
         RecipeError: duplicate or empty ids, no subject, an id with white space at an end or an invisible character,
-            different lengths, NaN or infinity.
+            different lengths, NaN or infinity, a weight below 0.
     """
 
     ids: Sequence[str]
@@ -57,22 +66,28 @@ class Samples:
     inputs: Tensor | PairDataset | Rows
     targets: Tensor | None = None
     missing: bool = False
+    weight: Tensor | None = None
     rows: Rows = field(init=False, repr=False)
+    unweighted: Rows = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ids", _ids(self.ids))
         object.__setattr__(self, "subjects", _people(self.subjects))
         if len(self.ids) == 0:
             raise RecipeError("The recipe has no samples.", "Give at least one.")
-        object.__setattr__(self, "rows", self._rows())
+        object.__setattr__(self, "unweighted", self._rows())
         lengths = {"ids": len(self.ids), "subjects": len(self.subjects), "inputs": len(self.inputs)}
         if self.targets is not None:
             lengths["targets"] = len(self.targets)
+        if self.weight is not None:
+            object.__setattr__(self, "weight", torch.as_tensor(self.weight).double())
+            lengths["weight"] = len(self.weight)
         if len(set(lengths.values())) > 1:
             raise RecipeError(f"Samples differ in length: {lengths}.", "Give one entry of each for every sample.")
-        if isinstance(self.rows, Tensors):
-            self.check_inputs(self.rows.inputs)
-            _check_finite("targets", self.rows.targets)
+        if isinstance(self.unweighted, Tensors):
+            self.check_inputs(self.unweighted.inputs)
+            _check_finite("targets", self.unweighted.targets)
+        object.__setattr__(self, "rows", self._weighted())
 
     @classmethod
     def from_parquet(
@@ -100,6 +115,38 @@ class Samples:
         rows = sources.ParquetRows(sources.paths_of(paths), features, target)
         ids, people = sources.names_in(rows.tables((id, person)), id, person)
         return cls(ids, cast("Sequence[str]", people), rows)
+
+    @classmethod
+    def from_frame(
+        cls, frame: Any, *, id: str, person: str, target: str, inputs: Pack | Sequence[str], weight: str | None = None
+    ) -> Samples:
+        """Read samples from a frame of pandas or Polars, an Arrow table, or a Parquet file by its path, at once.
+
+        Needs ``pip install "expunge[parquet]"``.
+
+        Args:
+            frame: has the columns that the others name.
+            id, person, target: as in ``from_parquet``.
+            inputs: a ``Pack``, whose rows are the inputs; or columns of numbers, as ``features`` of ``from_parquet``.
+            weight: the column of weights.
+
+        Raises:
+            RecipeError: a column is missing, or does not hold what is asked of it.
+        """
+        table = sources.arrow(frame)
+        columns = [*inputs.fields] if isinstance(inputs, Pack) else [*inputs]
+        wanted = [id, person, target, *columns, *([] if weight is None else [weight])]
+        missing = sorted(set(wanted) - set(table.column_names))
+        if missing:
+            raise RecipeError(f"The frame lacks the columns {', '.join(missing)}.", "Name columns that it has.")
+        ids, people = sources.names_in(iter([table]), id, person)
+        x = (
+            inputs.encode(table)
+            if isinstance(inputs, Pack)
+            else sources.numbers(table, columns, target)[0].contiguous()
+        )
+        heavy = None if weight is None else sources.numbers_of(table.column(weight))
+        return cls(ids, cast("Sequence[str]", people), x, sources.numbers_of(table.column(target)), weight=heavy)
 
     @classmethod
     def from_numpy(
@@ -209,24 +256,43 @@ class Samples:
             raise RecipeError(
                 f"At a share of {share:g} nobody is left for the {empty}.", "Choose another share, or add people."
             )
-        return self.take(kept), next(iter(self.rows.read([held]))), tuple(self.people.take(held))
+        return self.take(kept), next(iter(self.unweighted.read([held]))), tuple(self.people.take(held))
 
     def take(self, rows: Tensor) -> Samples:
         """Return these rows (m,) int64, in this order. Raises RecipeError where there are none."""
         names, people = self.names.take(rows), cast("Any", self.people.take(rows).compact())
-        if isinstance(self.rows, Tensors):
-            return Samples(names, people, self.rows.inputs[rows], self.rows.targets[rows], missing=self.missing)
-        return Samples(names, people, sources.ChosenRows(self.rows, rows), missing=self.missing)
+        weight, held = None if self.weight is None else self.weight[rows], self.unweighted
+        if isinstance(held, Tensors):
+            return Samples(names, people, held.inputs[rows], held.targets[rows], missing=self.missing, weight=weight)
+        return Samples(names, people, sources.ChosenRows(held, rows), missing=self.missing, weight=weight)
 
     def check_inputs(self, inputs: Tensor, start: int = 0, *, what: str = "inputs") -> None:
         """Refuse inputs with infinity, or with NaN where nothing may be missing. Raises RecipeError."""
         _check_finite(what, inputs.masked_fill(inputs.isnan(), 0) if self.missing else inputs, start)
+
+    def _weighted(self) -> Rows:
+        if self.weight is None:
+            return self.unweighted
+        _check_finite("weight", self.weight)
+        if self.weight.dim() != 1 or bool((self.weight < 0).any()) or not bool(self.weight.any()):
+            raise RecipeError(
+                f"The weights have shape {tuple(self.weight.shape)}, the least is {float(self.weight.min()):g} and the "
+                f"largest {float(self.weight.max()):g}.",
+                "Give one number of 0 or more for each sample, and not 0 for all.",
+            )
+        if isinstance(self.unweighted, Tensors):
+            targets = sources.weighted(self.unweighted.targets, self.weight.to(self.unweighted.targets.device))
+            return Tensors(self.unweighted.inputs, targets)
+        return sources.WeightedRows(self.unweighted, self.weight)
 
     def _rows(self) -> Rows:
         if isinstance(self.inputs, Tensor):
             if self.targets is None:
                 raise RecipeError("Inputs are a tensor but targets are missing.", "Give targets, one for each sample.")
             return Tensors(self.inputs, self.targets)
+        mixed = isinstance(self.inputs, Mapping | list | np.ndarray) or hasattr(self.inputs, "columns")
+        if mixed or not isinstance(self.inputs, Rows | PairDataset):
+            raise RecipeError(f"The inputs are a {type(self.inputs).__name__}; {ONE_TENSOR}.", PACKED)
         if self.targets is not None:
             raise RecipeError("Inputs are a dataset of (x, y) and targets are given too.", "Leave targets out.")
         rows = self.inputs if isinstance(self.inputs, Rows) else sources.DatasetRows(self.inputs, workers=0)
@@ -252,6 +318,7 @@ class Run:
         people: whose each sample is, (n,) int64 from 0 on, on the work device: a number by a keyed hash of the person,
             the same in each phase. A sample of several people has the largest of their numbers.
         last: whether no phase comes after this one: time for the step size to fall.
+        weights: what multiplies each sample's loss, (n,) float64, where the recipe's samples have a weight.
     """
 
     model: nn.Module
@@ -264,6 +331,7 @@ class Run:
     progress: Callable[[float], None]
     people: Tensor
     last: bool = True
+    weights: Tensor | None = None
 
     def validation(self, share: float) -> Tensor:
         """Return a mask (n,) bool of the samples to validate with: those of about ``share`` of the people.
@@ -336,17 +404,7 @@ class Recipe:
             raise RecipeError(
                 f"The model is a {type(self.model).__name__}.", "Give a function that builds the nn.Module."
             )
-        inputs, targets = self.holdout
-        if len(inputs) != len(targets) or len(inputs) == 0:
-            raise RecipeError(
-                f"The holdout has {len(inputs)} inputs and {len(targets)} targets.", "Give the same number of both."
-            )
-        self.samples.check_inputs(inputs, what="holdout inputs")
-        if self.holdout_subjects is not None:
-            object.__setattr__(self, "holdout_subjects", tuple(_subjects_of(each) for each in self.holdout_subjects))
-            if len(self.holdout_subjects) != len(inputs):
-                what = f"There are {len(self.holdout_subjects)} holdout_subjects for {len(inputs)} holdout samples."
-                raise RecipeError(what, "Give one entry for each.")
+        self._require_holdout()
         if self.trajectory is not None and self.weights is None:
             raise RecipeError("A trajectory is given without weights.", "Give the weights that it ended in.")
         if self.vectors_for is not None:
@@ -358,6 +416,22 @@ class Recipe:
                     f"public gives {name!r} the digest {digest!r}.",
                     "A digest is 64 hexadecimal digits: register without it, and the refusal prints it.",
                 )
+
+    def _require_holdout(self) -> None:
+        inputs, targets = self.holdout
+        if not isinstance(inputs, Tensor) or not isinstance(targets, Tensor):
+            given = f"a {type(inputs).__name__} and a {type(targets).__name__}"
+            raise RecipeError(f"The holdout is {given}; {ONE_TENSOR}.", PACKED)
+        if len(inputs) != len(targets) or len(inputs) == 0:
+            raise RecipeError(
+                f"The holdout has {len(inputs)} inputs and {len(targets)} targets.", "Give the same number of both."
+            )
+        self.samples.check_inputs(inputs, what="holdout inputs")
+        if self.holdout_subjects is not None:
+            object.__setattr__(self, "holdout_subjects", tuple(_subjects_of(each) for each in self.holdout_subjects))
+            if len(self.holdout_subjects) != len(inputs):
+                what = f"There are {len(self.holdout_subjects)} holdout_subjects for {len(inputs)} holdout samples."
+                raise RecipeError(what, "Give one entry for each.")
 
     def _choose_training(self) -> None:
         if isinstance(self.training, OwnTraining) == (self.train is None):
@@ -424,5 +498,6 @@ def _check_finite(what: str, values: Tensor, start: int = 0) -> None:
     if bool(broken.any()):
         first = start + int(broken.nonzero()[0])
         raise RecipeError(
-            f"{int(broken.sum())} rows of {what} hold NaN or infinity, the first at index {first}.", "Clean the data."
+            f"{int(broken.sum())} rows of {what} hold NaN or infinity, the first at index {first}.",
+            "Clean the data, or keep missing values by ul.Pack.",
         )

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 Array: TypeAlias = "np.ndarray[Any, Any] | str | PathLike[str]"
 GROUP_BYTES = 2**30
 """of the rows of a Parquet file that can only be read together (1 GiB)"""
-ONE_SHAPE = "Give (x, y) pairs of numbers, all of one shape."
+ONE_SHAPE = (
+    "Give (x, y) pairs of numbers, all of one shape. For dicts, lists of any length and missing values use ul.Pack."
+)
 
 
 @runtime_checkable
@@ -155,6 +157,34 @@ class ChosenRows:
 
     def read(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         return self.rows.read([self.index[part] for part in parts])
+
+
+@dataclass(frozen=True)
+class WeightedRows:
+    """Rows of another source whose targets carry the sample's weight: see ``weighted``. ``weight`` is (n,) float64."""
+
+    rows: Rows
+    weight: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.rows.row_bytes + self.weight.itemsize
+
+    def read(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        for part, (inputs, targets) in zip(parts, self.rows.read(parts), strict=True):
+            yield inputs, weighted(targets, self.weight[part])
+
+
+def weighted(targets: Tensor, weight: Tensor) -> Tensor:
+    """Return targets (n, ...) with their weights (n,) in front, (n, 1 + k) float64; ``Problem.apart`` undoes it.
+
+    What carries a sample from the recipe to its loss carries inputs and targets: so its weight is digested, compared,
+    stored and taken away with it.
+    """
+    return torch.cat([weight.unsqueeze(1), targets.reshape(len(targets), -1).double()], dim=1)
 
 
 def stacked(pairs: Sequence[tuple[Any, Any]]) -> tuple[Tensor, Tensor]:
@@ -299,6 +329,32 @@ def paths_of(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list
     return found
 
 
+def arrow(frame: Any) -> pa.Table:
+    """Return an Arrow table of a pandas or Polars frame, a dict of columns, or Parquet files by their paths.
+
+    Raises:
+        RecipeError: pyarrow is not installed, or the frame is none.
+    """
+    if isinstance(frame, str | PathLike):
+        return _pyarrow("parquet").read_table(frame)
+    try:
+        return _pyarrow("lib").table(frame)
+    except (TypeError, ValueError) as error:
+        what = f"A {type(frame).__name__} is no table: {error}."
+        raise RecipeError(what, "Give a frame of pandas or Polars, an Arrow table, or a Parquet file's path.") from None
+
+
+def compute(name: str, *arguments: Any) -> Any:
+    """Return what the function of ``pyarrow.compute`` gives."""
+    return getattr(_pyarrow("compute"), name)(*arguments)
+
+
+def numbers_of(column: Any) -> Tensor:
+    """Return a column of numbers as a tensor (m,) of its own memory; whole ones are int64."""
+    values = _values(column)
+    return torch.from_numpy(values.astype(np.int64) if values.dtype.kind in "iub" else values.copy())
+
+
 def mapped(array: Array) -> np.ndarray[Any, Any]:
     """Return an array as it is, or the ``.npy`` file of that path, mapped and not read."""
     return array if isinstance(array, np.ndarray) else np.load(array, mmap_mode="r", allow_pickle=False)
@@ -306,21 +362,19 @@ def mapped(array: Array) -> np.ndarray[Any, Any]:
 
 def numbers(table: pa.Table | pa.RecordBatch, features: Sequence[str] | str, target: str) -> tuple[Tensor, Tensor]:
     """Return inputs (m, features) and targets (m,) of a table. Inputs of several columns are a transposed view."""
-    answers = _values(table.column(target))
-    if answers.dtype.kind in "iub":
-        answers = answers.astype(np.int64)
+    answers = numbers_of(table.column(target))
     if isinstance(features, str):
         column = _whole(table.column(features))
         flat = _values(column.flatten())
         if len(column) and len(flat) % len(column):
             raise RecipeError(f"The lists of the column {features!r} differ in length.", ONE_SHAPE)
-        return torch.from_numpy(_real(flat).reshape(len(column), -1)), torch.from_numpy(answers.copy())
+        return torch.from_numpy(_real(flat).reshape(len(column), -1)), answers
     columns = [_values(table.column(name)) for name in features]
     kind = np.result_type(np.float32, *(column.dtype for column in columns))
     inputs = np.empty((len(columns), table.num_rows), dtype=kind)
     for place, column in enumerate(columns):
         inputs[place] = column
-    return torch.from_numpy(inputs).t(), torch.from_numpy(answers.copy())
+    return torch.from_numpy(inputs).t(), answers
 
 
 def names_in(tables: Iterator[pa.Table], id: str, person: str) -> tuple[Texts, Column[Any]]:

@@ -12,6 +12,8 @@ DROPPED: set[str] = set()
 """ids of samples that the recipe does not give any more"""
 SCALE: dict[str, float] = {}
 """sample id -> factor on its inputs"""
+WEIGHT: dict[str, float] = {}
+"""sample id -> another weight than its own"""
 
 
 def happen() -> None:
@@ -23,6 +25,7 @@ def reset() -> None:
     HAPPENINGS.clear()
     DROPPED.clear()
     SCALE.clear()
+    WEIGHT.clear()
 
 
 def people(count: int = 12, each: int = 3) -> tuple[list[str], list[str], torch.Tensor, torch.Tensor]:

@@ -96,7 +96,10 @@ def require_within(problem: Problem, examples: Examples, feature_norm: float) ->
     Raises Refused where some sample's features (the constant 1 of a bias included) are longer than ``feature_norm``,
     or a class is given by anything but its index (two classes: 0 or 1).
     """
-    targets, loss = examples.targets, str(problem.recipe.loss)
+    targets, weights = problem.apart(examples.targets)
+    if weights is not None:
+        raise Refused("The gradient's bound holds for samples of weight 1.", "Use newton, or leave the weights out.")
+    loss = str(problem.recipe.loss)
     soft = loss == "cross_entropy" and targets.is_floating_point()
     if soft or (loss == "binary_logistic" and not bool(((targets == 0) | (targets == 1)).all())):
         raise Refused("The gradient's bound holds for targets that are one class.", "Give classes as indices.")

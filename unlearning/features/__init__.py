@@ -6,9 +6,10 @@ so a certificate has nothing to declare about them. ``forward`` works in the dty
 ``Tangent`` linearises a whole network around public weights, which a certificate does list.
 """
 
+from unlearning.features.constant_column import ConstantColumn
 from unlearning.features.fourier import RandomFourier
 from unlearning.features.kernels import RandomKernels
 from unlearning.features.scattering import Scattering
 from unlearning.features.tangent import Tangent
 
-__all__ = ["RandomFourier", "RandomKernels", "Scattering", "Tangent"]
+__all__ = ["ConstantColumn", "RandomFourier", "RandomKernels", "Scattering", "Tangent"]

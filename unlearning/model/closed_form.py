@@ -118,6 +118,7 @@ def require_convex_targets(model: Affine, targets: Tensor) -> None:
         Refused: a soft label below 0, a class that the model does not have, a target of binary_logistic outside [0, 1],
             or soft labels of another shape.
     """
+    targets, _ = model.problem.apart(targets)
     loss, classes = str(model.problem.recipe.loss), model.outputs
     if loss == "cross_entropy" and targets.dtype.is_floating_point:
         if targets.dim() != 2 or targets.shape[1] != classes:

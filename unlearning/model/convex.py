@@ -69,7 +69,8 @@ def require_classes(problem: Problem, examples: Examples) -> None:
     if model is None or not model.curve.classifies:
         return
     left: set[float] = set()
-    for _, targets in examples.blocks():
+    for _, block in examples.blocks():
+        targets, _ = problem.apart(block)
         classes = targets.argmax(dim=1) if targets.dim() == 2 and targets.shape[1] > 1 else targets.reshape(-1)
         left |= set(torch.unique(classes).tolist())
         if len(left) >= 2:

@@ -12,7 +12,7 @@ r_i = dl/dz and C_i = d^2 l/dz^2 at z_i = W phi_i:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -278,7 +278,7 @@ def head_of(problem: Problem) -> Head | None:
     before, layer = found
     if loss == "binary_logistic" and layer.out_features != 1:
         return None
-    return Head(problem, before, layer, CURVES[loss])
+    return Head(problem, before, layer, curve_of(problem, loss))
 
 
 def last_linear(module: nn.Module) -> tuple[nn.Sequential, nn.Linear] | None:
@@ -296,6 +296,34 @@ def _split(module: nn.Module) -> tuple[nn.Sequential, nn.Linear] | None:
         return None
     found = _split(last)
     return None if found is None else (nn.Sequential(*before, *found[0]), found[1])
+
+
+def curve_of(problem: Problem, loss: str) -> Curve:
+    """Return the named loss as the problem's samples have it: times the sample's weight c, where samples have one.
+
+    Then the residual and the second derivative are c times the loss's own, its smoothness c times as large. A residual
+    is shorter than ``rounding``, which so covers the product's rounding too.
+    """
+    curve, apart = CURVES[loss], problem.apart
+    if problem.recipe.samples.weight is None:
+        return curve
+
+    def times(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, joined: Tensor, factor: float = 1.0) -> Tensor:
+        y, weight = apart(joined)
+        found = function(z, y)
+        return found if weight is None else factor * found * weight.to(z.dtype).reshape(-1, *[1] * (found.dim() - 1))
+
+    def heavy(joined: Tensor) -> Tensor:
+        y, weight = apart(joined)
+        return curve.weight(y) if weight is None else curve.weight(y) * weight
+
+    return replace(
+        curve,
+        residual=lambda z, y: times(curve.residual, z, y),
+        coefficients=lambda z, y: times(curve.coefficients, z, y),
+        weight=heavy,
+        rounding=lambda z, y: times(curve.rounding, z, y, factor=2.0),
+    )
 
 
 def _softmax_weight(y: Tensor) -> Tensor:
@@ -374,7 +402,7 @@ CURVES: dict[str, Curve] = {
     "squared_error": Curve(
         residual=lambda z, y: z - y.to(z.dtype).reshape(z.shape),
         coefficients=lambda z, _y: torch.ones_like(z),
-        bent=lambda _c, u: u,
+        bent=_diagonal_bent,
         steepness=1.0,
         weight=_unit_weight,
         rounding=_size,

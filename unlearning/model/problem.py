@@ -117,8 +117,21 @@ class Problem:
             return self.losses(self.outputs(w, x), y)
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the data loss of each sample, (n,), from the model's outputs (n, ...)."""
-        return self._loss(outputs, self.fed(y))
+        """Return the data loss of each sample, (n,), from the model's outputs (n, ...); times its weight, if any."""
+        targets, weight = self.apart(y)
+        losses = self._loss(outputs, self.fed(targets))
+        return losses if weight is None else losses * weight.to(losses.dtype)
+
+    def apart(self, y: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return targets (n, ...) and weights (n,) of training samples whose targets carry them (``sources.weighted``).
+
+        There are no weights for a recipe without any, and for the targets of its holdout: those have its shape.
+        """
+        like = self.recipe.holdout[1]
+        if self.recipe.samples.weight is None or y.shape[1:] == like.shape[1:]:
+            return y, None
+        targets = y[:, 1:].reshape(len(y), *like.shape[1:])
+        return targets if like.dtype.is_floating_point else targets.to(like.dtype), y[:, 0]
 
     def mean_loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the mean data loss, a scalar; without weight decay."""
@@ -151,7 +164,8 @@ class Problem:
             return self.score(self.outputs(w, x), y)
 
     def score(self, outputs: Tensor, y: Tensor) -> float:
-        """Return the accuracy of the model's outputs (n, ...) for targets (n, ...)."""
+        """Return the accuracy of the model's outputs (n, ...) for targets (n, ...); each sample counts once."""
+        y, _ = self.apart(y)
         if self.recipe.loss in ("binary_logistic", "squared_hinge") and _columns(outputs) == 1:
             return float(((outputs.reshape(-1) > 0) == (y.reshape(-1) > 0)).double().mean())
         if not y.dtype.is_floating_point and self.recipe.loss != "squared_error":

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from unlearning.features.tangent import Linearised, Tangent
 from unlearning.model.curvature import activations
-from unlearning.model.linear_head import CURVES, Affine, Curve, Scores, Summed, gamma, head_of
+from unlearning.model.linear_head import Affine, Curve, Scores, Summed, curve_of, gamma, head_of
 from unlearning.model.parts import plain_part
 from unlearning.model.problem import Problem, build
 from unlearning.types import Refused
@@ -142,7 +142,7 @@ def tangent_of(problem: Problem) -> TangentModel | None:
         outputs = problem.outputs(problem.initial(), one)
     if outputs.dim() != 2 or (loss == "binary_logistic" and outputs.shape[1] != 1):
         return None
-    return TangentModel(problem, module, CURVES[loss], outputs.shape[1])
+    return TangentModel(problem, module, curve_of(problem, loss), outputs.shape[1])
 
 
 def drawn_start(problem: Problem) -> bool:

@@ -60,7 +60,8 @@ def read(folder: Path, name: str) -> Subject:
 
 def counts(recipe: Recipe) -> dict[str, Any]:
     """Return how many samples, people and weights there are, and the dtype and shape of what is trained on."""
-    inputs, targets = recipe.samples.tensors()
+    inputs, targets = next(iter(recipe.samples.unweighted.read([torch.arange(len(recipe.samples))])))
+    weight = recipe.samples.weight
     each = Counter(name for people in recipe.samples.people for name in people)
     return {
         "samples": len(recipe.samples),
@@ -69,6 +70,7 @@ def counts(recipe: Recipe) -> dict[str, Any]:
         "holdout": len(recipe.holdout[0]),
         "inputs": shape_of(inputs),
         "targets": shape_of(targets),
+        "weights": None if weight is None else f"{float(weight.min()):g} to {float(weight.max()):g}",
     }
 
 

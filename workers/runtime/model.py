@@ -215,7 +215,8 @@ def _without_samples(recipe: Recipe) -> Recipe:
 
     The holdout is copied: as a part of a larger tensor it would keep the whole of it in memory.
     """
-    nobody = Samples(("none",), ("none",), torch.zeros(1), torch.zeros(1), recipe.samples.missing)
+    samples, weight = recipe.samples, None if recipe.samples.weight is None else torch.ones(1)
+    nobody = Samples(("none",), ("none",), torch.zeros(1), torch.zeros(1), samples.missing, weight)
     inputs, targets = recipe.holdout
     return replace(recipe, samples=nobody, holdout=(inputs.clone(), targets.clone()), vectors_for=None)
 

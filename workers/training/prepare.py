@@ -8,6 +8,7 @@ generation has nothing but its reason.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -279,7 +280,9 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
 
     Raises Ineffective where the fallback is to try, and Refused otherwise.
     """
-    bench, threshold = begun.bench, process.limits.distance_left
+    bench = begun.bench
+    # Under proved an update goes on until its bound is met: what the step alone leaves is a figure, and no obstacle.
+    threshold = math.inf if begun.guarantee is Guarantee.PROVED else process.limits.distance_left
     try:
         method = divisible(bench, begun.learned)
         if method is not None:

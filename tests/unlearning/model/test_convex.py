@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import unlearning as ul
 from tests.unlearning.recipes import draw, recipe, softmax
 from unlearning.model import convex
 from unlearning.model.linear_head import head_of
@@ -24,10 +26,13 @@ LOSSES: dict[str, tuple[int, Tensor]] = {
 }
 
 
-def problem_of(loss: str, bias: bool = True, **training: Any) -> tuple[Problem, Examples]:
+def problem_of(loss: str, bias: bool = True, weight: Tensor | None = None, **training: Any) -> tuple[Problem, Examples]:
     outputs, y = LOSSES[loss]
     settings = {"weight_decay": 1e-2, **training}
     written = recipe(lambda: nn.Linear(6, outputs, bias=bias), FEATURES, y, loss, **settings)
+    if weight is not None:
+        samples = written.samples
+        written = replace(written, samples=ul.Samples(samples.ids, samples.subjects, FEATURES, y, weight=weight))
     return Problem(written).double(), written.samples.examples()
 
 
@@ -104,7 +109,8 @@ def extended_gradient(problem: Problem, w: Tensor, examples: Examples) -> Any:
     extended = np.longdouble
     phi = head.features(examples.inputs).numpy().astype(extended)
     scores = phi @ head.matrix(w).numpy().astype(extended).T
-    y = examples.targets.numpy()
+    targets, weight = problem.apart(examples.targets)
+    y = targets.numpy()
     loss = problem.recipe.loss
     if loss == "cross_entropy":
         exponents = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -116,6 +122,7 @@ def extended_gradient(problem: Problem, w: Tensor, examples: Examples) -> Any:
     else:
         signs = np.where(np.arange(scores.shape[1]) == y.reshape(-1, 1), 1, -1).astype(extended)
         residual = -signs * np.maximum(0, 1 - signs * scores)
+    residual = residual if weight is None else residual * weight.numpy().astype(extended).reshape(-1, 1)
     data = head.vector(torch.zeros(scores.shape[1], phi.shape[1])).numpy().astype(extended)
     matrix = residual.T @ phi / len(phi)
     columns = head.layer.in_features
@@ -126,10 +133,13 @@ def extended_gradient(problem: Problem, w: Tensor, examples: Examples) -> Any:
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="no 80-bit floats on this machine")
+@pytest.mark.parametrize("weight", [None, torch.logspace(-3, 1, 60)], ids=["plain", "weighted"])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_the_rounding_bound_covers_the_true_error_of_the_gradient(loss: str, scale: float) -> None:
-    problem, examples = problem_of(loss)
+def test_the_rounding_bound_covers_the_true_error_of_the_gradient(
+    loss: str, scale: float, weight: Tensor | None
+) -> None:
+    problem, examples = problem_of(loss, weight=weight)
     for seed in range(4):
         w = scale * draw(problem.dimension, seed=seed)
         objective = convex._Objective(convex.require_strongly_convex(problem), examples, len(examples))

@@ -17,7 +17,15 @@ from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
 
 EXACT = [name for name in METHODS if name not in PROVED]
-LEAST = {"tabular": 0.85, "scattering": 0.94, "batchnorm": 0.97, "text": 0.5, "text/adapters": 0.5, "recommender": 0.08}
+LEAST = {
+    "tabular": 0.85,
+    "estimator": 0.95,
+    "scattering": 0.94,
+    "batchnorm": 0.97,
+    "text": 0.5,
+    "text/adapters": 0.5,
+    "recommender": 0.08,
+}
 """accuracy; texts with a quarter of their passes, from four topics; the recommender's is one item of 200"""
 
 

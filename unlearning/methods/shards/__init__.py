@@ -191,7 +191,7 @@ class Shards(Method):
             for name, value in member.tensors(end).items()
         }
         if self.stacked > 0.0:
-            weights |= fit_head(torch.stack(answers), fitting.targets)
+            weights |= fit_head(torch.stack(answers), problem.apart(fitting.targets)[0])
             state = replace(state, tensors={**state.tensors, "answers": torch.stack(answers)})
         return replace(state, weights=problem.flatten(weights))
 

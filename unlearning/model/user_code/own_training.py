@@ -61,8 +61,8 @@ def train_by_recipe(
     before = None if start is None or start.facts is None else unpacked(start.tensors, start.facts)
     seed = seed_of(problem, phase)
     people = _numbered(problem, examples)
-    inputs, targets = problem.fed(examples.inputs).clone(), examples.targets.clone()
-    run = Run(module.train(), inputs, targets, phase, share, seed, before, progress, people, last)
+    inputs, (targets, weights) = problem.fed(examples.inputs).clone(), problem.apart(examples.targets.clone())
+    run = Run(module.train(), inputs, targets, phase, share, seed, before, progress, people, last, weights)
     with settings_kept(), draws_from(seed):
         left = recipe.train(run)
     progress(1.0)

@@ -1,0 +1,234 @@
+"""Estimators of scikit-learn as recipes: those that minimise a strongly convex objective, so that newton proves.
+
+The library's objectives are sums over rows, a recipe's is their mean plus ``(lambda/2) ||w||^2``:
+
+* LogisticRegression: ``C sum l_i + ||w||^2 / 2``, so lambda is 1 / (C rows);
+* Ridge, RidgeClassifier: ``sum (y_i - f_i)^2 + alpha ||w||^2``, so lambda is alpha / rows;
+* LinearSVC: ``C sum max(0, 1 - s_i f_i)^2 + ||w||^2 / 2``, so lambda is 1 / (2 C rows).
+
+``rows`` is a constant of the recipe: a count of the table would change with each person who leaves, and lambda with it.
+scikit-learn itself is not needed: an estimator's class and ``get_params()`` say everything.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unlearning.features.constant_column import ConstantColumn
+from unlearning.recipe import Recipe, Samples
+from unlearning.settings import Training
+from unlearning.types import RecipeError
+
+FREE = 16.0
+"""the constant column of an intercept that the library does not decay: it is decayed 256 times less than a weight"""
+PRECISION = 1e-6
+"""of the weights after a training: the gradient's norm over lambda"""
+FITTED_ON_NOTHING = {"Normalizer", "Binarizer", "PolynomialFeatures", "FunctionTransformer", "HashingVectorizer"}
+GIVEN_CATEGORIES = {"OneHotEncoder", "OrdinalEncoder"}
+KNOWN = "LogisticRegression with an l2 penalty, Ridge, RidgeClassifier, and LinearSVC with squared_hinge"
+OTHERWISE = "Train it inside Recipe(train=...): that is exact by retrain."
+
+
+@dataclass(frozen=True)
+class Form:
+    """An estimator as a linear head: ``decay`` times rows is lambda; ``constant`` is the intercept's column."""
+
+    loss: str
+    decay: float
+    constant: float | None
+
+
+def sklearn(
+    estimator: Any,
+    x: Any,
+    y: Any,
+    subjects: Sequence[str | Sequence[str]],
+    *,
+    rows: int | None = None,
+    classes: Sequence[Any] | None = None,
+    ids: Sequence[str] | None = None,
+    weight: Any = None,
+) -> Recipe:
+    """Return the recipe of an estimator that is not fitted yet; register it by newton with the guarantee proved.
+
+    A share of the people is the holdout, by a hash of their ids. ``class_weight={...}`` becomes a weight of each row.
+    The published ``weight`` (K, k + 1) is ``coef_``, and its last column times the constant ``intercept_``.
+
+    Args:
+        estimator: one of ``KNOWN``, or a Pipeline of it behind steps that are fitted on nothing.
+        x: (n, k) numbers: an array, a tensor or a data frame; for a pipeline what its first step takes.
+        y: (n,) classes, or numbers for Ridge.
+        subjects: whose each row is.
+        rows: how many rows C or alpha is meant for: a constant, not a count.
+        classes: every class that there is, in the order of the outputs: constants too.
+        ids: of the rows; left out: the subject and a number that counts the rows of the subject.
+        weight: (n,) sample weights of 0 or more, given as data.
+
+    Raises:
+        RecipeError: another estimator, a setting that breaks the proof, or a step that is fitted on all rows.
+    """
+    *steps, (_, last) = getattr(estimator, "steps", [("estimator", estimator)])
+    for name, step in steps:
+        x = x if isinstance(step, str) else _transformed(name, step, x)  # "passthrough"
+    settings = last.get_params()
+    form = _form(last, settings)
+    classifies = form.loss != "squared_error" or type(last).__name__ == "RidgeClassifier"
+    _require_constants(len(x), rows, classes, np.unique(np.asarray(y)).tolist() if classifies else None)
+    labels = np.asarray(y)
+    heavy = None if weight is None else np.asarray(weight, dtype=np.float64)
+    outputs, targets = _targets(last, labels, classes)
+    if settings.get("class_weight") is not None:
+        heavy = _by_class(last, settings["class_weight"], labels, outputs, heavy)
+    decay = form.decay / cast(int, rows)
+    inputs = _numbers(x)
+    told = None if heavy is None else torch.tensor(heavy)
+    samples = Samples(ids or _ids(subjects), subjects, inputs, targets, weight=told)
+    kept, holdout, aside = samples.split()
+    return Recipe(
+        model=partial(_head, inputs.shape[1], outputs, form.constant),
+        samples=kept,
+        holdout=holdout,
+        holdout_subjects=aside,
+        loss=form.loss if outputs > 1 or form.loss != "cross_entropy" else "binary_logistic",
+        training=Training(epochs=0, weight_decay=decay, converge=PRECISION * decay),
+    )
+
+
+def _head(features: int, outputs: int, constant: float | None) -> nn.Module:
+    if constant is None:
+        return nn.Linear(features, outputs, bias=False)
+    return nn.Sequential(ConstantColumn(constant), nn.Linear(features + 1, outputs, bias=False))
+
+
+def _form(estimator: Any, settings: dict[str, Any]) -> Form:
+    """Return the estimator's form. Raises RecipeError where its objective is not known to be strongly convex."""
+    name = type(estimator).__name__ if type(estimator).__module__.startswith("sklearn.") else "another library's model"
+    decays = name == "LinearSVC" or settings.get("solver") == "liblinear"
+    constant = (float(settings["intercept_scaling"]) if decays else FREE) if settings.get("fit_intercept") else None
+    match name:
+        case "LogisticRegression":
+            _require(name, settings, penalty=("l2", "deprecated"), l1_ratio=(0, None))
+            form = Form("cross_entropy", 1.0 / settings["C"], constant)
+        case "LinearSVC":
+            _require(name, settings, penalty=("l2",), loss=("squared_hinge",), multi_class=("ovr",))
+            form = Form("squared_hinge", 0.5 / settings["C"], constant)
+        case "Ridge" | "RidgeClassifier":
+            _require(name, settings, positive=(False,))
+            if np.ndim(settings["alpha"]):
+                raise RecipeError(f"{name} has an alpha for each target.", "Give one number.")
+            form = Form("squared_error", float(settings["alpha"]), constant)
+        case _:
+            raise RecipeError(f"{name} is not known to be strongly convex: known are {KNOWN}.", OTHERWISE)
+    if not form.decay > 0.0:
+        raise RecipeError(
+            f"{name} has no penalty: its minimiser is not unique.", "Give a finite C, or an alpha above 0."
+        )
+    return form
+
+
+def _require(name: str, settings: dict[str, Any], **allowed: tuple[Any, ...]) -> None:
+    for setting, values in allowed.items():
+        value = settings.get(setting, values[0])
+        if value not in values:
+            what = f"{name}({setting}={value!r}) is not known to be strongly convex and smooth."
+            raise RecipeError(what, f"Set {setting}={values[0]!r}. {OTHERWISE}")
+
+
+def _require_constants(count: int, rows: int | None, classes: Sequence[Any] | None, found: list[Any] | None) -> None:
+    missing = {}
+    if rows is None:
+        missing["rows"] = str(count)
+    if found is not None and classes is None:
+        missing["classes"] = repr(tuple(found))
+    if missing:
+        raise RecipeError(
+            f"{' and '.join(missing)} must be constants of the recipe: counted from the table, they change when a "
+            "person leaves.",
+            f"Give {', '.join(f'{name}={value}' for name, value in missing.items())}.",
+        )
+
+
+def _targets(estimator: Any, y: np.ndarray[Any, Any], classes: Sequence[Any] | None) -> tuple[int, Tensor]:
+    """Return the number of outputs, and the targets as the loss takes them."""
+    if classes is None:
+        values = torch.from_numpy(y.astype(np.float64))
+        return (1 if values.dim() == 1 else values.shape[1]), values
+    place = {value: number for number, value in enumerate(classes)}
+    unknown = {value for value in y.tolist() if value not in place}
+    if unknown or len(place) < 2:
+        what = f"{len(unknown)} classes of y are not among the {len(place)} of classes."
+        raise RecipeError(what, "Name every class there is, two at least.")
+    numbers = torch.tensor([place[value] for value in y.tolist()])
+    if type(estimator).__name__ == "RidgeClassifier":  # two classes have two outputs, each the other's negative
+        return len(place), 2.0 * nn.functional.one_hot(numbers, len(place)).double() - 1.0
+    return (len(place), numbers) if len(place) > 2 else (1, numbers.double())
+
+
+def _by_class(
+    estimator: Any, given: Any, y: np.ndarray[Any, Any], outputs: int, weight: np.ndarray[Any, Any] | None
+) -> np.ndarray[Any, Any]:
+    name = type(estimator).__name__
+    if not isinstance(given, dict):
+        raise RecipeError(
+            f"{name}(class_weight={given!r}) counts everyone: each weight changes when a person leaves.",
+            "Give numbers that you choose: class_weight={0: 1.0, 1: 3.0}.",
+        )
+    if name == "LinearSVC" and outputs > 1:
+        what = "LinearSVC with more than two classes weighs a class only where it is the positive one."
+        raise RecipeError(what, "Give weight=, one number for each row.")
+    theirs = np.array([float(given.get(value, 1.0)) for value in y.tolist()])
+    return theirs if weight is None else theirs * weight
+
+
+def _transformed(name: str, step: Any, x: Any) -> Any:
+    """Return what a step makes of the rows. Raises RecipeError, with its name, where it learns from them."""
+    for path, part in _parts(name, step):
+        kind, settings = type(part).__name__, part.get_params(deep=False)
+        given = kind in GIVEN_CATEGORIES and not isinstance(settings["categories"], str)
+        frequent = settings.get("min_frequency") is not None or settings.get("max_categories") is not None
+        if kind not in FITTED_ON_NOTHING and not (given and not frequent):
+            raise RecipeError(
+                f"The step {path!r} ({kind}) is fitted on all rows: each row then carries every other person.",
+                f"Use constants that you know, as in a FunctionTransformer or categories=[...]. {OTHERWISE}",
+            )
+    whole = copy.deepcopy(step).fit_transform(x)
+    half = copy.deepcopy(step).fit_transform(x[::2])
+    whole, half = (each.toarray() if hasattr(each, "toarray") else np.asarray(each) for each in (whole, half))
+    if not np.array_equal(whole[::2], half, equal_nan=whole.dtype.kind == "f"):
+        what = f"The step {name!r} ({type(step).__name__}) gives a row other numbers when other rows are missing."
+        raise RecipeError(what, f"Let it look at one row at a time. {OTHERWISE}")
+    return whole
+
+
+def _parts(name: str, step: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the steps that a step consists of, each with its path."""
+    within = [*getattr(step, "steps", ()), *getattr(step, "transformer_list", ()), *getattr(step, "transformers", ())]
+    for inner, part, *_ in within:
+        if not isinstance(part, str):  # "passthrough" and "drop"
+            yield from _parts(f"{name}/{inner}", part)
+    if not within and not isinstance(step, str):
+        yield name, step
+
+
+def _numbers(x: Any) -> Tensor:
+    values = np.asarray(x.toarray() if hasattr(x, "toarray") else x)
+    return torch.tensor(values if values.dtype == np.float32 else values.astype(np.float64))
+
+
+def _ids(subjects: Sequence[str | Sequence[str]]) -> list[str]:
+    """Return an id for each row that does not change when another person's rows are erased."""
+    seen: dict[str, int] = {}
+    found = []
+    for each in subjects:
+        name = each if isinstance(each, str) else "+".join(sorted(each))
+        seen[name] = seen.get(name, 0) + 1
+        found.append(f"{name} {seen[name]}")
+    return found
