@@ -281,7 +281,7 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
     Raises Ineffective where the fallback is to try, and Refused otherwise.
     """
     bench = begun.bench
-    # Under proved an update goes on until its bound is met: what the step alone leaves is a figure, and no obstacle.
+    # Under proved an update works until its bound is met: what the step alone leaves is a figure, and no obstacle.
     threshold = math.inf if begun.guarantee is Guarantee.PROVED else process.limits.distance_left
     try:
         method = divisible(bench, begun.learned)
