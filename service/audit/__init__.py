@@ -18,6 +18,7 @@ from expunge.service.audit.log import (
     nodes,
     proofs,
     record,
+    record_at,
     recorded_at,
     signed_size,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "proofs",
     "read_export",
     "record",
+    "record_at",
     "recorded_at",
     "rotate_signing_key",
     "seal_hold",

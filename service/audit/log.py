@@ -24,6 +24,7 @@ from unlearning.accounting.budget import Overspent
 _LOG_LOCK = 0x6578_7075_6E68
 
 
+_APPEND = insert(AuditEntry.__table__)
 NAMED_IN_ONE_ENTRY = 500
 """requests that an entry names at most, because all of its text is hashed by everyone who checks a proof of it"""
 UNSIGNED = ""
@@ -50,8 +51,7 @@ def record(
 
     ``facts`` are JSON values. People appear in them by keyed digest, never by name.
     """
-    row = entry(session, tenant_id, kind, request_id=request_id, model_id=model_id, **facts)
-    session.add(AuditEntry(**row))
+    session.execute(_APPEND, entry(session, tenant_id, kind, request_id=request_id, model_id=model_id, **facts))
 
 
 def entry(
@@ -88,6 +88,11 @@ def recorded_at(session: Session) -> int:
     if "recorded_at" not in session.info:
         session.info["recorded_at"] = now(session)
     return int(session.info["recorded_at"])
+
+
+def record_at(session: Session, at: int) -> None:
+    """Let the transaction's entries have this moment, which one of its statements has just read from the clock."""
+    session.info.setdefault("recorded_at", at)
 
 
 def charge(session: Session, generation_id: int, version_id: str | None, units: int) -> None:
@@ -129,6 +134,8 @@ LOG_WAITS = (
     | select(TreeHead.note == UNSIGNED).order_by(TreeHead.size.desc()).limit(1).scalar_subquery()
 )
 """whether entries wait for their place in the log, or its newest head for its signature"""
+
+_NEWEST_HEAD = select(TreeHead).where(TreeHead.note != UNSIGNED).order_by(TreeHead.size.desc()).limit(1)
 
 
 def extend(database: Database, signer: Signer, witness: Witness, limit: int = 500) -> int:
@@ -258,7 +265,7 @@ def _sign(session: Session, signer: Signer, size: int, root: str) -> None:
 
 def newest_head(session: Session) -> TreeHead | None:
     """Return the newest signed head; None before the first entry is integrated."""
-    return session.scalar(select(TreeHead).where(TreeHead.note != UNSIGNED).order_by(TreeHead.size.desc()).limit(1))
+    return session.scalar(_NEWEST_HEAD)
 
 
 def signed_size(session: Session) -> int:

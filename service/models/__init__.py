@@ -45,9 +45,12 @@ from expunge.service.models.registration import model_lease, register
 from expunge.service.models.restore_guard import UNCONFIRMED, Guard, PutBack, Verdict, Watch, confirm, unconfirmed
 from expunge.service.models.retirement import SERVED, end_cancelled, end_retired, holds_in, retire, steps_of
 from expunge.service.models.retrain_plan import (
+    FALLBACK,
+    PLANNED,
     budget_of,
     candidate_of,
     is_dry_run,
+    is_due_otherwise,
     measured_seconds,
     plan_new_data,
     plan_of,
@@ -55,7 +58,6 @@ from expunge.service.models.retrain_plan import (
     retrain_lease,
     schedule_retrain,
     waiting_for_retrain,
-    why_due,
     work_units_of,
 )
 from expunge.service.models.swept_files import UNPURGED, any_swept, note_deleted, note_swept, sweep_store
@@ -73,12 +75,14 @@ __all__ = [
     "BEYOND",
     "CHANGEABLE",
     "ENTRIES",
+    "FALLBACK",
     "FIGURES",
     "INTAKE",
     "LATENCY",
     "LATENCY_BUCKETS",
     "MOVED_ON",
     "PHASE",
+    "PLANNED",
     "PUBLISHED",
     "PUBLISHING",
     "RESTORED",
@@ -118,6 +122,7 @@ __all__ = [
     "holds_in",
     "how_often",
     "is_dry_run",
+    "is_due_otherwise",
     "is_other_module",
     "keys_of",
     "locate",
@@ -150,7 +155,6 @@ __all__ = [
     "unconfirmed",
     "unlogged",
     "waiting_for_retrain",
-    "why_due",
     "withdraw",
     "work_units_of",
     "write_vectors",

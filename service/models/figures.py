@@ -102,9 +102,10 @@ def _name(generation_id: int) -> str:
 
 def withdraw(session: Session, *generations: ColumnElement[bool]) -> None:
     """Show no figure of these generations from this transaction on; the files are deleted once it is committed."""
-    for generation in session.scalars(select(Generation).where(*generations)):
-        if (generation.report or {}).get(FIGURES) is True:
-            generation.report = (generation.report or {}) | {FIGURES: DELETED}
+    for generation_id, report in session.execute(select(Generation.id, Generation.report).where(*generations)):
+        if (report or {}).get(FIGURES) is True:
+            shown = session.get_one(Generation, generation_id)
+            shown.report = (report or {}) | {FIGURES: DELETED}
 
 
 def _needed(status: str, report: Mapping[str, Any] | None) -> bool:

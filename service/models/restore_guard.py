@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import select, text
+from sqlalchemy import bindparam, select, text
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import (
@@ -45,6 +45,14 @@ FEW, AT_ONCE = 3, 16
 
 UNCONFIRMED = select(Restoration).where(Restoration.confirmed_at.is_(None)).limit(1)
 """the restoration that waits for the operator"""
+_STILL = select(
+    select(Version.id).where(Version.id == bindparam("version")).scalar_subquery(),
+    select(TreeHead.root).where(TreeHead.size == bindparam("size")).scalar_subquery(),
+)
+_CURRENT = select(Model.id, Model.name, Version.number, Version.id).join(Version, Version.id == Model.current_id)
+_CURRENT_OF = _CURRENT.where(Model.id == bindparam("model"))
+_ROOT = select(TreeHead.root).where(TreeHead.size == bindparam("size"))
+_THERE = select(Version.id).where(Version.id.in_(bindparam("ids", expanding=True)))
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 log = logging.getLogger(__name__)
@@ -131,9 +139,8 @@ class Guard:
     def still(self, session: Session, model_id: str | None = None) -> None:
         """Check in a transaction that its database has what this process remembers. Raises PutBack."""
         known, head = (self._versions or {}).get(model_id or ""), self._head
-        version = select(Version.id).where(Version.id == (known.version_id if known else "")).scalar_subquery()
-        root = select(TreeHead.root).where(TreeHead.size == (head.size if head else 0)).scalar_subquery()
-        found = session.execute(select(version, root)).one()
+        asked = {"version": known.version_id if known else "", "size": head.size if head else 0}
+        found = session.execute(_STILL, asked).one()
         if known is not None and found[0] is None:
             raise PutBack(_lacks(f"version {known.number} of {_name(session, model_id or '')}"))
         if head is not None and found[1] != head.root:
@@ -176,11 +183,7 @@ class Guard:
         """Return the released versions that the database lacks, without those that a restore has set aside since."""
         assert self._versions is not None  # noqa: S101 (for mypy)
         ids = [known.version_id for known in released.values()]
-        there = {
-            found
-            for batch in batches(ids)
-            for found in session.scalars(select(Version.id).where(Version.id.in_(batch)))
-        }
+        there = {found for batch in batches(ids) for found in session.scalars(_THERE, {"ids": batch})}
         lost: list[str] = []
         for model_id, known in released.items():
             if known.version_id in there:
@@ -316,14 +319,14 @@ def at_once(read: Callable[[Item], Value], items: Collection[Item]) -> list[Valu
 def _current(session: Session, only: str | None) -> Recorded:
     if session.get_bind().dialect.name == "postgresql" and session.scalar(text("SELECT pg_is_in_recovery()")):
         raise Busy("A standby answered, which may not know the last commits yet.")
-    rows = select(Model.id, Model.name, Version.number, Version.id).join(Version, Version.id == Model.current_id)
-    rows = rows.where(Model.id == only if only else Model.status.not_in(("retired", "cancelled")))
-    models = {row[0]: (row[1], Known(row[2], row[3])) for row in session.execute(rows)}
+    standing = _CURRENT.where(Model.status.not_in(("retired", "cancelled")))
+    rows = session.execute(_CURRENT_OF, {"model": only}) if only else session.execute(standing)
+    models = {row[0]: (row[1], Known(row[2], row[3])) for row in rows}
     return Recorded(epoch_of(session), newest_signed(session), models)
 
 
 def _root(session: Session, size: int) -> str | None:
-    return session.scalar(select(TreeHead.root).where(TreeHead.size == size))
+    return session.scalar(_ROOT, {"size": size})
 
 
 def _name(session: Session, model_id: str) -> str:

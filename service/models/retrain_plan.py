@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import record
@@ -49,8 +49,7 @@ def retrain_lease(model_id: str) -> str:
 
 def candidate_of(session: Session, model_id: str) -> Generation | None:
     """Return the model's candidate generation, if one is planned or being built."""
-    query = select(Generation).where(Generation.model_id == model_id, Generation.status == "candidate")
-    return session.scalars(query.order_by(Generation.id.desc()).limit(1)).one_or_none()
+    return session.scalars(PLANNED.order_by(Generation.id.desc()).limit(1), {"model": model_id}).one_or_none()
 
 
 def plan_retrain(session: Session, model: Model, note: str | None = None) -> Generation | None:
@@ -139,16 +138,20 @@ def why_due(session: Session, model: Model) -> str | None:
     After a refused retrain only a waiting request makes the next one due for an exhausted budget: without one it would
     be refused again.
     """
-    queued = select(func.count()).select_from(Task).where(*_open_tasks(model))
-    if session.scalar(queued.where(Task.reason == Reason.AWAITING_RETRAIN)):
+    if session.scalar(FALLBACK.limit(1), {"model": model.id}):
         return "fallback"
-    if _exhaustion_is_due(session, model, queued):
+    return is_due_otherwise(session, model)
+
+
+def is_due_otherwise(session: Session, model: Model) -> str | None:
+    """Return ``why_due`` of a model whose requests do not wait for a retrain."""
+    if _exhaustion_is_due(session, model):
         return Reason.BUDGET_EXHAUSTED
     scheduled = model.retrain_at is not None and model.retrain_at <= now(session)
     return NEW_DATA if scheduled else None
 
 
-def _exhaustion_is_due(session: Session, model: Model, queued: Select[int]) -> bool:
+def _exhaustion_is_due(session: Session, model: Model) -> bool:
     if model.status != "exhausted" or Policy.from_json(model.policy).fallback is not Fallback.RETRAIN:
         return False
     published_at = session.scalar(select(Version.published_at).where(Version.id == model.current_id))
@@ -157,7 +160,7 @@ def _exhaustion_is_due(session: Session, model: Model, queued: Select[int]) -> b
             Generation.model_id == model.id, Generation.status == "refused", Generation.created_at >= published_at
         )
     )
-    return refused is None or bool(session.scalar(queued))
+    return refused is None or bool(session.scalar(select(Task.id).where(*_open_tasks(model.id)).limit(1)))
 
 
 def plan_of(session: Session, model: Model) -> PlannedRetrain | None:
@@ -190,13 +193,19 @@ def work_units_of(session: Session, generation_id: int) -> tuple[int, int]:
 
 def waiting_for_retrain(model: Model) -> tuple[ColumnElement[bool], ...]:
     """Return the tasks that wait for the retrain: all of an exhausted model's, else those that no update can serve."""
-    waits = _open_tasks(model)
+    waits = _open_tasks(model.id)
     return waits if model.status == "exhausted" else (*waits, Task.reason == Reason.AWAITING_RETRAIN)
 
 
-def _open_tasks(model: Model) -> tuple[ColumnElement[bool], ...]:
+def _open_tasks(model_id: str | ColumnElement[str]) -> tuple[ColumnElement[bool], ...]:
     waits = func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS
-    return Task.model_id == model.id, Task.status.in_(("queued", "running")), waits
+    return Task.model_id == model_id, Task.status.in_(("queued", "running")), waits
+
+
+PLANNED = select(Generation).where(Generation.model_id == bindparam("model"), Generation.status == "candidate")
+"""the candidate generations of a model"""
+FALLBACK = select(Task.id).where(*_open_tasks(bindparam("model")), Task.reason == Reason.AWAITING_RETRAIN)
+"""the tasks that no update of the model can serve"""
 
 
 def budget_of(generation: Generation) -> Budget:

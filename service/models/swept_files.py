@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from sqlalchemy import or_, select, text, update
+from sqlalchemy import bindparam, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from expunge.service.infra.db import Database, batches, now
@@ -18,6 +18,12 @@ from expunge.service.infra.tables import SweptFile, Version
 UNPURGED = ("current", "retired")
 """statuses of versions whose files are needed"""
 _LOCK = 7206
+_TAKEN = (
+    select(SweptFile.digest)
+    .where(SweptFile.digest.in_(bindparam("digests", expanding=True)))
+    .where(or_(SweptFile.deleted_at.is_(None), SweptFile.deleted_at >= bindparam("written")))
+    .limit(1)
+)
 
 
 def any_swept(session: Session, digests: Collection[str], written_after: int) -> bool:
@@ -26,8 +32,7 @@ def any_swept(session: Session, digests: Collection[str], written_after: int) ->
     From here to the end of the transaction no sweep takes one.
     """
     _lock(session, "pg_advisory_xact_lock_shared")
-    gone = or_(SweptFile.deleted_at.is_(None), SweptFile.deleted_at >= written_after)
-    return session.scalar(select(SweptFile.digest).where(SweptFile.digest.in_(digests), gone).limit(1)) is not None
+    return session.scalar(_TAKEN, {"digests": list(digests), "written": written_after}) is not None
 
 
 def note_swept(session: Session, digests: Iterable[str], apart_from: str | None = None) -> list[str]:

@@ -14,6 +14,13 @@ from expunge.service.infra.db import batches
 from expunge.service.infra.tables import StoredVector
 
 Row: TypeAlias = dict[str, object]
+_VECTORS = StoredVector.__table__
+_DROP = (
+    delete(_VECTORS)
+    .where(_VECTORS.c.generation_id == bindparam("generation"))
+    .where(_VECTORS.c.holder.in_(bindparam("holders", expanding=True)))
+    .returning(_VECTORS.c.key_id)
+)
 
 
 def write_vectors(session: Session, rows: list[Row]) -> None:
@@ -34,13 +41,7 @@ def drop_vectors(session: Session, generation_id: int, holders: Iterable[str]) -
     """Delete the rows of these people; return the ids of the keys that must now be destroyed."""
     dropped: list[str] = []
     for batch in batches(holders):
-        gone = (
-            delete(StoredVector)
-            .where(StoredVector.generation_id == generation_id, StoredVector.holder.in_(batch))
-            .returning(StoredVector.key_id)
-            .execution_options(synchronize_session=False)
-        )
-        dropped.extend(session.scalars(gone))
+        dropped.extend(session.scalars(_DROP, {"generation": generation_id, "holders": batch}))
     return dropped
 
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, select, update
+from sqlalchemy import ColumnElement, bindparam, case, func, select, update
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import NAMED_IN_ONE_ENTRY, record, recorded_at
@@ -52,6 +52,7 @@ from expunge.service.requests import (
     change_tasks,
     planned_deadline,
     settle,
+    settle_begun,
     stored,
 )
 from unlearning.accounting.policy import Clock, Policy, Queue, next_action
@@ -75,6 +76,7 @@ class Waiting:
     request_id: str
     attempts: int
     group: int
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -109,11 +111,10 @@ def claim(
     model's tenant, or a restored backup waits for the operator. ``tenants``: those that this worker serves; None: all.
     """
     with database.write() as session:
-        at = recorded_at(session)
-        found = _locked(session, model_id, at, tenants)
+        found = _locked(session, model_id, tenants)
         if found is None:
             return None
-        model, held = found
+        (model, held), at = found, recorded_at(session)
         if model.status == "preparing":
             generation = session.get_one(Generation, model.generation_id)
             lease = take(session, model_lease(model.id), owner, at, lease_seconds)
@@ -129,18 +130,19 @@ def claim_deletions(
 ) -> Deletions | None:
     """Claim a model's waiting deletions and nothing else; None as ``claim`` does."""
     with database.write() as session:
-        at = recorded_at(session)
-        found = _locked(session, model_id, at, tenants)
+        found = _locked(session, model_id, tenants)
         if found is None:
             return None
-        model, held = found
+        (model, held), at = found, recorded_at(session)
         return _deletions(session, model, owner, at, lease_seconds) if model.status in SERVED and not held else None
 
 
 def is_due(session: Session, model_id: str) -> bool:
     """Return whether there is work for this model now."""
-    due = select(Model.id).where(Model.id == model_id, Model.due_at <= now(session))
-    return session.scalar(due) is not None
+    return session.scalar(_DUE, {"model": model_id}) is not None
+
+
+_DUE = select(Model.id).where(Model.id == bindparam("model"), Model.due_at <= NOW)
 
 
 def unnotified(at: int | ColumnElement[int]) -> ColumnElement[bool]:
@@ -237,9 +239,9 @@ def postpone(database: Database, job: Preparation) -> None:
         release(session, job.lease.name)
 
 
-def _locked(session: Session, model_id: str, at: int, tenants: Collection[str] | None) -> tuple[Model, bool] | None:
+def _locked(session: Session, model_id: str, tenants: Collection[str] | None) -> tuple[Model, bool] | None:
     """Do what ``lock`` does and clear the notification; None where this worker may not work on the model."""
-    found = lock(session, model_id, at)
+    found = lock(session, model_id)
     if found is None:
         return None
     model, _ = found
@@ -308,13 +310,16 @@ def _deletions(session: Session, model: Model, owner: str, at: int, lease_second
 
 def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
     """Return queued tasks whose time has come, and running ones: the lease has run out, so their worker is lost."""
-    rows = session.execute(
-        select(Task.id, Task.request_id, Task.attempts, func.coalesce(Task.lease_token, 0))
-        .where(Task.model_id == model.id, Task.status.in_(("queued", "running")), Task.not_before <= at)
-        .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
-        .order_by(Task.created_at, Task.id)
-    )
-    return [Waiting(*row) for row in rows]
+    return [Waiting(*row) for row in session.execute(_WAITING, {"model": model.id, "at": at})]
+
+
+_WAITING = (
+    select(Task.id, Task.request_id, Task.attempts, func.coalesce(Task.lease_token, 0), DeletionRequest.traceparent)
+    .join(DeletionRequest, DeletionRequest.id == Task.request_id)
+    .where(Task.model_id == bindparam("model"), Task.status.in_(("queued", "running")))
+    .where(Task.not_before <= bindparam("at"), func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
+    .order_by(Task.created_at, Task.id)
+)
 
 
 def _must_wait(session: Session, model: Model, generation: Generation, waiting: Sequence[Waiting], at: int) -> bool:
@@ -386,10 +391,5 @@ def _mark_running(session: Session, choice: Choice, lease: TakenLease) -> tuple[
         alike.setdefault(choice.attempts(task), []).append(task.id)
     for attempts, ids in alike.items():
         change_tasks(session, ids, status="running", attempts=attempts, lease_token=lease.token)
-    requests = [task.request_id for task in choice.take]
-    settle(session, requests)
-    traced = select(DeletionRequest.id, DeletionRequest.traceparent).where(
-        DeletionRequest.traceparent.is_not(None), DeletionRequest.id.in_(requests)
-    )
-    traces: dict[str, str | None] = {row.id: row.traceparent for row in session.execute(traced)}
-    return tuple(ClaimedTask(task.id, task.request_id, traces.get(task.request_id)) for task in choice.take)
+    settle_begun(session, [task.request_id for task in choice.take])
+    return tuple(ClaimedTask(task.id, task.request_id, task.traceparent) for task in choice.take)

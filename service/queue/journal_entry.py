@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,6 +43,15 @@ class UpdateJournal(Protocol):
 
     guard: Guard
 
-    def write(self, session: Session, job: Job, budget_cost: int, version_id: str, *, rewritten: bool) -> None: ...
+    def write(
+        self,
+        session: Session,
+        job: Job,
+        budget_cost: int,
+        version_id: str,
+        *,
+        positions: Sequence[int],
+        rewritten: bool,
+    ) -> None: ...
     def write_withheld(self, session: Session, job: Job, budget_cost: int) -> None: ...
     def draft(self, model_id: str, number: int) -> JournalEntry: ...

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import ColumnElement, Update, select, update
+from sqlalchemy import ColumnElement, bindparam, select, update
 from sqlalchemy.orm import Session
 
-from expunge.service.infra.db import now
+from expunge.service.audit import record_at
+from expunge.service.infra.db import NOW, now
 from expunge.service.infra.tables import Lease, Model
 from expunge.service.infra.time import SECOND
 from expunge.service.models import model_lease
@@ -48,46 +50,69 @@ def is_held(name: ColumnElement[str], at: int | ColumnElement[int]) -> ColumnEle
     return select(Lease.name).where(Lease.name == name, in_force(at)).exists()
 
 
-def lock(session: Session, model_id: str, at: int) -> tuple[Model, bool] | None:
+_PLACE = Model.id == bindparam("model")
+_LEASE = Lease.name == bindparam("lease")
+_FRESH = {"populate_existing": True}
+_LOCK = (
+    select(Model, in_force(NOW), NOW).join(Lease, _LEASE).where(_PLACE).with_for_update().execution_options(**_FRESH)
+)
+_FENCE = select(Model, Lease.token, NOW).join(Lease, _LEASE).where(_PLACE).with_for_update().execution_options(**_FRESH)
+_LEASES = Lease.__table__
+_EXTENSION: dict[str, Any] = {"expires_at": bindparam("until"), "renewed_at": bindparam("at")}
+_TAKE = (
+    update(_LEASES)
+    .where(_LEASES.c.name == bindparam("lease"), ~in_force(bindparam("at")))
+    .values(token=bindparam("new"), owner=bindparam("whose"), **_EXTENSION)
+    .returning(_LEASES.c.name)
+)
+_RENEW = (
+    update(_LEASES)
+    .where(_LEASES.c.name == bindparam("lease"), _LEASES.c.token == bindparam("held"))
+    .values(**_EXTENSION)
+    .returning(_LEASES.c.name)
+)
+_RELEASE = update(_LEASES).where(_LEASES.c.name.in_(bindparam("leases", expanding=True))).values(token=0, **_EXTENSION)
+
+
+def lock(session: Session, model_id: str) -> tuple[Model, bool] | None:
     """Return the model's row and whether its lease is held, both locked until the transaction ends; None: no model."""
-    query = select(Model, in_force(at)).join(Lease, Lease.name == model_lease(model_id)).where(Model.id == model_id)
-    found = session.execute(query.with_for_update().execution_options(populate_existing=True)).one_or_none()
-    return None if found is None else (found[0], bool(found[1]))
+    found = session.execute(_LOCK, {"model": model_id, "lease": model_lease(model_id)}).one_or_none()
+    if found is None:
+        return None
+    model, held, at = found
+    record_at(session, at)
+    return model, bool(held)
 
 
 def fence(session: Session, lease: TakenLease) -> Model:
     """Return the model's row, locked as its lease is. Raises Stale if the lease was taken over or released."""
-    query = select(Model, Lease.token).join(Lease, Lease.name == lease.name).where(Model.id == lease.model_id)
-    found = session.execute(query.with_for_update().execution_options(populate_existing=True)).one_or_none()
+    found = session.execute(_FENCE, {"model": lease.model_id, "lease": lease.name}).one_or_none()
     if found is None:
         raise Stale(f"The model {lease.model_id} does not exist any more.")
-    model, token = found
+    model, token, at = found
     if token != lease.token:
         raise Stale(f"Another worker took over model {model.id} (lease {lease.name}, {lease.token}).")
+    record_at(session, at)
     return model
 
 
 def take(session: Session, name: str, owner: str, at: int, seconds: float) -> TakenLease | None:
     """Take the lease under a token of its own. Return None while another claim has it."""
     lease = TakenLease(name, 1 + secrets.randbits(62))
-    free = update(Lease).where(Lease.name == name, ~in_force(at)).values(token=lease.token, owner=owner)
-    return lease if _extend(session, free, at, seconds) else None
+    taken = session.execute(_TAKE, {"new": lease.token, "whose": owner, **_extension(name, at, seconds)})
+    return lease if taken.first() is not None else None
 
 
 def renew(session: Session, lease: TakenLease, at: int, seconds: float) -> bool:
     """Extend the lease by ``seconds`` if it is still this one; return False otherwise."""
-    ours = update(Lease).where(Lease.name == lease.name, Lease.token == lease.token)
-    return _extend(session, ours, at, seconds)
+    return session.execute(_RENEW, {"held": lease.token, **_extension(lease.name, at, seconds)}).first() is not None
 
 
 def release(session: Session, *names: str, until: int = 0) -> None:
     """End these leases, whoever has them: no token is 0. They cannot be taken before ``until`` (microseconds)."""
     at = now(session) if until else 0
-    ended = update(Lease).where(Lease.name.in_(names)).values(token=0, expires_at=until, renewed_at=at)
-    session.execute(ended.execution_options(synchronize_session=False))
+    session.execute(_RELEASE, {"leases": names, "until": until, "at": at})
 
 
-def _extend(session: Session, chosen: Update, at: int, seconds: float) -> bool:
-    """Let the chosen lease end ``seconds`` from now. Return whether there was one to choose."""
-    extended = chosen.values(expires_at=at + int(seconds * SECOND), renewed_at=at).returning(Lease.name)
-    return session.execute(extended.execution_options(synchronize_session=False)).first() is not None
+def _extension(name: str, at: int, seconds: float) -> dict[str, str | int]:
+    return {"lease": name, "at": at, "until": at + int(seconds * SECOND)}

@@ -30,6 +30,7 @@ from expunge.service.queue.publication import (
     make_version,
     publication,
     require_current,
+    require_no_hold,
     sample_digests,
     still_there,
 )
@@ -96,7 +97,8 @@ def publish_generation(
     out of the training. An update that is computed on a replaced generation at this moment is stale afterwards: its
     tasks end here. Raises Stale, Replan, Overspent; then nothing was written.
     """
-    with publication(database, journal, job, draft) as (session, model):
+    with publication(database, journal, job, draft) as (session, model, number):
+        require_no_hold(session, job, draft.target)
         found = asked(session, job)
         current = _departure(session, job, found, draft.target)
         replaced = current.replaced
@@ -115,7 +117,7 @@ def publish_generation(
         generation.report = (generation.report or {}) | dict(report)
         model.status, model.reason, model.generation_id = "live", None, generation.id
         schedule_retrain(session, model)
-        make_version(session, journal, job, draft, replaced, gone=digests)
+        make_version(session, job, draft, replaced, number, gone=digests)
         if replaced is not None:
             crash_point("switch-after-version")
             gone = drop_all_vectors(session, replaced.generation_id)

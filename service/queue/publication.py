@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import bindparam, insert, select
 from sqlalchemy.orm import Session
 
 from expunge.service import requests
@@ -26,7 +26,7 @@ from expunge.service.queue.jobs import ClaimedTask, Deletions, Job
 from expunge.service.queue.journal_entry import UpdateJournal
 from expunge.service.queue.leases import Stale, fence
 from expunge.service.queue.results import Published, Result, finish, note_exhaustion, queue_newcomers, release_claim
-from expunge.service.queue.selection import ForgottenCount, Target, protected_positions
+from expunge.service.queue.selection import ForgottenCount, Target, members, named_by, protected_positions
 from expunge.service.requests import WebhookEvent, announce
 from unlearning.accounting.certificate import Claim
 
@@ -44,6 +44,11 @@ class Replan(RuntimeError):
 
 
 log = logging.getLogger(__name__)
+_REMOVE, _ERASE, _TIME = (insert(kind.__table__) for kind in (Removal, Erasure, PhaseSeconds))
+_SAMPLES = select(Membership.sample_digest).where(
+    Membership.generation_id == bindparam("generation"),
+    Membership.position.in_(bindparam("positions", expanding=True)),
+)
 
 
 @dataclass(frozen=True)
@@ -69,11 +74,13 @@ class Draft:
 
 
 @contextmanager
-def publication(database: Database, journal: UpdateJournal, job: Job, draft: Draft) -> Iterator[tuple[Session, Model]]:
-    """Open the transaction that publishes ``draft``: lock, fence, holds; at its end budget, lease and journal.
+def publication(
+    database: Database, journal: UpdateJournal, job: Job, draft: Draft
+) -> Iterator[tuple[Session, Model, int]]:
+    """Open the transaction that publishes ``draft``: lock, fence, number; at its end budget, lease and journal.
 
-    Raises Stale, Replan, Overspent, PutBack, OSError where the store does not answer, and what the body raises; then
-    nothing was written.
+    Raises Stale, Overspent, PutBack, OSError where the store does not answer, and what the body raises; then nothing
+    was written.
     """
     crash_point("worker-before-publish")
     journal.guard.look(job.model_id)
@@ -81,13 +88,20 @@ def publication(database: Database, journal: UpdateJournal, job: Job, draft: Dra
         model = fence(session, job.lease)
         journal.guard.still(session, job.model_id)
         require_files(session, draft)
-        require_no_hold(session, job, draft.target)
-        yield session, model
+        parent = None if model.current_id is None else session.get_one(Version, model.current_id)
+        number = _free_number(session, journal, model, draft.version_id, 1 if parent is None else parent.number + 1)
+        yield session, model, number
         note_exhaustion(session, model)
         release_claim(session, model)
-        number = session.get_one(Version, draft.version_id).number
         try:
-            journal.write(session, job, draft.budget_cost, draft.version_id, rewritten=bool(draft.vectors))
+            journal.write(
+                session,
+                job,
+                draft.budget_cost,
+                draft.version_id,
+                positions=draft.target.positions,
+                rewritten=bool(draft.vectors),
+            )
         except Contradicted as error:
             raise Stale(str(error)) from None
     crash_point("worker-after-commit")
@@ -95,17 +109,49 @@ def publication(database: Database, journal: UpdateJournal, job: Job, draft: Dra
 
 
 def publish(
-    database: Database, journal: UpdateJournal, job: Deletions, draft: Draft, results: Mapping[ClaimedTask, Result]
+    database: Database,
+    journal: UpdateJournal,
+    job: Deletions,
+    draft: Draft,
+    results: Mapping[ClaimedTask, Result],
+    *,
+    names: requests.Names,
 ) -> None:
-    """Publish an update. Raises Stale, Replan, Overspent, and RuntimeError where a request would end too early."""
-    with publication(database, journal, job, draft) as (session, model):
+    """Publish an update. ``names``: what the requests of its tasks name.
+
+    Raises Stale, Replan, Overspent, and RuntimeError where a request would end too early.
+    """
+    with publication(database, journal, job, draft) as (session, model, number):
         require_current(model, job.current_id)
         parent = session.get_one(Version, model.current_id)
-        gone = sample_digests(session, job.generation_id, draft.target.positions)
-        make_version(session, journal, job, draft, parent, gone=gone)
-        _require_gone(session, job, results)
+        gone = _as_selected(session, job, draft, results, names)
+        make_version(session, job, draft, parent, number, gone=gone)
         finish(session, job, results, draft.version_id, draft.method)
         queue_newcomers(session, job, model, parent.published_at - HOUR_SECONDS * SECOND)
+
+
+def _as_selected(
+    session: Session, job: Deletions, draft: Draft, results: Mapping[ClaimedTask, Result], names: requests.Names
+) -> list[str]:
+    """Read once more what the requests name; return the keyed digests of the samples that leave, sorted.
+
+    Raises Replan where a legal hold covers one of them since, and RuntimeError where a request that ends names a sample
+    that stays, or a sample leaves that no request names.
+    """
+    rows, target = members(session, job, names), frozenset(draft.target.positions)
+    leaving = [row for row in rows if row.position in target]
+    if any(row.held for row in leaving):
+        raise Replan("a legal hold covers part of this update")
+    named = named_by(names, rows)
+    ending = {task.request_id for task, result in results.items() if isinstance(result, Published)}
+    staying = {request: positions - target for request, positions in named.items()}
+    left = {request: positions for request, positions in staying.items() if positions and request in ending}
+    if left:
+        raise RuntimeError(still_there(left, frozenset().union(*left.values())))
+    unnamed = len(target.difference(row.position for row in leaving))
+    if unnamed:
+        raise RuntimeError(f"not published: this version lacks {unnamed} samples that none of its requests names")
+    return sorted({row.sample for row in leaving})
 
 
 def record_commit_time(database: Database, job: Deletions, draft: Draft, seconds: float) -> None:
@@ -119,15 +165,6 @@ def still_there(named: Mapping[str, frozenset[int]], missing: frozenset[int]) ->
     counts = {request: len(positions & missing) for request, positions in sorted(named.items())}
     shown = [f"request {request} names {count} samples" for request, count in counts.items() if count]
     return f"not published: {', '.join(shown[:5])}{', ...' if len(shown) > 5 else ''} that this version still holds"
-
-
-def _require_gone(session: Session, job: Deletions, results: Mapping[ClaimedTask, Result]) -> None:
-    """Check that the version lacks every sample of the requests that end with it. Raises RuntimeError."""
-    ending = [task.request_id for task, result in results.items() if isinstance(result, Published)]
-    left = requests.positions(session, job.tenant_id, job.model_name, job.generation_id, ending)
-    if left:
-        named = {request: frozenset(positions) for request, positions in left.items()}
-        raise RuntimeError(still_there(named, frozenset().union(*named.values())))
 
 
 def require_current(model: Model, current_id: str | None) -> None:
@@ -149,7 +186,7 @@ def require_no_hold(session: Session, job: Job, target: Target) -> None:
 
 
 def make_version(
-    session: Session, journal: UpdateJournal, job: Job, draft: Draft, parent: Version | None, *, gone: Sequence[str]
+    session: Session, job: Job, draft: Draft, parent: Version | None, number: int, *, gone: Sequence[str]
 ) -> None:
     """Insert the version: charge it, retire its parent, mark what it forgets, drop and change vectors, write the entry.
 
@@ -157,7 +194,6 @@ def make_version(
     """
     model = session.get_one(Model, job.model_id)
     at = recorded_at(session)
-    number = _free_number(session, journal, model, draft.version_id)
     if draft.budget_cost:
         charge(session, job.generation_id, draft.version_id, draft.budget_cost)
     session.flush()
@@ -195,11 +231,11 @@ def make_version(
     crash_point("publish-after-audit")
 
 
-def _free_number(session: Session, journal: UpdateJournal, model: Model, version_id: str) -> int:
-    """Return the number of the next version. A number that was drafted and has no row is never given again: its worker
-    died before the commit, or the database lost it. Somebody may have seen its weights, so it counts as charged.
+def _free_number(session: Session, journal: UpdateJournal, model: Model, version_id: str, number: int) -> int:
+    """Return ``number``, or the first after it that is free. A number that was drafted and has no row is never given
+    again: its worker died before the commit, or the database lost it. Somebody may have seen its weights, so it counts
+    as charged.
     """
-    number = 1 + (session.scalar(select(func.max(Version.number)).where(Version.model_id == model.id)) or 0)
     while journal.guard.witness.drafted(model.id, number) not in (None, version_id):
         lost = journal.draft(model.id, number)
         row = select(Generation.spent, Generation.budget).where(Generation.id == lost.generation_id)
@@ -240,7 +276,7 @@ def mark_forgotten(session: Session, version: Version, positions: Iterable[int])
         for position in positions
     ]
     for batch in batches(rows):
-        session.execute(insert(Removal), batch)
+        session.execute(_REMOVE, batch)
 
 
 def erase(session: Session, version: Version, generation_id: int, key_ids: Iterable[str]) -> None:
@@ -256,18 +292,14 @@ def erase(session: Session, version: Version, generation_id: int, key_ids: Itera
         for key_id in key_ids
     ]
     for batch in batches(rows):
-        session.execute(insert(Erasure), batch)
+        session.execute(_ERASE, batch)
 
 
 def sample_digests(session: Session, generation_id: int, positions: Iterable[int]) -> list[str]:
     """Return the keyed digests of the samples at these positions, sorted."""
-    found: set[str] = set()
-    for batch in batches(positions):
-        query = select(Membership.sample_digest)
-        found.update(
-            session.scalars(query.where(Membership.generation_id == generation_id, Membership.position.in_(batch)))
-        )
-    return sorted(found)
+    place = {"generation": generation_id}
+    found = (session.scalars(_SAMPLES, {"positions": batch, **place}) for batch in batches(positions))
+    return sorted(set().union(*found))
 
 
 def _time_phases(session: Session, job: Job, draft: Draft, at: int) -> None:
@@ -283,4 +315,4 @@ def _time_phases(session: Session, job: Job, draft: Draft, at: int) -> None:
         for phase, seconds in draft.seconds.items()
     ]
     if rows:
-        session.execute(insert(PhaseSeconds), rows)
+        session.execute(_TIME, rows)

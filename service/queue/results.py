@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from sqlalchemy import func, select, update
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from expunge.service import models
@@ -20,15 +20,16 @@ from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import DeletionRequest, Generation, Model, SuppressionEntry, Task
 from expunge.service.infra.time import SECOND
 from expunge.service.models import (
+    FALLBACK,
+    PLANNED,
     budget_of,
-    candidate_of,
     is_dry_run,
+    is_due_otherwise,
     model_lease,
     plan_retrain,
     retrain_lease,
     schedule_retrain,
     waiting_for_retrain,
-    why_due,
 )
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job
 from expunge.service.queue.journal_entry import UpdateJournal
@@ -47,6 +48,22 @@ from expunge.service.requests import (
 from unlearning.accounting.policy import CompleteWhen, Policy
 
 OPEN = ("queued", "running", "blocked")
+_HAS_TASK = select(Task.id).where(Task.request_id == SuppressionEntry.request_id, Task.model_id == bindparam("model"))
+_NEWCOMERS = (
+    select(SuppressionEntry.request_id)
+    .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
+    .where(SuppressionEntry.tenant_id == bindparam("tenant"), SuppressionEntry.created_at >= bindparam("since"))
+    .where(~_HAS_TASK.exists())
+    .distinct()
+)
+_NEXT = select(
+    PLANNED.exists(),
+    FALLBACK.exists(),
+    select(func.min(Task.not_before))
+    .where(Task.model_id == bindparam("model"), Task.status.in_(("queued", "running")))
+    .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
+    .scalar_subquery(),
+)
 _NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 
 
@@ -260,13 +277,7 @@ def queue_newcomers(session: Session, job: Job, model: Model, since: int = 0) ->
 
     Only entries written from ``since`` on are read (microseconds since 1970): an update's parent saw the older ones.
     """
-    has_task = select(Task.id).where(Task.request_id == SuppressionEntry.request_id, Task.model_id == model.id)
-    recent = session.scalars(
-        select(SuppressionEntry.request_id)
-        .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
-        .where(SuppressionEntry.tenant_id == job.tenant_id, SuppressionEntry.created_at >= since, ~has_task.exists())
-        .distinct()
-    ).all()
+    recent = session.scalars(_NEWCOMERS, {"model": model.id, "tenant": job.tenant_id, "since": since}).all()
     if recent:
         queue_tasks(
             session,
@@ -313,19 +324,14 @@ def note_exhaustion(session: Session, model: Model) -> None:
 def release_claim(session: Session, model: Model, due_at: int | None = None) -> None:
     """Release the model's lease; the next work is due at ``due_at``, or when the next waiting task or retrain is."""
     session.flush()
-    session.execute(update(Generation).where(Generation.id == model.generation_id).values(phase=None))
+    session.get_one(Generation, model.generation_id).phase = None
     model.due_at = _next_due(session, model) if due_at is None else due_at
     release(session, model_lease(model.id))
     session.flush()
 
 
 def _next_due(session: Session, model: Model) -> int | None:
-    if candidate_of(session, model.id) is not None or why_due(session, model) is not None:
-        return now(session)
-    return session.scalar(
-        select(func.min(Task.not_before)).where(
-            Task.model_id == model.id,
-            Task.status.in_(("queued", "running")),
-            func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE),
-        )
-    )
+    planned, waits, next_at = session.execute(_NEXT, {"model": model.id}).one()
+    if planned or waits or is_due_otherwise(session, model):
+        return recorded_at(session)
+    return None if next_at is None else int(next_at)

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Select, func, select, union
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Select, and_, bindparam, func, select, union
+from sqlalchemy.orm import Session, aliased
 
 from expunge.service import requests
-from expunge.service.infra.db import batches, now
+from expunge.service.infra.db import NOW, batches, now
 from expunge.service.infra.tables import (
     Generation,
     Hold,
@@ -55,6 +56,21 @@ class Selection:
     empty: Mapping[ClaimedTask, Published]
     blocked: Mapping[ClaimedTask, Blocked]
     target: Target
+    names: requests.Names
+    """what the requests of the tasks name"""
+
+
+class Member(NamedTuple):
+    """A sample of a generation under one of its subjects."""
+
+    position: int
+    subject: str
+    sample: str
+    holder: str
+    held: bool
+    """a legal hold in force protects the position"""
+    kept: bool
+    """the holder has a vector"""
 
 
 @dataclass(frozen=True)
@@ -67,13 +83,28 @@ class Served:
     """of the generation, that led to the version; what built the generation counts if it forgot somebody"""
     unlearned: int
     """people whom the method has forgotten so far, where a calibration measured a limited number; else 0"""
+    at: int
+    """when this was read, on the database's clock"""
 
 
 def served(session: Session, job: Deletions) -> Served:
     """Return the version that the update replaces, and what its generation fixed at registration."""
-    generation, version = session.get_one(Generation, job.generation_id), session.get_one(Version, job.current_id)
+    generation, version, before, at = session.execute(
+        _SERVED, {"generation": job.generation_id, "version": job.current_id}
+    ).one()
     limited = (generation.manifest or {}).get("design") is not None
-    return Served(version, generation, _updates(session, version), _unlearned(session, generation) if limited else 0)
+    unlearned = _unlearned(session, generation) if limited else 0
+    return Served(version, generation, _updates(session, version, before), unlearned, at)
+
+
+_PARENT = aliased(Version)
+_SERVED = (
+    select(Generation, Version, _PARENT.generation_id, NOW)
+    .select_from(Generation)
+    .join(Version, Version.id == bindparam("version"))
+    .outerjoin(_PARENT, _PARENT.id == Version.parent_id)
+    .where(Generation.id == bindparam("generation"))
+)
 
 
 def still_current(session: Session, version_ids: Iterable[str]) -> frozenset[str]:
@@ -82,9 +113,9 @@ def still_current(session: Session, version_ids: Iterable[str]) -> frozenset[str
     return frozenset(session.scalars(current))
 
 
-def _updates(session: Session, version: Version) -> int:
-    before = select(Version.generation_id).where(Version.id == version.parent_id)
-    if version.parent_id is not None and session.scalar(before) == version.generation_id:
+def _updates(session: Session, version: Version, before: int | None) -> int:
+    """Return ``Served.updates``. ``before``: the generation of the version's parent."""
+    if before == version.generation_id:
         return int(version.claim["updates"])
     forgot = Removal.version_id == version.id, Removal.generation_id == version.generation_id
     return int(session.scalar(select(Removal.position).where(*forgot).limit(1)) is not None)
@@ -98,27 +129,76 @@ def _unlearned(session: Session, generation: Generation) -> int:
 
 def plan(session: Session, job: Deletions, atomic: bool) -> Selection:
     """Read what the tasks name. ``atomic``: a holder has one vector, and all its samples are forgotten or none."""
-    found = requests.positions(
-        session, job.tenant_id, job.model_name, job.generation_id, [task.request_id for task in job.tasks]
-    )
-    named = {task: frozenset(found[task.request_id]) for task in job.tasks if task.request_id in found}
+    place = job.model_name, job.generation_id
+    names = requests.names_of(session, job.tenant_id, place, [task.request_id for task in job.tasks])
+    rows = members(session, job, names)
+    found = named_by(names, rows)
+    named = {task: found[task.request_id] for task in job.tasks if task.request_id in found}
     empty = why_empty(session, job, [task for task in job.tasks if task not in named])
-    under_hold = held_positions(session, job.tenant_id, job.generation_id)
+    under_hold = frozenset(row.position for row in rows if row.held)
     blocked = {task: Blocked(Reason.LEGAL_HOLD) for task, positions in named.items() if positions & under_hold}
     forget = {task: positions for task, positions in named.items() if task not in blocked}
-    if atomic and job.policy.granularity is Granularity.SUBJECT:
+    if atomic and names.samples and job.policy.granularity is Granularity.SUBJECT:
         torn = partial(session, job.generation_id, {task.request_id: positions for task, positions in forget.items()})
         blocked |= {task: Blocked(Reason.PARTIAL_SUBJECT) for task in forget if task.request_id in torn}
         forget = {task: positions for task, positions in forget.items() if task not in blocked}
-    target = target_of(session, job.generation_id, frozenset().union(*forget.values()))
-    lacking = without_vector(session, job.generation_id, target.holders) if atomic else frozenset()
-    if lacking:
-        whose = {task: target_of(session, job.generation_id, positions).holders for task, positions in forget.items()}
+    if atomic:
+        lacking = frozenset(row.position for row in rows if not row.kept)
         why = Blocked(Reason.NEEDS_RETRAIN, {"cause": Cause.VECTORS_MISSING})
-        blocked |= {task: why for task in forget if not lacking.isdisjoint(whose[task])}
+        blocked |= {task: why for task, positions in forget.items() if positions & lacking}
         forget = {task: positions for task, positions in forget.items() if task not in blocked}
-        target = target_of(session, job.generation_id, frozenset().union(*forget.values()))
-    return Selection(forget, empty, blocked, target)
+    going = frozenset().union(*forget.values())
+    leaving = [row for row in rows if row.position in going]
+    holders, people = {row.holder for row in leaving}, {row.subject for row in leaving}
+    target = Target(tuple(sorted(going)), tuple(sorted(holders)), len(people))
+    return Selection(forget, empty, blocked, target, names)
+
+
+_M, _N = Membership.__table__.alias("m"), Membership.__table__.alias("n")
+_HERE = _N.c.generation_id == bindparam("generation")
+_HOLD = and_(Hold.tenant_id == bindparam("tenant"), Hold.lifted_at.is_(None))
+_GONE = select(Removal.position).where(Removal.generation_id == _M.c.generation_id, Removal.position == _M.c.position)
+_VECTOR = select(StoredVector.holder).where(
+    StoredVector.generation_id == _M.c.generation_id, StoredVector.holder == _M.c.holder
+)
+_NAMED, _HELD = (
+    union(*(select(_N.c.position).where(_HERE, which) for which in either))
+    for either in (
+        (
+            _N.c.subject_digest.in_(bindparam("subjects", expanding=True)),
+            _N.c.sample_digest.in_(bindparam("samples", expanding=True)),
+        ),
+        (
+            _N.c.subject_digest.in_(select(Hold.subject_digest).where(_HOLD)),
+            _N.c.sample_digest.in_(select(Hold.sample_digest).where(_HOLD)),
+        ),
+    )
+)
+_MEMBERS = (
+    select(_M.c.position, _M.c.subject_digest, _M.c.sample_digest, _M.c.holder, _M.c.position.in_(_HELD))
+    .add_columns(_VECTOR.exists())
+    .where(_M.c.generation_id == bindparam("generation"), _M.c.position.in_(_NAMED), ~_GONE.exists())
+)
+
+
+def members(session: Session, job: Job, names: requests.Names) -> frozenset[Member]:
+    """Return all rows of the samples that are named and not forgotten yet, those under their other subjects too."""
+    either = [("subjects", each) for each in names.subjects] + [("samples", each) for each in names.samples]
+    place = {"generation": job.generation_id, "tenant": job.tenant_id}
+    found: set[Member] = set()
+    for batch in batches(either):
+        part = {kind: [each for which, each in batch if which == kind] for kind in ("subjects", "samples")}
+        found.update(Member(*row) for row in session.execute(_MEMBERS, place | part))
+    return frozenset(found)
+
+
+def named_by(names: requests.Names, rows: Iterable[Member]) -> dict[str, frozenset[int]]:
+    """Return the positions that each request names. Requests that name nothing are absent."""
+    found: dict[str, set[int]] = {}
+    for row in rows:
+        for request_id in (*names.subjects.get(row.subject, ()), *names.samples.get(row.sample, ())):
+            found.setdefault(request_id, set()).add(row.position)
+    return {request_id: frozenset(positions) for request_id, positions in found.items()}
 
 
 @dataclass(frozen=True)

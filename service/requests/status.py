@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, insert, select, update
+from sqlalchemy import ColumnElement, Table, Update, bindparam, insert, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
@@ -41,6 +42,7 @@ class _Parts(NamedTuple):
 @dataclass(frozen=True)
 class _Settled:
     request: DeletionRequest
+    tasks: Sequence[Any]
     columns: _Columns
     certified: bool
     recorded: bool
@@ -55,6 +57,29 @@ _NEWS = {
 }
 SETTLED_AT_ONCE = 5_000
 _UNRECORDED = {(Status.QUEUED, Status.RUNNING), (Status.RUNNING, Status.QUEUED)}
+_REQUESTS, _TASKS = DeletionRequest.__table__, Task.__table__.c
+_LOCKED = (
+    select(DeletionRequest)
+    .where(DeletionRequest.id.in_(bindparam("ids", expanding=True)))
+    .order_by(DeletionRequest.id)
+    .with_for_update()
+    .execution_options(populate_existing=True)
+)
+_PARTS = (
+    select(_TASKS.request_id, _TASKS.status, _TASKS.model_id, _TASKS.version_id)
+    .add_columns(_TASKS.samples, _TASKS.method, _TASKS.reason)
+    .where(_TASKS.request_id.in_(bindparam("ids", expanding=True)))
+    .order_by(_TASKS.id)
+)
+_OUTCOME = ("request_id", "model_id", "version_id", "samples", "method", "reason")
+"""the columns of a task that the outcome of its request is made of"""
+_BEGUN = (
+    update(_REQUESTS)
+    .where(_REQUESTS.c.id.in_(bindparam("ids", expanding=True)), _REQUESTS.c.status == Status.QUEUED.value)
+    .values(status=Status.RUNNING.value, reason=None, completed_at=None)
+    .returning(_REQUESTS.c.id)
+)
+_CERTIFICATES, _ENTRIES = insert(Certificate.__table__), insert(AuditEntry.__table__)
 
 
 def locked_tasks(session: Session, *which: ColumnElement[bool]) -> Sequence[Task]:
@@ -71,15 +96,21 @@ def locked_tasks(session: Session, *which: ColumnElement[bool]) -> Sequence[Task
 
 def change_tasks(session: Session, ids: Sequence[str], **values: Any) -> None:
     """Set the same values in all these tasks' rows; ``settle`` their requests afterwards."""
-    _change(session, Task, ids, values)
+    session.flush()
+    _change(session, Task.__table__, ids, values)
 
 
-def _change(
-    session: Session, kind: type[DeletionRequest] | type[Task], ids: Sequence[str], values: dict[str, Any]
-) -> None:
+def _change(session: Session, table: Table, ids: Sequence[str], values: Mapping[str, Any]) -> None:
+    new = {f"new_{name}": value for name, value in values.items()}
     for batch in batches(ids):
-        change = update(kind).where(kind.id.in_(batch)).values(**values)
-        session.execute(change, execution_options={"synchronize_session": False})
+        session.execute(_change_of(table, tuple(values)), {"ids": batch, **new})
+
+
+@cache
+def _change_of(table: Table, names: tuple[str, ...]) -> Update:
+    """Return the UPDATE of these columns. It is built once, which takes three times as long as to run it."""
+    chosen = update(table).where(table.c.id.in_(bindparam("ids", expanding=True)))
+    return chosen.values({name: bindparam(f"new_{name}", type_=table.c[name].type) for name in names})
 
 
 def settle(session: Session, request_ids: Iterable[str]) -> list[str]:
@@ -92,22 +123,20 @@ def settle(session: Session, request_ids: Iterable[str]) -> list[str]:
     wanted = sorted(set(request_ids))
     if not wanted:
         return []
-    locked = (
-        select(DeletionRequest)
-        .where(DeletionRequest.id.in_(wanted))
-        .order_by(DeletionRequest.id)
-        .with_for_update()
-        .execution_options(populate_existing=True)
-    )
-    requests = session.scalars(locked).all()
+    requests = session.scalars(_LOCKED, {"ids": wanted}).all()
     tasks: dict[str, list[Any]] = {request.id: [] for request in requests}
-    columns = select(Task.request_id, Task.status, Task.reason, Task.version_id)
-    for task in session.execute(columns.where(Task.request_id.in_(wanted)).order_by(Task.id)):
+    for task in session.execute(_PARTS, {"ids": wanted}):
         tasks[task.request_id].append(task)
     at = recorded_at(session)
     settled = [each for request in requests if (each := _settled(request, tasks[request.id], at)) is not None]
     _store(session, settled)
     return [each.request.id for each in settled]
+
+
+def settle_begun(session: Session, request_ids: Sequence[str]) -> None:
+    """Do what ``settle`` does for requests of which a task has just begun to run: the queued ones run now."""
+    begun = {found for batch in batches(request_ids) for found in session.scalars(_BEGUN, {"ids": batch})}
+    settle(session, [each for each in request_ids if each not in begun])
 
 
 def end_open_tasks(session: Session, model_id: str, reason: Reason) -> None:
@@ -136,6 +165,7 @@ def _settled(request: DeletionRequest, tasks: list[Any], at: int) -> _Settled | 
     done = new is Status.COMPLETED
     return _Settled(
         request,
+        tasks,
         _Columns(new, _reason(new, tasks), at if done else None),
         certified=done and any(task.version_id for task in tasks),
         recorded=(old, new) not in _UNRECORDED,  # the worker's claim is an entry already, one for the whole batch
@@ -150,23 +180,33 @@ def _store(session: Session, settled: list[_Settled]) -> None:
         for name, value in each.columns._asdict().items():
             set_committed_value(each.request, name, value)
     for columns, ids in alike.items():
-        _change(session, DeletionRequest, ids, columns._asdict())
+        _change(session, _REQUESTS, ids, columns._asdict())
     certificates = [
         {"request_id": each.request.id, "completed_at": each.columns.completed_at, "tenant_id": each.request.tenant_id}
         for each in settled
         if each.certified
     ]
     if certificates:
-        session.execute(insert(Certificate), certificates)
-    record_status(session, *(each.request for each in settled if each.recorded))
+        session.execute(_CERTIFICATES, certificates)
+    recorded = [each for each in settled if each.recorded]
+    outcomes = {
+        each.request.id: _outcome(each.request, each.tasks)
+        for each in recorded
+        if each.columns.completed_at is not None
+    }
+    _record(session, [each.request for each in recorded], outcomes)
 
 
 def record_status(session: Session, *requests: DeletionRequest) -> None:
     """Write the audit entries of the statuses that requests have just taken, and the news for the webhooks."""
     outcomes = outcomes_of(session, [request for request in requests if request.status == Status.COMPLETED])
+    _record(session, requests, outcomes)
+
+
+def _record(session: Session, requests: Sequence[DeletionRequest], outcomes: Mapping[str, str]) -> None:
     entries = [_entry(session, request, outcomes.get(request.id)) for request in requests]
     if entries:
-        session.execute(insert(AuditEntry), entries)
+        session.execute(_ENTRIES, entries)
     kinds = [(_NEWS.get(Status(request.status)), request) for request in requests]
     announce_requests(session, *((news, request) for news, request in kinds if news is not None))
 
@@ -228,15 +268,16 @@ def outcomes_of(session: Session, requests: Sequence[DeletionRequest]) -> dict[s
     The entry of its completion holds it, so that a task which is edited afterwards is seen. Without the salt it tells
     nothing of the models that the person was in.
     """
-    tasks: dict[str, list[dict[str, Any]]] = {request.id: [] for request in requests}
+    tasks: dict[str, list[Any]] = {request.id: [] for request in requests}
     for batch in batches(tasks):
-        columns = select(Task.request_id, Task.model_id, Task.version_id, Task.samples, Task.method, Task.reason)
-        for row in session.execute(columns.where(Task.request_id.in_(batch)).order_by(Task.model_id)).mappings():
-            tasks[row["request_id"]].append(dict(row))
-    return {
-        each.id: hmac.new(each.salt, canonical({"tasks": tasks[each.id]}).encode(), "sha256").hexdigest()
-        for each in requests
-    }
+        for task in session.execute(_PARTS, {"ids": batch}):
+            tasks[task.request_id].append(task)
+    return {each.id: _outcome(each, tasks[each.id]) for each in requests}
+
+
+def _outcome(request: DeletionRequest, tasks: Sequence[Any]) -> str:
+    told = [{name: getattr(task, name) for name in _OUTCOME} for task in sorted(tasks, key=lambda task: task.model_id)]
+    return hmac.new(request.salt, canonical({"tasks": told}).encode(), "sha256").hexdigest()
 
 
 def _entry(session: Session, request: DeletionRequest, outcome: str | None) -> dict[str, Any]:

@@ -8,7 +8,8 @@ one, so no clock decides who is suppressed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -310,17 +311,38 @@ def positions(
 
     ``request_ids`` None: every request of the tenant. Requests that name nothing are absent.
     """
-    by_subject: dict[str, list[str]] = {}
-    by_sample: dict[str, list[str]] = {}
-    for request_id, subject, sample in _in_force(session, tenant_id, (model_name, generation_id), request_ids):
-        named, name = (by_subject, subject) if subject is not None else (by_sample, sample)
-        named.setdefault(name or "", []).append(request_id)
+    named = names_of(session, tenant_id, (model_name, generation_id), request_ids)
     found: dict[str, set[int]] = {}
-    for column, requests in ((Membership.subject_digest, by_subject), (Membership.sample_digest, by_sample)):
+    for column, requests in ((Membership.subject_digest, named.subjects), (Membership.sample_digest, named.samples)):
         for name, position in _outstanding(session, generation_id, column, requests):
             for request_id in requests[name]:
                 found.setdefault(request_id, set()).add(position)
     return found
+
+
+@dataclass(frozen=True)
+class Names:
+    """What suppression entries name, subjects and samples by their keyed digests: the requests that name each."""
+
+    subjects: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    samples: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def names_of(
+    session: Session, tenant_id: str, place: tuple[str, int], request_ids: Iterable[str] | None = None
+) -> Names:
+    """Return what the entries in force of these requests name that cover ``place``: a model's name, a generation.
+
+    ``request_ids`` None: every request of the tenant.
+    """
+    subjects: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    for request_id, subject, sample in _in_force(session, tenant_id, place, request_ids):
+        if subject is not None:
+            subjects.setdefault(subject, []).append(request_id)
+        elif sample is not None:
+            samples.setdefault(sample, []).append(request_id)
+    return Names(subjects, samples)
 
 
 def held_elsewhere(session: Session, request: DeletionRequest) -> dict[str, int]:
@@ -376,24 +398,26 @@ def _in_force(
     """Yield (request, subject, sample) of the entries in force that cover ``place``: a model's name, a generation."""
     model_name, generation_id = place
     registration = cache(lambda: registration_of(session, generation_id))
-    columns = (SuppressionEntry.request_id, SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
-    query = (
-        select(*columns, DeletionRequest.models, DeletionRequest.suppress_after)
-        .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
-        .where(SuppressionEntry.lifted_at.is_(None))
-    )
-    of_tenant = query.where(SuppressionEntry.tenant_id == tenant_id)
     # the ids are of one tenant already: with the tenant in the condition SQLite reads all of the tenant's rows
     parts = (
-        [of_tenant]
+        [session.execute(_IN_FORCE.where(SuppressionEntry.tenant_id == tenant_id))]
         if request_ids is None
-        else (query.where(SuppressionEntry.request_id.in_(part)) for part in batches(request_ids))
+        else (session.execute(_IN_FORCE_OF, {"ids": part}) for part in batches(request_ids))
     )
     for part in parts:
-        for request_id, subject, sample, models, after in session.execute(part):
+        for request_id, subject, sample, models, after in part:
             # most requests name no model: only the others need the registration
             if models is None or concerns(models, after, model_name, registration()):
                 yield request_id, subject, sample
+
+
+_IN_FORCE = (
+    select(SuppressionEntry.request_id, SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
+    .add_columns(DeletionRequest.models, DeletionRequest.suppress_after)
+    .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
+    .where(SuppressionEntry.lifted_at.is_(None))
+)
+_IN_FORCE_OF = _IN_FORCE.where(SuppressionEntry.request_id.in_(bindparam("ids", expanding=True)))
 
 
 def _outstanding(

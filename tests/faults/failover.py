@@ -35,6 +35,7 @@ from expunge.service.models import model_lease
 from expunge.service.models.restore_guard import PutBack
 from expunge.service.queue import Deletions, Draft, ForgottenCount, Target, publish
 from expunge.service.queue.leases import take
+from expunge.service.requests import Names
 from expunge.workers.scheduler.run import extend_log
 from tests.faults.invariants import Broken
 from tests.faults.judge import harm, judge, sentences
@@ -437,4 +438,4 @@ def _publish_empty(world: World, model_id: str) -> None:
             size=ForgottenCount(),
             begun=now(session),
         )
-    publish(world.storage.database, world.storage.journal, job, draft, {})
+    publish(world.storage.database, world.storage.journal, job, draft, {}, names=Names())

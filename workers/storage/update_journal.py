@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import PurePath
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Table, and_, bindparam, select
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import DRAFT, RELEASE, SET_ASIDE, Contradicted, Witness, canonical, recorded_at, version_file
@@ -26,9 +27,7 @@ from expunge.service.infra.tables import (
     AuditEntry,
     DeletionRequest,
     Generation,
-    Model,
     Record,
-    Removal,
     SuppressionEntry,
     Task,
     Version,
@@ -45,13 +44,29 @@ class Journal:
         self.guard = guard
         self._sealer = sealer
 
-    def write(self, session: Session, job: Job, budget_cost: int, version_id: str, *, rewritten: bool) -> None:
+    def write(
+        self,
+        session: Session,
+        job: Job,
+        budget_cost: int,
+        version_id: str,
+        *,
+        positions: Sequence[int],
+        rewritten: bool,
+    ) -> None:
         """Write the version that this transaction is about to commit, durably, under its number.
 
-        ``rewritten``: the update replaced the vectors of everybody who stays. A publication that is tried again finds
-        its own draft. Raises OSError, and Contradicted where the number is another version's.
+        ``positions``: what it forgets. ``rewritten``: the update replaced the vectors of everybody who stays. A
+        publication that is tried again finds its own draft. Raises OSError, and Contradicted where the number is
+        another version's.
         """
-        record = _describe(session, job, budget_cost, version_id) | {"rewritten": rewritten}
+        spent, version = _version(session, version_id)
+        record = _describe(session, job, budget_cost, spent) | {
+            "version": version,
+            "positions": sorted(positions),
+            "requests": _requests(session, version_id),
+            "rewritten": rewritten,
+        }
         number = record["version"]["number"]
         if not self._add(version_file(job.model_id, number), f"{version_id}\n".encode(), record):
             found = self.guard.witness.drafted(job.model_id, number)
@@ -60,7 +75,9 @@ class Journal:
 
     def write_withheld(self, session: Session, job: Job, budget_cost: int) -> None:
         """Write a charge without a version that this transaction is about to commit, durably. Raises OSError."""
-        self._add(f"draw-{new_id()}", b"", _describe(session, job, budget_cost, None) | {"rewritten": False})
+        spent = session.scalar(select(Generation.spent).where(Generation.id == job.generation_id))
+        nothing: dict[str, Any] = {"version": None, "positions": [], "requests": [], "rewritten": False}
+        self._add(f"draw-{new_id()}", b"", _describe(session, job, budget_cost, spent or 0) | nothing)
 
     def _add(self, name: str, head: bytes, record: dict[str, Any]) -> bool:
         try:
@@ -119,50 +136,60 @@ def confirm_committed(session: Session, witness: Witness, versions: Iterable[str
     witness.updates.sync()
 
 
-def _describe(session: Session, job: Job, budget_cost: int, version_id: str | None) -> dict[str, Any]:
-    session.flush()
-    spent = session.scalar(select(Generation.spent).where(Generation.id == job.generation_id))
+def _describe(session: Session, job: Job, budget_cost: int, spent: int) -> dict[str, Any]:
     return {
         "at": recorded_at(session),
         "tenant_id": job.tenant_id,
         "model_id": job.model_id,
-        "model_name": session.get_one(Model, job.model_id).name,
+        "model_name": job.model_name,
         "generation_id": job.generation_id,
         "budget_cost": budget_cost,
         "spent": spent,
-        "version": None if version_id is None else _rows(session, Version, Version.id == version_id)[0],
-        "positions": _positions(session, version_id),
-        "requests": [] if version_id is None else _requests(session, version_id),
     }
 
 
-def _positions(session: Session, version_id: str | None) -> list[int]:
-    return sorted(session.scalars(select(Removal.position).where(Removal.version_id == version_id)))
+_ROWS = tuple(kind.__table__ for kind in (DeletionRequest, AuditEntry, Task, SuppressionEntry))
+_REQUEST, _ACCEPTED, _TASK, _SUPPRESSION = (table.c for table in _ROWS)
+_VERSION = (
+    select(Generation.__table__.c.spent, *Version.__table__.c)
+    .join_from(Version.__table__, Generation.__table__, Generation.__table__.c.id == Version.__table__.c.generation_id)
+    .where(Version.__table__.c.id == bindparam("version"))
+)
+_CARRIED = (
+    select(*(column for table in _ROWS for column in table.c))
+    .select_from(_ROWS[2])
+    .join(_ROWS[0], _REQUEST.id == _TASK.request_id)
+    .join(_ROWS[1], and_(_ACCEPTED.request_id == _TASK.request_id, _ACCEPTED.kind == "request.accepted"))
+    .outerjoin(_ROWS[3], _SUPPRESSION.request_id == _TASK.request_id)
+    .where(_TASK.version_id == bindparam("version"))
+    .order_by(_TASK.id, _SUPPRESSION.id)
+)
+
+
+def _version(session: Session, version_id: str) -> tuple[int, dict[str, Any]]:
+    """Return what the version's generation has spent, and the version's row."""
+    session.flush()
+    row = session.execute(_VERSION, {"version": version_id}).one()
+    return row[0], _row(Version.__table__, row[1:])
 
 
 def _requests(session: Session, version_id: str) -> list[dict[str, Any]]:
-    carried = select(Task.request_id).where(Task.version_id == version_id)
-    entries: dict[str, list[dict[str, Any]]] = {}
-    for entry in _rows(session, SuppressionEntry, SuppressionEntry.request_id.in_(carried)):
-        entries.setdefault(entry["request_id"], []).append(entry)
-    tasks = {task["request_id"]: task for task in _rows(session, Task, Task.version_id == version_id)}
-    log = _rows(session, AuditEntry, AuditEntry.request_id.in_(carried))
-    accepted = {entry["request_id"]: entry for entry in log if entry["kind"] == "request.accepted"}
-    return [
-        {
-            "request": request,
-            "accepted": accepted[request["id"]],
-            "task": tasks[request["id"]],
-            "suppressions": entries.get(request["id"], []),
-        }
-        for request in _rows(session, DeletionRequest, DeletionRequest.id.in_(carried))
-    ]
+    found: dict[str, dict[str, Any]] = {}
+    for row in session.execute(_CARRIED, {"version": version_id}):
+        rest, rows = iter(row), []
+        for table in _ROWS:
+            rows.append(_row(table, islice(rest, len(table.c))))
+        request, accepted, task, suppression = rows
+        known = {"request": request, "accepted": accepted, "task": task, "suppressions": []}
+        each = found.setdefault(task["id"], known)
+        each["suppressions"] += [suppression] * (suppression["id"] is not None)
+    return list(found.values())
 
 
-def _rows(session: Session, record: type[Record], condition: Any) -> list[dict[str, Any]]:
-    """Return rows as JSON values; bytes become hex."""
-    found = session.execute(select(record.__table__).where(condition)).mappings()
-    return [{name: each.hex() if isinstance(each, bytes) else each for name, each in row.items()} for row in found]
+def _row(table: Table, values: Iterable[Any]) -> dict[str, Any]:
+    """Return a row as JSON values; bytes become hex."""
+    named = zip(table.c.keys(), values, strict=True)
+    return {name: each.hex() if isinstance(each, bytes) else each for name, each in named}
 
 
 def revived(record: type[Record], row: dict[str, Any]) -> Record:

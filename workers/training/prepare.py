@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from expunge.service.audit import record
-from expunge.service.infra.db import Database
+from expunge.service.infra.db import Database, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.time import time_bucket
 from expunge.service.models import write_vectors
@@ -384,7 +384,9 @@ def _draft(storage: Storage, job: Preparation, prepared: Prepared, watch: Stopwa
         certified = require_certified(certify(prepared.bench, terms, refined, retain, size))
     with watch.phase("store"):
         evidence = _evidence(storage, job) | _samples_told(storage, job, prepared, target)
-        return write_draft(storage, job, certified, target, leaving.size, evidence=evidence)
+        with storage.database.read() as session:
+            begun = now(session)
+        return write_draft(storage, job, certified, target, leaving.size, evidence=evidence, begun=begun)
 
 
 def _samples_told(storage: Storage, job: Preparation, prepared: Prepared, target: Target) -> dict[str, Json]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.queue import Draft, ForgottenCount, Job, Target
 from expunge.workers.guarantee.certify import Certified
@@ -20,15 +19,15 @@ def write_draft(
     target: Target,
     size: ForgottenCount,
     *,
-    evidence: Mapping[str, Json] | None = None,
+    evidence: Mapping[str, Json],
+    begun: int,
 ) -> Draft:
     """Write checkpoint and secret state at the same time, for each waits for its disk; both are durable on return.
 
-    ``evidence`` is sealed with the state, next to the update's own.
+    ``evidence`` is sealed with the state, next to the update's own. ``begun``: a moment before it, on the database's
+    clock.
     """
-    sealed = certified.evidence | dict(evidence or {})
-    with storage.database.read() as session:
-        begun = now(session)
+    sealed = certified.evidence | dict(evidence)
     with ThreadPoolExecutor(1) as second:
         kept = second.submit(private_state.keep, storage.private, storage.sealer, certified.state, sealed)
         made = certified.published

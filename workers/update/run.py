@@ -73,6 +73,7 @@ class Current:
     holdout_accuracy: float | None
     terms: Terms
     manifest: Mapping[str, Any]
+    read_at: int
 
 
 @dataclass(frozen=True)
@@ -131,12 +132,13 @@ def _update(
         with watch.phase("store"):
             size = ForgottenCount(len(target.positions), target.people)
             digests = {} if retained is None else retained.digests
-            draft = write_draft(storage, claim, certified, target, size, evidence=private_state.told(digests))
+            evidence = private_state.told(digests)
+            draft = write_draft(storage, claim, certified, target, size, evidence=evidence, begun=current.read_at)
         draft, secret = replace(draft, seconds=dict(watch.seconds)), certified.state
         del computed, certified  # the published weights are on the disk by now
         results = others | {task: Published(len(positions)) for task, positions in selection.forget.items()}
         start = time.perf_counter()
-        retry(partial(publish, storage.database, storage.journal, claim, draft, results))
+        retry(partial(publish, storage.database, storage.journal, claim, draft, results, names=selection.names))
     except Overspent:
         return end(_or_retrain(claim, storage.sealer, Blocked(Reason.BUDGET_EXHAUSTED)))
     record_commit_time(storage.database, claim, draft, time.perf_counter() - start)
@@ -166,7 +168,7 @@ def current_of(session: Session, claim: Deletions) -> Current:
         unlearned=now.unlearned,
         **guarantee_from_json(frozen),
     )
-    return Current(now.version.id, now.version.state, now.version.holdout_accuracy, terms, frozen)
+    return Current(now.version.id, now.version.state, now.version.holdout_accuracy, terms, frozen, now.at)
 
 
 def compute(
