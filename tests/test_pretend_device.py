@@ -36,7 +36,7 @@ def passed(*arguments: str, **variables: str) -> int:
     ("chosen", "fewest"),
     [
         pytest.param(("-k", "later_release"), 30, id="two-updates"),
-        pytest.param(("-m", ""), 400, id="whole", marks=pytest.mark.drill),
+        pytest.param(("-m", ""), 400, id="whole", marks=[pytest.mark.drill, pytest.mark.timeout(1800)]),
     ],
 )
 def test_every_method_keeps_the_contract_with_states_that_move_between_two_updates(
@@ -45,5 +45,12 @@ def test_every_method_keeps_the_contract_with_states_that_move_between_two_updat
     assert passed(EVERY_METHOD, *chosen, EXPUNGE_CONTRACT_DEVICE="pretend") >= fewest
 
 
-def test_the_service_recipes_and_refusals_on_the_device() -> None:
-    assert passed("tests/device") >= 20
+@pytest.mark.parametrize(
+    ("chosen", "fewest"),
+    [
+        pytest.param(("-m", "not drill"), 30, id="rooms"),
+        pytest.param(("-m", "drill"), 1, id="processes", marks=[pytest.mark.drill, pytest.mark.timeout(900)]),
+    ],
+)
+def test_the_service_the_recipes_and_the_refusals_on_the_device(chosen: tuple[str, ...], fewest: int) -> None:
+    assert passed("tests/device", *chosen) >= fewest
