@@ -1,4 +1,4 @@
-"""python verify.py CERTIFICATE KEY [LOG [OPENING SUBJECT [CASE]]]; the formats are in docs/verify-a-certificate.md."""
+"""python verify.py CERTIFICATE KEY [LOG [OPENING SUBJECT [CASE]]]; the formats are in docs/verify.md."""
 
 import hashlib
 import hmac

@@ -1,7 +1,7 @@
 """Verify a certificate of erasure offline, with the log's public key, and with an exported log what it claims.
 
 The formats are public: DSSE v1, in-toto Statement v1, the Merkle tree of RFC 6962 section 2.1, signed notes by C2SP,
-canonical JSON of RFC 8785. docs/verify-a-certificate.md describes each. The service has another implementation; a test
+canonical JSON of RFC 8785. docs/verify.md describes each. The service has another implementation; a test
 compares the two.
 """
 

@@ -1,6 +1,6 @@
 """A controller's side of OpenDSR 2.0, written from the specification alone: it imports nothing of Expunge.
 
-What it knows of the specification, and where that differs, stands in docs/opendsr.md.
+What it knows of the specification, and where that differs, stands in docs/connectors.md.
 """
 
 from __future__ import annotations

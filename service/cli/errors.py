@@ -19,7 +19,7 @@ def told() -> Iterator[None]:
         yield
     except ValidationError as error:
         faults = (f"EXPUNGE_{'_'.join(map(str, fault['loc'])).upper()}: {fault['msg']}" for fault in error.errors())
-        hint = "Every setting is explained in docs/operations/settings.md."
+        hint = "Every setting is explained in docs/settings.md."
         raise CommandError("; ".join(faults), hint, USAGE) from None
     except SettingsError as error:
         raise CommandError(str(error), "", USAGE) from None

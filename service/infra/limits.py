@@ -1,4 +1,4 @@
-"""The limits that no setting changes. docs/operations/settings.md lists them; a test passes others."""
+"""The limits that no setting changes. docs/settings.md lists them; a test passes others."""
 
 from __future__ import annotations
 

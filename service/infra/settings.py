@@ -1,4 +1,4 @@
-"""All settings, read from ``EXPUNGE_*`` variables. docs/operations/settings.md explains each; a test compares."""
+"""All settings, read from ``EXPUNGE_*`` variables. docs/settings.md explains each; a test compares."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ RegulationName = Literal[
 """as in ``expunge.service.requests.deadlines.Regulation``"""
 REGULATION_FILE = "regulation"
 """in the home folder: what the first ``expunge up`` was answered, a regulation or ``none``"""
-_FIXED = "It is fixed now: unset the variable. docs/operations/settings.md has the value."
+_FIXED = "It is fixed now: unset the variable. docs/settings.md has the value."
 _MOVED = "Name the folder of the secret files, EXPUNGE_SECRETS; in it the file is called {}."
 GONE: Mapping[str, str] = {
     "SEALING_KEY_FILE": _MOVED.format("sealing.key"),

@@ -91,7 +91,7 @@ REGULATIONS: dict[Regulation, Law] = {
 - UCPA, Utah Code 13-61-203: 45 days, once by 45 more.
 - VCDPA, Code of Virginia 59.1-577(B): 45 days, once by 45 more.
 
-docs/operations/runbooks.md says which public text each row was compared with, and when.
+docs/privacy-officer.md says which public text each row was compared with, and when.
 """
 
 

@@ -10,8 +10,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 RUNNERS = {
     "README.md": "tests/stories/test_readme.py",
-    "docs/quickstart.md": "tests/stories/test_docs.py",
-    "docs/your-own-model.md": "tests/stories/test_docs.py",
+    "docs/tutorial.md": "tests/stories/test_docs.py",
+    "docs/recipes.md": "tests/stories/test_docs.py",
 }
 """the test that runs every block of a page, make targets aside"""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from markdown import markdown
 
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs" / "operations" / "runbooks.md"
+DOCS = ROOT / "docs" / "runbooks.md"
 PAGE = ROOT / "service" / "api" / "console" / "templates" / "runbooks.html"
 _HEAD = """\
 {# made by python -m tests.docs.runbooks #}
@@ -23,11 +23,14 @@ _HEAD = """\
 
 
 def page() -> str:
-    """Return the template: the section of each alert, under the alert's name in small letters."""
+    """Return the template: what each alert means and what to do, under the alert's name in small letters."""
     section = re.split(r"^## ", DOCS.read_text(), flags=re.MULTILINE)[1]
     plain = re.sub(r"\[([^]]+)\]\((?!https?:)[^)]+\)", r"\1", section)  # the other pages are not served here
-    alerts = re.findall(r"^### (\w+)\n\n(.*?)(?=^### |\Z)", plain, re.MULTILINE | re.DOTALL)
-    shown = [f'<section id="{name.lower()}">\n<h2>{name}</h2>\n{markdown(text)}\n</section>\n' for name, text in alerts]
+    alerts = re.findall(r"^\| `(\w+)` \| (.*) \| (.*) \|$", plain, re.MULTILINE)
+    shown = [
+        f'<section id="{name.lower()}">\n<h2>{name}</h2>\n{markdown(means)}\n{markdown(do)}\n</section>\n'
+        for name, means, do in alerts
+    ]
     return _HEAD + "".join(shown) + "{% endblock %}\n"
 
 

@@ -100,7 +100,7 @@ def sources() -> dict[Path, str]:
 
 
 def test_every_variable_is_a_setting_and_every_port_the_default_one() -> None:
-    connected = set(re.findall(r"EXPUNGE_[A-Z_]*[A-Z]", (ROOT / "docs" / "opendsr.md").read_text()))
+    connected = set(re.findall(r"EXPUNGE_[A-Z_]*[A-Z]", (ROOT / "docs" / "connectors.md").read_text()))
     ours = {f"EXPUNGE_{name.upper()}" for name in Settings.model_fields} | connected
     for path, text in sources().items():
         assert set(re.findall(r"EXPUNGE_[A-Z_]*[A-Z]", text)) <= ours, path

@@ -1,4 +1,4 @@
-"""The two recipes of docs/your-own-model.md with fixed features, as they stand there, can be ``proved``."""
+"""The two recipes of docs/recipes.md with fixed features, as they stand there, can be ``proved``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unlearning.model.training import train
 from unlearning.recipe import Recipe
 from unlearning.types import Refused, State
 
-PAGE = Path(__file__).parents[2] / "docs" / "your-own-model.md"
+PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 
 
 def recipe_of(name: str) -> Recipe:

@@ -99,7 +99,7 @@ def test_a_kind_of_webhook_that_a_page_names_is_one() -> None:
     texts = {page: page.read_text() for page in PAGES}
     named = {(page.name, kind) for page in PAGES for kind in re.findall(r"webhook of the kind `([^`]+)`", texts[page])}
     assert named and {kind for _, kind in named} <= set(WebhookEvent), named
-    (listed,) = re.findall(r"^Kinds: (.+)$", texts[ROOT / "docs" / "operations" / "monitor.md"], re.MULTILINE)
+    (listed,) = re.findall(r"^Kinds: (.+)$", texts[ROOT / "docs" / "integrate.md"], re.MULTILINE)
     told = re.findall(r"`([^`]+)`", listed)
     missing = [kind for kind in WebhookEvent if kind not in told and kind.rpartition(".")[2] not in told]
     assert not missing

@@ -23,7 +23,7 @@ from expunge_client import AsyncExpunge, Expunge, Follower, NotCompleted, Versio
 from tests.harness.stack import Stack
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "client.md"
+PAGE = ROOT / "docs" / "integrate.md"
 PERSON = "tiny-person-3"
 VERSIONS = 6
 ON_STACK = pytest.mark.parametrize("stack", ["sqlite"], indirect=True)
@@ -38,7 +38,7 @@ sys.meta_path.insert(0, Nothing())
 
 
 def ten_lines() -> str:
-    found = re.search(r"^## Delete, wait, verify.*?^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    found = re.search(r"^### Delete, wait, verify.*?^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
     assert found
     return found[1]
 

@@ -1,4 +1,4 @@
-"""The verifier of docs/verify-a-certificate.md, run alone against what a live service hands out."""
+"""The verifier of docs/verify.md, run alone against what a live service hands out."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_whatever_is_tampered_with_is_not_verified(papers: Papers, tmp_path: Pat
 
 
 def test_the_page_names_every_field_of_the_predicate(papers: Papers) -> None:
-    page = (ROOT / "docs" / "verify-a-certificate.md").read_text()
+    page = (ROOT / "docs" / "verify.md").read_text()
     predicate = json.loads(b64decode(json.loads(papers["certificate"])["payload"]))["predicate"]
     fields = {*predicate, *predicate["models"][0], *predicate["audit"]}
     assert not [field for field in sorted(fields) if f"`{field}`" not in page]

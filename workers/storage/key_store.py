@@ -41,7 +41,7 @@ class KeyFiles:
     so overwriting it destroys the key. One share alone says nothing about the key.
 
     The folder is one on a disk or one in a bucket. What the media below it keep of overwritten bytes is beyond us:
-    docs/operations/backup.md says which disks and buckets are fit.
+    docs/backup.md says which disks and buckets are fit.
     """
 
     def __init__(self, folder: Folder) -> None:

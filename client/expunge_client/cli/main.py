@@ -63,7 +63,7 @@ GONE = {
     "models --on-suppressed": "It is --leave-out-forgotten.",
     "models --utility-tolerance": "It is --set max_accuracy_drop=VALUE.",
     "models --threshold": "It is fixed: 0.7 of the distance to retraining.",
-    "models --on-unchecked-feed": "expunge-connect decides at registration; docs/deletion-lists.md says how.",
+    "models --on-unchecked-feed": "expunge-connect decides at registration; docs/connectors.md says how.",
 } | {
     f"models --{field.replace('_', '-')}": f"It is --set {field}=VALUE."
     for field in (

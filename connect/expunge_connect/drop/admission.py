@@ -52,7 +52,7 @@ def _compared(feed: Feed, file: Path, people: Collection[str]) -> Admission:
         return Admission()
     if not file.exists():
         what = f"{waiting} entries of deletion lists cannot be compared with anybody, because {file} is not there."
-        return Admission(refusal=f"{what} Write it, or a link to it (docs/deletion-lists.md).")
+        return Admission(refusal=f"{what} Write it, or a link to it (docs/connectors.md).")
     unknown = set(people)
     with identities(file) as rows:
         found = compare(feed, _crossing_off(rows, unknown))

@@ -1,6 +1,6 @@
 """OpenDSR 2.0 as an application of its own in front of the service, which it calls with one API key.
 
-Callers show a token of the connector; discovery and the certificate are public. docs/opendsr.md says what of it was
+Callers show a token of the connector; discovery and the certificate are public. docs/connectors.md says what of it was
 compared with the specification.
 """
 

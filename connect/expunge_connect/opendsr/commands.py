@@ -40,7 +40,7 @@ def serve(
     try:
         processor = Processor.of(os.environ)
     except Unusable as error:
-        raise CommandError(str(error), "docs/opendsr.md explains the settings.", USAGE) from None
+        raise CommandError(str(error), "docs/connectors.md explains the settings.", USAGE) from None
     account, stop = Account.find(os.environ), threading.Event()
     with Expunge(account.url, account.api_key) as service:
         intake = Intake.open(folder_of(processor.controller), service, processor)

@@ -41,7 +41,7 @@ def migrate() -> None:
         compare(database)
         database.close()
     except RuntimeError as error:
-        raise CommandError(str(error), "docs/operations/upgrade.md says in which order.") from error
+        raise CommandError(str(error), "docs/install.md says in which order.") from error
     errors.print("The database has the current schema.")
 
 

@@ -127,7 +127,7 @@ def test_every_alert_leads_to_a_section_that_the_api_serves_as_the_docs_have_it(
         assert answer.status_code == 200
         section = re.search(rf'<section id="{anchor}">(.*?)</section>', answer.text, re.DOTALL)
         assert section and f"<h2>{rule['alert']}</h2>" in section[1]
-        assert f"\n### {rule['alert']}\n" in DOCS.read_text()
+        assert f"\n| `{rule['alert']}` | " in DOCS.read_text()
 
 
 def test_the_exposition_is_parsed_by_prometheus_own_parser(busy: TestClient) -> None:

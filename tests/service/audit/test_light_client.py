@@ -166,7 +166,7 @@ def test_the_clients_types_have_the_fields_that_the_service_describes(tmp_path: 
 
 
 def test_what_the_client_offers_is_documented() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "client.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "integrate.md").read_text()
     offered = [name for name in expunge_client.__all__ if name not in vars(answers)]
     calls_ = [name for name in vars(expunge_client.AsyncExpunge) if not name.startswith("_") and name != "aclose"]
     assert [name for name in [*offered, *calls_] if name not in page] == []

@@ -60,7 +60,7 @@ def test_what_a_request_says_itself_counts(asked: TestClient) -> None:
     assert (none["regulation"], none["due_at"]) == (None, None)
 
 
-TABLE = Path(__file__).parents[3] / "docs" / "operations" / "runbooks.md"
+TABLE = Path(__file__).parents[3] / "docs" / "privacy-officer.md"
 
 
 def test_the_table_of_the_documentation_is_that_of_the_source() -> None:
