@@ -27,7 +27,8 @@ def test_the_glossary_has_at_most_forty_terms() -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_page_uses_a_word_that_was_given_up(page: Path) -> None:
-    found = [match.group() for match in RETIRED.finditer(page.read_text())]
+    of_today = re.sub(r"^Certificates and logs before .*$", "", page.read_text(), flags=re.MULTILINE)
+    found = [match.group() for match in RETIRED.finditer(of_today)]
     assert not found
 
 

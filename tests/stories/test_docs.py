@@ -84,8 +84,9 @@ def test_your_own_model_in_ten_minutes_word_for_word(stack: Stack, clone: Path) 
 @pytest.mark.timeout(900)
 def test_a_frozen_backbone_and_a_model_trained_elsewhere_word_for_word(stack: Stack, clone: Path) -> None:
     assert list(followed(part(RECIPES, "## A frozen backbone", "## Your own loop, recorded"), clone, stack))
-    for model, guarantee in {"frozen": "proved", "network": "exact", "elsewhere": "proved"}.items():
-        assert stack.head(model)["number"] == 2
+    # the two deletions of writers concern every model, and elsewhere begins without the first
+    for model, guarantee, number in (("frozen", "proved", 3), ("network", "exact", 2), ("elsewhere", "proved", 2)):
+        assert stack.head(model)["number"] == number
         assert stack.head(model)["claim"]["guarantee"] == guarantee
 
 
@@ -101,7 +102,7 @@ def test_a_recorded_loop_word_for_word(stack: Stack, clone: Path) -> None:
 @pytest.mark.timeout(900)
 def test_a_table_that_the_page_does_not_mention_ends_in_a_certified_deletion(stack: Stack, clone: Path) -> None:
     """The wines of scikit-learn, 13 columns of very different sizes; nothing of the page is changed but the names."""
-    ours = (TUTORIAL[TUTORIAL.index("## 2. ") :] + GROWN).replace("people", "wines")
+    ours = TUTORIAL[TUTORIAL.index("## 2. ") :].replace("people", "wines")
     assert "bottle" not in TUTORIAL + RECIPES
     ours = ours.replace("person-7", "grower-7").replace('row["wines"]', 'row["people"]')
     table = load_wine()
