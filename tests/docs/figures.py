@@ -33,6 +33,10 @@ def count(command):
 print(count(typer.main.get_command(app)))
 """
 """the module of the command line was another one before the smaller house"""
+UNNAMED = re.compile(
+    r"\b(?:who|whom|whose|whoever|nobody|somebody|anybody|everybody|everyone|nothing)\b", re.IGNORECASE
+)
+"""words in place of a noun: a newcomer asks which person, request, version or caller is meant"""
 BUILT_IN = {name for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, BaseException)}
 
 
@@ -81,7 +85,39 @@ def counted(tree: Path) -> dict[str, object]:
         ),
         "fields of a policy": fields(tree / "unlearning" / "accounting" / "policy.py", "Policy"),
         "settings": fields(tree / "service" / "infra" / "settings.py", "Settings"),
+        **texts(tree, sources),
     }
+
+
+def texts(tree: Path, sources: Sequence[Path]) -> dict[str, object]:
+    """Return how much there is to read, and how often a text does not name its subject."""
+    pages, decisions = sorted((tree / "docs").glob("*.md")), sorted((tree / "docs" / "decisions").glob("[0-9]*.md"))
+    readme = (tree / "README.md").read_text()
+    docstrings = [text for path in sources for _, text in docstrings_of(path)]
+    read = [path.read_text() for path in pages]
+    return {
+        "words of README, docs, decisions and root files": sum(
+            len(path.read_text().split()) for path in [*tree.glob("*.md"), *(tree / "docs").rglob("*.md")]
+        ),
+        "words of pages": sum(len(text.split()) for text in read),
+        "pages": len(pages),
+        "decisions": len(decisions),
+        "links of README": len(re.findall(r"\]\((?!http)", readme)),
+        "unnamed subjects per 1,000 words of docstrings": unnamed(docstrings),
+        "unnamed subjects per 1,000 words of pages": unnamed(read),
+    }
+
+
+def unnamed(told: Sequence[str]) -> float:
+    """Return how many of 1,000 words stand in place of a noun."""
+    return round(1000 * sum(len(UNNAMED.findall(text)) for text in told) / sum(len(text.split()) for text in told), 1)
+
+
+def docstrings_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of each docstring of a file, and of each string that stands below an assignment."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
 
 
 def arrows(package: Path) -> set[tuple[str, str]]:

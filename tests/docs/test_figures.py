@@ -35,5 +35,14 @@ def test_functions_are_counted_once_and_their_nesting_at_its_deepest(
     assert path_of_an_update.reached(scope["outer"]) == (1, 2, 2)  # type: ignore[arg-type]
 
 
+def test_a_word_in_place_of_a_noun_is_counted_in_texts_and_docstrings(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(
+        '"""Whom to ask."""\nX = 1\n"""nothing"""\n\ndef f():\n    """Return whole."""\n    return "nobody"\n'
+    )
+    assert [text for _, text in figures.docstrings_of(path)] == ["Whom to ask.", "nothing", "Return whole."]
+    assert figures.unnamed(["Whom to ask.", "nothing", "Return whole."]) == 333.3
+
+
 def test_every_reason_has_a_page() -> None:
     assert figures.counted(plain_english.ROOT)["reasons without a page"] == 0
