@@ -16,7 +16,7 @@ from celery.worker import state
 import expunge
 import unlearning
 from expunge.service.infra.broker.messages import MODEL_ID, TASK
-from expunge.service.infra.broker.notify import notify, notify_one
+from expunge.service.infra.broker.notify import notify, notify_many
 from expunge.service.infra.db import Busy
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tracing import updating
@@ -98,7 +98,7 @@ class Worker:
 
         Return whether a piece was done. The message is then sent again, to be handled after those that wait.
         """
-        deletions, pieces = before(self._database, model_id, self._process.settings.served_tenants)
+        deletions, pieces = before(self._database, model_id, self._process.serves)
         for other in deletions:
             self._claim_and_do(other)
         if pieces is None or self.broken:
@@ -106,7 +106,7 @@ class Worker:
         self._process.storage.guard.look(pieces)
         if not self._help(pieces):
             return False
-        notify_one(self._process.notifier, model_id)
+        notify_many(self._database, self._process.notifier, model_id, 1)
         return True
 
     def update_what_waits(self) -> int:
@@ -114,17 +114,17 @@ class Worker:
 
         Raises nothing, as ``work``.
         """
-        settings, done = self._process.settings, 0
+        serves, done = self._process.serves, 0
         try:
             with self._database.read() as session:
-                waiting = waiting_deletions(session, settings.served_tenants, PATIENCE_SECONDS)
+                waiting = waiting_deletions(session, serves, PATIENCE_SECONDS)
             for model_id in waiting:
                 if self.broken:
                     break
                 start = time.perf_counter()
                 owner, lease = self._process.owner, self._process.limits.lease_seconds
                 self._process.storage.guard.look(model_id)
-                job = claim_deletions(self._database, model_id, owner, lease, settings.served_tenants)
+                job = claim_deletions(self._database, model_id, owner, lease, serves)
                 if job is not None:
                     self._carry_out(job, time.perf_counter() - start)
                     done += 1
@@ -141,13 +141,8 @@ class Worker:
             return
         start = time.perf_counter()
         self._process.storage.guard.look(model_id)
-        job = claim(
-            self._database,
-            model_id,
-            self._process.owner,
-            self._process.limits.lease_seconds,
-            self._process.settings.served_tenants,
-        )
+        owner, lease = self._process.owner, self._process.limits.lease_seconds
+        job = claim(self._database, model_id, owner, lease, self._process.serves)
         if job is None:
             self._help(model_id)
         else:

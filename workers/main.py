@@ -51,6 +51,7 @@ def main(arguments: list[str], limits: Limits = LIMITS) -> int:
 
 
 def _worker(settings: Settings, limits: Limits) -> int:
+    from expunge.service.infra.broker.messages import queue_of  # noqa: PLC0415
     from expunge.service.infra.broker.notify import consumer  # noqa: PLC0415  (the scheduler starts without torch)
     from expunge.workers.app import Worker, register  # noqa: PLC0415
     from expunge.workers.runtime.db_retry import retry  # noqa: PLC0415
@@ -58,12 +59,13 @@ def _worker(settings: Settings, limits: Limits) -> int:
     from expunge.workers.runtime.process import Process  # noqa: PLC0415
 
     process = retry(lambda: Process.of(settings, limits), tries=None)
-    pulse = HeartbeatSender(process.storage.database, process.owner, "worker", limits.lease_seconds, settings.device)
+    pulse = HeartbeatSender.of(process, "worker")
     app = consumer(settings.broker_url)
     register(app, Worker(process, pulse))
     pulse.start()
     try:
         consuming = app.Worker(
+            queues=sorted(queue_of(place) for place in process.places),
             pool="solo",
             concurrency=1,
             loglevel="WARNING",
@@ -96,12 +98,12 @@ def _updater(settings: Settings, limits: Limits) -> int:
         signal.signal(number, lambda *_: ended.set())
     process = retry(lambda: Process.of(settings, limits), tries=None)
     database = process.storage.database
-    pulse = HeartbeatSender(database, process.owner, "updater", limits.lease_seconds, settings.device)
+    pulse = HeartbeatSender.of(process, "updater")
     pulse.start()
     try:
         while not ended.wait(LOOK_SECONDS):
             with suppress(Busy), database.read() as session:
-                if waiting_deletions(session, settings.served_tenants, PATIENCE_SECONDS):
+                if waiting_deletions(session, process.serves, PATIENCE_SECONDS):
                     break
         if not ended.is_set():
             from expunge.workers.app import DEVICE_BROKEN, Worker  # noqa: PLC0415

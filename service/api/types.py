@@ -20,6 +20,8 @@ from unlearning.accounting.ids import PATTERN, spelled
 
 MODEL_NAME = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 RECIPE_NAME = r"^[a-z0-9][a-z0-9_-]*(/[a-z0-9][a-z0-9_-]*)*$"
+PLACE_NAME = r"^[a-z0-9][a-z0-9_-]{0,30}$"
+"""as in ``unlearning.accounting.policy``"""
 LARGEST_NUMBER = 2**53 - 1
 """that every JSON parser reads exactly"""
 _YEARS = r"^(197[1-9]|19[89][0-9]|[2-8][0-9]{3}|9[0-8][0-9]{2}|99[0-8][0-9]|999[0-8])-"
@@ -74,6 +76,7 @@ def _given(name: str, kind: str) -> dict[str, Any]:
 WHOLE = BeforeValidator(_whole)
 """after a strict integer's Field"""
 ModelName = Annotated[str, StringConstraints(pattern=MODEL_NAME)]
+PlaceName = Annotated[str, StringConstraints(pattern=PLACE_NAME)]
 RecipeName = Annotated[str, StringConstraints(pattern=RECIPE_NAME, max_length=200)]
 CaseId = Annotated[str, StringConstraints(pattern=CASE_ID)]
 """opaque: no space, no @ and no +, so that neither a name, an address nor a phone number with its country fits"""

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from expunge.service.infra.files import Files
 from expunge.service.infra.tenants import listed
 from expunge.service.infra.time import HOUR_SECONDS
+from unlearning.accounting.policy import places_of
 
 ACTS = frozenset({"verify", "lift", "retire"})
 """as in ``expunge.service.access.four_eyes.Act``"""
@@ -113,6 +114,7 @@ class Settings(BaseSettings):
     four_eyes: str = ""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     tenants: str = ""
+    places: str = ""
     actor_proxy: str = ""
     log_origin: str = Field(default="expunge.local/log", pattern=r"^[^\s+]+$")
     trial_seconds: float = Field(default=300, ge=0)
@@ -216,9 +218,19 @@ class Settings(BaseSettings):
         """Return the tenants that ``tenants`` lists, separated by commas; None: every tenant."""
         return listed(self.tenants)
 
-    def serves(self, tenant_id: str) -> bool:
-        """Return whether this process works for the tenant. For another it does no work and destroys no key."""
-        return self.served_tenants is None or tenant_id in self.served_tenants
+    @property
+    def groups(self) -> frozenset[str]:
+        """Return the groups that ``places`` lists, separated by commas."""
+        return places_of(self.places)
+
+    @field_validator("places")
+    @classmethod
+    def _names_groups(cls, value: str) -> str:
+        try:
+            places_of(value)
+        except ValueError as error:
+            raise SettingsError(f"EXPUNGE_PLACES: {error}") from None
+        return value
 
     @field_validator("tenants")
     @classmethod

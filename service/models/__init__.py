@@ -28,7 +28,7 @@ from expunge.service.models.counters import (
 )
 from expunge.service.models.eta import expected
 from expunge.service.models.figures import FIGURES, Figures, withdraw
-from expunge.service.models.generations import empty_generation, number_above, serving
+from expunge.service.models.generations import empty_generation, number_above, put_in_place, serving
 from expunge.service.models.policy import CHANGEABLE, apply_policy, change_policy, require_changeable, require_known
 from expunge.service.models.publication_entry import (
     PUBLISHED,
@@ -135,6 +135,7 @@ __all__ = [
     "plan_of",
     "plan_retrain",
     "policy_with_batch",
+    "put_in_place",
     "register",
     "remove_consumer",
     "report_consumer",

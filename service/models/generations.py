@@ -16,6 +16,7 @@ from expunge.service.infra.tables import (
     Version,
     WorkUnit,
 )
+from unlearning.accounting.policy import Policy, place_by_rule
 
 _PARTITIONED = (Membership, StoredVector)
 
@@ -36,6 +37,13 @@ def open_generation(session: Session, generation: Generation) -> Generation:
         session.execute(text(f"CREATE TABLE {part} (LIKE {table} INCLUDING ALL)"))
         session.execute(text(f"ALTER TABLE {table} ATTACH PARTITION {part} FOR VALUES IN ({generation.id:d})"))
     return generation
+
+
+def put_in_place(model: Model, generation: Generation) -> None:
+    """Write which workers take the model's updates from now on: by its policy, and by what ``generation`` found out."""
+    frozen = generation.manifest or {}
+    model.place = place_by_rule(Policy.from_json(model.policy).place, frozen.get("bound_to"))
+    model.memory = int(frozen.get("memory", 0))
 
 
 def serving(session: Session) -> list[tuple[Model, Generation, Version]]:

@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 from expunge.service.audit import record
 from expunge.service.infra.db import now
 from expunge.service.infra.fault_injection import crash_point
-from expunge.service.infra.tables import Model, Task
+from expunge.service.infra.tables import Generation, Model, Task
+from expunge.service.models.generations import put_in_place
 from expunge.service.models.retirement import SERVED
 from expunge.service.models.retrain_plan import plan_retrain, schedule_retrain
 from expunge.service.requests import FALL_BACK, RETIRE, Reason, RequestRefused, actions, queue_again, reason_of
@@ -22,6 +23,7 @@ CHANGEABLE = (
     "fallback",
     "batch",
     "retrain_every",
+    "place",
     "complete_when",
     "max_accuracy_drop",
 )
@@ -62,10 +64,12 @@ def change_policy(session: Session, model: Model, changes: Mapping[str, Any]) ->
 
 
 def apply_policy(session: Session, model: Model, changed: Mapping[str, Any]) -> None:
-    """Write these fields into the policy, and plan the next scheduled retrain by it."""
+    """Write these fields into the policy, and what follows from it: the next scheduled retrain, the model's place."""
     model.policy = model.policy | dict(changed)
     if "retrain_every" in changed:
         schedule_retrain(session, model)
+    if "place" in changed:
+        put_in_place(model, session.get_one(Generation, model.generation_id))
 
 
 def require_changeable(names: Iterable[str]) -> None:

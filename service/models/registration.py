@@ -41,6 +41,7 @@ def register(
         status="preparing",
         recipe=recipe,
         policy=policy.to_json(),
+        place=policy.place,
         leave_out_forgotten=leave_out_forgotten,
         created_at=at,
     )

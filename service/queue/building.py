@@ -22,6 +22,7 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
+from expunge.service.models import put_in_place
 from expunge.service.queue.jobs import Preparation
 from expunge.service.queue.leases import fence
 from expunge.service.queue.selection import undecided
@@ -52,6 +53,15 @@ def extend_manifest(session: Session, job: Preparation, facts: Mapping[str, Any]
     generation = generation_of(session, job)
     generation.manifest = (generation.manifest or {}) | dict(facts)
     return generation
+
+
+def freeze_manifest(session: Session, job: Preparation, summary: Mapping[str, Any]) -> None:
+    """Add what the preparation found out to the manifest. The place of a first generation is the model's at once, for
+    the workers that help; that of a candidate with its version. Raises Stale.
+    """
+    generation = extend_manifest(session, job, summary)
+    if not job.retrains:
+        put_in_place(model_of(session, job), generation)
 
 
 def start_over(session: Session, job: Preparation) -> None:

@@ -11,7 +11,7 @@ count as two attempts at most, so that no request is blocked for a full disk.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,7 @@ from expunge.service.queue.leases import (
     take,
 )
 from expunge.service.queue.results import refuse
+from expunge.service.queue.serves import EVERYTHING, Serves
 from expunge.service.queue.work_units import models_with_free_pieces
 from expunge.service.requests import (
     AT_ONCE,
@@ -103,38 +104,43 @@ def choose(waiting: Sequence[Waiting], limit: int) -> Choice:
 
 
 def claim(
-    database: Database, model_id: str, owner: str, lease_seconds: float, tenants: Collection[str] | None = None
+    database: Database, model_id: str, owner: str, lease_seconds: float, serves: Serves = EVERYTHING
 ) -> Work | None:
     """Claim a model's work under a lease: its preparation, its waiting deletions, or its candidate generation.
 
-    Returns None where nothing waits or may start yet, other workers have the lease, this worker does not serve the
-    model's tenant, or a restored backup waits for the operator. ``tenants``: those that this worker serves; None: all.
+    Returns None where nothing waits or may start yet, other workers have the lease, the worker does not take the model,
+    or a restored backup waits for the operator. ``serves``: what this worker takes.
     """
     with database.write() as session:
-        found = _locked(session, model_id, tenants)
+        found = _locked(session, model_id, serves)
         if found is None:
             return None
         (model, held), at = found, recorded_at(session)
+        trains = serves.trains(model)
         if model.status == "preparing":
+            if not trains:
+                return None
             generation = session.get_one(Generation, model.generation_id)
             lease = take(session, model_lease(model.id), owner, at, lease_seconds)
             return _building(session, model, generation, lease)
         if model.status not in SERVED:
             return None
-        deletions = None if held else _deletions(session, model, owner, at, lease_seconds)
-        return deletions or _retraining(session, model, owner, at, lease_seconds)
+        mine = not held and serves.takes(model)
+        deletions = _deletions(session, model, owner, at, lease_seconds) if mine else None
+        return deletions or (_retraining(session, model, owner, at, lease_seconds) if trains else None)
 
 
 def claim_deletions(
-    database: Database, model_id: str, owner: str, lease_seconds: float, tenants: Collection[str] | None = None
+    database: Database, model_id: str, owner: str, lease_seconds: float, serves: Serves = EVERYTHING
 ) -> Deletions | None:
     """Claim a model's waiting deletions and nothing else; None as ``claim`` does."""
     with database.write() as session:
-        found = _locked(session, model_id, tenants)
+        found = _locked(session, model_id, serves)
         if found is None:
             return None
         (model, held), at = found, recorded_at(session)
-        return _deletions(session, model, owner, at, lease_seconds) if model.status in SERVED and not held else None
+        mine = model.status in SERVED and not held and serves.takes(model)
+        return _deletions(session, model, owner, at, lease_seconds) if mine else None
 
 
 def is_due(session: Session, model_id: str) -> bool:
@@ -167,66 +173,71 @@ def unnotified(at: int | ColumnElement[int]) -> ColumnElement[bool]:
     return forgotten & ((due & work) | (~retraining & (planned | scheduled)))
 
 
-def mark_notified(session: Session) -> Sequence[str]:
-    """Return the models whose work is due, not claimed and not just notified; from now on they are notified."""
+def mark_notified(session: Session) -> dict[str, set[str]]:
+    """Mark the models whose work is due, not claimed and not just notified; return the places of their work.
+
+    A training that is planned or scheduled may be taken elsewhere than the updates.
+    """
     at = now(session)
     rung = (
         update(Model)
         .where(unnotified(at))
         .values(notified_at=at)
-        .returning(Model.id)
+        .returning(Model.id, Model.place, Model.policy, (Model.status != "live") | (Model.retrain_at <= at))
         .execution_options(synchronize_session=False)
     )
-    return session.scalars(rung).all()
+    marked = session.execute(rung).all()
+    planned = select(Generation.model_id).where(
+        Generation.status == "candidate", Generation.model_id.in_([model_id for model_id, *_ in marked])
+    )
+    trained = set(session.scalars(planned)) if marked else set()
+    return {
+        model_id: {place, Policy.from_json(policy).place} if trains or model_id in trained else {place}
+        for model_id, place, policy, trains in marked
+    }
 
 
-def waiting_deletions(
-    session: Session, tenants: Collection[str] | None = None, patience_seconds: float = 0.0
-) -> list[str]:
-    """Return the ids of the live models with a deletion that a worker can take now, the longest waiting first.
+def waiting_deletions(session: Session, serves: Serves = EVERYTHING, patience_seconds: float = 0.0) -> list[str]:
+    """Return the ids of the live models with a deletion that the worker can take now, the longest waiting first.
 
     Args:
         session: reads the queue.
-        tenants: the tenants that the worker serves; None: all.
+        serves: what the worker takes.
         patience_seconds: only deletions that have been ready for this long.
     """
     query = (
         select(Task.model_id)
         .join(Model, Model.id == Task.model_id)
-        .where(Model.status == "live", ~is_held(model_lease("") + Model.id, NOW))
+        .where(Model.status == "live", serves.where(Model), ~is_held(model_lease("") + Model.id, NOW))
         .where(func.coalesce(Model.due_at, 0) <= NOW)
         .where(Task.status.in_(("queued", "running")), Task.not_before <= NOW - int(patience_seconds * SECOND))
         .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
         .group_by(Task.model_id)
         .order_by(func.min(Task.not_before), Task.model_id)
     )
-    if tenants is not None:
-        query = query.where(Model.tenant_id.in_(sorted(tenants)))
     return list(session.scalars(query))
 
 
-def before(
-    database: Database, model_id: str, tenants: Collection[str] | None = None
-) -> tuple[Sequence[str], str | None]:
+def before(database: Database, model_id: str, serves: Serves = EVERYTHING) -> tuple[Sequence[str], str | None]:
     """Return what comes before a model's work: the models with waiting deletions, and a model with free units.
 
-    Nothing comes before a waiting deletion of the model itself. Units come before preparations only. ``tenants``: the
-    tenants that the worker serves; None: all.
+    Nothing comes before a waiting deletion of the model itself. Units come before preparations only. ``serves``: what
+    the worker takes.
     """
     with database.read() as session:
-        deletions = waiting_deletions(session, tenants)
+        deletions = waiting_deletions(session, serves)
         if model_id in deletions:
             return (), None
         if session.scalar(select(Model.status).where(Model.id == model_id)) != "preparing":
             return deletions, None
-        others = (each for each in models_with_free_pieces(session, tenants) if each != model_id)
+        others = (each for each in models_with_free_pieces(session, serves) if each != model_id)
         return deletions, next(others, None)
 
 
-def deletions_wait(database: Database, tenants: Collection[str] | None = None) -> bool:
-    """Return whether deletions of ``tenants`` have waited so long that a preparation gives way between two units."""
+def deletions_wait(database: Database, serves: Serves = EVERYTHING) -> bool:
+    """Return whether deletions that the worker takes wait so long that a preparation gives way between two units."""
     with database.read() as session:
-        return bool(waiting_deletions(session, tenants, PATIENCE_SECONDS))
+        return bool(waiting_deletions(session, serves, PATIENCE_SECONDS))
 
 
 def postpone(database: Database, job: Preparation) -> None:
@@ -239,16 +250,14 @@ def postpone(database: Database, job: Preparation) -> None:
         release(session, job.lease.name)
 
 
-def _locked(session: Session, model_id: str, tenants: Collection[str] | None) -> tuple[Model, bool] | None:
+def _locked(session: Session, model_id: str, serves: Serves) -> tuple[Model, bool] | None:
     """Do what ``lock`` does and clear the notification; None where this worker may not work on the model."""
     found = lock(session, model_id)
     if found is None:
         return None
     model, _ = found
     model.notified_at = 0
-    if unconfirmed(session) is not None or (tenants is not None and model.tenant_id not in tenants):
-        return None
-    return found
+    return found if unconfirmed(session) is None and (serves.takes(model) or serves.trains(model)) else None
 
 
 def _job(model: Model, generation: Generation, lease: TakenLease) -> dict[str, Any]:

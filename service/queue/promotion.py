@@ -19,7 +19,7 @@ from expunge.service.audit import record
 from expunge.service.infra.db import Database, batches, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Generation, Membership, Model, Removal, Task, Version
-from expunge.service.models import drop_all_vectors, model_lease, retrain_lease, schedule_retrain
+from expunge.service.models import drop_all_vectors, model_lease, put_in_place, retrain_lease, schedule_retrain
 from expunge.service.queue.jobs import ClaimedTask, Preparation
 from expunge.service.queue.journal_entry import UpdateJournal
 from expunge.service.queue.leases import Stale, release
@@ -116,6 +116,7 @@ def publish_generation(
         generation.status, generation.progress, generation.phase = "live", 1.0, None
         generation.report = (generation.report or {}) | dict(report)
         model.status, model.reason, model.generation_id = "live", None, generation.id
+        put_in_place(model, generation)
         schedule_retrain(session, model)
         make_version(session, job, draft, replaced, number, gone=digests)
         if replaced is not None:

@@ -5,7 +5,6 @@ A worker that dies loses its own pieces only: a piece whose owner sends no more 
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,6 +16,7 @@ from expunge.service.infra.tables import CalibrationOrder, Generation, Heartbeat
 from expunge.service.infra.time import SECOND
 from expunge.service.models import model_lease
 from expunge.service.queue.leases import is_held
+from expunge.service.queue.serves import EVERYTHING, Serves
 
 Piece: TypeAlias = CalibrationOrder | WorkUnit
 BUILT = ("preparing", "candidate")
@@ -96,10 +96,10 @@ class WorkUnits:
         )
 
 
-def models_with_free_pieces(session: Session, tenants: Collection[str] | None = None) -> list[str]:
-    """Return the ids of models that another worker prepares in pieces and that have a piece without an owner, sorted.
+def models_with_free_pieces(session: Session, serves: Serves = EVERYTHING) -> list[str]:
+    """Return the ids of models that another worker prepares in pieces, with a piece that is free for this one, sorted.
 
-    ``tenants`` are those that the worker serves; None means all.
+    ``serves``: what the worker takes.
     """
     at = now(session)
     found: set[str] = set()
@@ -108,9 +108,8 @@ def models_with_free_pieces(session: Session, tenants: Collection[str] | None = 
             select(Model.id)
             .join(Generation, Generation.id == Model.generation_id)
             .join(record, record.generation_id == Generation.id)
-            .where(Model.status == "preparing", is_held(model_lease("") + Model.id, at))
+            .where(Model.status == "preparing", serves.where(Model), is_held(model_lease("") + Model.id, at))
             .where(record.done_at.is_(None), record.owner.is_(None))
         )
-        served = query if tenants is None else query.where(Model.tenant_id.in_(sorted(tenants)))
-        found.update(session.scalars(served.distinct()))
+        found.update(session.scalars(query.distinct()))
     return sorted(found)

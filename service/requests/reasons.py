@@ -174,6 +174,7 @@ SLOTS: dict[str, NamedValue] = {
     "points": NamedValue(_SEEN_BY_MODELS, r"[\d.e+-]{1,12}"),
     "here": NamedValue(_SEEN_BY_MODELS, r"[\w.+ -]{1,60}"),
     "prepared": NamedValue(_SEEN_BY_MODELS, r"[\w.+ -]{1,60}"),
+    "needs": NamedValue(_SEEN_BY_MODELS, r"[\w. -]{1,60}"),
     "error": NamedValue(_SEEN_BY_MODELS, r"[A-Za-z_]\w{0,79}"),
     "file": NamedValue(_SEEN_BY_MODELS, r"[\w.<>-]{1,80}"),
     "line": NamedValue(_SEEN_BY_MODELS, _COUNT),
@@ -366,6 +367,11 @@ class Reason(StrEnum):
         "[The worker has {here}; the model was prepared with {prepared}.|The worker's software or device is not the "
         "one that the model was prepared with.]",
         _operator("Start such a worker and retry, or train again.", RETRY, RETRAIN),
+    )
+    NO_WORKER = (
+        "no_worker",
+        "No running worker takes this model[, which needs {needs}].",
+        _operator("Start such a worker; the request then continues. Or train again.", RETRY, RETRAIN),
     )
     RECIPE_CHANGED = (
         "recipe_changed",

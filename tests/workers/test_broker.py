@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from expunge.service.infra.broker.notify import QUEUE, QUORUM, notify_one, publisher
+from expunge.service.infra.broker.notify import QUEUE, notify_one, publisher
 from expunge.service.infra.limits import Limits
 from expunge.service.infra.tables import Heartbeat
 from tests.harness.process import PATH_OF_TESTS, command
@@ -45,7 +45,7 @@ def test_a_worker_outlives_messages_that_are_none_of_ours(
         elif broker == "rabbitmq":
             with app.connection_for_write() as connection:
                 kind = {"content_type": "application/json", "content_encoding": "utf-8"}
-                connection.Producer().publish(data, routing_key=QUEUE, declare=QUORUM, **kind)
+                connection.Producer().publish(data, routing_key=QUEUE, declare=[app.amqp.queues[QUEUE]], **kind)
         else:
             (tmp_path / "broker" / "messages" / f"{number:015d}_x.{QUEUE}.msg").write_bytes(data)
     with (tmp_path / "log").open("wb") as log:

@@ -65,7 +65,7 @@ def sound(world: World) -> World:
     """An installation without a fault: a proved model, a worker and a scheduler that beat."""
     world.live("rows", method="newton", guarantee="proved")
     for kind in ("worker", "scheduler"):
-        HeartbeatSender(world.database, kind, kind, 30, None).beat()
+        HeartbeatSender(world.database, kind, kind, 30).beat()
     return world
 
 
@@ -120,7 +120,7 @@ def without(kind: str) -> Break:
 
 
 def wrong_clock(world: World) -> None:
-    HeartbeatSender(world.database, "worker", "worker", 30, None, clock=lambda: time.time() - 90).beat()
+    HeartbeatSender(world.database, "worker", "worker", 30, clock=lambda: time.time() - 90).beat()
 
 
 def store_under_a_file(world: World) -> Settings:
@@ -259,7 +259,7 @@ def test_the_command_asks_a_worker_process_and_its_exit_code_tells(sound: World)
 
 
 def test_a_process_that_stops_takes_its_heartbeat_away(world: World) -> None:
-    pulse = HeartbeatSender(world.database, "here", "worker", 30, None)
+    pulse = HeartbeatSender(world.database, "here", "worker", 30)
     pulse.start()
     assert world.count(Heartbeat) == 1
     pulse.stop()
@@ -269,7 +269,7 @@ def test_a_process_that_stops_takes_its_heartbeat_away(world: World) -> None:
 def test_a_process_that_died_is_forgotten_for_good_by_the_one_that_replaces_it(world: World) -> None:
     """One for one, of the same kind, and by nobody who ran beside it. It stays forgotten when its heir is stopped."""
     kinds = {"first": "worker", "second": "worker", "beside": "worker", "writer": "scheduler"}
-    pulses = {name: HeartbeatSender(world.database, name, kind, 30, None) for name, kind in kinds.items()}
+    pulses = {name: HeartbeatSender(world.database, name, kind, 30) for name, kind in kinds.items()}
     for pulse in pulses.values():
         pulse.beat()
     with world.database.write() as session:
@@ -284,19 +284,19 @@ def test_a_process_that_died_is_forgotten_for_good_by_the_one_that_replaces_it(w
 
     pulses["beside"].beat()
     assert shown() == set(kinds)
-    heir = HeartbeatSender(world.database, "heir", "worker", 30, None)
+    heir = HeartbeatSender(world.database, "heir", "worker", 30)
     for _ in range(3):
         heir.beat()
     assert shown() == {"second", "beside", "writer", "heir"}
     heir.stop()
     assert shown() == {"second", "beside", "writer"}
-    last = HeartbeatSender(world.database, "last", "worker", 30, None)
+    last = HeartbeatSender(world.database, "last", "worker", 30)
     last.beat()
     assert shown() == {"beside", "writer", "last"}
 
 
 def test_a_process_that_died_just_before_its_heir_began_is_forgotten_when_it_is_silent(world: World) -> None:
-    died, heir = (HeartbeatSender(world.database, name, "worker", 30, None) for name in ("died", "heir"))
+    died, heir = (HeartbeatSender(world.database, name, "worker", 30) for name in ("died", "heir"))
     died.beat()
     heir.beat()
     with world.database.write() as session:
@@ -311,7 +311,7 @@ def test_a_process_that_died_just_before_its_heir_began_is_forgotten_when_it_is_
 
 def test_a_process_that_died_is_forgotten_once_it_was_silent_for_an_hour(world: World) -> None:
     for name in ("dead", "alive"):
-        HeartbeatSender(world.database, name, "worker", 30, None).beat()
+        HeartbeatSender(world.database, name, "worker", 30).beat()
     with world.database.write() as session:
         past = now(session) - (SILENT_SECONDS - 60) * SECOND
         session.execute(update(Heartbeat).where(Heartbeat.process == "dead").values(beat_at=past))

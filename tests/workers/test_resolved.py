@@ -20,7 +20,8 @@ from expunge.service.access.api_keys import Scope, create_key
 from expunge.service.access.roles import SCOPES
 from expunge.service.api.app import create_app
 from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.tables import Generation, Model, StoredVector, Version
+from expunge.service.infra.tables import Generation, Model, StoredVector, Task, Version
+from expunge.service.queue import block_untaken
 from expunge.service.requests.reasons import Reason, Role
 from expunge.workers.scheduler import run
 from expunge.workers.storage.checkpoint_format import encode
@@ -33,7 +34,7 @@ from tests.workers.test_bad_input import ONE_CLASS
 from tests.workers.test_served import serves
 from tests.workers.training.test_calibrate import ASKED
 from tests.workers.training.test_retrain import exhausted
-from tests.workers.worlds import World
+from tests.workers.worlds import World, seconds
 
 PATH = "/v1/deletion-requests"
 VALUES = {"ID": "p0", "CONSUMER": "web", "NUMBER": 1.0, "TEXT": "not the person"}
@@ -205,6 +206,19 @@ def environment_changed(scene: Scene) -> Story:
     scene.world.change(Generation, generation.id, manifest=frozen)
 
 
+def no_worker(scene: Scene) -> Story:
+    """no worker of the model's group has run for an hour; one is started"""
+    world = scene.world
+    model_id = world.live()
+    world.change(Model, model_id, place="west", due_at=None)
+    world.pulse().beat()
+    request = scene.ask(subject_id="p3")
+    world.change(Task, world.task(request).id, not_before=world.task(request).not_before - seconds(3600))
+    assert block_untaken(world.database) == 1
+    yield request
+    scene.world.process = world.configured(places="west").process
+
+
 def edited(scene: Scene, line: str) -> Story:
     model_id = scene.world.live()
     file = scene.world.settings.recipes / "convex.py"
@@ -319,6 +333,7 @@ WAYS: tuple[tuple[Reason, Callable[[Scene], Story], str, str], ...] = (
     (Reason.NO_DATA_LEFT, nobody_left, "retire", "completed"),
     (Reason.ACCURACY_DROP, utility_gate, "policy, retry", "completed"),
     (Reason.ENVIRONMENT_CHANGED, environment_changed, "retry", "completed"),
+    (Reason.NO_WORKER, no_worker, "retry", "completed"),
     (Reason.RECIPE_CHANGED, recipe_changed, "retry", "completed"),
     (Reason.RECIPE_FAILED, recipe_refused, "retry", "completed"),
     (Reason.SAMPLES_CHANGED, samples_changed, "retry", "completed"),
@@ -348,6 +363,7 @@ TITLES: dict[Callable[[Scene], Story], str] = {
     nobody_left: "This would leave the model without training data.",
     utility_gate: "The new version is more than 0 points less accurate, the policy's limit. Not published.",
     environment_changed: r"The worker has torch \S+ on cpu; the model was prepared with torch \S+ on cpu\.",
+    no_worker: "No running worker takes this model, which needs west.",
     recipe_changed: r"\w+\.py, or a module that it imports, differs from the one registered\.",
     recipe_refused: rf"The recipe fails: {PLACE}\.",
     samples_changed: r"Training samples are missing or changed \(2\)\.",

@@ -139,7 +139,7 @@ class World:
         return Worker(self.process, self.pulse())
 
     def pulse(self) -> HeartbeatSender:
-        return HeartbeatSender(self.database, self.process.owner, "worker", self.limits.lease_seconds, "cpu")
+        return HeartbeatSender.of(self.process, "worker")
 
     def work(self, model_id: str) -> None:
         """What one notification does."""

@@ -7,6 +7,7 @@ computed from the data of the deleted.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
@@ -25,6 +26,11 @@ SHORT_TRAINING_SECONDS = 64
 """about a minute: a measured duration is kept as the next power of two"""
 LARGEST_ORDERS = 10_000
 """deletion orders of a calibration"""
+ANYWHERE = "any"
+"""the place of a model that every worker takes"""
+DEVICES = ("cpu", "cuda")
+"""places that a worker is by its device"""
+_PLACE = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
 AUTO = "auto"
 """in the place of a method that was not named: preparation chooses one by ``method_by_rule``"""
 RETRAIN = "retrain"
@@ -119,6 +125,7 @@ class Policy:
         complete_when: with ``served`` a request waits until every known consumer reports a version without the person.
         batch: the least time between updates, in seconds; a deadline comes first. None: as ``batch_by_rule`` says.
         retrain_every: seconds after which the model is trained again on the recipe's present data; 0: on request alone.
+        place: which workers take the model: ``any``, ``cpu``, ``cuda``, or those of a group (EXPUNGE_PLACES).
         max_accuracy_drop: the greatest fall of holdout accuracy (a fraction) in one update; None: no gate.
         options: the method's own fields.
 
@@ -139,6 +146,7 @@ class Policy:
     complete_when: CompleteWhen = CompleteWhen.PUBLISHED
     batch: int | None = None
     retrain_every: int = 0
+    place: str = ANYWHERE
     max_accuracy_drop: float | None = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -154,6 +162,9 @@ class Policy:
         if self.method == AUTO and self.options:
             raise PolicyError("options", "options are given without their method.", "Name the method that has them.")
         _seconds("retrain_every", self.retrain_every)
+        if not isinstance(self.place, str) or not _PLACE.fullmatch(self.place):
+            hint = "It must be any, cpu, cuda, or a group's name: 1 to 31 of a-z, 0-9, _ and -."
+            raise PolicyError("place", f"place is {_shown(self.place)}.", hint)
         if self.budget_cost > self.limit:
             raise PolicyError("noise_std", *self._nothing_fits())
 
@@ -226,6 +237,20 @@ def method_by_rule(samples: int, features: int, provable: bool) -> tuple[str, st
     if provable:
         return "newton", "On this model a theorem limits how far an update is from a training without the person."
     return "retrain", "On this model newton has no proof, so it is trained again."
+
+
+def place_by_rule(asked: str, bound_to: str | None) -> str:
+    """Return the place of a generation's updates: the policy's, else the device that a recorded path binds them to."""
+    return bound_to if asked == ANYWHERE and bound_to is not None else asked
+
+
+def places_of(text: str) -> frozenset[str]:
+    """Read the groups that a setting lists, separated by commas. Raises ValueError for a name that is no group's."""
+    names = frozenset(name.strip() for name in text.split(",") if name.strip())
+    wrong = sorted(name for name in names if name in (ANYWHERE, *DEVICES) or not _PLACE.fullmatch(name))
+    if wrong:
+        raise ValueError(f"{wrong[0]!r} is no group's name: 1 to 31 of a-z, 0-9, _ and -, but not any, cpu or cuda.")
+    return names
 
 
 def batch_by_rule(repeats: bool, training: float | None) -> int:

@@ -18,8 +18,10 @@ from expunge.service.infra.broker.messages import Dropped
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.tables import Generation, Heartbeat
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND, time_bucket
-from expunge.service.queue import TakenLease, renew
+from expunge.service.queue import Serves, TakenLease, renew
 from expunge.workers.runtime.db_retry import retry
+from expunge.workers.runtime.machine import Machine
+from expunge.workers.runtime.process import Process
 
 log = logging.getLogger(__name__)
 STATUS = Path("/proc/self/status")
@@ -41,13 +43,14 @@ class HeartbeatSender:
         process: str,
         kind: str,
         lease_seconds: float,
-        device: str | None,
         *,
+        machine: Machine | None = None,
+        serves: Serves | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._database = database
         self._clock = clock
-        self._process, self._kind, self._device = process, kind, device
+        self._process, self._kind, self._machine, self._serves = process, kind, machine, serves
         self._lease_seconds = lease_seconds
         self._every = min(lease_seconds / 3, 5.0)
         self._stop = threading.Event()
@@ -58,6 +61,12 @@ class HeartbeatSender:
         self._has_replaced = False
         self.after_beats: list[Callable[[], object]] = []
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+
+    @classmethod
+    def of(cls, process: Process, kind: str) -> HeartbeatSender:
+        """Return the pulse of a process that computes models."""
+        database, limits = process.storage.database, process.limits
+        return cls(database, process.owner, kind, limits.lease_seconds, machine=process.machine, serves=process.serves)
 
     def start(self) -> None:
         """Wait for the database, beat once, and start the thread that beats from then on."""
@@ -104,8 +113,10 @@ class HeartbeatSender:
     def _show(self, session: Session, at: int) -> None:
         row = session.get(Heartbeat, self._process)
         if row is None:
-            row = Heartbeat(process=self._process, kind=self._kind, software=_software(), device=self._device)
-            row.started_at = at
+            row = Heartbeat(process=self._process, kind=self._kind, software=_software(), started_at=at)
+            if self._machine is not None:
+                row.device, row.card = self._machine.kind, self._machine.card
+            row.serves = None if self._serves is None else self._serves.to_json()
             session.add(row)
         row.beat_at, row.skew = at, round(self._clock() * SECOND) - at
         row.dropped = Dropped.count

@@ -11,7 +11,10 @@ from celery import Celery
 from expunge.service.infra.broker.notify import publisher
 from expunge.service.infra.limits import LIMITS, Limits
 from expunge.service.infra.settings import Settings
+from expunge.service.queue import Serves
+from expunge.workers.runtime.machine import Machine, machine_of
 from expunge.workers.storage import Storage
+from unlearning.accounting.policy import ANYWHERE
 
 
 @dataclass(frozen=True)
@@ -22,10 +25,21 @@ class Process:
     settings: Settings
     storage: Storage
     notifier: Celery
+    machine: Machine
     limits: Limits = LIMITS
+
+    @property
+    def places(self) -> frozenset[str]:
+        """Return the places that the process is: any, the class of its device, and its groups."""
+        return self.settings.groups | {ANYWHERE, self.machine.kind}
+
+    @property
+    def serves(self) -> Serves:
+        return Serves(self.settings.served_tenants, self.places, self.machine.memory)
 
     @classmethod
     def of(cls, settings: Settings, limits: Limits = LIMITS) -> Process:
         """Open the process's storage and its queue. Raises Busy, and SettingsError where a secret is missing."""
         owner = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
-        return cls(owner, settings, Storage.of(settings), publisher(settings.broker_url), limits)
+        notifier = publisher(settings.broker_url)
+        return cls(owner, settings, Storage.of(settings), notifier, machine_of(settings.device), limits)

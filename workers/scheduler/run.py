@@ -68,7 +68,20 @@ from expunge.service.models import (
     sweep_store,
     tally,
 )
-from expunge.service.queue import OUTLIVED, TakenLease, drop_messages, in_force, mark_notified, renew, take, unnotified
+from expunge.service.queue import (
+    LONG_DUE,
+    OUTLIVED,
+    WITHOUT_WORKER,
+    TakenLease,
+    block_untaken,
+    drop_messages,
+    in_force,
+    mark_notified,
+    queue_taken,
+    renew,
+    take,
+    unnotified,
+)
 from expunge.service.requests import DUE_SOON, LARGE_AND_DUE, Reason, announce_due_soon, settle
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.heartbeat import HeartbeatSender
@@ -98,6 +111,8 @@ EVERYTHING_EVERY = 60
 
 TALLY_EVERY = 10
 """ticks between two additions to the tallies"""
+UNTAKEN_EVERY = 5
+"""ticks between two looks for models that no living process takes"""
 
 log = logging.getLogger(__name__)
 
@@ -168,6 +183,8 @@ class Scheduler:
             Duty(never, lambda: erase_lost(database, self.keys), irrevocable=True),
             Duty(never, lambda: self.keys.sweep(ORPHAN_SECONDS), irrevocable=True),
             Duty(select(Model.id).where(unnotified(NOW)).exists(), lambda: sweep(database, self.notifier)),
+            Duty(select(Task.id).where(LONG_DUE).exists(), lambda: block_untaken(database), every=UNTAKEN_EVERY),
+            Duty(select(Task.id).where(WITHOUT_WORKER).exists(), lambda: queue_taken(database), every=UNTAKEN_EVERY),
             Duty(UNMATCHED.exists(), lambda: settle_unmatched(database)),
             Duty(MOVED_ON.exists(), lambda: complete_served(database)),
             Duty(select(Task.id).where(LARGE_AND_DUE).exists(), lambda: retry_large(database)),
@@ -254,8 +271,9 @@ def sweep(database: Database, notifier: Celery) -> int:
     """Notify workers of every model whose work is due and not claimed: its notification or its worker was lost."""
     with database.write() as session:
         models = mark_notified(session)
-    for model_id in models:
-        notify_one(notifier, model_id)
+    for model_id, places in models.items():
+        for place in places:
+            notify_one(notifier, model_id, place)
     return len(models)
 
 
@@ -424,7 +442,7 @@ def open_scheduler(settings: Settings, limits: Limits = LIMITS) -> Scheduler:
 def run(settings: Settings, limits: Limits = LIMITS) -> None:
     """Repeat the duties until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
     scheduler = retry(lambda: open_scheduler(settings, limits), tries=None)
-    pulse = HeartbeatSender(scheduler.database, scheduler.owner, "scheduler", limits.lease_seconds, None)
+    pulse = HeartbeatSender(scheduler.database, scheduler.owner, "scheduler", limits.lease_seconds)
     pulse.start()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -45,7 +45,7 @@ from unlearning.accounting.certificate import Guarantee
 from unlearning.methods.recollection import room
 from unlearning.model.method import Method
 from unlearning.recipe import Recipe, on_both_sides
-from unlearning.types import Json, Refused, Tensors, block_of
+from unlearning.types import Refused, Tensors, block_of
 
 SQLITE_PEOPLE = 100_000
 SHOWN = 3
@@ -71,7 +71,7 @@ def require_room(database: Database, everyone: manifest.SampleIndex) -> None:
         )
 
 
-def require_fits(recipe: Recipe, method: Method, device: torch.device, most: int) -> dict[str, Json]:
+def require_fits(recipe: Recipe, method: Method, device: torch.device, most: int) -> dict[str, int | float]:
     """Return what the preparation is expected to take: ``bytes`` and, where samples are read by blocks, ``seconds``.
 
     Samples that take at most ``most`` bytes are held in memory; tensors are there already.

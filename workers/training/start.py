@@ -21,11 +21,13 @@ from expunge.service.queue import (
     declared_parts,
     extend_manifest,
     fence,
+    freeze_manifest,
     generation_of,
     served_beside,
     write_holdout,
 )
 from expunge.service.requests import MEMBERS_FROZEN
+from expunge.workers.guarantee.certify import needs_retained
 from expunge.workers.guarantee.terms import (
     design_of,
     guarantee_of,
@@ -52,7 +54,7 @@ from unlearning.model.parts import digest_of, require_declared, trains_by_own_co
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn, train
 from unlearning.recipe import Recipe
-from unlearning.types import Examples, Learned, Progress, Refused, State
+from unlearning.types import Examples, Learned, Need, Progress, Refused, State
 
 PROGRESS_SECONDS = 0.5
 
@@ -108,7 +110,8 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
         design = _design(job.policy, guarantee, examples)
         require_vectors_fit(bench, examples, process.limits.vector_bytes)
         require_readable(process, job, bench, guarantee, everyone)
-        _freeze(storage, job, bench, kept, everyone)
+        reads = needs_retained(bench.method, guarantee)
+        _freeze(storage, job, bench, kept, everyone, memory=int(expected["bytes"]) if reads else 0)
     crash_point("prepare-after-manifest")
     trial = None
     trains_here = bench.method.exact or job.retrains or bench.recipe.weights is None
@@ -230,9 +233,15 @@ def _freeze(
     bench: OpenModel,
     kept: manifest.SampleIndex,
     everyone: manifest.SampleIndex,
+    *,
+    memory: int,
 ) -> None:
-    """Write the manifest: its summary on the generation, its rows in batches. From then on its members are known."""
+    """Write the manifest: its summary on the generation, its rows in batches. From then on its members are known.
+
+    ``memory``: bytes that an update needs; 0 where it reads no samples.
+    """
     artefact = bench.problem.artefact
+    libraries = manifest.surroundings(bench.problem.device, artefact)
     summary = {
         "recipe_digest": bench.digest,
         "settings_digest": bench.settings,
@@ -240,7 +249,9 @@ def _freeze(
         "left_out": len(everyone) - len(kept),
         "people": len(kept.people()),
         "dimension": bench.problem.dimension,
-        "libraries": manifest.surroundings(bench.problem.device, artefact),
+        "libraries": libraries,
+        "bound_to": libraries["device"] if Need.TRAJECTORY in bench.method.needs else None,
+        "memory": memory,
         "parts": [asdict(part) for part in bench.parts],
     }
     if artefact is not None:
@@ -249,7 +260,7 @@ def _freeze(
     if package is not None:
         summary["package"] = package
     with storage.database.write() as session:
-        extend_manifest(session, job, summary)
+        freeze_manifest(session, job, summary)
     for start, block in manifest.blocks(kept):
         rows = manifest.rows(job.generation_id, start, block)
         with storage.database.write() as session:

@@ -150,7 +150,7 @@ class Units(ABC):
         """
         process, pieces = self.process, self.pieces
         count = pieces.count()
-        notify_many(process.notifier, self.model_id, count - pieces.done() - 1)
+        notify_many(process.storage.database, process.notifier, self.model_id, count - pieces.done() - 1)
         while (done := pieces.done()) < count:
             progress(done / count)
             with process.storage.database.write() as session:
@@ -160,7 +160,7 @@ class Units(ABC):
                 time.sleep(POLL_SECONDS)
             else:
                 self.attempt(number, partial(_within, progress, done, count))
-            if pieces.done() < count and deletions_wait(process.storage.database, process.settings.served_tenants):
+            if pieces.done() < count and deletions_wait(process.storage.database, process.serves):
                 return False
         return True
 
@@ -191,7 +191,7 @@ def assist(process: Process, model_id: str, kinds: Iterable[type[Units]]) -> boo
         generations = session.scalars(
             select(Generation).where(Generation.model_id == model_id, Generation.status.in_(BUILT))
         ).all()
-    if model is None or not process.settings.serves(model.tenant_id):
+    if model is None or not process.serves.takes(model):
         return False
     for kind, generation in ((kind, generation) for generation in generations for kind in kinds):
         if kind.note_of(generation) is None or not pieces_of(process, kind.RECORD, generation.id).any_free():

@@ -16,8 +16,12 @@ from typing import Any
 
 from prometheus_client import Counter
 
+from unlearning.accounting.policy import ANYWHERE
+
 TASK = "expunge.work"
 QUEUE = "expunge"
+"""what every worker hears; the queue of a place adds the place's name"""
+_QUEUES = re.compile(r"expunge(\.[a-z0-9_-]{1,31})?")
 MODEL_ID = re.compile(r"[0-9a-f]{32}")
 LARGEST_BYTES = 16_384
 """our messages have about a thousand"""
@@ -70,13 +74,22 @@ def _made_of(data: bytes) -> dict[str, Any] | None:
         return None
     (model_id,), _, _ = json.loads(b64decode(found["body"], validate=True))
     number, tag = found["headers"]["id"], found["properties"]["delivery_tag"]
+    queue = str(found["properties"].get("delivery_info", {}).get("routing_key"))
     if not (MODEL_ID.fullmatch(model_id) and _TAG.fullmatch(number) and _TAG.fullmatch(tag)):
         return None
-    return _message(model_id, number, tag)
+    return _message(model_id, number, tag, queue if _QUEUES.fullmatch(queue) else QUEUE)
 
 
-def _message(model_id: str, number: str, tag: str) -> dict[str, Any]:
-    """Build a message of Celery's protocol 2; ``number`` is the task's id, ``tag`` what it is acknowledged by."""
+def queue_of(place: str) -> str:
+    """Return the queue of the workers of a place."""
+    return QUEUE if place == ANYWHERE else f"{QUEUE}.{place}"
+
+
+def _message(model_id: str, number: str, tag: str, queue: str = QUEUE) -> dict[str, Any]:
+    """Build a message of Celery's protocol 2.
+
+    ``number`` is the task's id, ``tag`` what it is acknowledged by; what is not goes back into ``queue``.
+    """
     body = [[model_id], {}, dict.fromkeys(("callbacks", "errbacks", "chain", "chord"))]
     headers = {"lang": "py", "task": TASK, "id": number, "root_id": number, "retries": 0, "ignore_result": True}
     return {
@@ -87,7 +100,7 @@ def _message(model_id: str, number: str, tag: str) -> dict[str, Any]:
         "properties": {
             "correlation_id": number,
             "delivery_mode": 2,
-            "delivery_info": {"exchange": "", "routing_key": QUEUE},
+            "delivery_info": {"exchange": "", "routing_key": queue},
             "priority": 0,
             "body_encoding": "base64",
             "delivery_tag": tag,

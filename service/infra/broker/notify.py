@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from celery import Celery, group
+from celery import Celery
 from kombu.connection import Connection
-from kombu.entity import Exchange, Queue
 from sqlalchemy import select, update
 
-from expunge.service.infra.broker.messages import FAILED_NOTIFICATIONS, QUEUE, TASK
+from expunge.service.infra.broker.messages import FAILED_NOTIFICATIONS, QUEUE, TASK, queue_of
 from expunge.service.infra.db import Busy, Database, now
 from expunge.service.infra.tables import Model
+from unlearning.accounting.policy import ANYWHERE
 
+QUORUM = "quorum"
+"""the type of RabbitMQ's queues that it replicates among its nodes"""
 POLLING_SECONDS = 0.05
 SOCKET_SECONDS = 1.0
 _REDIS = {
@@ -45,11 +47,6 @@ PATIENCE: dict[str, dict[str, Any]] = {
     "amqps": _AMQP,
 }
 """how long a publisher waits, by the broker's scheme, in the words of the broker's library"""
-QUORUM = [
-    Queue(QUEUE, Exchange(QUEUE), QUEUE, queue_arguments={"x-queue-type": "quorum"})  # type: ignore[no-untyped-call]
-]
-"""replicated by RabbitMQ among its nodes"""
-
 log = logging.getLogger(__name__)
 
 
@@ -75,24 +72,29 @@ def notify(database: Database, app: Celery, model_ids: Iterable[str]) -> None:
     except Busy:
         FAILED_NOTIFICATIONS.inc()
         return
-    for model_id in marked:
-        notify_one(app, model_id)
+    for model_id, place in marked.items():
+        notify_one(app, model_id, place)
 
 
-def _mark(database: Database, model_ids: list[str]) -> list[str]:
+def _mark(database: Database, model_ids: list[str]) -> dict[str, str]:
+    """Mark those of the models that are not marked, and return their places."""
     silent = (Model.id.in_(model_ids), Model.notified_at == 0)
     with database.read() as session:
         if session.scalar(select(Model.id).where(*silent).limit(1)) is None:
-            return []
+            return {}
     with database.write() as session:
-        mark = update(Model).where(*silent).values(notified_at=now(session)).returning(Model.id)
-        return list(session.scalars(mark.execution_options(synchronize_session=False)))
+        mark = update(Model).where(*silent).values(notified_at=now(session)).returning(Model.id, Model.place)
+        marked = session.execute(mark.execution_options(synchronize_session=False))
+        return {model_id: place for model_id, place in marked}
 
 
-def notify_one(app: Celery, model_id: str) -> bool:
-    """Send one message for ``model_id``. Return False when the broker could not be reached; never raise."""
+def notify_one(app: Celery, model_id: str, place: str = ANYWHERE) -> bool:
+    """Send one message for ``model_id`` to the workers of a place. Never raise.
+
+    Return False when the broker could not be reached.
+    """
     try:
-        app.send_task(TASK, args=[model_id], queue=QUEUE, retry=False, ignore_result=True)
+        app.send_task(TASK, args=[model_id], queue=queue_of(place), retry=False, ignore_result=True)
     except Exception as error:  # any broker's failure: the sweep repairs it
         FAILED_NOTIFICATIONS.inc()
         log.warning("notification not sent: %s", type(error).__name__)
@@ -100,16 +102,13 @@ def notify_one(app: Celery, model_id: str) -> bool:
     return True
 
 
-def notify_many(app: Celery, model_id: str, count: int) -> None:
-    """Call ``count`` more workers to ``model_id`` by a group of messages. Never raise."""
-    if count < 1:
-        return
-    call = app.signature(TASK, args=[model_id], options={"queue": QUEUE, "ignore_result": True})
-    try:
-        group([call] * count, app=app).apply_async(retry=False)
-    except Exception as error:  # any broker's failure: the present worker continues alone
-        FAILED_NOTIFICATIONS.inc(count)
-        log.warning("notifications not sent: %s", type(error).__name__)
+def notify_many(database: Database, app: Celery, model_id: str, count: int) -> None:
+    """Send ``count`` messages for ``model_id``, though one may be outstanding. Raises Busy alone."""
+    with database.read() as session:
+        place = session.scalar(select(Model.place).where(Model.id == model_id))
+    for _ in range(count):
+        if place is None or not notify_one(app, model_id, place):
+            return
 
 
 def _app(broker_url: str) -> Celery:
@@ -151,7 +150,8 @@ def _transport(broker_url: str) -> dict[str, Any]:
             "broker_transport": "expunge.service.infra.broker.transport:AmqpTransport",
             "broker_transport_options": {},
             "broker_use_ssl": Connection(broker_url).ssl,  # type: ignore[no-untyped-call]
-            "task_queues": QUORUM,
+            "task_default_queue_type": QUORUM,
+            "task_create_missing_queue_type": QUORUM,
         }
     if parts.scheme != "filesystem":
         raise ValueError(

@@ -123,9 +123,14 @@ class Heartbeat(Record):
     __tablename__ = "heartbeats"
     process: Mapped[str] = mapped_column(String(120), primary_key=True)
     kind: Mapped[str] = mapped_column(String(16))
-    """worker or scheduler"""
+    """worker, updater or scheduler"""
     software: Mapped[str] = mapped_column(String(32))
     device: Mapped[str | None] = mapped_column(String(32))
+    """the class of its device: cpu or cuda; None: it computes no models"""
+    card: Mapped[str | None] = mapped_column(String(80))
+    """the name that the device gives itself"""
+    serves: Mapped[dict[str, Any] | None]
+    """tenants, places and memory: ``expunge.service.queue.Serves``"""
     started_at: Mapped[int] = mapped_column(Moment)
     beat_at: Mapped[int] = mapped_column(Moment, index=True)
     skew: Mapped[int | None] = mapped_column(Moment)

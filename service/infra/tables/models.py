@@ -28,6 +28,10 @@ class Model(Record):
     """method, fallback, guarantee, epsilon, delta, noise_std, max_distance, ... as registered
     (accounting.policy.Policy)
     """
+    place: Mapped[str] = mapped_column(String(32), default="any", server_default="any")
+    """which workers take its updates: any, the class of a device that its path is bound to, or a group's name"""
+    memory: Mapped[int] = mapped_column(Count, default=0, server_default=text("0"))
+    """bytes that an update needs on its device, as far as that is known"""
     leave_out_forgotten: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     """the registration may leave out people who asked before it, and whom its recipe still names"""
     current_id: Mapped[str | None] = mapped_column(Id)

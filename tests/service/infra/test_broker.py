@@ -11,7 +11,7 @@ import pytest
 from amqp.exceptions import PreconditionFailed
 from celery import Celery
 
-from expunge.service.infra.broker.notify import FAILED_NOTIFICATIONS, QUEUE, QUORUM, consumer, notify_one, publisher
+from expunge.service.infra.broker.notify import FAILED_NOTIFICATIONS, QUEUE, consumer, notify_one, publisher
 
 MODEL = "0123456789abcdef" * 2
 
@@ -71,9 +71,12 @@ def test_a_notification_over_rabbitmq_arrives_in_a_quorum_queue(rabbit_url: str)
         channel.queue_declare(QUEUE, passive=True)
         with pytest.raises(PreconditionFailed, match="x-queue-type"):
             channel.queue_declare(QUEUE, durable=True, auto_delete=False)
-    with consumer(rabbit_url).connection_for_read() as connection:
+    listening = consumer(rabbit_url)
+    with listening.connection_for_read() as connection:
         found = list[list[str]]()
-        with connection.Consumer(QUORUM, callbacks=[lambda body, message: (found.append(body[0]), message.ack())]):
+        with connection.Consumer(
+            [listening.amqp.queues[QUEUE]], callbacks=[lambda body, message: (found.append(body[0]), message.ack())]
+        ):
             connection.drain_events(timeout=20)
     assert found == [[MODEL]]
 

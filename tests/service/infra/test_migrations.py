@@ -38,6 +38,7 @@ FROZEN = {
     "v0009_policy_fields.py": "5ce1aaae0e2d30250d6ddb9e4a09788e5a9947c7efc3e8d402e6e16c1f891538",
     "v0010_leases.py": "f95ecbc04efe277cbc80edaf05c29a54e4c7b612b04cf2a172df55f37ac3fad9",
     "v0011_batch.py": "3e089afc9307e430cbc66cf3cca51f35b499f472abe431f6978153e2ddc13923",
+    "v0012_places.py": "5030624a4d20582c8939af643e3ba2508e8a1d616cd2c4ffaff6c37f6c0cf3c4",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """
@@ -314,6 +315,22 @@ def test_a_policy_of_before_says_the_same_in_the_fields_of_today(first: Database
     policy = Policy.from_json(record.policy)
     assert {field: getattr(policy, field) for field in expected} == expected and not record.leave_out_forgotten
     assert manifest == {"trained": {"state": "a", "policy": record.policy}, "samples": 3}
+
+
+def test_a_path_that_was_recorded_before_places_is_bound_to_its_device(first: Database) -> None:
+    row = {"id": "o", "tenant_id": "t", "name": "o", "status": "live", "recipe": "r", "created_at": 1}
+    add_rows(first, "models", *({**row, "id": each, "name": each, "policy": OLD_DEFAULTS} for each in ("o", "p", "q")))
+    generation = {"tenant_id": "t", "model_id": "o", "status": "live", "guarantee": "none", "created_at": 1}
+    frozen = {"libraries": {"device": "cuda"}, "samples": 3}
+    for number, (model_id, method) in enumerate((("o", "mini"), ("p", "newton")), 70):
+        add_rows(first, "generations", {**generation, "id": number, "method": method, "manifest": frozen})
+        with first.write() as session:
+            session.execute(text(f"UPDATE models SET generation_id = {number} WHERE id = '{model_id}'"))
+    migrate(first)
+    with first.read() as session:
+        assert {each: session.get_one(Model, each).place for each in "opq"} == {"o": "cuda", "p": "any", "q": "any"}
+        manifests = {each: session.get_one(Generation, each).manifest for each in (70, 71)}
+    assert manifests == {70: frozen | {"bound_to": "cuda"}, 71: frozen}
 
 
 def test_whether_a_registration_leaves_out_the_forgotten_is_kept(first: Database) -> None:

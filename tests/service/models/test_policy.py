@@ -23,6 +23,7 @@ CHANGES: dict[str, Any] = {
     "fallback": "hold",
     "batch": 60,
     "retrain_every": 604_800,
+    "place": "west",
     "complete_when": "served",
     "max_accuracy_drop": None,
 }
@@ -138,7 +139,9 @@ def test_the_terminal_changes_and_shows_a_policy(
 ) -> None:
     live_model(service)
     typed = ["--fallback", "hold", "--batch", "60s", "--retrain-every", "7d"]
-    typed += [word for each in ("complete_when=served", "max_accuracy_drop=null") for word in ("--set", each)]
+    typed += [
+        word for each in ("complete_when=served", "place=west", "max_accuracy_drop=null") for word in ("--set", each)
+    ]
     done = run(client, monkeypatch, "models", "policy", "digits", *typed)
     assert done.exit_code == 0 and changed(service) == [CHANGES]
     assert "604800" in run(client, monkeypatch, "models", "policy", "digits").output

@@ -117,7 +117,7 @@ def test_the_pulse_renews_a_lease_and_stops_when_it_is_taken_over(world: World) 
     world.delete("p3")
     job = world.claim(model_id, seconds=0.5)
     assert job is not None
-    pulse = HeartbeatSender(world.database, "here", "worker", 30, "cpu")
+    pulse = HeartbeatSender(world.database, "here", "worker", 30)
     pulse.hold(job.lease, job.generation_id)
     pulse.phase("forget")
     pulse.beat()

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from expunge.service.infra.tables import AuditEntry, Lease, Model, Task, WorkUnit
 from expunge.service.models import model_lease
-from expunge.service.queue import claims, deletions_wait, waiting_deletions
+from expunge.service.queue import Serves, claims, deletions_wait, waiting_deletions
 from expunge.workers.app import Worker
 from expunge.workers.training import units
 from tests.workers.test_crashes import die_at
@@ -134,7 +134,7 @@ def test_a_worker_is_not_interrupted_for_the_tenants_of_others(world: World) -> 
     live = world.live(guarantee="proved")
     world.delete("p1")
     with world.database.read() as session:
-        assert waiting_deletions(session, {world.model(live).tenant_id}) == [live]
-        assert waiting_deletions(session, {"another"}) == []
-    assert not deletions_wait(world.database, {"another"})
+        assert waiting_deletions(session, Serves(frozenset({world.model(live).tenant_id}))) == [live]
+        assert waiting_deletions(session, Serves(frozenset({"another"}))) == []
+    assert not deletions_wait(world.database, Serves(frozenset({"another"})))
     assert deletions_wait(world.database)

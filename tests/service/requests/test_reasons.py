@@ -113,6 +113,7 @@ FACTS: dict[str, Any] = {
     "points": "10",
     "here": "torch 2.5.1+cpu on cpu",
     "prepared": "torch 2.4.0 on cuda",
+    "needs": "cuda and 12.0 GB",
     "error": "KeyError",
     "file": "digits.py",
     "line": 41,

@@ -54,7 +54,7 @@ def test_the_first_heartbeat_waits_for_the_database(tmp_path: Path, waited: thre
     path = tmp_path / "expunge.db"
     database = db.Database(f"sqlite:///{path}")
     migrate(database)
-    pulse = HeartbeatSender(database, "here", "worker", 30, None)
+    pulse = HeartbeatSender(database, "here", "worker", 30)
     with locked(path, waited):
         pulse.start()
         assert waited.is_set()

@@ -11,7 +11,7 @@ from expunge.service.access import Caller, Scope, TwoPersonAct
 from expunge.service.api.dependencies import Running, agreed, awaits_another, problems, require_scope
 from expunge.service.api.http.etag import IfMatch, changed, require
 from expunge.service.api.openapi import answer
-from expunge.service.api.types import WHOLE, ModelName
+from expunge.service.api.types import WHOLE, ModelName, PlaceName
 from expunge.service.api.views.models import ModelView, locked_model, model_view
 from expunge.service.models import SERVED, change_policy, require_changeable, retire
 
@@ -34,6 +34,7 @@ class PolicyChange(BaseModel):
     batch: _Seconds | None = None
     collect_seconds: _Seconds | None = None
     retrain_every: _Seconds | None = None
+    place: PlaceName | None = None
     complete_when: Literal["published", "served"] | None = None
     max_accuracy_drop: _Number | None = Field(default=None, description="null: no gate")
 

@@ -14,7 +14,7 @@ from expunge.service.api.http.etag import IfNoneMatch, shown
 from expunge.service.api.http.pagination import Limit, NameCursor, Page, after_page
 from expunge.service.api.openapi import answer
 from expunge.service.api.problems import ApiProblem
-from expunge.service.api.types import LARGEST_NUMBER, WHOLE, ModelName, RecipeName
+from expunge.service.api.types import LARGEST_NUMBER, WHOLE, ModelName, PlaceName, RecipeName
 from expunge.service.api.views.models import (
     BudgetView,
     ModelView,
@@ -99,6 +99,9 @@ class Registration(BaseModel):
     )
     retrain_every: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
         default=None, description="how often to train again on the recipe's present data; 0: when somebody asks"
+    )
+    place: PlaceName | None = Field(
+        default=None, description="which workers take the model: any, cpu, cuda, or a group of EXPUNGE_PLACES"
     )
     max_accuracy_drop: _Number | None = None
     options: _Options = Field(default_factory=dict)
