@@ -41,7 +41,7 @@ def start(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     All compute on the CPU: what differs is what they say of themselves, as a manifest records it.
     """
     real, running = manifest.surroundings, ["cpu"]
-    monkeypatch.setattr(manifest, "surroundings", lambda device: real(device) | {"device": running[0]})
+    monkeypatch.setattr(manifest, "surroundings", lambda *given: real(*given) | {"device": running[0]})
 
     def started(kind: str = "cpu", memory: int = 16 * GIGABYTE, **settings: Any) -> World:
         machine, owner = Machine(kind, None, memory), f"{kind}{world.count(Heartbeat)}"

@@ -64,7 +64,7 @@ class HeartbeatSender:
 
     @classmethod
     def of(cls, process: Process, kind: str) -> HeartbeatSender:
-        """Return the pulse of a process that computes models."""
+        """Return the heartbeat of a process that computes models."""
         database, limits = process.storage.database, process.limits
         return cls(database, process.owner, kind, limits.lease_seconds, machine=process.machine, serves=process.serves)
 
