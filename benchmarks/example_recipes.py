@@ -38,6 +38,7 @@ METHODS = {
     "text": "shards",
     "text/adapters": "shards",
     "recommender": "late",
+    "embeddings": "late",
 }
 """each example, and the method that its first lines name"""
 PROVED = ("tabular", "estimator", "scattering")

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from unlearning.bins import grid as grid
     from unlearning.estimators import sklearn as sklearn
     from unlearning.holdout import held_out as held_out
+    from unlearning.index import Index as Index
+    from unlearning.index import person_numbers as person_numbers
     from unlearning.methods.shards.ensemble import published as published
     from unlearning.model.problem import Problem as Problem
     from unlearning.model.training import Recorder as Recorder
@@ -30,6 +32,7 @@ _HOMES = {
     "AdamW": "settings",
     "Artefact": "artefact",
     "Field": "pack",
+    "Index": "index",
     "Pack": "pack",
     "Problem": "model.problem",
     "Recipe": "recipe",
@@ -43,6 +46,7 @@ _HOMES = {
     "Trajectory": "types",
     "grid": "bins",
     "held_out": "holdout",
+    "person_numbers": "index",
     "published": "methods.shards.ensemble",
     "sklearn": "estimators",
 }
@@ -52,6 +56,7 @@ __all__ = [
     "AdamW",
     "Artefact",
     "Field",
+    "Index",
     "Pack",
     "Problem",
     "Recipe",
@@ -64,6 +69,7 @@ __all__ = [
     "Trajectory",
     "grid",
     "held_out",
+    "person_numbers",
     "published",
     "sklearn",
     "trees",

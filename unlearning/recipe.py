@@ -18,6 +18,7 @@ from unlearning.accounting.ids import spelled
 from unlearning.artefact import Artefact
 from unlearning.columns import Column, Texts
 from unlearning.holdout import SHARE, held_out
+from unlearning.index import Index
 from unlearning.pack import Pack
 from unlearning.settings import Training
 from unlearning.sources import PairDataset
@@ -332,6 +333,22 @@ class Run:
     people: Tensor
     last: bool = True
     weights: Tensor | None = None
+
+    def index(self, numbers: Tensor) -> Tensor:
+        """Return the row (n,) int64 of each person's number in the model's ``Index``, which gives rows to new people.
+
+        ``numbers`` (n,) are those of ``person_numbers``, as the samples carry them. Rows follow the rank among the
+        people of this phase; those of earlier phases keep theirs.
+
+        Raises:
+            RecipeError: the model has no ``Index`` or several, or its room is used up.
+        """
+        found = [each for each in self.model.modules() if isinstance(each, Index)]
+        if len(found) != 1:
+            raise RecipeError(f"The model has {len(found)} parts ul.Index.", "Give it one, and ask it by run.index.")
+        found[0].add(numbers)
+        rows: Tensor = found[0](numbers)
+        return rows
 
     def validation(self, share: float) -> Tensor:
         """Return a mask (n,) bool of the samples to validate with: those of about ``share`` of the people.

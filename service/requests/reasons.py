@@ -377,7 +377,7 @@ class Reason(StrEnum):
         "recipe_changed",
         "[{file}, or a module that it imports,|The recipe] differs from the one registered.",
         _ml(
-            "Put it back and retry. If the model's shape follows the data, train again on today's data.",
+            "Put it back and retry. If the model's shape follows the data, use run.index and train again.",
             RETRY,
             RETRAIN,
         ),

@@ -12,6 +12,8 @@ DROPPED: set[str] = set()
 """ids of samples that the recipe does not give any more"""
 SCALE: dict[str, float] = {}
 """sample id -> factor on its inputs"""
+JOINED: set[str] = set()
+"""people who came since"""
 WEIGHT: dict[str, float] = {}
 """sample id -> another weight than its own"""
 
@@ -26,6 +28,7 @@ def reset() -> None:
     DROPPED.clear()
     SCALE.clear()
     WEIGHT.clear()
+    JOINED.clear()
 
 
 def people(count: int = 12, each: int = 3) -> tuple[list[str], list[str], torch.Tensor, torch.Tensor]:

@@ -10,6 +10,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -160,9 +162,9 @@ def findings(file: Path) -> dict[str, Finding]:
 
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize(("body", "growth"), [
-    (SPLIT, "Without every tenth row of people.csv nobody changes sides"),
-    (good(), "Without every tenth row of people.csv nobody changes sides"),
-    (ARRAYS, "Without every tenth row of id.npy, person.npy, x.npy and others nobody changes sides"),
+    (SPLIT, "Without every tenth person in people.csv nobody changes sides"),
+    (good(), "Without every tenth person in people.csv nobody changes sides"),
+    (ARRAYS, "Without every tenth person in id.npy, person.npy, x.npy and others nobody changes sides"),
     (IN_CODE, "are no tables in its folder, so their growth was not tried. The split is by unlearning.held_out"),
 ], ids=["split", "by hand", "arrays", "no table"])  # fmt: skip
 def test_good_recipes_are_sound(write: Callable[[str], Path], body: str, growth: str) -> None:
@@ -215,7 +217,7 @@ def test_a_model_that_does_not_fit_its_data_is_told_with_dtype_and_shape(
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize(("body", "name", "what"), [
     (NOISE, "repeatable", "0 samples are missing, 0 are new and"),
-    (POSITION, "growing data", "7 of 70 samples are not in training"),
+    (POSITION, "growing data", "9 of 70 samples are not in training"),
     (NUMBERED, "growing data", "have another content"),
     (SCALED, "growing data", "have another content"),
     (WIDE, "growing data", "have another content"),
@@ -325,3 +327,35 @@ def test_measuring_needs_the_laboratory_and_names_it(
     with pytest.raises(SystemExit):
         __main__.main(["recipe.py", "--seconds", "3"])
     assert "unrecognized arguments: --seconds 3" in capsys.readouterr().err
+
+
+def test_a_shortened_folder_lacks_every_tenth_person_wholly(tmp_path: Path) -> None:
+    """Rows that are parallel to a table's go with them; a table that names nobody stays as it is."""
+    folder, copy = tmp_path / "folder", tmp_path / "copy"
+    folder.mkdir()
+    people = [f"p{number:02d}" for number in range(20)]
+    rows = [people[(7 * number) % 20] for number in range(60)]
+    (folder / "rows.csv").write_text("id,who\n" + "".join(f'{k},"{who}"\n' for k, who in enumerate(rows)))
+    (folder / "items.csv").write_text("item\n" + "".join(f"{k}\n" for k in range(40)))
+    np.save(folder / "x.npy", np.arange(60))
+    pq.write_table(pa.table({"who": rows, "k": range(60)}), folder / "rows.parquet")
+    assert shorten(folder, copy, people) == ["rows.csv", "rows.parquet", "x.npy"]
+    left = [k for k, who in enumerate(rows) if who not in ("p05", "p15")]
+    assert len(left) == 54
+    lines = (copy / "rows.csv").read_text().splitlines()[1:]
+    assert [int(line.split(",")[0]) for line in lines] == left == np.load(copy / "x.npy").tolist()
+    assert pq.read_table(copy / "rows.parquet").column("k").to_pylist() == left
+    assert (copy / "items.csv").read_bytes() == (folder / "items.csv").read_bytes()
+    assert "p05" in (folder / "rows.csv").read_text()
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_model_whose_shape_follows_the_people_is_sent_to_run_index(
+    write: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        __main__.main([str(write(good(model="lambda: torch.nn.Linear(3, len({row['person'] for row in rows}))")))]) == 1
+    )
+    out = capsys.readouterr().out
+    assert "Without every tenth person in people.csv the model has" in out and "run.index" in out
+    assert "proved" not in out, "no guarantee is named after a refusal"

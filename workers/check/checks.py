@@ -21,7 +21,7 @@ from expunge.workers.runtime import recipes
 from expunge.workers.runtime.failures import refusal
 from unlearning.holdout import held_out
 from unlearning.model.problem import Problem
-from unlearning.recipe import Recipe, on_both_sides
+from unlearning.recipe import Recipe, holdout_people, on_both_sides
 from unlearning.types import RecipeError, Refused
 
 FEW = 8
@@ -31,7 +31,13 @@ LEAST_SECONDS = 60.0
 """that a second reading is waited for; it may take ten times the first one"""
 ADVICE = (
     "Split by a hash of the person (`samples.split()` or `unlearning.held_out`), take ids from the data, and compute "
-    "no feature or setting from all rows."
+    "no feature or setting from all rows. Number people by `ul.person_numbers`."
+)
+
+
+FIXED_SIZE = (
+    "The model's shape follows the data. Write its sizes as constants; for a table with a row for each person use "
+    "ul.Index with room to grow, and run.index."
 )
 
 
@@ -87,7 +93,7 @@ def inspect(subject: Subject) -> Iterator[Finding]:
         return
     yield _holdout(subject.recipe)
     with tempfile.TemporaryDirectory() as place:
-        tables = shorten(subject.folder, Path(place))
+        tables = shorten(subject.folder, Path(place), _everyone(subject.recipe))
         again = SecondReading(subject.folder, subject.name, seed=1)
         shorter = SecondReading(Path(place).resolve(), subject.name, seed=0) if tables else None
         first, patience = reading(subject.recipe), max(LEAST_SECONDS, 10.0 * subject.seconds)
@@ -173,8 +179,8 @@ def _repeats(first: Reading, again: SecondReading, seconds: float) -> Finding:
 
 
 def _grows(recipe: Recipe, full: Reading, shorter: SecondReading | None, tables: list[str], seconds: float) -> Finding:
-    """Compare with a reading of tables that lack every tenth row: all of those samples must be there in the whole."""
-    without = f"Without every tenth row of {', '.join(tables[:3])}{' and others' if len(tables) > 3 else ''}"
+    """Compare with a reading of tables that lack every tenth person: the others' samples must be there in the whole."""
+    without = f"Without every tenth person in {', '.join(tables[:3])}{' and others' if len(tables) > 3 else ''}"
     try:
         part = None if shorter is None else shorter.result(seconds)
     except Refused as error:
@@ -190,10 +196,15 @@ def _grows(recipe: Recipe, full: Reading, shorter: SecondReading | None, tables:
         return Finding("growing data", False, what, ADVICE)
     if part.numbers != full.numbers:
         what = f"{without} the model has {part.numbers:,} weights, and {full.numbers:,} with them."
-        return Finding("growing data", False, what, "Fix the model's size: a new category must not widen it.")
+        return Finding("growing data", False, what, FIXED_SIZE)
     if part.settings != full.settings:
         return Finding("growing data", False, f"{without} the training settings are others.", ADVICE)
     return Finding("growing data", True, f"{without} nobody changes sides and no other sample changes.")
+
+
+def _everyone(recipe: Recipe) -> frozenset[str]:
+    """Return everyone whom the recipe names, for a sample or for the holdout."""
+    return holdout_people(recipe) | {name for names in recipe.samples.people.distinct() for name in names}
 
 
 def _by_hash(recipe: Recipe) -> Finding:

@@ -1,42 +1,72 @@
-"""A copy of a recipe's folder whose tables lack every tenth row: what the recipe reads before the data grew."""
+"""A copy of a recipe's folder whose tables lack every tenth person: what the recipe reads after these were erased."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 EVERY = 10
-"""one row in so many is left out"""
+"""one person in so many is left out"""
 LARGEST_BYTES = 2**28
 """of all tables together; larger ones are not copied"""
 MOST_FILES = 2_000
 
 
-def shorten(folder: Path, copy: Path) -> list[str]:
+def shorten(folder: Path, copy: Path, people: Collection[str] = ()) -> list[str]:
     """Copy the folder; return the names of the tables in it that are shorter in the copy, sorted.
 
-    Modules are copied, other files are linked. Returns an empty list, and copies nothing, where the folder has too
-    many files, or tables that are too large.
+    A row is left out where a field of it is the id of every tenth of ``people``; an array loses the rows that a table
+    of its length loses. Where no table names any of them, every tenth row is left out.
+    Modules are copied, other files are linked. Returns an empty list, and copies nothing, where the folder has too many
+    files, or tables that are too large.
     """
     files = _files(folder)
-    if len(files) > MOST_FILES or sum(each.stat().st_size for each in files if each.suffix in TABLES) > LARGEST_BYTES:
+    tables = {file: TABLES[file.suffix] for file in files if file.suffix in TABLES}
+    if len(files) > MOST_FILES or sum(each.stat().st_size for each in tables) > LARGEST_BYTES:
         return []
-    found = []
+    gone = frozenset(sorted(people)[EVERY // 2 :: EVERY])
+    named = {file: found for file, table in tables.items() if (found := table.rows(file, gone)) is not None}
+    by_length = {found.count: found.out for found in named.values() if found.out}
+    shorter = []
     for file in files:
         place = copy / file.relative_to(folder)
         place.parent.mkdir(parents=True, exist_ok=True)
-        if file.suffix in TABLES and TABLES[file.suffix](file, place):
-            found.append(file.relative_to(folder).as_posix())
-        elif not place.exists():
+        if file in named:
+            rows = named[file]
+            every = range(EVERY // 2, rows.count, EVERY)
+            out = rows.out or by_length.get(rows.count, set() if by_length else {*every})
+            if out and tables[file].keep(file, place, [each for each in range(rows.count) if each not in out]):
+                shorter.append(file.relative_to(folder).as_posix())
+        if not place.exists():
             shutil.copyfile(file, place) if file.suffix == ".py" else place.symlink_to(file)
-    return sorted(found)
+    return sorted(shorter)
+
+
+@dataclass(frozen=True)
+class Found:
+    """How many rows a table has, and which of them name a person who is left out."""
+
+    count: int
+    out: Collection[int]
+
+
+class Table(Protocol):
+    """A kind of file with rows."""
+
+    def rows(self, file: Path, gone: Collection[str]) -> Found | None:
+        """Look for rows of these people. None: the file is not one that can be shortened."""
+
+    def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> bool:
+        """Write a copy with these rows alone; return whether one was written."""
 
 
 def _files(folder: Path) -> list[Path]:
@@ -49,54 +79,75 @@ def _files(folder: Path) -> list[Path]:
     return found
 
 
-def _lines(header: int) -> Callable[[Path, Path], bool]:
-    """Return the shortening of a file with a row a line. A quoted field may hold a line's end: such a file is left."""
+@dataclass(frozen=True)
+class Lines:
+    """A file with a row a line. A quoted field may hold a line's end: such a file is left as it is."""
 
-    def shortened(file: Path, copy: Path) -> bool:
-        lines = file.read_bytes().splitlines(keepends=True)
+    header: int
+
+    def rows(self, file: Path, gone: Collection[str]) -> Found | None:
+        lines = file.read_bytes().splitlines()
         if any(line.count(b'"') % 2 for line in lines):
-            return False
-        kept = lines[:header] + [line for number, line in enumerate(lines[header:]) if _stays(number)]
-        copy.write_bytes(b"".join(kept))
-        return len(kept) < len(lines)
+            return None
+        wanted = frozenset(each.encode() for each in gone)
+        rows = lines[self.header :]
+        out = [number for number, line in enumerate(rows) if not wanted.isdisjoint(WORDS.split(line))]
+        return Found(len(rows), out)
 
-    return shortened
-
-
-def _array(file: Path, copy: Path) -> bool:
-    try:
-        values = np.load(file, allow_pickle=False)
-    except (ValueError, OSError):
-        return False
-    if values.ndim == 0 or len(values) < EVERY:
-        return False
-    np.save(copy, values[[number for number in range(len(values)) if _stays(number)]])
-    return True
+    def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> bool:
+        lines = file.read_bytes().splitlines(keepends=True)
+        copy.write_bytes(b"".join(lines[: self.header] + [lines[self.header + row] for row in rows]))
+        return True
 
 
-def _parquet(file: Path, copy: Path) -> bool:
-    try:
-        parquet: Any = import_module("pyarrow.parquet")  # an extra
-    except ImportError:
-        return False
-    rows = parquet.read_table(file)
-    kept = [number for number in range(rows.num_rows) if _stays(number)]
-    parquet.write_table(rows.take(kept), copy)
-    return len(kept) < int(rows.num_rows)
+class Array:
+    """A ``.npy`` file: numbers, which name no person."""
+
+    def rows(self, file: Path, gone: Collection[str]) -> Found | None:
+        try:
+            values = np.load(file, allow_pickle=False)
+        except (ValueError, OSError):
+            return None
+        if values.ndim == 0 or len(values) < EVERY:
+            return None
+        texts = values.astype(str) if values.dtype.kind in "US" and values.ndim == 1 else np.empty(0, dtype=str)
+        return Found(len(values), [number for number, each in enumerate(texts.tolist()) if each in gone])
+
+    def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> bool:
+        np.save(copy, np.load(file, allow_pickle=False)[list(rows)])
+        return True
 
 
-def _stays(row: int) -> bool:
-    return row % EVERY != EVERY // 2
+class Parquet:
+    """A Parquet file, where pyarrow is installed."""
+
+    def rows(self, file: Path, gone: Collection[str]) -> Found | None:
+        try:
+            parquet: Any = import_module("pyarrow.parquet")  # an extra
+        except ImportError:
+            return None
+        table = parquet.read_table(file)
+        out: set[int] = set()
+        for column in table.columns:
+            if str(column.type) in ("string", "large_string", "int64", "int32"):
+                out |= {number for number, each in enumerate(column.to_pylist()) if str(each) in gone}
+        return Found(table.num_rows, out)
+
+    def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> bool:
+        parquet: Any = import_module("pyarrow.parquet")
+        parquet.write_table(parquet.read_table(file).take(list(rows)), copy)
+        return True
 
 
-TABLES: Mapping[str, Callable[[Path, Path], bool]] = MappingProxyType(
+WORDS = re.compile(rb"""[\t,;"']""")
+"""what ends a field of a line"""
+TABLES: Mapping[str, Table] = MappingProxyType(
     {
-        ".csv": _lines(1),
-        ".tsv": _lines(1),
-        ".jsonl": _lines(0),
-        ".ndjson": _lines(0),
-        ".npy": _array,
-        ".parquet": _parquet,
+        ".csv": Lines(1),
+        ".tsv": Lines(1),
+        ".jsonl": Lines(0),
+        ".ndjson": Lines(0),
+        ".npy": Array(),
+        ".parquet": Parquet(),
     }
 )
-"""the shortening of each kind of table: (file, copy) -> whether the copy is shorter"""
