@@ -1,4 +1,4 @@
-"""Fills docs/api.md from the service's OpenAPI description when the pages are built (a hook of properdocs)."""
+"""Fills docs/api.md from the OpenAPI description, and docs/cli.md from the commands: a hook of properdocs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,47 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PLACE = "<!-- every route -->"
+ROUTES, COMMANDS = "<!-- every route -->", "<!-- every command -->"
+FOR_ALL = ("--help", "--json", "--csv")
 METHODS = ("get", "head", "post", "put", "patch", "delete")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """The page with every route in place of its mark."""
-    return markdown.replace(PLACE, "\n".join(routes(description()))) if page.file.src_uri == "api.md" else markdown
+    """The page with every route or command in place of its mark."""
+    if page.file.src_uri == "api.md":
+        return markdown.replace(ROUTES, "\n".join(routes(description())))
+    if page.file.src_uri == "cli.md":
+        return markdown.replace(COMMANDS, "\n".join(commands()))
+    return markdown
+
+
+def commands() -> Iterator[str]:
+    """Markdown: a section for each group of commands, an entry for each command with its options."""
+    import typer  # noqa: PLC0415 (only this page needs the commands, which load every package)
+
+    from expunge_client.cli.main import app, grouped  # noqa: PLC0415
+
+    root: Any = typer.main.get_command(app)
+    for title, names in grouped().items():
+        yield f"\n## {title}\n"
+        for name in names:
+            yield from _command(name, root.get_command(None, name))
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    parts = getattr(command, "commands", {})
+    for part, each in parts.items():
+        yield from _command(f"{name} {part}", each)
+    if parts:
+        return
+    taken = "".join(
+        f" {each.metavar or each.name.upper()}" for each in command.params if each.param_type_name == "argument"
+    )
+    yield f"\n### `expunge {name}{taken}`\n"
+    yield f"{' '.join((command.help or '').split())}\n"
+    for each in command.params:
+        if each.param_type_name == "option" and not set(each.opts) & set(FOR_ALL):
+            yield f"- `{' '.join((*each.opts, *each.secondary_opts))}`: {' '.join((each.help or '').split())}"
 
 
 def description() -> dict[str, Any]:

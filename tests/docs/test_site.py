@@ -65,6 +65,13 @@ def test_the_api_reference_has_every_call_and_every_schema_that_the_service_desc
     assert [name for name in described["components"]["schemas"] if f'id="{name.lower()}"' not in page] == []
 
 
+def test_the_page_of_commands_has_every_command_and_its_options(site: Path) -> None:
+    page = html.unescape((site / "cli" / "index.html").read_text())
+    told = set(re.findall(r"<h3 id=\"[^\"]+\"><code>expunge ([a-z -]+?)(?: [A-Z{\[].*?)?</code>", page))
+    assert {name for name in surface() if name not in told} == set()
+    assert "<code>--retrain-every</code>" in page and "<code>--wait --no-wait</code>" in page
+
+
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         assert re.findall(r'(?:src|href)="(?:https?:)?//[^"]+\.(?:js|css|woff2?)"', page.read_text()) == [], page
@@ -122,13 +129,16 @@ def test_every_command_in_an_indented_block_and_on_the_page_exists() -> None:
 
 
 def test_the_product_has_no_command_beyond_its_surface() -> None:
-    surface = {" ".join(word for word in words.split() if not word.startswith("--")) for words in SURFACE.split("; ")}
     found = set()
     for name in (name for title in (EVERYDAY, ADMINISTER) for name in grouped()[title]):
         parts = getattr(COMMAND.get_command(None, name), "commands", {})
         found |= {f"{name} {part}" for part in parts} or {name}
-    assert found <= surface
+    assert found <= surface()
     assert len({" ".join(words.split()[:1]) if words.startswith("run ") else words for words in found}) == 45
+
+
+def surface() -> set[str]:
+    return {" ".join(word for word in words.split() if not word.startswith("--")) for words in SURFACE.split("; ")}
 
 
 def require(words: list[str]) -> None:
