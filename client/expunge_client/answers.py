@@ -92,14 +92,28 @@ class Cost(TypedDict):
     retrain_due: bool
     repeats: float | None
     seconds: float | None
+    version: int | None
+    reason: str | None
+    expected_at: str | None
+
+
+class Letter(TypedDict):
+    """The letter to the person as it would read. ``[ ]`` is filled in by hand."""
+
+    headline: str
+    paragraphs: list[str]
 
 
 class Estimate(TypedDict):
-    """The cost of a request before it is made. ``search`` names the audit log's entry about the question."""
+    """A rehearsal: what a request would do if it were accepted next. ``search`` names the audit log's entry."""
 
     search: str
     models: list[Cost]
     samples: int
+    preparing: list[str]
+    regulation: str | None
+    due_at: str | None
+    letter: Letter | None
 
 
 class KnownIn(TypedDict):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from expunge.service.certificates.envelope import verify
 from expunge.service.certificates.issue import UNISSUED, issue_due
-from expunge.service.certificates.letters import Facts, ModelOutcome, day, letter
+from expunge.service.certificates.letters import Facts, ModelOutcome, PersonalLetter, day, letter
 from expunge.service.certificates.plain_words import in_words, weakest
+from expunge.service.certificates.statement import foreseen
 
 __all__ = [
     "UNISSUED",
     "Facts",
     "ModelOutcome",
+    "PersonalLetter",
     "day",
+    "foreseen",
     "in_words",
     "issue_due",
     "letter",

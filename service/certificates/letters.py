@@ -201,7 +201,7 @@ def _deleted(facts: Facts, brief: bool = False) -> PersonalLetter:
     means = (("What this means for you", _means(statement["predicate"], brief)),) if statement is not None else ()
     check = "The certificate is not signed yet. Ask us for it; it says what this means for you."
     if statement is not None:
-        number = statement["predicate"]["request"][:8]
+        number = statement["predicate"].get("request", BLANK)[:8]
         check = f"Ask us for the signed certificate {number} and your personal code; anyone can then verify it"
         check += "." if brief else " without us."
     first = f"{_asked(facts)} {_finished(facts)} {_removed(statement, done, brief)}"

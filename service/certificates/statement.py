@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 from base64 import b64encode
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -158,6 +159,33 @@ def _generations(completion: Completion, release: Release) -> list[Allowance]:
     )
     asked = completion.asked
     return [own, *(each for at, each in release.later if asked is not None and at <= asked)]
+
+
+def foreseen(parts: Sequence[tuple[str, int, int, Claim]], samples_named: int | None) -> dict[str, Any]:
+    """Return, of the statement that a request would get, what its letter reads.
+
+    ``parts``: model, version, samples and the claim of that version. There is neither a signature nor a log entry.
+    """
+    limits = [
+        at_limit([Allowance(0, claim.guarantee, 0 if claim.guarantee is Guarantee.EXACT else claim.limit)], claim.delta)
+        for *_, claim in parts
+    ]
+    models: list[dict[str, Any]] = [
+        {
+            "model": model,
+            "version": version,
+            "samples": samples,
+            "claim": claim.to_json(),
+            "as_of_version": {"mu": claim.mu},
+            "from_this_version_on": _shown(limit),
+            "consumers": [],
+        }
+        for (model, version, samples, claim), limit in zip(parts, limits, strict=True)
+    ]
+    total = summed([claim for *_, claim in parts])
+    together = None if total is None else total | {"from_these_versions_on": _shown(over_models(limits))}
+    entry = {"kind": "request.accepted", "body": json.dumps({"samples_named": samples_named})}
+    return {"predicate": {"models": models, "together": together, "audit": {"entries": [entry]}}}
 
 
 def _part(key: bytes, completion: Completion, task: Task, release: Release) -> _Part:

@@ -26,7 +26,7 @@ from expunge.service.models.counters import (
     counts,
     tally,
 )
-from expunge.service.models.eta import expected
+from expunge.service.models.eta import expected, foreseen
 from expunge.service.models.figures import FIGURES, Figures, withdraw
 from expunge.service.models.generations import empty_generation, number_above, put_in_place, serving
 from expunge.service.models.policy import CHANGEABLE, apply_policy, change_policy, require_changeable, require_known
@@ -119,6 +119,7 @@ __all__ = [
     "end_retired",
     "expected",
     "facts_of",
+    "foreseen",
     "holds_in",
     "how_often",
     "is_dry_run",

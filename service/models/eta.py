@@ -14,8 +14,10 @@ from sqlalchemy.orm import Session
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import Generation, Model, PhaseSeconds, Task, Version
 from expunge.service.infra.time import SECOND
-from expunge.service.models.retrain_plan import candidate_of, measured_seconds
+from expunge.service.models.batch import policy_with_batch
+from expunge.service.models.retrain_plan import budget_of, candidate_of, measured_seconds
 from expunge.service.requests import Reason
+from unlearning.accounting.policy import Clock, Queue, next_action
 
 RECENT = 5
 """the last updates of a model, whose median counts"""
@@ -44,6 +46,28 @@ def expected(session: Session, parts: Iterable[tuple[Task, Model]]) -> dict[str,
         if moment is not None and moment > at:
             found[task.id] = moment
     return found
+
+
+def foreseen(session: Session, model: Model, ready: int, due_at: int) -> tuple[Reason | None, int | None]:
+    """Return why a new request would wait in a served model, and when it would be done there at the earliest.
+
+    ``ready``: when its update may begin; ``due_at``: by when it is planned to be done. It is as ``next_action`` decides
+    for the model with this request alone. None: not known.
+    """
+    generation, candidate = session.get_one(Generation, model.generation_id), candidate_of(session, model.id)
+    published = session.scalar(select(Version.published_at).where(Version.id == model.current_id))
+    queue = Queue(waiting=1, due_at=due_at, released_at=published, retraining=candidate is not None)
+    clock = Clock(ready, int((measured_seconds(generation) or 0.0) * SECOND))
+    action = next_action(policy_with_batch(model, generation), budget_of(generation), queue, clock)
+    if action.kind == "hold":
+        return Reason.BUDGET_EXHAUSTED, None
+    if action.kind in ("retrain", "nothing"):
+        planned, seconds = _retrained_at(session, model.id), measured_seconds(generation)
+        begins = None if seconds is None else ready + int(seconds * SECOND)
+        return Reason.AWAITING_RETRAIN, begins if planned is None else planned
+    opens = max(ready, min(action.until or ready, model.due_at or action.until or ready))
+    took = _update_seconds(session, model)
+    return (Reason.AWAITING_BATCH if opens > ready else None), opens + int((took or 0.0) * SECOND)
 
 
 def _waits(task: Task, model: Model) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from expunge.service.requests.cancellation import cancel
 from expunge.service.requests.deadlines import (
     DUE_SOON,
+    PLANNED_DAYS,
     Regulation,
     Term,
     announce_due_soon,
@@ -13,7 +14,7 @@ from expunge.service.requests.deadlines import (
     require_extendable,
     shorter_than,
 )
-from expunge.service.requests.estimation import estimate
+from expunge.service.requests.estimation import Cost, estimate
 from expunge.service.requests.idempotency import IDEMPOTENCY_KEY, StoredAnswer, Use, begin_call, finish_call, read_key
 from expunge.service.requests.identity_check import accept_unverified, enforce, put_in_force, reject, verify
 from expunge.service.requests.intake import (
@@ -24,6 +25,7 @@ from expunge.service.requests.intake import (
     Windows,
     accept,
     accept_all,
+    decide,
     opening,
     reach,
 )
@@ -124,6 +126,7 @@ __all__ = [
     "NOT_FOR_AN_UPDATE",
     "NO_WINDOWS",
     "OPEN_HOLD",
+    "PLANNED_DAYS",
     "REGISTER",
     "RETIRE",
     "RETRAIN",
@@ -131,6 +134,7 @@ __all__ = [
     "SUBSCRIBED",
     "Accepted",
     "Cause",
+    "Cost",
     "DeliveryOutcome",
     "Named",
     "Names",
@@ -161,6 +165,7 @@ __all__ = [
     "cancel",
     "change_tasks",
     "concerns",
+    "decide",
     "derive",
     "disable_endpoint",
     "effective",

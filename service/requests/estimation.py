@@ -1,25 +1,28 @@
-"""The cost of a request before it is made. Nothing is changed, and neither weights nor data are read."""
+"""A request before it is made: what it would cost, and what it names. Nothing is changed; no weights are read."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from expunge.service.infra.db import batches
-from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.tables import Generation, Membership, Model, Removal
-from expunge.service.requests.intake import Forgetter, Named, Order, forgetters, require_known
+from expunge.service.requests.intake import NewRequest
 from unlearning.accounting.budget import updates_left
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One model's part in the cost. ``budget_cost`` is in 1e-12 mu^2; one update may carry many requests for it."""
+    """One model's part in the cost. ``budget_cost`` is in 1e-12 mu^2; one update may carry many requests for it.
+
+    ``positions``: the samples that would be forgotten, those that are named and not forgotten yet.
+    """
 
     model: str
-    samples: int
+    positions: frozenset[int]
     method: str
     guarantee: str
     budget_cost: int
@@ -32,29 +35,35 @@ class Cost:
     seconds: float | None
     """that this takes, by the time of the training; None where ``repeats`` is"""
 
+    @property
+    def samples(self) -> int:
+        return len(self.positions)
 
-def estimate(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> list[Cost]:
-    """Return the cost in every live model that was trained on the subject. Raises RequestRefused."""
-    costs = []
-    named = Named.of(pepper, tenant_id, order)
-    names = require_known(session, tenant_id, [order])
-    for model in forgetters(session, tenant_id, *(() if names is None else (Model.name.in_(names),))):
+
+def estimate(session: Session, new: NewRequest) -> list[tuple[Model, Cost]]:
+    """Return the cost in each live model that was trained on what the request names."""
+    found = []
+    for model in _places(session, new):
         if model.generation_id is None or model.status == "preparing":
             continue
-        samples = _count(session, model.generation_id, named)
-        if samples:
-            costs.append(_cost(model, session.get_one(Generation, model.generation_id), samples))
-    return costs
+        positions = _positions(session, model.generation_id, new)
+        if positions:
+            found.append((model, _cost(model, session.get_one(Generation, model.generation_id), positions)))
+    return found
 
 
-def _cost(model: Forgetter, generation: Generation, samples: int) -> Cost:
+def _places(session: Session, new: NewRequest) -> Iterable[Model]:
+    return session.scalars(select(Model).where(Model.id.in_(key for key, _ in new.found.places)).order_by(Model.name))
+
+
+def _cost(model: Model, generation: Generation, positions: frozenset[int]) -> Cost:
     left = updates_left(generation.spent, generation.budget, generation.budget_cost)
     report = generation.report or {}
     whole = report.get("seconds")
     share = next((row["share"] for row in report.get("expected_repeats", ())), None)
     return Cost(
         model=model.name,
-        samples=samples,
+        positions=positions,
         method=generation.method,
         guarantee=generation.guarantee,
         budget_cost=generation.budget_cost,
@@ -65,12 +74,15 @@ def _cost(model: Forgetter, generation: Generation, samples: int) -> Cost:
     )
 
 
-def _count(session: Session, generation_id: int, named: Named) -> int:
-    """Count the samples that would be forgotten: those that are named and not forgotten yet."""
+def _positions(session: Session, generation_id: int, new: NewRequest) -> frozenset[int]:
     gone = select(Removal.position).where(Removal.generation_id == generation_id)
-    count = select(func.count(Membership.position.distinct())).where(
+    query = select(Membership.position).where(
         Membership.generation_id == generation_id, Membership.position.not_in(gone)
     )
-    if named.subjects:
-        return session.scalar(count.where(Membership.subject_digest.in_(named.subjects))) or 0
-    return sum(session.scalar(count.where(Membership.sample_digest.in_(part))) or 0 for part in batches(named.samples))
+    if new.named.subjects:
+        return frozenset(session.scalars(query.where(Membership.subject_digest.in_(new.named.subjects))))
+    return frozenset(
+        position
+        for part in batches(new.named.samples)
+        for position in session.scalars(query.where(Membership.sample_digest.in_(part)))
+    )

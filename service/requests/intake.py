@@ -187,6 +187,13 @@ def accept_all(
     return [_answer(session, tenant_id, request, each) for request, each in written]
 
 
+def decide(session: Session, pepper: Pepper, tenant_id: str, order: Order, windows: Windows = NO_WINDOWS) -> NewRequest:
+    """Return what ``accept`` would write for the order, and write nothing. Raises RequestRefused."""
+    names = require_known(session, tenant_id, [order])
+    models = forgetters(session, tenant_id, *(() if names is None else (Model.name.in_(names),)))
+    return _new_request(session, pepper, tenant_id, order, models, windows=windows)
+
+
 def _answer(session: Session, tenant_id: str, request: DeletionRequest, each: NewRequest) -> Accepted:
     large = frozenset(name for key, name in each.found.places if key in each.found.large)
     remains_in = _remains_in(session, tenant_id, each.order, each.named)

@@ -15,6 +15,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from expunge_client.cli.brief import Line, aligned
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -27,7 +29,7 @@ LINE_SECONDS = 2.0
 errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
 output = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 200)
 
-_wanted = {"json": False, "csv": False}
+_wanted = {"json": False, "csv": False, "verbose": False}
 """the form of this process's output, as the command line named it"""
 
 
@@ -46,6 +48,9 @@ def _declared(
     csv: Annotated[
         bool, typer.Option("--csv", help="Print CSV instead of a table.", callback=_want, expose_value=False)
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print every field.", callback=_want, expose_value=False)
+    ] = False,
 ) -> None: ...
 
 
@@ -56,6 +61,15 @@ FORMS = typer.main.get_command(_forms).params
 def as_json() -> bool:
     """Return whether JSON was asked for."""
     return _wanted["json"]
+
+
+def briefly() -> bool:
+    """Return whether a few lines are wanted, and no other form."""
+    return not any(_wanted.values())
+
+
+def show_lines(lines: Iterable[Line]) -> None:
+    output.print(aligned(lines), soft_wrap=True)
 
 
 class CommandError(Exception):

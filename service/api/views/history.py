@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,13 +92,17 @@ def certificate_of(session: Session, request: DeletionRequest) -> Certificate | 
     return session.get(Certificate, (request.id, request.completed_at)) if request.completed_at else None
 
 
-def letter_facts(session: Session, row: DeletionRequest) -> Facts:
-    """Return what the tables say about a request that a letter may tell."""
+def letter_facts(session: Session, row: DeletionRequest, named: Collection[str] | None = None) -> Facts:
+    """Return what the tables say about a request that a letter may tell.
+
+    ``named``: the keyed digests of the person's ids, for a request that is not in the tables.
+    """
     columns = select(Model.name, Task.reason, Version.number, Task.samples).join(Model, Model.id == Task.model_id)
     tasks = columns.outerjoin(Version, Version.id == Task.version_id).where(Task.request_id == row.id)
     building = Generation.status.in_(("preparing", "candidate"))
     held_out = select(Model.name).join(HoldoutPerson, HoldoutPerson.generation_id == Model.generation_id)
-    theirs = select(SuppressionEntry.subject_digest).where(SuppressionEntry.request_id == row.id)
+    asked = select(SuppressionEntry.subject_digest).where(SuppressionEntry.request_id == row.id)
+    theirs = HoldoutPerson.subject_digest.in_(asked if named is None else named)
     reason, known = reason_of(row.reason or ""), row.facts or {}
     causes = [(each or {}).get(Reason.IN_HOLDOUT, {}).get("cause") for each in _facts_of_parts(session, row) or [known]]
     due, first, done = (None if at is None else instant(at) for at in (row.due_at, row.first_due_at, row.completed_at))
@@ -120,11 +124,7 @@ def letter_facts(session: Session, row: DeletionRequest) -> Facts:
         searched=known.get(Reason.NO_MATCH, {}).get("searched"),
         preparing=session.scalar(select(Generation.id).where(Generation.tenant_id == row.tenant_id, building).limit(1))
         is not None,
-        holdouts=session.scalars(
-            held_out.where(Model.tenant_id == row.tenant_id, HoldoutPerson.subject_digest.in_(theirs)).order_by(
-                Model.name
-            )
-        ).all(),
+        holdouts=session.scalars(held_out.where(Model.tenant_id == row.tenant_id, theirs).order_by(Model.name)).all(),
         overwritten=all(cause == Cause.OVERWRITTEN for cause in causes),
         statement=None,
     )

@@ -10,7 +10,7 @@ import typer
 from expunge.service.cli.checks import Finding, ask_worker, examine
 from expunge.service.cli.errors import told
 from expunge.service.infra.settings import Settings
-from expunge_client.cli.output import FAILED, as_json, output, show_json
+from expunge_client.cli.output import FAILED, as_json, briefly, output, show_json, show_lines
 
 
 @told()
@@ -21,12 +21,24 @@ def doctor() -> None:
     findings = []
     for finding in chain(examine(Settings()), ask_worker()):
         findings.append(finding)
-        if not as_json():
+        if not as_json() and not briefly():
             _show(finding)
+    if briefly():
+        wrong = [each for each in findings if not each.well]
+        show_lines([(_summary(len(wrong), len(findings)), ""), *((f"  {each.name}", _told(each)) for each in wrong)])
     if as_json():
         show_json([asdict(finding) for finding in findings])
     if not all(finding.well for finding in findings):
         raise typer.Exit(FAILED)
+
+
+def _summary(wrong: int, looked: int) -> str:
+    problems = "no problem" if not wrong else "1 problem" if wrong == 1 else f"{wrong} problems"
+    return f"{problems}, {looked - wrong} checks passed"
+
+
+def _told(finding: Finding) -> str:
+    return f"{finding.what}  Do: {finding.hint}" if finding.hint else finding.what
 
 
 def _show(finding: Finding) -> None:

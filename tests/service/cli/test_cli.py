@@ -148,9 +148,13 @@ def test_a_registration_ends_with_the_dry_run(site: Site, tmp_path: Path) -> Non
     rows = [{"noise_std": 0.1, "max_distance": 1e-5, "accuracy": 0.9375, "updates": 70000}]
     report = {"distance_left": 0.25, "dry_run": rows}
     ready = {"progress": 1.0, "phase": None, "work_units": None, "report": report}
-    site.answers = [(202, {"name": "m"}), (200, {"name": "m", "status": "live", "preparation": ready})]
+    answers = [(202, {"name": "m"}), (200, {"name": "m", "status": "live", "preparation": ready})]
     keys = {"EXPUNGE_URL": site.url, "EXPUNGE_API_KEY": "k"}
-    done = here("models", "add", "m", "--recipe", "r", home=tmp_path, **keys)
+    site.answers = [*answers]
+    brief = here("models", "add", "m", "--recipe", "r", home=tmp_path, **keys)
+    assert brief.stdout == "m                 live\n  accuracy        93.8% with noise 0.1\n"
+    site.answers = [*answers]
+    done = here("models", "add", "m", "--recipe", "r", "--verbose", home=tmp_path, **keys)
     assert done.returncode == 0, done.stderr
     assert "dry run" in done.stdout and "accuracy" in done.stdout
     assert ["0.1", "1e-05", "0.9375", "70000"] in [line.split() for line in done.stdout.splitlines()]

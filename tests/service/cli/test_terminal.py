@@ -169,10 +169,17 @@ def test_blocked_has_an_exit_code_of_its_own(site: Site, tmp_path: Path) -> None
     told = {"reason": "unverified", "title": "Nobody has confirmed it.", "remedy": remedy}
     blocked = row(FIRST, "blocked", **told, actions=[{"command": "expunge requests verify ID"}])
     for status, code in (("blocked", 4), ("cancelled", 1)):
-        site.answers = [(202, blocked | {"status": status}), (200, blocked | {"status": status})]
-        done = here("delete", "--subject", "ada", "--wait", home=tmp_path, **keys(site))
+        answers = [(202, blocked | {"status": status}), (200, blocked | {"status": status})]
+        site.answers = [*answers]
+        done = here("delete", "--subject", "ada", "--wait", "--verbose", home=tmp_path, **keys(site))
         assert done.returncode == code, done.stderr
         assert "Nobody has confirmed it." in done.stderr
+        site.answers = [*answers]
+        brief = here("delete", "--subject", "ada", "--wait", home=tmp_path, **keys(site))
+        assert (brief.returncode, brief.stdout.splitlines()[1].split(maxsplit=4)[:4]) == (
+            code, ["Nobody", "has", "confirmed", "it."],
+        )  # fmt: skip
+        assert brief.stdout.endswith("Do: expunge requests verify ID\n")
 
 
 def test_status_shows_what_is_open_late_and_blocked(site: Site, tmp_path: Path) -> None:

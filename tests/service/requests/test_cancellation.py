@@ -172,11 +172,17 @@ def test_an_estimate_says_what_it_would_cost_and_changes_nothing(client: TestCli
                 "retrain_due": False,
                 "repeats": None,
                 "seconds": None,
+                "version": 2,
+                "reason": None,
             }
         ],
+        "preparing": [],
+        "regulation": None,
+        "due_at": None,
     }
     assert client.post(f"{PATH}/estimate", json={"sample_ids": ["ada-1", "x", "nope"]}).json()["samples"] == 2
-    assert _estimated(client, subject_id="nobody") == {"samples": 0, "models": []}
+    unknown = {"samples": 0, "models": [], "preparing": [], "regulation": None, "due_at": None}
+    assert _estimated(client, subject_id="nobody") == unknown
     assert client.post(f"{PATH}/estimate", json={"subject_id": "ada", "models": ["nope"]}).status_code == 422
     with service.database.write() as session:
         session.add(Removal(generation_id=model.generation_id or 0, position=0, version_id="v"))
@@ -190,6 +196,7 @@ def test_an_estimate_says_what_it_would_cost_and_changes_nothing(client: TestCli
 
 
 def _estimated(client: TestClient, **order: Any) -> dict[str, Any]:
-    """What is told of the cost, all but the search's id."""
+    """What is told, all but the search's id, moments and the letter."""
     told: dict[str, Any] = client.post(f"{PATH}/estimate", json=order).json()
-    return {name: value for name, value in told.items() if name != "search"}
+    assert told["letter"]["headline"] and all(part.pop("expected_at") for part in told["models"])
+    return {name: value for name, value in told.items() if name not in ("search", "letter")}

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from expunge_client.cli.brief import rehearsal_lines, request_lines
 from expunge_client.cli.client import REQUESTS, Client, connect
 from expunge_client.cli.completion import Request, model_names
 from expunge_client.cli.output import (
@@ -18,6 +19,7 @@ from expunge_client.cli.output import (
     FAILED,
     CommandError,
     as_json,
+    briefly,
     commands_of,
     due_in,
     errors,
@@ -26,6 +28,7 @@ from expunge_client.cli.output import (
     show_facts,
     show_hint,
     show_json,
+    show_lines,
     show_list,
     show_rows,
 )
@@ -81,7 +84,9 @@ def delete(
         bool, typer.Option(help="--no-verified: it is blocked, and changes nothing, until `requests verify`.")
     ] = True,
     wait: Annotated[bool, typer.Option("--wait", help="Stay until it is completed, or blocked.")] = False,
-    estimate: Annotated[bool, typer.Option("--estimate", help="Only say what it would cost; change nothing.")] = False,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Rehearse: models, cost, time and letter; change nothing.")
+    ] = False,
 ) -> None:
     """Forget a person in every model, or in those that --model names."""
     if bool(subject) + bool(sample) + (file is not None) != 1:
@@ -104,7 +109,7 @@ def delete(
     order |= _named(subject or [], sample or [])
     with connect() as client:
         if estimate:
-            _show(client.post("/v1/deletion-requests/estimate", order))
+            _show_rehearsal(client.post("/v1/deletion-requests/estimate", order))
             return
         request = client.post("/v1/deletion-requests", order, idempotency_key or str(uuid.uuid4()))
         if wait:
@@ -114,6 +119,8 @@ def delete(
     _show_rest(request)
     if wait and request["status"] != "completed":
         code = BLOCKED if request["status"] == "blocked" else FAILED
+        if briefly():  # its lines say why, and what to do
+            raise typer.Exit(code)
         raise CommandError(f"The request is {request['status']}. {_reasons(request)}", _remedies(request), code)
 
 
@@ -203,7 +210,7 @@ def show(request: Request) -> None:
     """Show one request and what each model did."""
     with connect() as client:
         record = client.get(_at(client, request))
-    _show(record)
+    _show_whole(record)
 
 
 @commands.command("cancel")
@@ -281,7 +288,24 @@ def await_ended(client: Client, request_id: str) -> dict[str, Any]:
             time.sleep(POLL_SECONDS)
 
 
+def _show_rehearsal(told: dict[str, Any]) -> None:
+    if briefly():
+        show_lines(rehearsal_lines(told))
+        return
+    letter = told.get("letter")
+    _show({name: value for name, value in told.items() if name != "letter"} if letter and not as_json() else told)
+    if letter and not as_json():
+        show_lines([("", text) for text in (letter["headline"], *letter["paragraphs"])])
+
+
 def _show(request: dict[str, Any]) -> None:
+    if briefly():
+        show_lines(request_lines(request))
+    else:
+        _show_whole(request)
+
+
+def _show_whole(request: dict[str, Any]) -> None:
     if as_json():
         show_json(request)
         return

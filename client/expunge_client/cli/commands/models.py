@@ -9,12 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
+from expunge_client.cli.brief import model_lines
 from expunge_client.cli.client import Client, connect
 from expunge_client.cli.completion import ModelArgument, consumer_names
 from expunge_client.cli.output import (
     USAGE,
     CommandError,
     as_json,
+    briefly,
     commands_of,
     errors,
     meter,
@@ -23,6 +25,7 @@ from expunge_client.cli.output import (
     show_facts,
     show_hint,
     show_json,
+    show_lines,
     show_list,
     show_rows,
 )
@@ -87,7 +90,7 @@ def add(
         answer = client.post("/v1/models", body | _policy(named, fields))
         if wait:
             answer = await_prepared(client, name)
-    _show(answer)
+    _show_briefly(answer)
 
 
 @commands.command("list")
@@ -177,7 +180,7 @@ def retire(
         raise CommandError("Nothing was retired.", "")
     with connect() as client:
         record = client.post(f"/v1/models/{name}/retire", {})
-    _show(record)
+    _show_briefly(record)
 
 
 @commands.command("remove-consumer", rich_help_panel="Administer")
@@ -245,6 +248,13 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
         )
     errors.print(f"{name} is live.")
     return state
+
+
+def _show_briefly(record: dict[str, Any]) -> None:
+    if briefly():
+        show_lines(model_lines(record))
+    else:
+        _show(record)
 
 
 def _show(record: dict[str, Any]) -> None:

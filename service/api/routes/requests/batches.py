@@ -1,4 +1,4 @@
-"""Many requests in one call, and what requests would cost."""
+"""Many requests in one call, and the rehearsal of one."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from expunge.service.api.routes.requests.deletion_requests import (
     accept_order,
     check_length,
     key_use,
+    windows_of,
 )
+from expunge.service.api.types import Moment
+from expunge.service.api.views.rehearsal import RehearsedPart, rehearse
 from expunge.service.api.views.requests import AcceptedView, ReceiptView, accepted_view, answer_for, salts
-from expunge.service.requests import RequestRefused, StoredAnswer, begin_call, estimate, finish_call, opening
+from expunge.service.certificates import PersonalLetter
+from expunge.service.requests import RequestRefused, StoredAnswer, begin_call, finish_call, opening
 
 router = APIRouter(tags=["deletion requests"])
 Writer = Annotated[Caller, Depends(require_scope(Scope.DELETIONS_WRITE))]
@@ -51,6 +55,8 @@ class BatchView(BaseModel):
 
 
 class CostView(BaseModel):
+    """One model's part in a rehearsal."""
+
     model: str
     samples: int
     method: str
@@ -62,12 +68,31 @@ class CostView(BaseModel):
         description="share of a training that one request repeats on average; null: its updates repeat none"
     )
     seconds: float | None = Field(description="that this takes, by the time of the training")
+    version: int | None = Field(description="the next version's number; null: none is made before a decision")
+    reason: str | None = Field(description="why the request would wait here, a code of docs/reasons.md")
+    expected_at: Moment | None = Field(description="when it would be done here at the earliest; null: not known")
+
+
+class LetterView(BaseModel):
+    """The letter as it would read. ``[ ]`` is filled in by hand."""
+
+    headline: str
+    paragraphs: list[str]
 
 
 class EstimateView(BaseModel):
+    """A rehearsal: what the request would do if it were accepted next, and its letter. Nothing is changed."""
+
     search: str = Field(description="id of this search: the audit log's entry names it and the key, not the person")
     samples: int
     models: list[CostView]
+    preparing: list[str] = Field(description="models whose people are not known yet")
+    regulation: str | None
+    due_at: Moment | None
+    letter: LetterView | None = Field(
+        description="where every update succeeds and none comes before; null: a decision comes first, or the key lacks "
+        "deletions:read"
+    )
 
 
 @router.post(
@@ -102,18 +127,38 @@ def create_batch(batch: BatchOrder, service: Running, caller: Writer, idempotenc
     "/v1/deletion-requests/estimate",
     response_model=EstimateView,
     responses=problems(),
-    summary="What a request would cost",
+    summary="Rehearse a request: models, cost, time and letter",
 )
 def estimate_cost(order: DeletionOrder, service: Running, caller: Seeker) -> EstimateView:
     check_length(order, service.limits.sample_ids)
-    asked = order.order()
+    asked = order.order(service.settings.regulation)
     ids = len(asked.subjects or set(asked.sample_ids or ()))
     count_search(service, caller, ids)
     with service.database.write() as session:
-        costs = estimate(session, service.pepper, caller.tenant_id, asked)
+        found = rehearse(session, service.pepper, caller.tenant_id, asked, windows_of(service))
         search = searched(session, caller, ids)
-    models = [CostView(**vars(cost)) for cost in costs]
-    return EstimateView(search=search, samples=sum(cost.samples for cost in costs), models=models)
+    reads = Scope.DELETIONS_READ in caller.scopes
+    return EstimateView(
+        search=search,
+        samples=sum(part.cost.samples for part in found.parts),
+        models=[_cost_view(part, reads) for part in found.parts],
+        preparing=list(found.preparing),
+        regulation=found.request.regulation,
+        due_at=found.request.due_at,
+        letter=_letter_view(found.letter) if reads and found.letter is not None else None,
+    )
+
+
+def _cost_view(part: RehearsedPart, reads: bool) -> CostView:
+    """Show a part. ``reads``: the caller may see what becomes of requests."""
+    cost = {name: value for name, value in vars(part.cost).items() if name != "positions"}
+    fate = {"version": part.version, "reason": part.reason, "expected_at": part.expected_at}
+    return CostView(**cost, samples=part.cost.samples, **(fate if reads else dict.fromkeys(fate)))
+
+
+def _letter_view(said: PersonalLetter) -> LetterView:
+    paragraphs = [f"{lead}. {text}" if lead else text for lead, text in said.paragraphs]
+    return LetterView(headline=said.headline, paragraphs=paragraphs)
 
 
 def _outcome(

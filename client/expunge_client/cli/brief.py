@@ -1,0 +1,135 @@
+"""What commands print unless ``--verbose``, ``--json`` or ``--csv`` is given: a few lines, each a label and a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, TypeAlias
+
+Line: TypeAlias = tuple[str, str]
+_SHORT = 8
+"""digits of an id that the commands take for the whole"""
+
+
+def request_lines(request: dict[str, Any]) -> list[Line]:
+    """Return a request, a line for each model, and what the person needs to check the certificate."""
+    short = request["id"][:_SHORT]
+    lines = [(f"Request {short}", f"{_accepted(request)}, {_due(request)}")]
+    parts = request.get("models") or []
+    lines += [(f"  {part['model']}", _part(part)) for part in parts]
+    if not parts and request.get("title"):
+        lines.append(("", _with_step(request["title"], request)))
+    if request["status"] == "completed" and any(part["version"] for part in parts):
+        lines.append(("Certificate", f"expunge certificate show {short}"))
+    if request.get("opening"):
+        told = "(all 64 digits; shown once; the person needs it to check the certificate)"
+        lines.append(("Personal code", f"{request['opening']} {told}"))
+    return lines
+
+
+def rehearsal_lines(told: dict[str, Any]) -> list[Line]:
+    """Return what a request would do, and the letter as it would read."""
+    lines = [("Rehearsal", f"nothing was changed; {_due(told)}")]
+    lines += [(f"  {part['model']}", _rehearsed(part)) for part in told["models"]]
+    lines += [(f"  {name}", "is being prepared; its people are not known yet") for name in told.get("preparing", ())]
+    if not told["models"] and not told.get("preparing"):
+        lines.append(("", "No model was trained on what you named."))
+    letter = told.get("letter")
+    if letter is None:
+        return [*lines, ("Letter", "none yet: a decision comes first, or the key lacks deletions:read")]
+    lines.append(("Letter", f"{letter['headline']} (as it would read if nothing comes before)"))
+    return lines + [("", paragraph) for paragraph in letter["paragraphs"]]
+
+
+def model_lines(model: dict[str, Any]) -> list[Line]:
+    """Return a model, its guarantee and what preparation measured."""
+    report = (model.get("preparation") or {}).get("report") or {}
+    lines = [(model["name"], _model(model, report))]
+    if model.get("guarantee"):
+        lines.append(("  guarantee", _guarantee(model, report)))
+    rows = report.get("dry_run") or []
+    if rows and rows[0].get("accuracy") is not None:
+        lines.append(("  accuracy", _accuracy(rows, (model.get("policy") or {}).get("noise_std"))))
+    return lines
+
+
+def day(moment: str) -> str:
+    """Write ``24 December 2026``."""
+    at = datetime.fromisoformat(moment)
+    return f"{at.day} {at:%B %Y}"
+
+
+def _accepted(request: dict[str, Any]) -> str:
+    return "accepted" if request["status"] == "queued" else str(request["status"])
+
+
+def _due(request: dict[str, Any]) -> str:
+    law = (request.get("regulation") or "").upper().replace("-", " ")
+    if request.get("due_at") is None:
+        return f"no deadline ({law})" if law else "no deadline: no regulation was named"
+    return f"due {day(request['due_at'])}" + (f" ({law})" if law else "")
+
+
+def _part(part: dict[str, Any]) -> str:
+    if part["version"]:
+        return f"{_samples(part['samples'])}, version {part['version']} by {part['method']}"
+    if part.get("title"):
+        return _with_step(part["title"], part)
+    when = f", about {_time(part['expected_at'])}" if part.get("expected_at") else ""
+    return f"{part['status']}{when}"
+
+
+def _rehearsed(part: dict[str, Any]) -> str:
+    said = [_samples(part["samples"]), part["method"], part["guarantee"]]
+    if part.get("version"):
+        when = f" from {_time(part['expected_at'])}" if part.get("expected_at") else ""
+        said.append(f"version {part['version']}{when}")
+    if part.get("seconds"):
+        said.append(f"repeats {part['seconds']:.3g} s of training")
+    if part["updates_left"] is not None:
+        said.append(f"{part['updates_left']:,} updates left")
+    return ", ".join(said) + (f" ({part['reason']})" if part.get("reason") else "")
+
+
+def _model(model: dict[str, Any], report: dict[str, Any]) -> str:
+    if model.get("current") is None:
+        return str(model.get("status", "accepted")) + (f": {model['reason']}" if model.get("reason") else "")
+    took = f", after {report['seconds']:.3g} s" if report.get("seconds") else ""
+    return f"version {model['current']} is current{took}; {model['status']}, by {model['method']}"
+
+
+def _guarantee(model: dict[str, Any], report: dict[str, Any]) -> str:
+    rows, budget = report.get("dry_run") or [], model.get("budget") or {}
+    left = budget.get("updates_left") or (rows[0].get("updates") if rows else None)
+    epsilon = (model.get("policy") or {}).get("epsilon")
+    if not left or model["guarantee"] in ("exact", "none"):
+        return str(model["guarantee"])
+    return f"{model['guarantee']}; {left:,} updates at epsilon {epsilon:g}, then it is trained again"
+
+
+def _accuracy(rows: list[dict[str, Any]], noise_std: float | None) -> str:
+    """Return the accuracy at the policy's noise first, then at the least that was tried."""
+    chosen = next((row for row in rows if row["noise_std"] == noise_std), rows[0])
+    least = min(rows, key=lambda row: row["noise_std"])
+    said = f"{chosen['accuracy']:.1%} with noise {chosen['noise_std']:g}"
+    return said if least is chosen else f"{said}, {least['accuracy']:.1%} with {least['noise_std']:g}"
+
+
+def _samples(count: int | None) -> str:
+    return f"{count or 0:,} {'sample' if count == 1 else 'samples'}"
+
+
+def _with_step(title: str, explained: dict[str, Any]) -> str:
+    """Return the reason, and the first step out."""
+    step = next(iter(explained.get("actions") or ()), None)
+    return title if step is None else f"{title}  Do: {step['command']}"
+
+
+def _time(moment: str) -> str:
+    at = datetime.fromisoformat(moment)
+    return f"{at.day} {at:%b %Y %H:%M} UTC"
+
+
+def aligned(lines: Iterable[Line]) -> str:
+    """Return the lines as they are printed, the texts below each other."""
+    return "\n".join(f"{label:<17} {text}".rstrip() for label, text in lines)
