@@ -33,7 +33,7 @@ from expunge.workers.runtime.failures import facts_of
 from expunge.workers.runtime.model import method_of
 from expunge.workers.storage import manifest
 from unlearning.accounting.certificate import Guarantee
-from unlearning.accounting.policy import Policy
+from unlearning.accounting.policy import ANYWHERE, Policy
 from unlearning.artefact import Artefact
 from unlearning.model.method import Method
 from unlearning.types import Need, Refused
@@ -50,6 +50,7 @@ class InspectedGeneration:
     guarantee: Guarantee
     frozen: dict[str, object]
     state: str
+    place: str
     places: manifest.SampleIndex
     gone: frozenset[int]
 
@@ -92,6 +93,8 @@ def recipe(settings: Settings, name: str) -> Finding:
 def generation(settings: Settings, served: InspectedGeneration) -> Finding:
     """Check that the next update would find everything that it needs."""
     title = f"generation of {served.name}"
+    if served.place not in settings.groups | {ANYWHERE, device_of(settings.device).type}:
+        return Finding(title, True, f"Workers of the place {served.place} take it. Run the doctor there.")
     try:
         fault = _fault(settings, served)
     except Refused as error:
@@ -165,6 +168,7 @@ def _read(database: Database) -> list[InspectedGeneration]:
                 guarantee=Guarantee(generation.guarantee),
                 frozen=dict(generation.manifest or {}),
                 state=current.state,
+                place=model.place,
                 places=manifest.places(session, generation.id),
                 gone=forgotten(session, generation.id),
             )

@@ -30,6 +30,7 @@ from expunge.service.infra.settings import SECRETS, Settings, SettingsError, rea
 from expunge.service.infra.tables import Certificate, Heartbeat, Model, Task
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND
 from expunge.service.models import Guard, PutBack, candidate_of, is_other_module
+from expunge.service.queue import needs_of, untaken
 from expunge.service.requests import Reason, explain
 
 SKEW_SECONDS = 5
@@ -227,6 +228,7 @@ def _database(settings: Settings, clock: Callable[[], float], lease_seconds: flo
         if state is SchemaState.CURRENT:
             yield _heartbeat(database, "worker", lease_seconds)
             yield _heartbeat(database, "scheduler", lease_seconds)
+            yield from _untaken(database)
             yield from _clocks(database, lease_seconds)
             yield from _pepper(database, settings)
             yield from _places(database, settings)
@@ -326,6 +328,16 @@ def _skew(database: Database, clock: Callable[[], float]) -> float:
     # the database looked at its clock somewhere between our two looks at ours
     after = clock()
     return max(before - theirs, 0.0) + min(after - theirs, 0.0)
+
+
+def _untaken(database: Database) -> Iterator[Finding]:
+    """Look for models that no living worker takes; yield nothing where each is taken, or no worker lives."""
+    with database.read() as session:
+        for model in untaken(session):
+            what = f"No running worker takes the model {model.name}, which needs {needs_of(model)}."
+            yield Finding(
+                "places", False, what, "Start one there: EXPUNGE_DEVICE names its device, EXPUNGE_PLACES its groups."
+            )
 
 
 def _clocks(database: Database, lease_seconds: float) -> Iterator[Finding]:

@@ -73,6 +73,7 @@ from expunge.service.queue.serves import (
     Serves,
     block_untaken,
     living,
+    needs_of,
     queue_taken,
     untaken,
 )
@@ -139,6 +140,7 @@ __all__ = [
     "mark_notified",
     "model_of",
     "named_by_holds",
+    "needs_of",
     "note_exhaustion",
     "plan",
     "points_of",

@@ -185,6 +185,15 @@ def test_only_the_worker_gets_the_gpu(objects: list[dict[str, Any]]) -> None:
     assert worker["image"] == updater["image"] == f"expunge:{expunge.__version__}-cuda"
 
 
+def test_an_updater_takes_the_place_of_the_workers_models_where_it_is_given_a_gpu(renderer: Path) -> None:
+    values = everything()
+    values["worker"] |= {"places": "west"}
+    values["worker"]["gpu"]["updater"] = True
+    for container in pods(render(renderer, values))["worker"]["containers"]:
+        assert (given(container)["EXPUNGE_DEVICE"], given(container)["EXPUNGE_PLACES"]) == ("cuda", "west")
+        assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+
+
 def test_volumes_and_mounts_agree_with_folders_and_with_buckets(renderer: Path, objects: list[dict[str, Any]]) -> None:
     for made in (objects, render(renderer, in_buckets())):
         for name, pod in pods(made).items():

@@ -98,15 +98,19 @@ def test_what_must_run_is_looked_at_and_migrations_run_once_before_it(services: 
         assert services[name]["healthcheck"]["test"], name
     assert services["migrate"]["command"] == ["migrate"]
     assert services["migrate"]["restart"] == "no"
-    for name in ("api", "worker", "gpu-worker", "scheduler"):
+    for name in ("api", "worker", "gpu-worker", "gpu-updater", "scheduler"):
         assert services[name]["depends_on"]["migrate"]["condition"] == "service_completed_successfully", name
 
 
 def test_cuda_is_one_build_argument_away(services: dict[str, Any]) -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
     assert re.search(r"^ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu$", dockerfile, re.MULTILINE)
-    assert "cu" in services["gpu-worker"]["build"]["args"]["TORCH_INDEX"]
-    assert services["gpu-worker"]["profiles"] == ["gpu"]
+    for name in ("gpu-worker", "gpu-updater"):
+        assert "cu" in services[name]["build"]["args"]["TORCH_INDEX"]
+        assert services[name]["profiles"] == ["gpu"]
+        assert services[name]["environment"]["EXPUNGE_DEVICE"] == "cuda"
+        assert services[name]["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
+    assert services["gpu-updater"]["command"] == services["updater"]["command"] != services["gpu-worker"]["command"]
 
 
 def test_the_broker_works_under_the_access_list_and_no_more_than_that(redis_url: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from expunge.service.cli.checks import _untaken
 from expunge.service.infra.broker.messages import queue_of
 from expunge.service.infra.tables import Heartbeat, Model, Task
 from expunge.service.infra.time import SECOND
@@ -26,6 +27,7 @@ from expunge.service.queue import (
 )
 from expunge.service.queue.serves import needs_of
 from expunge.service.requests.reasons import Reason
+from expunge.workers.doctor import examine
 from expunge.workers.runtime.machine import Machine
 from expunge.workers.storage import manifest
 from tests.workers.worlds import TENANT, World
@@ -221,6 +223,20 @@ def test_a_process_of_the_release_before_takes_every_model(world: World, start: 
     world.change(Heartbeat, worker.process.owner, serves=None)
     with world.database.read() as session:
         assert untaken(session) == [] and living(session) == [Serves()]
+
+
+def test_the_doctor_names_a_model_that_no_running_worker_takes_and_leaves_those_of_other_places(
+    world: World, start: Start
+) -> None:
+    start("cpu")
+    model_id = world.live()
+    assert list(_untaken(world.database)) == []
+    (looked,) = [each for each in examine(world.settings) if each.name == "generation of m"]
+    world.change(Model, model_id, place="west")
+    (finding,) = _untaken(world.database)
+    assert not finding.well and "the model m, which needs west." in finding.what
+    (left,) = [each for each in examine(world.settings) if each.name == "generation of m"]
+    assert looked.well and left.well and looked.what != left.what and "place west" in left.what
 
 
 def test_a_place_has_a_queue() -> None:

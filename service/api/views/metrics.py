@@ -60,6 +60,7 @@ from expunge.service.models import (
     Key,
     counts,
 )
+from expunge.service.queue import Serves, untaken
 from expunge.service.requests import MAX_ATTEMPTS, Reason, Role, explain
 
 _PLACES = ("home", "store", "private_store", "key_folder")
@@ -461,7 +462,17 @@ def _processes(session: Session) -> Iterator[Metric]:
         beats.add_metric([each.row.process], each.row.beat_at / SECOND)
         if each.row.kind == "worker":
             dropped.add_metric([each.row.process], each.row.dropped)
-    yield from (beats, dropped)
+    labels = ["worker", "device", "card", "places"]
+    text = "Memory of the device that a living worker or updater computes on"
+    memory = GaugeMetricFamily("expunge_worker_memory_bytes", text, labels=labels)
+    for each in found:
+        serves = Serves.from_json(each.row.serves)
+        if each.alive and serves.memory is not None:
+            places = " ".join(sorted(serves.places or ()))
+            memory.add_metric([each.row.process, each.row.device or "", each.row.card or "", places], serves.memory)
+    yield from (beats, dropped, memory)
+    text = "Models that no living worker takes, while some worker lives; the doctor names them"
+    yield GaugeMetricFamily("expunge_models_without_worker", text, len(untaken(session)))
     alive = Counter(each.row.kind for each in found if each.alive)
     counts = GaugeMetricFamily("expunge_processes", "Processes that beat within the last minute", labels=["kind"])
     for kind in sorted({"worker", "scheduler", *alive}):  # without an updater a service works: nobody is to be alerted

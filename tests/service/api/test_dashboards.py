@@ -50,7 +50,9 @@ def busy(client: TestClient, service: Service) -> TestClient:
         report_consumer(
             session, model, "web", session.scalars(select(Version).where(Version.number == 1)).one(), "actor"
         )
-        session.add(Heartbeat(process=new_id(), kind="worker", software="1", started_at=1, beat_at=now(session)))
+        takes = {"tenants": None, "places": None, "memory": 8}
+        beat = {"process": new_id(), "started_at": 1, "beat_at": now(session), "serves": takes}
+        session.add(Heartbeat(kind="worker", software="1", **beat))
         session.get_one(Version, version.id).holdout_accuracy = 0.9
         facts = {"model_id": model.id, "version_id": version.id, "method": "recollection", "created_at": 1}
         session.add(PhaseSeconds(phase="unlearn", seconds=0.03, **facts))

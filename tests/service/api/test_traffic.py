@@ -11,12 +11,12 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from expunge.service.api.dependencies import Service
 from expunge.service.api.traffic import BOUNDS, Measured, Traffic
 from expunge.service.infra.db import now
-from expunge.service.infra.tables import DeletionRequest, Heartbeat
+from expunge.service.infra.tables import DeletionRequest, Heartbeat, Model
 from expunge.service.infra.time import SECOND
 from tests.harness.dashboards import FOLDER, rules
 from tests.service.api.test_dashboards import busy, exported
@@ -89,6 +89,20 @@ def test_who_died_is_exported_and_so_are_the_disks(busy: TestClient, service: Se
     service.settings.home.mkdir(exist_ok=True)
     assert exported(busy)["expunge_disk_free_bytes"][(("place", "home"),)] > 0
     assert found["expunge_disk_reserve_bytes"][()] == service.limits.disk_reserve_bytes
+
+
+@SQLITE
+def test_the_places_of_workers_are_exported_and_a_model_that_none_takes(busy: TestClient, service: Service) -> None:
+    assert exported(busy)["expunge_models_without_worker"] == {(): 0}
+    serves = {"tenants": None, "places": ["any", "cuda"], "memory": 80}
+    with service.database.write() as session:
+        row = session.scalars(select(Heartbeat)).one()
+        row.process, row.device, row.card, row.serves = "w", "cuda", "H100", serves
+        session.execute(update(Model).where(Model.name == "digits").values(place="west"))
+    found = exported(busy)
+    told = (("card", "H100"), ("device", "cuda"), ("places", "any cuda"), ("worker", "w"))
+    assert found["expunge_worker_memory_bytes"][told] == 80
+    assert found["expunge_models_without_worker"] == {(): 1}
 
 
 @SQLITE
