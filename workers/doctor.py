@@ -28,7 +28,7 @@ from expunge.service.queue import forgotten
 from expunge.service.requests import Reason
 from expunge.workers.guarantee.certify import needs_forgotten, needs_retained
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.device import device_of
+from expunge.workers.runtime.device import described, device_of, opened
 from expunge.workers.runtime.failures import facts_of
 from expunge.workers.runtime.model import method_of
 from expunge.workers.storage import manifest
@@ -67,18 +67,16 @@ def examine(settings: Settings) -> Iterator[Finding]:
 
 
 def device(name: str) -> Finding:
-    """Check that this machine has the device that ``EXPUNGE_DEVICE`` names."""
+    """Check that the device that ``EXPUNGE_DEVICE`` names computes on this machine, and say which card it is."""
     try:
-        wanted = device_of(name)
-    except RuntimeError:
-        return Finding("device", False, "EXPUNGE_DEVICE names no device.", "Say auto, cpu, cuda or cuda:N.")
-    if wanted.type != "cuda":
-        return Finding("device", True, f"Workers compute on {wanted.type}.")
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if (wanted.index or 0) < count:
-        return Finding("device", True, f"Workers compute on {wanted}, one of {count} CUDA devices.")
-    what = f"EXPUNGE_DEVICE asks for {wanted}; torch {torch.__version__} finds {count} CUDA devices here."
-    return Finding("device", False, what, "Install a CUDA build of torch and the driver, or say EXPUNGE_DEVICE=cpu.")
+        found = opened(name)
+    except SettingsError as error:
+        what, _, remedy = str(error).partition(". ")
+        return Finding("device", False, f"{what}, by torch {torch.__version__}.", remedy)
+    if found.type == "cpu":
+        return Finding("device", True, "Workers compute on cpu.")
+    free, whole = (size / 2**30 for size in torch.accelerator.get_memory_info(found))
+    return Finding("device", True, f"Workers compute on {described(found)}; {free:.1f} of {whole:.1f} GiB are free.")
 
 
 def recipe(settings: Settings, name: str) -> Finding:

@@ -55,9 +55,11 @@ def _worker(settings: Settings, limits: Limits) -> int:
     from expunge.service.infra.broker.notify import consumer  # noqa: PLC0415  (the scheduler starts without torch)
     from expunge.workers.app import Worker, register  # noqa: PLC0415
     from expunge.workers.runtime.db_retry import retry  # noqa: PLC0415
+    from expunge.workers.runtime.device import opened  # noqa: PLC0415
     from expunge.workers.runtime.heartbeat import HeartbeatSender  # noqa: PLC0415
     from expunge.workers.runtime.process import Process  # noqa: PLC0415
 
+    opened(settings.device)
     process = retry(lambda: Process.of(settings, limits), tries=None)
     pulse = HeartbeatSender.of(process, "worker")
     app = consumer(settings.broker_url)
@@ -107,7 +109,9 @@ def _updater(settings: Settings, limits: Limits) -> int:
                     break
         if not ended.is_set():
             from expunge.workers.app import DEVICE_BROKEN, Worker  # noqa: PLC0415
+            from expunge.workers.runtime.device import opened  # noqa: PLC0415
 
+            opened(settings.device)
             worker = Worker(process, pulse)
             while worker.update_what_waits() or not ended.wait(LOOK_SECONDS):
                 if worker.broken:

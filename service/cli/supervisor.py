@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,8 @@ STOP_SECONDS = 10.0
 HEALTHY_SECONDS = 10.0
 """a child that lived this long is restarted at once; one that dies sooner waits longer each time"""
 LONGEST_WAIT_SECONDS = 30.0
+
+UUID = re.compile(r"UUID: ((GPU|MIG)-[^)\s]+)\)")
 
 Say = Callable[[str], None]
 
@@ -105,6 +108,31 @@ def children(
     }
     logs = home / "logs"
     return [Child(name, command, environment, logs / f"{name}.log", forked) for name, command in commands.items()]
+
+
+def cards(listing: str) -> list[str]:
+    """Return the UUIDs of the cards that ``nvidia-smi -L`` lists; a card that is sliced gives those of its slices."""
+    found: dict[str, list[str]] = {}
+    for uuid, kind in UUID.findall(listing):
+        if kind == "GPU":
+            found[uuid] = []
+        elif found:
+            found[next(reversed(found))].append(uuid)
+    return [each for card, slices in found.items() for each in slices or [card]]
+
+
+def card_workers(home: Path, uuids: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[Child]:
+    """Return a worker for each card, not yet started. It sees that card alone."""
+    command = [*PYTHON, "-m", "expunge.workers.main", "worker"]
+    return [
+        Child(
+            f"worker {uuid}",
+            command,
+            {**environment, "CUDA_VISIBLE_DEVICES": uuid, "EXPUNGE_DEVICE": "cuda"},
+            home / "logs" / f"worker-{uuid}.log",
+        )
+        for uuid in uuids
+    ]
 
 
 class Supervisor:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from expunge.workers import doctor
 from expunge.workers.runtime import recipes
+from expunge.workers.runtime.device import described
 from expunge.workers.storage.manifest import replayable, surroundings
 from expunge_lab.experiment.comparators.newton_step import infinitesimal_jackknife, newton_step
 from tests.contract.cases import network, softmax
@@ -66,6 +68,12 @@ def test_a_manifest_names_the_card_and_is_not_replayed_on_another_device() -> No
     here, host = surroundings(HERE), surroundings(torch.device("cpu"))
     assert (here["device"], here["card"]) == ("pretend", "Pretend 1")
     assert replayable(here, HERE) and not replayable(here, torch.device("cpu")) and not replayable(host, HERE)
+
+
+def test_the_doctor_names_the_card() -> None:
+    found = doctor.device("pretend")
+    assert found.well and found.what == "Workers compute on pretend Pretend 1; 4.0 of 4.0 GiB are free."
+    assert described(HERE) == "pretend Pretend 1" and described(torch.device("cpu")) == "cpu"
 
 
 def test_samples_that_are_read_by_blocks_arrive_on_the_device() -> None:

@@ -183,7 +183,7 @@ SURFACE = (
     "models retrain; models policy --set; models retire; holds place; holds list; holds lift; audit list; audit "
     "verify; audit export; audit rotate-key; keys create; keys list; keys rotate; keys revoke; webhooks add; webhooks "
     "list; webhooks remove; models remove-consumer; login; logout; doctor; init; migrate; backup; restore; run api; "
-    "run worker; run updater; run scheduler; lab evaluate; lab attack; drop import; drop match; drop status; "
+    "run worker --gpus; run updater; run scheduler; lab evaluate; lab attack; drop import; drop match; drop status; "
     "drop export; registry bundle; registry push; "
     "opendsr serve"
 )

@@ -6,24 +6,47 @@ from contextlib import suppress
 
 import torch
 
+from expunge.service.infra.settings import SettingsError
+from expunge.workers.storage.manifest import card_of
+
+NAMES = "Say auto, cpu, cuda or cuda:N."
+WAYS = "Install a CUDA build of torch and the driver, or say EXPUNGE_DEVICE=cpu."
+
 
 def device_of(name: str) -> torch.device:
-    """Return the device of that name; ``auto`` is the first GPU, or the CPU if there is none."""
+    """Return the device of that name; ``auto`` is the first GPU, or the CPU if there is none. Raises SettingsError."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise SettingsError(f"EXPUNGE_DEVICE is {name!r}, which names no device. {NAMES}") from None
+
+
+def opened(name: str) -> torch.device:
+    """Return the device of that name, which computes. Raises SettingsError."""
+    device = device_of(name)
+    if not answers(device):
+        raise SettingsError(f"EXPUNGE_DEVICE asks for {device}, which computes no float64 numbers here. {WAYS}")
+    return device
+
+
+def described(device: torch.device) -> str:
+    """Return the device and the name of its card."""
+    return " ".join((str(device), *(card_of(device).get("card", "").split())))
 
 
 def answers(device: torch.device) -> bool:
-    """Return whether the device still computes.
+    """Return whether the device computes float64 numbers, which every bound is counted in.
 
     After a failed assertion in one kernel, all that the process asks of the device fails.
     """
     try:
-        return float(torch.ones((), device=device) + 1) == 2.0  # reading a number waits for the device
+        number = torch.ones((), dtype=torch.float64, device=device)
+        return float(number + 1) == 2.0  # reading a number waits for the device
     except torch.OutOfMemoryError:
         return True
-    except RuntimeError:
+    except (RuntimeError, TypeError, AssertionError):  # the last two: no float64 there, no such device in this torch
         return False
 
 

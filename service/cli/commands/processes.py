@@ -6,8 +6,10 @@ import importlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Annotated, get_args
 
@@ -17,7 +19,7 @@ import typer
 from expunge.service.access import Scope, authenticate, create_key, make_link
 from expunge.service.audit import Signer
 from expunge.service.cli.errors import told
-from expunge.service.cli.supervisor import Child, Supervisor, children
+from expunge.service.cli.supervisor import Child, Supervisor, card_workers, cards, children
 from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import compare
 from expunge.service.infra.migrate import migrate as migrate_schema
@@ -54,9 +56,48 @@ def api() -> None:
 
 
 @run.command("worker")
-def worker() -> None:
+@told()
+def worker(
+    gpus: Annotated[str | None, typer.Option(help="`all`: a worker for each NVIDIA card, or slice of one.")] = None,
+) -> None:
     """Run a worker process alone, in the foreground."""
-    _become(["-m", "expunge.workers.main", "worker"])
+    if gpus is None:
+        _become(["-m", "expunge.workers.main", "worker"])
+    if gpus != "all":
+        raise CommandError(f"--gpus is {gpus!r}.", "Say all, or set EXPUNGE_DEVICE=cuda:N for one card.")
+    home, uuids = Settings().home, cards(_listing())
+    if not uuids:
+        raise CommandError("nvidia-smi lists no card.", "`expunge run worker` computes on the CPU.")
+    signal.signal(signal.SIGTERM, _interrupt)
+    supervisor = Supervisor(card_workers(home, uuids), errors.print)
+    errors.print(f"{len(uuids)} workers, whose logs are in {home / 'logs'}.")
+    _keep_running(supervisor)
+
+
+def _listing() -> str:
+    """Return the list of this machine's cards, without opening any: a process that opened one holds its memory."""
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=60)  # noqa: S607
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CommandError(
+            f"nvidia-smi did not list the cards: {type(error).__name__}.", "Install the driver, or leave --gpus out."
+        ) from error
+    return done.stdout
+
+
+def _keep_running(supervisor: Supervisor, started: Callable[[], None] = lambda: None) -> None:
+    """Start the children, and keep them running until Ctrl-C or a signal."""
+    try:
+        supervisor.start()
+        started()
+        while True:
+            supervisor.watch()
+            time.sleep(0.5)
+    except KeyboardInterrupt:
+        errors.print("stopping ...")
+    finally:
+        supervisor.stop()
+    errors.print("stopped.")
 
 
 @run.command("updater")
@@ -92,21 +133,15 @@ def up(
             importlib.import_module(name)
         database.close()  # nothing of it may be open where a process is forked, also later
     supervisor = Supervisor(children(settings.home, host, chosen, environment, forked=forked), errors.print)
-    try:
-        supervisor.start()
+
+    def started() -> None:
         errors.print("starting api, worker, updater, scheduler ...")
         await_ready(url, supervisor)
         account = _account(settings, database, url)
         _greet(account, _link(settings, database, account))
         database.close()
-        while True:
-            supervisor.watch()
-            time.sleep(0.5)
-    except KeyboardInterrupt:
-        errors.print("stopping api, worker, updater, scheduler ...")
-    finally:
-        supervisor.stop()
-    errors.print("stopped.")
+
+    _keep_running(supervisor, started)
 
 
 def _settle_regulation(settings: Settings) -> None:

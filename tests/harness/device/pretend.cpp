@@ -379,6 +379,17 @@ Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype, std::op
   return loan.take_back(at::empty(size, at::TensorOptions().dtype(dtype.value_or(at::typeMetaToScalarType(at::get_default_dtype()))), format));
 }
 
+// A zero without memory, which derivatives in forward mode begin with.
+Tensor zero(c10::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<Device>, std::optional<bool>) {
+  require_alive();
+  const auto type = c10::scalarTypeToTypeMeta(dtype.value_or(at::typeMetaToScalarType(at::get_default_dtype())));
+  c10::Storage none(c10::Storage::use_byte_size_t(), c10::multiply_integers(size) * type.itemsize(), c10::DataPtr(nullptr, HERE), nullptr, false);
+  auto made = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(none), c10::DispatchKeySet({c10::DispatchKey::PrivateUse1, c10::DispatchKey::ZeroTensor}), type);
+  made.unsafeGetTensorImpl()->set_sizes_contiguous(size);
+  return made;
+}
+
 Tensor copy(const Tensor& from, const Tensor& to, bool) {
   require_alive();
   Loan loan;
@@ -418,6 +429,7 @@ TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::m
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
+  m.impl("_efficientzerotensor", &zero);
   m.impl("_copy_from", &copy);
   m.impl("set_.source_Storage_storage_offset", &set_storage);
   m.impl("convolution_overrideable", &convolution);

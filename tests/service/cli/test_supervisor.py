@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.cli.supervisor import Child, Supervisor, children
+from expunge.service.cli.supervisor import Child, Supervisor, card_workers, cards, children
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
@@ -165,3 +165,39 @@ def test_an_api_that_may_not_start_says_why_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("EXPUNGE_SECRETS: there is no file") and done.stderr.count("\n") == 1
+
+
+LISTING = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0a)
+GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-1b)
+  MIG 3g.40gb     Device  0: (UUID: MIG-1c)
+  MIG 3g.40gb     Device  1: (UUID: MIG-1d)
+GPU 2: NVIDIA H100 80GB HBM3 (UUID: GPU-2e)
+"""
+
+
+def test_each_card_or_slice_gets_a_worker_that_sees_it_alone(tmp_path: Path) -> None:
+    uuids = cards(LISTING)
+    assert uuids == ["GPU-0a", "MIG-1c", "MIG-1d", "GPU-2e"]
+    assert cards("No devices were found") == []
+    workers = card_workers(tmp_path, uuids, {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "3", "EXPUNGE_DEVICE": "cpu"})
+    for worker, uuid in zip(workers, uuids, strict=True):
+        assert worker.environment == {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": uuid, "EXPUNGE_DEVICE": "cuda"}
+        assert worker.command[-2:] == ["expunge.workers.main", "worker"] and not worker.forked
+    assert len({worker.log for worker in workers}) == 4
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("exit 9", "nvidia-smi did not list the cards: CalledProcessError."),
+        ("echo none", "nvidia-smi lists no card."),
+    ],
+)
+def test_workers_for_cards_that_are_not_there_are_refused(tmp_path: Path, script: str, said: str) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "EXPUNGE_HOME": str(tmp_path)}
+    command = [str(Path(sys.executable).with_name("expunge")), "run", "worker", "--gpus", "all"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and said in done.stderr

@@ -13,9 +13,9 @@ from celery.worker import state
 
 from expunge.service.infra.broker.messages import TASK
 from expunge.service.infra.db import Database
-from expunge.service.infra.tables import Model, Task
+from expunge.service.infra.tables import Heartbeat, Model, Task
 from expunge.service.queue import Work
-from expunge.workers import app, main
+from expunge.workers import app, doctor, main
 from expunge.workers.app import DEVICE_BROKEN, MACHINE_PAUSE_SECONDS, PAUSE_SECONDS, register
 from expunge.workers.runtime import device
 from expunge.workers.runtime.failures import may_pass
@@ -114,6 +114,26 @@ def test_a_device_that_answers_and_one_that_does_not(monkeypatch: pytest.MonkeyP
 
         monkeypatch.setattr(torch, "ones", ones)
         assert device.answers(torch.device("cpu")) is answer
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("nonsense", "names no device"),
+        ("cuda:99", "computes no float64 numbers here"),
+        ("meta", "computes no float64 numbers here"),
+    ],
+)
+def test_a_worker_without_its_device_is_refused_before_it_claims(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, what: str
+) -> None:
+    monkeypatch.setenv("EXPUNGE_HOME", str(world.settings.home))
+    monkeypatch.setenv("EXPUNGE_DATABASE_URL", world.settings.database_url)
+    monkeypatch.setenv("EXPUNGE_DEVICE", name)
+    assert main.main(["worker"]) == 1
+    assert what in capsys.readouterr().err and world.count(Heartbeat) == 0
+    found = doctor.device(name)
+    assert not found.well and what in found.what and found.hint
 
 
 def test_no_recipe_leaves_a_card_to_the_next_as_it_set_it() -> None:
