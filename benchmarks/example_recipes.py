@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from expunge.workers.runtime import recipes
+from unlearning.accounting.certificate import Guarantee
 from unlearning.bounds.minimiser import Minimiser
 from unlearning.methods import load
 from unlearning.model.problem import Problem
@@ -39,6 +40,7 @@ METHODS = {
     "text/adapters": "shards",
     "recommender": "late",
     "embeddings": "late",
+    "trees": "shards",
 }
 """each example, and the method that its first lines name"""
 PROVED = ("tabular", "estimator", "scattering")
@@ -63,7 +65,8 @@ class Measured:
 
 def measured(name: str, people: int = PEOPLE) -> Measured:
     """Measure the example ``name`` on ``people`` people."""
-    recipe, method = recipes.load(FOLDER, name).recipe, load(METHODS[name])()
+    recipe = recipes.load(FOLDER, name).recipe
+    method = load(METHODS[name])() if name in PROVED else load(METHODS[name])().under(Guarantee.EXACT, recipe)
     plain, problem, examples = Problem(recipe), Problem(method.recipe(recipe)), recipe.samples.examples()
     learned = Learned(problem.initial()) if method.trains else train(problem, examples)
     state = method.prepare(problem, examples, learned)

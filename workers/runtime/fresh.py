@@ -94,6 +94,8 @@ class FreshProcesses:
 
     recipe: Recipes
     dtype: str
+    libraries: tuple[str, ...] = ()
+    """packages that the model's bytes depend on: the server loads those that it knows, once for all processes"""
     seen: Seen = field(default_factory=Seen)
 
     def __call__(self, part: object, examples: Examples, start: Fitted | None, progress: Progress) -> Fitted:
@@ -133,7 +135,8 @@ class FreshProcesses:
         for network in (False, True):
             order = self._order(part, folder, network, kept)
             tensors, words = _handed(part, examples, start)
-            left, verdict = server().ask(tensors, {"order": asdict(order), **words}, progress, deadline)
+            given = {"order": asdict(order), **words}
+            left, verdict = server().ask(tensors, given, progress, deadline, self.libraries)
             if "unloadable" not in verdict:
                 break
         _judge(verdict)
@@ -222,7 +225,12 @@ class Server:
         return cls(process, channel)
 
     def ask(
-        self, tensors: Mapping[str, Tensor], words: Mapping[str, Any], progress: Progress, deadline: float | None
+        self,
+        tensors: Mapping[str, Tensor],
+        words: Mapping[str, Any],
+        progress: Progress,
+        deadline: float | None,
+        libraries: Sequence[str] = (),
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Have an order carried out; return tensors and words of its answer. Raises TimeoutError, and as ``progress``.
 
@@ -230,7 +238,7 @@ class Server:
         """
         with self._lock, _file() as given, _file() as answer:
             write(given, tensors, words)
-            socket.send_fds(self._channel, [b"train"], [given, answer])
+            socket.send_fds(self._channel, [json.dumps(libraries).encode()], [given, answer])
             try:
                 status = self._end(progress, deadline)
             except BaseException:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 import json
 import os
 import select
@@ -43,6 +44,13 @@ if TYPE_CHECKING:
 
 MAPS = Path("/proc/self/maps")
 STOP = b"stop"
+KNOWN = {
+    "lightgbm": "lightgbm",
+    "scikit-learn": "sklearn.ensemble",
+    "xgboost": "xgboost",
+    "xgboost-cpu": "xgboost",
+}
+"""packages that the server loads where a model is made by them, and what is imported of each"""
 TEXT = "text"
 """the name under which a file of tensors holds JSON"""
 PROGRESS_SECONDS = 0.5
@@ -104,19 +112,34 @@ def serve(channel: socket.socket) -> None:
     from unlearning.model.user_code.global_state import cards_are_open  # noqa: PLC0415
 
     while True:
-        message, files, _, _ = socket.recv_fds(channel, 16, 2)
+        message, files, _, _ = socket.recv_fds(channel, 4096, 2)
         if not message:
             return
         if message == STOP:  # it crossed the end of what was to be stopped
             continue
         if cards_are_open():
             raise RuntimeError("the server of fresh processes has opened the device, and a fork could not use it")
+        _load(json.loads(message))
         child = os.fork()
         if child == 0:
             os._exit(_first(channel, *files))
         for each in files:
             os.close(each)
         channel.send(json.dumps({"ended": _ended(child, channel)}).encode())
+
+
+def _load(packages: Sequence[str]) -> None:
+    """Import what is known of these packages, once for all forks: lightgbm alone takes more than a second.
+
+    No other package is imported: nothing of a recipe runs in the server.
+    """
+    wanted = [KNOWN[each] for each in packages if each in KNOWN]
+    if all(each in sys.modules for each in wanted):
+        return
+    for each in wanted:
+        with suppress(ImportError):
+            importlib.import_module(each)
+    gc.freeze()
 
 
 def _ended(child: int, channel: socket.socket) -> int:

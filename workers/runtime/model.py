@@ -180,7 +180,8 @@ def set_up(
             return bench
         device, dtype = str(bench.problem.device), str(bench.problem.dtype).removeprefix("torch.")
         where = Recipes(settings, tenant_id, name, loaded.digest, loaded.settings, device)
-        fresh = FreshProcesses(where, dtype)
+        artefact = bench.problem.artefact
+        fresh = FreshProcesses(where, dtype, () if artefact is None else artefact.libraries)
         bench.problem.fresh = fresh if bench.method.exact else None
         return replace(bench, fresh=fresh)
     except RecipeError as error:

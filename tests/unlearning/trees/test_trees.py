@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingCla
 from torch import Tensor
 
 import unlearning as ul
+from tests.unlearning.trees.cold import METHOD, leaving, setting
 from tests.unlearning.trees.tables import EDGES, KINDS, NUMBERS, WITH_CATEGORY, digests, run_of, table
 from unlearning.artefact import bytes_of, is_pickle
 from unlearning.methods.retrain import Retrain
@@ -112,6 +114,23 @@ def test_a_deletion_gives_the_bytes_of_a_training_without_the_person(kind: str, 
         else:
             alone = KINDS[kind][0][1](run_of(left.inputs, left.targets, _seed(problem)))
             assert bytes_of(after) == alone
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", ["lightgbm", "xgboost", "hist", "forest", "extra trees"])
+def test_a_hundred_deletions_and_ten_of_groups_equal_cold_trainings_in_a_fresh_process(kind: str) -> None:
+    command = [sys.executable, "-m", "tests.unlearning.trees.cold", kind]
+    begun = subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, text=True)
+    problem, examples = setting(kind)
+    state = METHOD.prepare(problem, examples, Learned(problem.initial()))
+    found = []
+    for people in leaving(examples):
+        forget = forget_set(examples, people)
+        after = METHOD.forget(problem, state, forget, left_by(examples, forget), torch.Generator())
+        found.append(hashlib.sha256(bytes_of(after.state.weights)).hexdigest())
+    assert len(found) == 110 and len(set(found)) == 110
+    assert json.loads(begun.communicate()[0]) == found
 
 
 def _seed(problem: Problem) -> int:

@@ -25,6 +25,7 @@ LEAST = {
     "text": 0.5,
     "text/adapters": 0.5,
     "recommender": 0.08,
+    "trees": 0.93,
 }
 """accuracy; texts with a quarter of their passes, from four topics; the recommender's is one item of 200"""
 
@@ -68,8 +69,10 @@ def test_a_convex_example_is_proved_and_forgets(examples: World, name: str) -> N
     assert (examples.head(model_id).holdout_accuracy or 0) >= LEAST[name]
 
 
-@pytest.mark.drill  # of smaller networks it is shown in test_own_training.py
-@pytest.mark.parametrize("name", EXACT)
+# of smaller networks it is shown in test_own_training.py
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=() if each == "trees" else pytest.mark.drill) for each in EXACT]
+)
 def test_an_example_with_its_own_training_equals_one_that_never_saw_the_person(examples: World, name: str) -> None:
     deleted = examples.live(name, METHODS[name], name="deleted")
     person = somebody(examples, name)
@@ -82,9 +85,7 @@ def test_an_example_with_its_own_training_equals_one_that_never_saw_the_person(e
     examples.delete(person)
     never = examples.register(name, METHODS[name], name="never", leave_out_forgotten=True)
     examples.work(never)
-    one, other = published(examples, deleted), published(examples, never)
-    assert one.keys() == other.keys()
-    assert all(torch.equal(value, other[key]) for key, value in one.items())
+    assert examples.head(deleted).checkpoint == examples.head(never).checkpoint
 
 
 def test_the_adapters_certificate_lists_the_frozen_transformer_as_declared(examples: World) -> None:
