@@ -98,6 +98,7 @@ def sklearn(
         holdout=holdout,
         holdout_subjects=aside,
         loss=form.loss if outputs > 1 or form.loss != "cross_entropy" else "binary_logistic",
+        metric="accuracy" if classifies else "r2",
         training=Training(epochs=0, weight_decay=decay, converge=PRECISION * decay),
     )
 

@@ -37,6 +37,10 @@ PEOPLE = 2**53
 HELD_BYTES = 2**31
 """of samples that are read into memory once; larger sources are read by blocks, again and again (2 GiB)"""
 
+METRIC_NAMES = ("accuracy", "r2", "auc", "ndcg")
+
+Metric: TypeAlias = Callable[[Tensor, Tensor], float]
+"""(outputs (n, ...), targets (n, ...)) -> a number, greater is better"""
 SampleLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(outputs (n, ...), targets (n, ...)) -> losses (n,)"""
 
@@ -383,6 +387,9 @@ class Recipe:
         holdout: inputs and targets that nobody trains on.
         loss: one of ``LOSSES``, or a callable that gives one loss for each sample.
         training: the settings of the built-in training; leave it out where ``train`` is given.
+        metric: what the holdout is measured by: "accuracy", "r2", "auc", "ndcg", or a callable (outputs (n, ...),
+            targets (n, ...)) -> a number, greater is better. Left out: accuracy for the named losses of classes, r2 for
+            squared_error; for a callable loss nothing is measured, and no update is withheld for its accuracy.
         train: trains a model itself, with any optimiser, schedule and library, in place of ``training``. It returns
             what it needs to go on in a further phase: dicts, lists, tensors, numbers, text; or None.
         seed: of the initialisation and of ``train``.
@@ -412,10 +419,14 @@ class Recipe:
     holdout_subjects: Sequence[str | Sequence[str]] | None = field(default=None, repr=False)
     public: Mapping[str, str] = field(default_factory=dict)
     vectors_for: Iterable[str] | None = field(default=None, repr=False)
+    metric: str | Metric | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
             raise RecipeError(f"The loss {self.loss!r} is not known.", f"Use a callable or one of {', '.join(LOSSES)}.")
+        if isinstance(self.metric, str) and self.metric not in METRIC_NAMES:
+            hint = f"Use a callable or one of {', '.join(METRIC_NAMES)}."
+            raise RecipeError(f"The metric {self.metric!r} is not known.", hint)
         self._choose_training()
         if isinstance(self.model, nn.Module) or not callable(self.model):
             raise RecipeError(

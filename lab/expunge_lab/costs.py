@@ -190,7 +190,7 @@ def _cells(offer: Offer, demand: Demand, retraining: float | None) -> tuple[str,
     return (
         offer.method,
         "-" if offer.guarantee is None else offer.guarantee.value,
-        f"{offer.accuracy:.3f}{'*' if offer.share < 1.0 else ''}",
+        "not measured" if offer.accuracy is None else f"{offer.accuracy:.3f}{'*' if offer.share < 1.0 else ''}",
         duration(offer.preparation or 0.0),
         _digits(_ratio(offer.preparation, retraining)),
         duration(offer.update or 0.0),

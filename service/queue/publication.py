@@ -60,7 +60,7 @@ class Draft:
     state: StoredFile
     method: str
     claim: Claim
-    accuracy: float
+    accuracy: float | None
     budget_cost: int
     target: Target
     """what the method forgot, in the draft's generation"""

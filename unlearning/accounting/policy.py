@@ -173,6 +173,12 @@ class Policy:
         """Return whether a retrain takes the method's place where it cannot go on."""
         return self.fallback is Fallback.RETRAIN and self.method != RETRAIN
 
+    def withholds(self, before: float | None, after: float | None) -> bool:
+        """Return whether the holdout's figure fell by more than the policy allows; not where one is not measured."""
+        if self.max_accuracy_drop is None or before is None or after is None:
+            return False
+        return before - after > self.max_accuracy_drop
+
     def in_force(self, method: str) -> Policy:
         """Return the policy of a generation of ``method``: this one, or with its fallback or its choice in place."""
         return self if method == self.method else replace(self, method=method, options={})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from unlearning.artefact import Artefact, Bytes
 from unlearning.model.descent.ingredients import ACTING, ingredients_of
 from unlearning.model.imports import load_constants
+from unlearning.model.metrics import METRICS
 from unlearning.model.user_code.global_state import settings_kept, torch_draws_from
 from unlearning.recipe import Recipe, SampleLoss
 from unlearning.types import Examples, Progress, RecipeError
@@ -76,6 +77,7 @@ class Problem:
         self.layout = _layout(self.module, buffers=recipe.train is not None or self.acts_in_training)
         self.dimension = self.layout[-1].stop
         self._loss = _loss_of(recipe.loss)
+        self.metric = metric_of(recipe)
         self.decay = self._decay_of()
         """(d,): lambda for decayed coordinates, 0 for the others"""
 
@@ -158,21 +160,17 @@ class Problem:
         result: Tensor = vmap(grad(single), in_dims=(None, 0, 0))(w, x, y)
         return result.detach()
 
-    def accuracy(self, w: Tensor, x: Tensor, y: Tensor) -> float:
-        """Return the share of correct classes; for real-valued targets the coefficient of determination R^2."""
+    def accuracy(self, w: Tensor, x: Tensor, y: Tensor) -> float | None:
+        """Return what the recipe's metric gives at weights w (d,); None: it has none, so nothing is measured."""
         with torch.no_grad():
             return self.score(self.outputs(w, x), y)
 
-    def score(self, outputs: Tensor, y: Tensor) -> float:
-        """Return the accuracy of the model's outputs (n, ...) for targets (n, ...); each sample counts once."""
-        y, _ = self.apart(y)
-        if self.recipe.loss in ("binary_logistic", "squared_hinge") and _columns(outputs) == 1:
-            return float(((outputs.reshape(-1) > 0) == (y.reshape(-1) > 0)).double().mean())
-        if not y.dtype.is_floating_point and self.recipe.loss != "squared_error":
-            return float((outputs.argmax(dim=1) == y).double().mean())
-        if y.dim() == 2 and y.shape[1] > 1:
-            return float((outputs.argmax(dim=1) == y.argmax(dim=1)).double().mean())
-        return _determination(outputs.double().reshape(-1), y.double().reshape(-1))
+    def score(self, outputs: Tensor, y: Tensor) -> float | None:
+        """Return what the recipe's metric gives for outputs (n, ...) and targets (n, ...); each sample counts once."""
+        if self.metric is None:
+            return None
+        found = self.metric(outputs, self.apart(y)[0])
+        return None if found is None else float(found)
 
     def tensors(self, w: Tensor) -> dict[str, Tensor]:
         """Return everything a checkpoint holds: trained parameters from w (in w's dtype), constants and buffers."""
@@ -277,6 +275,18 @@ def _loss_of(loss: str | SampleLoss) -> SampleLoss:
     return _NAMED[loss] if isinstance(loss, str) else loss
 
 
+def metric_of(recipe: Recipe) -> Callable[[Tensor, Tensor], float | None] | None:
+    """Return what measures the holdout: the recipe's metric, or that of a named loss; None for a loss of its own.
+
+    A contrastive or a ranking loss has outputs that are no classes: their accuracy would mean nothing.
+    """
+    if callable(recipe.metric):
+        return recipe.metric
+    usual = {"squared_error": "r2"}.get(recipe.loss, "accuracy") if isinstance(recipe.loss, str) else None
+    named = recipe.metric or usual
+    return None if named is None else METRICS[named]
+
+
 def _columns(outputs: Tensor) -> int:
     return 1 if outputs.dim() == 1 else outputs[0].numel()
 
@@ -316,8 +326,3 @@ _NAMED: dict[str, SampleLoss] = {
     "squared_error": _squared_error,
     "squared_hinge": _squared_hinge,
 }
-
-
-def _determination(outputs: Tensor, targets: Tensor) -> float:
-    total = (targets - targets.mean()).square().sum()
-    return float(1.0 - (outputs - targets).square().sum() / total) if float(total) > 0 else 0.0

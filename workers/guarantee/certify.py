@@ -31,7 +31,7 @@ class Certified:
     state: State
     published: Mapping[str, Tensor] | bytes
     claim: Claim
-    accuracy: float
+    accuracy: float | None
     budget_cost: int
     evidence: dict[str, Json]
 

@@ -54,10 +54,12 @@ def dry_run(bench: OpenModel, terms: Terms, weights: Tensor) -> list[Json]:
     return rows
 
 
-def _accuracy(bench: OpenModel, weights: Tensor, noise_std: float) -> float:
+def _accuracy(bench: OpenModel, weights: Tensor, noise_std: float) -> float | None:
     inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout)
     draws = (perturbed(weights, noise_std, bench.problem.dtype).to(bench.problem.device) for _ in range(DRAWS))
-    return sum(bench.problem.accuracy(y, inputs, targets) for y in draws) / DRAWS
+    found = [bench.problem.accuracy(y, inputs, targets) for y in draws]
+    measured = [each for each in found if each is not None]
+    return sum(measured) / DRAWS if len(measured) == DRAWS else None
 
 
 def _row(terms: Terms, noise_std: float, cap: float | None) -> dict[str, Json]:

@@ -343,8 +343,7 @@ def bring_into_service(process: Process, job: Preparation, prepared: Prepared, w
 def _accuracy_fell(job: Preparation, draft: Draft, leaving: Leaving) -> bool:
     """Return whether a retrain loses more accuracy than the policy allows."""
     before = None if leaving.replaced is None else leaving.replaced.holdout_accuracy
-    tolerance = job.policy.max_accuracy_drop
-    return tolerance is not None and before is not None and before - draft.accuracy > tolerance
+    return job.policy.withholds(before, draft.accuracy)
 
 
 def _withhold(process: Process, job: Preparation, budget_cost: int) -> None:

@@ -278,8 +278,7 @@ def _left(current: Current, storage: Storage, device: torch.device) -> Left | Bl
 
 def _too_bad(claim: Deletions, current: Current, certified: Certified) -> bool:
     """Return whether the holdout accuracy of the published weights fell by more than the policy allows."""
-    tolerance, before = claim.policy.max_accuracy_drop, current.holdout_accuracy
-    return tolerance is not None and before is not None and before - certified.accuracy > tolerance
+    return claim.policy.withholds(current.holdout_accuracy, certified.accuracy)
 
 
 def _or_retrain(claim: Deletions, sealer: Sealer, why: Blocked) -> Result:

@@ -118,7 +118,7 @@ class _Step:
     made: float
     update: float
     took: float
-    accuracy: float
+    accuracy: float | None
     fixed_bytes: int
     bytes_per_person: float
 

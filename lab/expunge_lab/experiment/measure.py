@@ -220,5 +220,5 @@ def _replicated(seen: _Seen) -> Mapping[str, Any]:
     }
 
 
-def _accuracy(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> float:
+def _accuracy(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> float | None:
     return problem.accuracy(w.to(problem.dtype), x, y)

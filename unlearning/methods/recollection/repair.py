@@ -44,8 +44,8 @@ def repaired(
     return replace(state, weights=weights, vectors=vectors, facts={**state.facts, "steps": first + len(taken)})
 
 
-def accuracy_of(problem: Problem, w: Tensor) -> float:
-    """Return the accuracy of w (d,) on the holdout."""
+def accuracy_of(problem: Problem, w: Tensor) -> float | None:
+    """Return the accuracy of w (d,) on the holdout; None where nothing is measured."""
     inputs, targets = (part.to(problem.device) for part in problem.recipe.holdout)
     return problem.cast(w.dtype).accuracy(w, inputs, targets)
 
@@ -57,7 +57,8 @@ def due(problem: Problem, state: State, tolerance: float | None) -> bool:
     """
     if tolerance is None:
         return True
-    return cast(float, state.facts["accuracy"]) - accuracy_of(problem, state.weights) > tolerance
+    before, after = cast("float | None", state.facts["accuracy"]), accuracy_of(problem, state.weights)
+    return before is not None and after is not None and before - after > tolerance
 
 
 def require_open_end(problem: Problem) -> None:
