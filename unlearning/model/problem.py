@@ -276,7 +276,7 @@ def _loss_of(loss: str | SampleLoss) -> SampleLoss:
 
 
 def metric_of(recipe: Recipe) -> Callable[[Tensor, Tensor], float | None] | None:
-    """Return what measures the holdout: the recipe's metric, or that of a named loss; None for a loss of its own.
+    """Return what measures the holdout: the recipe's metric, or that of a named loss; None for a callable loss.
 
     A contrastive or a ranking loss has outputs that are no classes: their accuracy would mean nothing.
     """

@@ -29,7 +29,7 @@ CASES: list[tuple[str, Tensor, Tensor, float]] = [
     ("auc", TIED, LABELS % 2, roc_auc_score(LABELS % 2, TIED)),
     ("auc", SCORES[:, :1], 2.0 * (LABELS % 2) - 1, roc_auc_score(LABELS % 2, SCORES[:, 0])),
     ("auc", SCORES[:, :2], LABELS % 2, roc_auc_score(LABELS % 2, SCORES[:, 1] - SCORES[:, 0])),
-    ("ndcg", SCORES, GAINS, ndcg_score(GAINS, SCORES)),
+    ("ndcg", SCORES, GAINS, ndcg_score(GAINS[GAINS.any(dim=1)], SCORES[GAINS.any(dim=1)])),  # without a gain: no row
     ("ndcg", SCORES, LABELS, ndcg_score(F.one_hot(LABELS), SCORES)),
 ]
 
