@@ -1,4 +1,4 @@
-"""Who may do what: keys, scopes, sessions, second approval, and whose store it is."""
+"""Rights of callers: keys, scopes, sessions, second approval; and which installation a store belongs to."""
 
 from __future__ import annotations
 

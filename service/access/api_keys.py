@@ -43,7 +43,7 @@ class Scope(StrEnum):
     DELETIONS_WRITE = "deletions:write"
     DELETIONS_READ = "deletions:read"
     DELETIONS_DECIDE = "deletions:decide"
-    """allows to decide about people: verify, reject, approve and extend requests; legal holds; who may come back"""
+    """allows to decide about people: verify, reject, approve, extend; legal holds; lifting of suppression entries"""
     PEOPLE_SEARCH = "people:search"
     """allows to learn whether a person is in the data, or was forgotten"""
     MODELS_ADMIN = "models:admin"
@@ -61,9 +61,9 @@ class Caller:
     key_id: str
     scopes: frozenset[str]
     actor_id: str
-    """who holds the key, or whom a proxy named"""
+    """the holder of the key, or the person that a proxy named"""
     origin: str
-    """the actor with whom the making of the key began; the key's own if it was made in a shell. Who makes a key
+    """the actor that the making of the key began with; the key's own if it was made in a shell. The maker of a key
     over HTTP sees it, so two keys of one origin may be in one hand.
     """
     vouched: bool = False
@@ -93,7 +93,7 @@ def create_key(
 ) -> NewKey:
     """Make a key. ``expires_at`` in microseconds since 1970; None: never.
 
-    ``actor_id`` says whose key it is. None: a new actor's, whose name is the label. One who holds several keys is one
+    ``actor_id`` is the key's actor. None: a new actor, named by the label. A holder of several keys is one
     actor in the audit log. ``origin`` is that of the caller who is shown the key over HTTP; None: a shell.
 
     Raises ValueError for an unknown scope or actor, an empty list of scopes, or a malformed tenant, and SettingsError
@@ -133,8 +133,8 @@ def create_key(
 def require_pepper(session: Session, pepper: Pepper) -> None:
     """Raise SettingsError where this is not the pepper of the installation. The first API key fixes it.
 
-    Under another pepper no person would be found: a deletion would complete as if nobody matched, and a forgotten
-    person would be trained on again. Without an API key nothing can be accepted, so this catches both.
+    Under another pepper no person would be found: a deletion would complete without a match, and a forgotten
+    person would be trained on again. Without an API key no request can be accepted, so this catches both.
     """
     other = session.scalar(select(ApiKey.pepper_id).where(ApiKey.pepper_id != pepper.id).limit(1))
     if other is not None:
@@ -208,7 +208,7 @@ def successor_ends(key: ApiKey, at: int) -> int | None:
 
 
 def authenticate(session: Session, pepper: Pepper, key: str) -> Caller | None:
-    """Return who calls with this key; None for a malformed, unknown, expired or revoked one."""
+    """Return the caller with this key; None for a malformed, unknown, expired or revoked one."""
     shape = _KEY.fullmatch(key)
     row = session.execute(_BY_PREFIX, {"prefix": shape[1]}).one_or_none() if shape else None
     # compared even where there is no such prefix, so that the time taken reveals nothing
@@ -217,7 +217,7 @@ def authenticate(session: Session, pepper: Pepper, key: str) -> Caller | None:
 
 
 def caller_of(session: Session, key_id: str) -> Caller | None:
-    """Return who calls with the key of this id; None for an unknown, expired or revoked one."""
+    """Return the caller with the key of this id; None for an unknown, expired or revoked one."""
     return _caller(session, session.execute(_BY_ID, {"id": key_id}).one_or_none())
 
 

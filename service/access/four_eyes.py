@@ -1,6 +1,6 @@
 """Four eyes: an act is carried out when a second person asks for what a first one asked for.
 
-A person is an actor: two keys of one actor are one pair of eyes. So are two keys of one origin: who makes a key over
+A person is an actor: two keys of one actor count as one approver. So do two keys of one origin: the maker of a key over
 HTTP sees it, and may use it. The first one's consent is a row that counts for a week, and an entry of the audit
 log.
 """
@@ -48,7 +48,7 @@ def second_approval(session: Session, caller: Caller, act: TwoPersonAct, subject
 
 
 def consented(session: Session, tenant_id: str, act: TwoPersonAct, subject: str) -> str | None:
-    """Return the id of the actor whose consent counts; None: there is none."""
+    """Return the id of the actor that consented; None: there is none."""
     standing = session.get(Consent, (tenant_id, act, subject))
     if standing is None or standing.created_at <= now(session) - CONSENT_SECONDS * SECOND:
         return None
@@ -56,7 +56,7 @@ def consented(session: Session, tenant_id: str, act: TwoPersonAct, subject: str)
 
 
 def _consent(session: Session, caller: Caller, act: TwoPersonAct, subject: str) -> None:
-    """Write the consent and its audit entry. Where somebody else's came first, write neither."""
+    """Write the consent and its audit entry. Where another came first, write neither."""
     at = now(session)
     who = {"actor_id": caller.actor_id, "origin": caller.origin}
     session.add(Consent(tenant_id=caller.tenant_id, act=act, subject=subject, **who, created_at=at))

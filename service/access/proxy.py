@@ -1,4 +1,4 @@
-"""A person whom a proxy names in a header: they become the actor of the call. It grants no scope: the key does.
+"""A person that a proxy names in a header becomes the actor of the call. It grants no scope: the key does.
 
 ``expunge.service.api.http.peers`` takes the header away before, unless it comes from a peer that the settings name.
 """
@@ -21,7 +21,7 @@ LONGEST_NAME = 120
 
 
 def named_by_proxy(database: Database, pepper: Pepper, caller: Caller, name: str | None) -> Caller:
-    """Return the caller as the actor whom the proxy names; the caller themselves where it names nobody."""
+    """Return the caller as the actor that the proxy names; the caller unchanged where it names none."""
     if not name or len(name) > LONGEST_NAME or not name.isprintable():
         return caller
     secret = digest(pepper, "proxy", f"{caller.tenant_id}/{name}")

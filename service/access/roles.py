@@ -1,4 +1,4 @@
-"""Roles: named sets of scopes, so that a key can be made for what somebody is. A key keeps scopes, not its role."""
+"""Roles: named sets of scopes, so that a key can be made for a kind of work. A key keeps scopes, not its role."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ and decides requests, places and lifts legal holds, and finds people. admin: eve
 
 
 def remark(scopes: Collection[str]) -> str | None:
-    """Return what a key learns by scopes that are harmless one by one; None: nothing, or it may search for people."""
+    """Return what a key learns by scopes that are harmless one by one; None: no more, or it may search for people."""
     if Scope.DELETIONS_WRITE not in scopes or Scope.PEOPLE_SEARCH in scopes:
         return None
     tells = sorted({Scope.AUDIT_READ, Scope.DELETIONS_READ}.intersection(scopes))

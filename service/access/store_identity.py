@@ -62,7 +62,7 @@ def claim_places(database: Database, places: Mapping[str, Markable]) -> None:
 
 
 def check_places(database: Database, places: Mapping[str, Markable]) -> None:
-    """Check that places are those that the database claimed, and write nothing. Raises SettingsError, Busy."""
+    """Check that places are those that the database claimed, without writing. Raises SettingsError, Busy."""
     try:
         with suppress(SQLAlchemyError), database.read() as session:  # before the first migration nothing was claimed
             known = {row.name: row.installation for row in session.scalars(select(ClaimedPlace))}

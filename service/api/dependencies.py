@@ -102,7 +102,7 @@ Running = Annotated[Service, Depends(running)]
 
 
 def require_scope(*scopes: Scope) -> Callable[..., Caller]:
-    """Make a dependency that returns the caller, who must hold one of ``scopes``.
+    """Make a dependency that returns the caller. The caller must hold one of ``scopes``.
 
     It answers 401 without a valid key, and 403 without the scope.
     """
@@ -125,7 +125,7 @@ def require_scope(*scopes: Scope) -> Callable[..., Caller]:
 
 
 def require_scopes(first: Scope, *others: Scope) -> Callable[..., Caller]:
-    """Make a dependency as ``holding`` does, for a caller who must hold every one of the scopes."""
+    """Make a dependency as ``holding`` does; the caller must hold every one of the scopes."""
     by_key = require_scope(first)
 
     def caller(
@@ -152,7 +152,7 @@ def count_search(service: Service, caller: Caller, ids: int = 1) -> None:
 
 
 def _identified(service: Service, request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
-    """Return the caller whose key was sent. Raises ApiProblem (401, 429)."""
+    """Return the caller of the key that was sent. Raises ApiProblem (401, 429)."""
     if credentials is None:
         detail = "Send an API key: Authorization: Bearer exp_..."
         raise ApiProblem(401, "key_missing", detail, headers=_CHALLENGE)
@@ -164,11 +164,11 @@ def _identified(service: Service, request: Request, credentials: HTTPAuthorizati
 
 
 def known(service: Service, request: Request, key: str) -> Caller | None:
-    """Return the caller who holds the key. None: it is unknown, expired or revoked, and is counted for the client's
+    """Return the holder of the key. None: it is unknown, expired or revoked, and is counted for the client's
     address.
 
     Raises ApiProblem (429) where that address has tried too many wrong keys. A key that was right lately still works,
-    so that nobody can lock out others who call from the same address.
+    so that one client cannot block others on its address.
     """
     client = client_of(request.client.host if request.client else None)
     wait = service.wrong_keys.shut_for(client)
@@ -226,7 +226,7 @@ def session_of(service: Service, request: Request) -> Caller | None:
 
 
 def _acting(service: Service, request: Request, found: Caller) -> Caller:
-    """Return the caller, for whom this call acts from now on: the audit log names them.
+    """Return the caller. This call acts for them from now on: the audit log names them.
 
     A proxy's header was taken away where it does not count (``expunge.service.access.proxy``).
     """
@@ -263,8 +263,8 @@ def awaits_another(act: TwoPersonAct) -> ApiProblem:
 async def look_for_unread(request: Request) -> None:
     """Note what a call says and its route does not read: it would be passed over in silence.
 
-    That is a body where the route takes none (an empty object says nothing), or an option that it does not have: a
-    list whose filter is misspelt would be the whole list. ``holding`` refuses the call once it knows the caller.
+    That is a body where the route takes none (an empty object counts as none), or an option that it lacks: a list
+    with a misspelt filter would be the whole list. ``holding`` refuses the call once it knows the caller.
     """
     route = request.scope["route"]
     if not isinstance(route, APIRoute):
@@ -288,7 +288,7 @@ def options_of(dependant: Dependant) -> list[str]:
 
 
 def _require_read(request: Request) -> None:
-    """Raise ApiProblem (422) where the call says what nobody reads."""
+    """Raise ApiProblem (422) where the call has a part that is not read."""
     unread: ApiProblem | None = getattr(request.state, "unread", None)
     if unread is not None:
         raise unread
@@ -334,7 +334,7 @@ def allows(route: Callable[..., Any], found: Caller) -> bool:
 
 
 def require_scopes_of(route: Callable[..., Any], found: Caller) -> None:
-    """Check the same for who is about to carry the route out. Raises ApiProblem (403)."""
+    """Check the same for the caller of the route. Raises ApiProblem (403)."""
     for each in _asked(route):
         _permitted(found, each)
 
@@ -345,7 +345,7 @@ def _asked(route: Callable[..., Any]) -> tuple[Collection[Scope], ...]:
 
 
 def _permitted(found: Caller, scopes: Collection[Scope]) -> Caller:
-    """Return the caller, who must hold one of ``scopes``. Raises ApiProblem (403)."""
+    """Return the caller. The caller must hold one of ``scopes``. Raises ApiProblem (403)."""
     if not found.scopes.isdisjoint(scopes):
         return found
     needed = " ".join(scopes)

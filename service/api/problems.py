@@ -158,7 +158,7 @@ def _fault(fault: Mapping[str, Any], request: Request) -> Error:
 
 
 class Unexpected:
-    """The outermost layer: an exception nobody expected becomes a 500, logged without any value it carried."""
+    """The outermost layer: an unexpected exception becomes a 500, logged without any value it carried."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

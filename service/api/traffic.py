@@ -1,4 +1,4 @@
-"""Rate, errors and duration of the API's calls in this process, by route. Nothing in it names a caller or a person.
+"""Rate, errors and duration of the API's calls in this process, by route. It names neither caller nor person.
 
 A call is named by its route's template, never by its address, so there are as many series as routes.
 """

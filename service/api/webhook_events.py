@@ -1,4 +1,4 @@
-"""What webhooks carry, as schemas: the ``webhooks`` of the OpenAPI document. Nothing here is called."""
+"""What webhooks carry, as schemas: the ``webhooks`` of the OpenAPI document. These functions are never called."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PartFacts(BaseModel):
 
 
 class RequestFacts(BaseModel):
-    """A deletion request as news tells of it. It names nobody."""
+    """A deletion request as news tells of it. It names no person."""
 
     id: str
     case_id: str | None
@@ -53,7 +53,7 @@ class RequestNews(BaseModel):
 
 
 class CertificateFacts(BaseModel):
-    """The id of the request whose certificate can be fetched now."""
+    """The id of the request. Its certificate can be fetched now."""
 
     id: str
 
@@ -77,7 +77,7 @@ class VersionNews(BaseModel):
 
 
 class BudgetFacts(BaseModel):
-    """A generation whose budget does not pay for another update; units of 1e-12 mu^2."""
+    """A generation without budget for another update; units of 1e-12 mu^2."""
 
     model: str
     generation: int

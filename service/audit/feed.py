@@ -1,6 +1,6 @@
-"""What changed, for those who follow: the audit log's entries on requests and versions, in the log's order.
+"""Change feed: the audit log's entries on requests and versions, in the log's order.
 
-The log's order has no gaps, so a client that knows the last index it saw misses nothing. An entry appears when it is
+The log's order has no gaps, so a client that knows the last index it saw misses no entry. An entry appears when it is
 integrated, within about a second.
 """
 
@@ -32,7 +32,7 @@ _FIELDS = (
 
 @dataclass(frozen=True)
 class Event:
-    """``id`` is the entry's index in the log. ``data`` concerns one request or one model's version, nobody else."""
+    """``id`` is the entry's index in the log. ``data`` concerns one request or one model's version."""
 
     id: int
     kind: str

@@ -1,6 +1,6 @@
-"""What the audit log keeps of a legal hold: whom it names, sealed under the pepper.
+"""What the audit log keeps of a legal hold: the person's id, sealed under the pepper.
 
-A restored backup may be older than a hold, and a hold that is lost lets somebody be forgotten whom a court wants
+A restored backup may be older than a hold, and losing it could delete data that a court wants
 kept. So the entry carries the digests. They are encrypted: auditors get exports, and must not see that two
 holds name the same person. With the pepper the table shows that as well.
 """
@@ -23,7 +23,7 @@ REASON = "placed again from the audit log"
 
 
 def seal_hold(pepper: Pepper, hold: Hold) -> str:
-    """Encrypt whom the hold names: AES-256-GCM, a random nonce of 12 bytes, as hex."""
+    """Encrypt the hold's subject: AES-256-GCM, a random nonce of 12 bytes, as hex."""
     names = [hold.subject_digest, hold.sample_digest]
     nonce = secrets.token_bytes(_NONCE_BYTES)
     text = AESGCM(_key(pepper)).encrypt(nonce, json.dumps(names).encode(), _belongs_to(hold.tenant_id, hold.id))

@@ -1,7 +1,7 @@
 """A new signing key for the log and the certificates. The old one is retired in the log itself.
 
-The entry that retires a key names its successor, and both keys sign it (``succession``). So anyone who
-trusts the old key can move to the new one. Anyone who trusts the new key finds the earlier keys in the log, and what
+The entry that retires a key names its successor, and both keys sign it (``succession``). So a holder
+of the old key can move to the new one. A holder of the new key finds the earlier keys in the log, and what
 they signed until then still verifies. The store holds a copy of the entry: a database that is put back to before the
 rotation finds it there.
 """
@@ -57,7 +57,7 @@ def keep_handovers(session: Session, store: Folder) -> None:
 
 
 def handovers(store: Folder) -> list[Succession]:
-    """Return the rotations that the store holds, oldest first. Nothing of them is checked. Raises OSError."""
+    """Return the rotations that the store holds, oldest first, unchecked. Raises OSError."""
     folder = store.inside(FOLDER)
     found = [rotation for each in folder.entries() for rotation in _read(folder, each.name)]
     return sorted(found, key=lambda each: each.index)

@@ -26,7 +26,7 @@ _LOG_LOCK = 0x6578_7075_6E68
 
 _APPEND = insert(AuditEntry.__table__)
 NAMED_IN_ONE_ENTRY = 500
-"""requests that an entry names at most, because all of its text is hashed by everyone who checks a proof of it"""
+"""requests that an entry names at most, because each check of a proof hashes all of its text"""
 UNSIGNED = ""
 """the note of a head that waits for its signature"""
 UNWITNESSED = 100
@@ -275,7 +275,7 @@ def signed_size(session: Session) -> int:
 
 
 def unplace(session: Session) -> None:
-    """Take back the places of the entries whose head nobody has signed: an export may give them others."""
+    """Take back the places of entries under no signed head: an export may give them others."""
     size, last = signed_size(session), session.scalar(select(func.max(AuditEntry.log_index)))
     session.execute(delete(TreeHead).where(TreeHead.size > size))
     placed = update(AuditEntry).where(AuditEntry.log_index >= size)
@@ -342,7 +342,7 @@ def _nodes_at(session: Session, places: list[tuple[int, int]]) -> dict[tuple[int
 def _holder(session: Session, waiting: Iterable[AuditEntry], head: TreeHead | None) -> Verifier | None:
     """Return the key that signs once these entries are in the log; None: it was never rotated.
 
-    A rotation among them is signed by both keys, and retires the key that signed the newest head; or somebody who can
+    A rotation among them is signed by both keys, and retires the key that signed the newest head; or a person who can
     write into the database would choose the signing key. Raises NotAuthentic.
     """
     holder = newest_key(session)

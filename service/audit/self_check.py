@@ -51,7 +51,7 @@ def check_log(database: Database, verifier: Verifier) -> None:
 
 
 def compare_log(database: Database, verifier: Verifier) -> LogCheck:
-    """Compare every entry with the newest signed head; return what was found, and store nothing.
+    """Compare every entry with the newest signed head; return what was found, without storing it.
 
     The log must also continue the head that the last successful check found.
     """

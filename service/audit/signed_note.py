@@ -72,7 +72,7 @@ class Signer:
 
 
 class Handover(Signer):
-    """Signs heads with the retired key and with its successor. Anyone who trusts either can read them."""
+    """Signs heads with the retired key and with its successor. A holder of either can read them."""
 
     def __init__(self, old: Signer, new: Signer) -> None:
         self._old, self._new, self.verifier = old, new, new.verifier

@@ -19,7 +19,7 @@ ROTATED = "log.key_rotated"
 
 @dataclass(frozen=True)
 class Succession:
-    """One rotation: the entry at ``index`` of the log, whose exact text is ``body``."""
+    """One rotation: the entry at ``index`` of the log, with its exact text ``body``."""
 
     index: int
     body: str

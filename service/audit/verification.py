@@ -43,7 +43,7 @@ class ExportedEntry:
 def verify(entries: Iterable[dict[str, Any]], head: str, verifier: Verifier, earlier: Iterable[str] = ()) -> LogHead:
     """Check ``entries`` (exported lines, in order, from index 0) and return the tree head that they fit.
 
-    ``head`` is the newest signed note, over all of them: a line behind it is signed by nobody. ``earlier`` are notes
+    ``head`` is the newest signed note, over all of them: a line behind it is not signed. ``earlier`` are notes
     kept from before, also under keys that the log has retired since. ``verifier`` is the key in use, or one before it.
     Raises NotAuthentic.
     """

@@ -2,7 +2,7 @@
 
 A certificate is issued by the scheduler, once for each completion of a request, when everything it attests has
 happened: the keys of the update are destroyed and the request's audit entries are under a signed head. It is
-stored then and its bytes never change. It names nobody: it commits to the subject and the samples under a salt
+stored then and its bytes never change. It names no person: it commits to the subject and the samples under a salt
 (the opening) that the controller got with the acceptance and that is not stored.
 
 Many are issued together, and what they have in common is read once. Everything is read and signed before the writer's
@@ -50,9 +50,9 @@ log = logging.getLogger(__name__)
 AT_ONCE = 250
 """certificates that are issued together"""
 STORED_AT_ONCE = 25
-"""certificates of one transaction: everybody else who writes to SQLite waits for it"""
+"""certificates of one transaction: every other writer of SQLite waits for it"""
 Outcome = str | NotAuthentic | None
-"""the envelope as JSON; why nothing was signed; None: what it attests has not all happened yet"""
+"""the envelope as JSON; why it was not signed; None: what it attests has not all happened yet"""
 
 
 UNISSUED = select(Certificate).where(Certificate.issued_at.is_(None))
@@ -147,7 +147,7 @@ def _keep(session: Session, outcomes: Mapping[tuple[str, int | None], Outcome]) 
 
 
 def _refuse(session: Session, row: Certificate, error: ValueError) -> None:
-    """Sign nothing, say why, and say so once: the scheduler tries again each time, behind the others."""
+    """Record once why the certificate is refused: the scheduler tries again each time, behind the others."""
     why = str(error)
     if row.refused != why:
         log.error("certificate refused: %s", why)
@@ -294,6 +294,6 @@ def _in_tree(head: TreeHead, entries: Iterable[AuditEntry]) -> bool:
 
 
 def _waiting(session: Session, versions: Iterable[str]) -> frozenset[str]:
-    """Return those of the versions whose keys are not all destroyed yet."""
+    """Return those of the versions with keys that are not destroyed yet."""
     query = select(Erasure.version_id).where(Erasure.version_id.in_(versions), Erasure.destroyed_at.is_(None))
     return frozenset(session.scalars(query.distinct()))

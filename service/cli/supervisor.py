@@ -74,7 +74,7 @@ class Child:
             self.process.terminate()
 
     def kill(self) -> None:
-        """Send SIGKILL and wait: nothing of the process runs when this returns."""
+        """Send SIGKILL and wait: no part of the process runs when this returns."""
         if self.process:
             self.process.kill()
             self.process.wait()

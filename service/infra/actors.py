@@ -1,8 +1,8 @@
-"""Who acts. Every entry of the audit log names the actor of its transaction.
+"""The current actor. Every entry of the audit log names the actor of its transaction.
 
-A process acts for itself; a call to the API acts for whose key it carries. Neither is handed from function to function:
-a process gives its name to its database, and the API notes a call's actor once the key was checked. An actor is an
-opaque id, never a name: nothing can be removed from the log.
+A process acts for itself; a call to the API acts for the holder of its key. Neither is handed from function to
+function: a process gives its name to its database, and the API notes a call's actor once the key was checked. An
+actor is an opaque id, never a name: no entry can be removed from the log.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 OPERATOR, WORKER, SCHEDULER = "operator", "worker", "scheduler"
-"""who acts where no key was shown: somebody with a shell on a host of the installation, or a process by itself"""
+"""the actor where no key was shown: a person with a shell on a host of the installation, or a process by itself"""
 
 
 class Actor(NamedTuple):
@@ -42,7 +42,7 @@ def act_for(actor: Actor) -> None:
 
 
 def actor_of_call() -> Actor | None:
-    """Return whom the call that is being answered acts for; None: nobody, or there is no call."""
+    """Return the actor of the call that is being answered; None: none, or there is no call."""
     call = _CALL.get()
     return None if call is None else call.actor
 

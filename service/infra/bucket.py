@@ -2,7 +2,7 @@
 
 A PUT is atomic, and durable when it is answered. There is no rename: it is a copy and then a deletion, so a crash may
 leave both names. There is no writing in place: bytes are overwritten by replacing the object, on the condition that
-nobody replaced it meanwhile. A bucket that keeps old versions would keep what was deleted, so it is refused.
+it was not replaced meanwhile. A bucket that keeps old versions would keep what was deleted, so it is refused.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Bucket(Folder):
             yield Entry(each["path"].rpartition("/")[2], each["last_modified"].timestamp())
 
     def blank(self) -> bool:
-        """Return whether nothing is there. Raises ValueError where there is no such bucket."""
+        """Return whether it is empty. Raises ValueError where there is no such bucket."""
         try:
             return super().blank()
         except OSError as error:
@@ -89,7 +89,7 @@ class Bucket(Folder):
         return True
 
     def open(self, name: str) -> BinaryIO:
-        """Fetch the whole object; return it as a file that nobody else can reach."""
+        """Fetch the whole object; return it as a file that no other process can reach."""
         with self._told():
             found = self._store.get(self._prefix + name)
             if found.meta["size"] <= IN_MEMORY_BYTES:

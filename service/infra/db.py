@@ -51,7 +51,7 @@ _LINES = "lines to log"
 
 
 def log_after_commit(session: Session, log: logging.Logger, message: str, **facts: object) -> None:
-    """Log an INFO line when the transaction has committed, and nothing where it is rolled back.
+    """Log an INFO line when the transaction has committed, and none where it is rolled back.
 
     ``facts``: fields that service/infra/logging.py lists. None of them may be a person's.
     """
@@ -62,7 +62,7 @@ class Database:
     """One database. Safe to share between threads; each scope opens a new session."""
 
     actor = OPERATOR
-    """who acts in a transaction that no caller of the API asked for"""
+    """the actor of a transaction that no caller of the API asked for"""
 
     def __init__(self, url: str, actor: str = OPERATOR) -> None:
         self.actor = actor
@@ -101,13 +101,13 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """Open a session that writes nothing. Raises Busy."""
+        """Open a session that only reads. Raises Busy."""
         with _busy(), Session(self._reader, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
     def snapshot(self) -> Iterator[Session]:
-        """Open a session that writes nothing and sees one moment in all of its statements. Raises Busy."""
+        """Open a session that only reads, and sees one moment in all of its statements. Raises Busy."""
         with self.read() as session:
             if self.dialect == "postgresql":  # SQLite's transactions do so anyway
                 session.connection(execution_options={"isolation_level": "REPEATABLE READ"})

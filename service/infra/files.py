@@ -136,7 +136,7 @@ class Folder(ABC):
 
     @abstractmethod
     def add(self, name: str, chunks: Sequence[Chunk]) -> None:
-        """Write a whole file durably under a name that is free, or nothing. Raises FileExistsError."""
+        """Write a whole file durably under a name that is free, or not at all. Raises FileExistsError."""
 
     @abstractmethod
     def sync(self) -> None:
@@ -177,7 +177,7 @@ class Folder(ABC):
         self.write(MARK, [mark.encode()])
 
     def blank(self) -> bool:
-        """Return whether nothing was ever written here."""
+        """Return whether no file was ever written here."""
         return next(self.entries(), None) is None
 
 
@@ -222,7 +222,7 @@ class DiskFolder(Folder):
         crash_point("store-folder-synced")
 
     def create(self, name: str, data: bytes) -> None:
-        """Write the file under its own name: a power cut may leave half of it, whose name nobody has yet."""
+        """Write the file under its own name: a power cut may leave half of it, under a name that is not used yet."""
         self._make_root()
         with self.disk.create(self.root / name) as file:
             self.disk.write(file, data)
@@ -321,7 +321,7 @@ class Store:
     def open(self, digest: str) -> BinaryIO:
         """Open the file and check its bytes; return it at its beginning. The caller closes it. Raises Damaged.
 
-        The bytes are hashed through the returned handle, so replacing the file afterwards changes nothing.
+        The bytes are hashed through the returned handle, so replacing the file afterwards has no effect.
         """
         try:
             file = self.folder.open(_named(digest))
@@ -343,7 +343,7 @@ class Store:
         return self.folder.holds(_named(digest))
 
     def delete(self, digest: str) -> None:
-        """Remove the file; nothing happens when there is none."""
+        """Remove the file, if there is one."""
         self.folder.delete([_named(digest)])
 
     def sweep(self, keep: Container[str], older_than: float) -> int:

@@ -13,7 +13,7 @@ class Limits:
 
     Args:
         lease_seconds: after this silence a process counts as dead, and its work is claimed by another.
-        sweep_seconds: how often the scheduler looks for work whose notification was lost.
+        sweep_seconds: how often the scheduler looks for work with a lost notification.
         disk_reserve_bytes: with less than this free on a disk of the service, ``expunge doctor`` fails.
         idempotency_seconds: how long an Idempotency-Key is remembered.
         body_bytes: the longest request body.

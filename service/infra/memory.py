@@ -71,7 +71,7 @@ class MemoryDatabase(Database):
             source.backup(self._raw())
 
     def changes(self) -> int:
-        """Return how many rows were written so far: an unchanged number means that nothing changed."""
+        """Return how many rows were written so far: an unchanged number means no change."""
         return self._raw().total_changes
 
     def _raw(self) -> sqlite3.Connection:

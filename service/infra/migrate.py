@@ -79,7 +79,7 @@ def _locked(database: Database) -> Iterator[Connection]:
 
 
 def _differences(connection: Connection) -> list[str]:
-    """Return in what the tables differ from the records of this release, and the rows that refer to nothing."""
+    """Return in what the tables differ from the records of this release, and the rows that refer to no row."""
     from alembic.autogenerate import compare_metadata  # noqa: PLC0415
     from alembic.migration import MigrationContext  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
 """Opaque ids, and keyed digests of everything that names a person.
 
 A digest is HMAC-SHA-256 under the pepper, which is stored outside the database. Each kind has its own domain, so that a
-subject and a sample of the same name have different digests. Each tenant has one too: a person whom two tenants know
+subject and a sample of the same name have different digests. Each tenant has one too: a person of two tenants
 has two digests, and the database does not link them.
 """
 

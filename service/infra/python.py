@@ -5,4 +5,4 @@ from __future__ import annotations
 import sys
 
 PYTHON = (sys.executable, "-P")
-"""never looks for modules in the current folder: a user's own ``celery.py`` or ``service/`` there shadows nothing"""
+"""never looks for modules in the current folder: a user's own ``celery.py`` or ``service/`` there shadows none"""

@@ -245,7 +245,7 @@ class Settings(BaseSettings):
 
     @property
     def actor_header(self) -> str:
-        """Return the header in which the proxy names who calls; empty: there is no such proxy."""
+        """Return the header in which the proxy names the caller; empty: there is no such proxy."""
         return self.actor_proxy.partition("@")[0]
 
     @property
@@ -327,7 +327,7 @@ def ensure_secrets(settings: Settings, names: Sequence[str] = SECRETS) -> None:
 
 
 def _refuse_default(settings: Settings, path: Path) -> None:
-    """Refuse a secret that somebody typed (zeros, a pattern, a phrase in hex) instead of 32 random bytes."""
+    """Refuse a secret that was typed (zeros, a pattern, a phrase in hex) instead of 32 random bytes."""
     secret = read_secret(path)
     if settings.mode == "production" and len(set(secret)) < LEAST_DIFFERENT_BYTES:
         raise SettingsError(

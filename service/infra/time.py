@@ -35,7 +35,7 @@ def within_reach(when: datetime) -> datetime:
 
 
 def read_rfc_3339(text: str) -> datetime:
-    """Read a moment that somebody typed. Raises ValueError, which does not repeat it."""
+    """Read a moment that was typed. Raises ValueError, which does not repeat it."""
     if not RFC_3339.fullmatch(text):
         raise ValueError("must be an RFC 3339 date and time with its offset, as 2026-01-31T12:00:00Z")
     try:

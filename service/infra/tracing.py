@@ -70,7 +70,7 @@ class Call:
 
     @property
     def traceparent(self) -> str | None:
-        """Return what continues the trace below this call; None: nobody records it."""
+        """Return what continues the trace below this call; None: it is not recorded."""
         carrier: dict[str, str] = {}
         TraceContextTextMapPropagator().inject(carrier, trace.set_span_in_context(self._span))
         return carrier.get(_HEADER)

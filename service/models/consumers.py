@@ -1,4 +1,4 @@
-"""Who serves a model, and which version they last said they serve."""
+"""Consumers of a model, and the version that each last reported."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _moved_on() -> Select[str]:
 
 
 MOVED_ON = _moved_on()
-"""the ids of the tasks that waited for consumers, and whose consumers have all moved on"""
+"""the ids of the tasks that waited for consumers, all of which have moved on"""
 
 
 def complete_waiting(session: Session) -> list[str]:
@@ -97,7 +97,7 @@ def complete_waiting(session: Session) -> list[str]:
 
 
 def remove_consumer(session: Session, model: Model, consumer: Consumer) -> None:
-    """Remove a consumer that no longer serves the model. Nothing waits for it from now on."""
+    """Remove a consumer that no longer serves the model. No request waits for it from now on."""
     record(session, model.tenant_id, "consumer.removed", model_id=model.id, consumer=consumer.name)
     session.delete(consumer)
 

@@ -2,7 +2,7 @@
 
 The scheduler adds what a version did to the tallies when the version is served no more and none of its tasks waits, and
 each audit entry once it is in the log. A scrape adds what is not tallied yet. Both count with the same queries, and a
-tally is written in the transaction that marks what it counts: nothing is counted twice, and no counter falls.
+tally is written in the transaction that marks what it counts: each is counted once, and no counter falls.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OPEN = ("queued", "running", "blocked")
 
 
 class Key(NamedTuple):
-    """What a tally counts. ``model_id``, ``method``, ``label`` and ``bound`` are empty where they say nothing."""
+    """What a tally counts. ``model_id``, ``method``, ``label`` and ``bound`` are empty where they do not apply."""
 
     name: str
     model_id: str = ""
@@ -57,7 +57,7 @@ def counts(session: Session) -> Counter[Key]:
 
 _WAITS = select(Task.id).where(Task.version_id == Version.id, Task.status.in_(_OPEN))
 _ENDED = select(Version.id).where(Version.tallied.is_(False), Version.status != "current", ~_WAITS.exists())
-"""versions that are not tallied, are served no more, and whose tasks have ended"""
+"""versions that are not tallied, are served no more, and have no open task"""
 _DONE = select(Tally.count).where(Tally.name == TALLIED_TO).scalar_subquery()
 _NEWEST = select(func.max(AuditEntry.log_index)).scalar_subquery()
 UNTALLIED = _ENDED.exists() | (func.coalesce(_DONE, 0) <= _NEWEST)

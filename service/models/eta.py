@@ -20,7 +20,7 @@ from expunge.service.requests import Reason
 from unlearning.accounting.policy import Clock, Queue, next_action
 
 RECENT = 5
-"""the last updates of a model, whose median counts"""
+"""the last updates of a model; their median counts"""
 
 
 def expected(session: Session, parts: Iterable[tuple[Task, Model]]) -> dict[str, int]:

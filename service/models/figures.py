@@ -1,4 +1,4 @@
-"""What registration measured on everyone: kept in a file, never in the database, and deleted with the first deletion.
+"""What registration measured on all people: kept in a file, never in the database, and deleted with the first deletion.
 
 A figure like lambda_max can reveal whether one person was in the data. A row that is overwritten stays in PostgreSQL's
 heap and write-ahead log for long, so the figures are in a file next to the checkpoints, one for each generation. The
@@ -75,7 +75,7 @@ class Figures:
         return {int(name.stem) for name in names if name.suffix == ".json"}
 
     def sweep(self, database: Database) -> int:
-        """Delete every file whose generation may not show it any more; return how many."""
+        """Delete every file that its generation may not show any more; return how many."""
         kept = self.generations()
         if not kept:
             return 0

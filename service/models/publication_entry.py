@@ -1,7 +1,7 @@
 """What the audit log says of a published version, and where the database says something else.
 
 The entry that publishes a version holds the digests of its claim and of its file. A row that is edited later does not
-change the entry, for the entry is under the log's signed head: so nothing is signed that the entry does not say.
+change the entry, for the entry is under the log's signed head: so no claim is signed that the entry does not make.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ def register(
 ) -> Model:
     """Add a model in status ``preparing`` with an empty generation. Raises RequestRefused where the name is taken.
 
-    A model whose registration was refused or cancelled gives its name up, and is kept as ``NAME-refused-N`` or
+    A model that was refused or cancelled gives its name up, and is kept as ``NAME-refused-N`` or
     ``NAME-cancelled-N``. The recipe is only named here: neither it nor torch is ever loaded by the API. Guarantee,
     charge and budget of the generation are ``none``, 0 and None until preparation, which knows the model, sets them.
-    ``leave_out_forgotten``: people who asked before, and whom the recipe still names, are left out without a question.
+    ``leave_out_forgotten``: forgotten people that the recipe still names are left out without a question.
     """
     namesake = session.scalar(_named(tenant_id, name).with_for_update())
     if namesake is not None:

@@ -68,7 +68,7 @@ def unconfirmed(session: Session) -> Restoration | None:
 
 
 def confirm(session: Session, tenant_id: str, witness: Witness) -> dict[str, Any] | None:
-    """Let the service write again, in a new epoch; returns the report that was confirmed. None: nothing waited.
+    """Let the service write again, in a new epoch; returns the report that was confirmed. None: no restore waited.
 
     Raises Contradicted where another began that epoch at this moment, and OSError where the store does not answer.
     """

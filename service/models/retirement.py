@@ -1,7 +1,7 @@
 """Ending a model: retiring one that is served, or cancelling one that is still prepared.
 
 Both are one transaction under the model's row lock. A worker that computes for the model loses its lease in it, so it
-publishes nothing afterwards. What is left of the weights and the keys is destroyed by the scheduler right after, see
+publishes no version afterwards. What is left of the weights and the keys is destroyed by the scheduler right after, see
 ``expunge.workers.storage.crypto_erase``.
 """
 
@@ -42,9 +42,9 @@ def retire(session: Session, model: Model) -> None:
 
     Of a model that is prepared the name is free for another, and requests that waited for it go on without it.
 
-    Its people's requests end in it, which their tasks say (``model_retired``). Nothing is known about copies of its
-    versions, so nothing is claimed about them. The caller has locked the model's row. A model that a restore retired
-    may still have what a legal hold kept in it: that ends now.
+    Its people's requests end in it, which their tasks say (``model_retired``). Copies of its
+    versions are not known, so no claim is made about them. The caller has locked the model's row. A model that a
+    restore retired may still have what a legal hold kept in it: that ends now.
 
     Raises:
         RequestRefused: the model is neither prepared nor served, or a legal hold keeps samples in it.
@@ -116,7 +116,7 @@ def _end(session: Session, model: Model, status: str, why: str) -> None:
 
 
 def _erase_people(session: Session, model: Model, at: int) -> None:
-    """Delete the vectors of everyone in the served generation, and order the destruction of their keys."""
+    """Delete all vectors of the served generation, and order the destruction of their keys."""
     generation_id = model.generation_id or 0
     rows = [
         {"tenant_id": model.tenant_id, "generation_id": generation_id, "key_id": key_id, "created_at": at}

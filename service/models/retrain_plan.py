@@ -22,7 +22,7 @@ from unlearning.accounting.budget import Budget
 from unlearning.accounting.policy import Fallback, Policy
 
 NEW_DATA = "new_data"
-"""why a retrain is planned that somebody asked for, or that the policy's schedule makes"""
+"""why a retrain is planned on request or by the policy's schedule"""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def why_due(session: Session, model: Model) -> str | None:
 
 
 def is_due_otherwise(session: Session, model: Model) -> str | None:
-    """Return ``why_due`` of a model whose requests do not wait for a retrain."""
+    """Return ``why_due`` of a model without requests that wait for a retrain."""
     if _exhaustion_is_due(session, model):
         return Reason.BUDGET_EXHAUSTED
     scheduled = model.retrain_at is not None and model.retrain_at <= now(session)

@@ -16,7 +16,7 @@ from expunge.service.infra.files import DIGEST, Store
 from expunge.service.infra.tables import SweptFile, Version
 
 UNPURGED = ("current", "retired")
-"""statuses of versions whose files are needed"""
+"""statuses of versions with files that are needed"""
 _LOCK = 7206
 _TAKEN = (
     select(SweptFile.digest)

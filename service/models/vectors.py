@@ -52,7 +52,7 @@ def drop_all_vectors(session: Session, generation_id: int) -> list[str]:
 
 
 def keys_of(session: Session, generation_id: int, holders: Iterable[str]) -> dict[str, str]:
-    """Return the id of the key of each of these people who has a row."""
+    """Return the key's id of each of these people with a row."""
     mine = select(StoredVector.holder, StoredVector.key_id).where(StoredVector.generation_id == generation_id)
     return {
         holder: key_id

@@ -1,4 +1,4 @@
-"""Who works on what, what an update forgets, and the one transaction that publishes it."""
+"""Claims of work, what an update forgets, and the one transaction that publishes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generation that a preparation builds: its row, what an earlier attempt left, and who may not be trained on."""
+"""The generation that a preparation builds: its row, what an earlier attempt left, and the people to leave out."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def start_over(session: Session, job: Preparation) -> None:
 
 
 def write_holdout(session: Session, job: Preparation, rows: list[dict[str, Any]]) -> None:
-    """Write who is in the holdout. Raises Stale."""
+    """Write the people of the holdout. Raises Stale."""
     fence(session, job.lease)
     session.execute(insert(HoldoutPerson), rows)
 
@@ -87,7 +87,7 @@ def served_beside(session: Session, job: Preparation) -> Generation:
 
 
 def suppressing(session: Session, job: Preparation) -> list[Suppressing]:
-    """Return the entries in force that concern this model, except those of requests that nothing carries out yet."""
+    """Return the entries in force that concern this model, except those of requests that are not carried out yet."""
     waits = select(Task.id).where(Task.request_id == SuppressionEntry.request_id, undecided(job.model_id, now(session)))
     rows = session.execute(
         select(
@@ -109,7 +109,7 @@ def suppressing(session: Session, job: Preparation) -> list[Suppressing]:
 
 
 def before_registration(session: Session, job: Preparation) -> frozenset[str]:
-    """Return the requests whose suppression entries were in force when the model was registered.
+    """Return the requests with suppression entries in force when the model was registered.
 
     A request with a task here came while the model was prepared, even if the clocks disagree: it must be carried out.
     """

@@ -1,4 +1,4 @@
-"""Claim a model's work under its lease, in one short transaction. Nothing is computed while it is open.
+"""Claim a model's work under its lease, in one short transaction, without computing while it is open.
 
 A preparation may take hours, an update takes seconds, and one worker does one thing at a time. So a worker looks for
 waiting deletions before it begins a preparation and after every unit of one. There it gives the preparation back.
@@ -108,7 +108,7 @@ def claim(
 ) -> Work | None:
     """Claim a model's work under a lease: its preparation, its waiting deletions, or its candidate generation.
 
-    Returns None where nothing waits or may start yet, other workers have the lease, the worker does not take the model,
+    Returns None where no work waits or may start yet, other workers have the lease, the worker does not take the model,
     or a restored backup waits for the operator. ``serves``: what this worker takes.
     """
     with database.write() as session:
@@ -133,7 +133,7 @@ def claim(
 def claim_deletions(
     database: Database, model_id: str, owner: str, lease_seconds: float, serves: Serves = EVERYTHING
 ) -> Deletions | None:
-    """Claim a model's waiting deletions and nothing else; None as ``claim`` does."""
+    """Claim a model's waiting deletions alone; None as ``claim`` does."""
     with database.write() as session:
         found = _locked(session, model_id, serves)
         if found is None:
@@ -174,7 +174,7 @@ def unnotified(at: int | ColumnElement[int]) -> ColumnElement[bool]:
 
 
 def mark_notified(session: Session) -> dict[str, set[str]]:
-    """Mark the models whose work is due, not claimed and not just notified; return the places of their work.
+    """Mark the models with work that is due, not claimed and not just notified; return the places of their work.
 
     A training that is planned or scheduled may be taken elsewhere than the updates.
     """
@@ -221,7 +221,7 @@ def waiting_deletions(session: Session, serves: Serves = EVERYTHING, patience_se
 def before(database: Database, model_id: str, serves: Serves = EVERYTHING) -> tuple[Sequence[str], str | None]:
     """Return what comes before a model's work: the models with waiting deletions, and a model with free units.
 
-    Nothing comes before a waiting deletion of the model itself. Units come before preparations only. ``serves``: what
+    A waiting deletion of the model itself comes first. Units come before preparations only. ``serves``: what
     the worker takes.
     """
     with database.read() as session:
@@ -318,7 +318,7 @@ def _deletions(session: Session, model: Model, owner: str, at: int, lease_second
 
 
 def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
-    """Return queued tasks whose time has come, and running ones: the lease has run out, so their worker is lost."""
+    """Return queued tasks that are due, and running ones: the lease has run out, so their worker is lost."""
     return [Waiting(*row) for row in session.execute(_WAITING, {"model": model.id, "at": at})]
 
 
@@ -334,7 +334,7 @@ _WAITING = (
 def _must_wait(session: Session, model: Model, generation: Generation, waiting: Sequence[Waiting], at: int) -> bool:
     """Return whether the batch, a pause after a failed attempt, or a retrain delays the next update.
 
-    Somebody whose deadline is nearer moves the update forward that others wait for already.
+    A request with a nearer deadline moves the shared update forward.
     """
     policy = policy_with_batch(model, generation)
     later = model.due_at is not None and model.due_at > at

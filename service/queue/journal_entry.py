@@ -30,7 +30,7 @@ class JournalEntry:
     """of the generation, this charge included"""
     version: dict[str, Any] | None
     rewritten: bool
-    """whether the update replaced the vectors of everybody who stays"""
+    """whether the update replaced all remaining vectors"""
     positions: tuple[int, ...]
     """positions that the version forgot in its generation"""
     requests: tuple[dict[str, Any], ...]

@@ -109,7 +109,7 @@ def renew(session: Session, lease: TakenLease, at: int, seconds: float) -> bool:
 
 
 def release(session: Session, *names: str, until: int = 0) -> None:
-    """End these leases, whoever has them: no token is 0. They cannot be taken before ``until`` (microseconds)."""
+    """End these leases of any worker: no token is 0. They cannot be taken before ``until`` (microseconds)."""
     at = now(session) if until else 0
     session.execute(_RELEASE, {"leases": names, "until": until, "at": at})
 

@@ -52,7 +52,7 @@ class Leaving:
     """The people who leave the served model with a generation's first version, as the database says now."""
 
     target: Target
-    """whom the method still forgets in the new generation"""
+    """the people that the method still forgets in the new generation"""
     size: ForgottenCount
     """how many leave in all"""
     asked: Outstanding
@@ -63,7 +63,7 @@ class Leaving:
 
 
 def departure(session: Session, job: Preparation) -> Leaving:
-    """Return who leaves with the first version if it is drafted now: everyone who has asked."""
+    """Return the people who leave with the first version if it is drafted now: all who have asked."""
     found = asked(session, job)
     return _departure(session, job, found, target_of(session, job.generation_id, found.going))
 
@@ -91,11 +91,11 @@ def publish_generation(
     left_out: Mapping[str, int],
     drafted: Leaving,
 ) -> None:
-    """Publish a generation's first version, without anyone who asked to be forgotten before this moment.
+    """Publish a generation's first version, without the people who asked before this moment.
 
     ``report`` is what preparation measured; ``left_out`` counts for each request the samples of the recipe that it kept
     out of the training. An update that is computed on a replaced generation at this moment is stale afterwards: its
-    tasks end here. Raises Stale, Replan, Overspent; then nothing was written.
+    tasks end here. Raises Stale, Replan, Overspent; then no row was written.
     """
     with publication(database, journal, job, draft) as (session, model, number):
         require_no_hold(session, job, draft.target)
@@ -238,7 +238,7 @@ def _tasks(session: Session, job: Preparation, named: Mapping[str, frozenset[int
 
 
 def _require_held_people(session: Session, job: Preparation, old_id: int) -> None:
-    """Check that the candidate holds everyone whom a legal hold keeps in the served generation. Raises Replan."""
+    """Check that the candidate holds all people that a legal hold keeps in the served generation. Raises Replan."""
     protected = held_positions(session, job.tenant_id, old_id)
     gone = frozenset(session.scalars(select(Removal.position).where(Removal.generation_id == old_id)))
     for batch in batches(sorted(protected - gone)):

@@ -1,6 +1,6 @@
 """The one transaction that makes a version: of an update, of a first generation, or of a retrained one.
 
-It begins with the fence: a worker whose lease was taken over writes nothing. The version's files were written and
+It begins with the fence: a worker without its lease writes no row. The version's files were written and
 synced before; keys are destroyed and files purged after.
 """
 
@@ -32,10 +32,10 @@ from unlearning.accounting.certificate import Claim
 
 
 class Replan(RuntimeError):
-    """A legal hold or a request appeared while the version was drafted. Nothing was written: select again.
+    """A legal hold or a request appeared while the version was drafted. No row was written: select again.
 
-    ``train_again``: what a candidate was trained on is not wanted any more. A legal hold contradicts it, or somebody
-    left whom the method has no vector for. Nothing of it can be used.
+    ``train_again``: what a candidate was trained on is not wanted any more. A legal hold contradicts it, or a person
+    left for whom the method has no vector. The candidate cannot be used.
     """
 
     def __init__(self, what: str, *, train_again: bool = False) -> None:
@@ -68,7 +68,7 @@ class Draft:
     """how many leave the served model with this version"""
     seconds: Mapping[str, float] = field(default_factory=dict)
     vectors: Sequence[Row] = ()
-    """rows, sealed again, of those who stay and whose vectors the update changed"""
+    """rows, sealed again, of remaining vectors that the update changed"""
     begun: int = 0
     """a moment before the files were written, on the database's clock"""
 
@@ -79,7 +79,7 @@ def publication(
 ) -> Iterator[tuple[Session, Model, int]]:
     """Open the transaction that publishes ``draft``: lock, fence, number; at its end budget, lease and journal.
 
-    Raises Stale, Overspent, PutBack, OSError where the store does not answer, and what the body raises; then nothing
+    Raises Stale, Overspent, PutBack, OSError where the store does not answer, and what the body raises; then no row
     was written.
     """
     crash_point("worker-before-publish")
@@ -168,7 +168,7 @@ def still_there(named: Mapping[str, frozenset[int]], missing: frozenset[int]) ->
 
 
 def require_current(model: Model, current_id: str | None) -> None:
-    """Check that nothing was published since the claim: a commit of unknown outcome may have taken effect."""
+    """Check that no version was published since the claim: a commit of unknown outcome may have taken effect."""
     if model.current_id != current_id:
         raise Stale(f"model {model.id} has another current version than this update was computed from")
 
@@ -233,7 +233,7 @@ def make_version(
 
 def _free_number(session: Session, journal: UpdateJournal, model: Model, version_id: str, number: int) -> int:
     """Return ``number``, or the first after it that is free. A number that was drafted and has no row is never given
-    again: its worker died before the commit, or the database lost it. Somebody may have seen its weights, so it counts
+    again: its worker died before the commit, or the database lost it. Its weights may have been read, so it counts
     as charged.
     """
     while journal.guard.witness.drafted(model.id, number) not in (None, version_id):
@@ -280,7 +280,7 @@ def mark_forgotten(session: Session, version: Version, positions: Iterable[int])
 
 
 def erase(session: Session, version: Version, generation_id: int, key_ids: Iterable[str]) -> None:
-    """Order the destruction of these keys of a generation, whose rows were deleted with this version."""
+    """Order the destruction of these keys of a generation. Their rows were deleted with this version."""
     rows = [
         {
             "tenant_id": version.tenant_id,

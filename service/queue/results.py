@@ -1,6 +1,6 @@
 """The result of an update for each task, and the small transactions that end a claim without a new version.
 
-Each transaction begins with the fence: a worker whose lease was taken over writes nothing.
+Each transaction begins with the fence: a worker without its lease writes no row.
 """
 
 from __future__ import annotations
@@ -106,10 +106,10 @@ def end_without_version(
     results: Mapping[ClaimedTask, Result],
     budget_cost: int = 0,
 ) -> None:
-    """End a claim that changes no weights: there is nothing to forget, or everything is blocked or postponed.
+    """End a claim that changes no weights: there is no sample to forget, or everything is blocked or postponed.
 
     ``budget_cost`` is the cost of an update that was computed, measured and withheld. It is charged all the same, so
-    that nobody repeats the draw until it passes. Raises Stale, Overspent.
+    that the draw cannot be repeated until it passes. Raises Stale, Overspent.
     """
     with database.write() as session:
         model = fence(session, job.lease)
@@ -138,7 +138,7 @@ def charge_withheld(session: Session, journal: UpdateJournal, job: Job, budget_c
 
 
 def requeue(database: Database, job: Job, why: Mapping[str, Any], pause_seconds: float, most: int) -> None:
-    """Let the tasks of a failed attempt wait again for a pause. Nothing is discarded. Raises Stale, Busy.
+    """Let the tasks of a failed attempt wait again for a pause. No result is discarded. Raises Stale, Busy.
 
     ``why`` has the error's type, file and line, as far as they are known.
     The attempts made so far, this one included, count as ``most`` at most.
@@ -233,8 +233,8 @@ def refuse(
 ) -> None:
     """Refuse a generation that is being built, with what happened and a hint.
 
-    Of a model's first generation nothing was ever published, so its requests end. Where a candidate is refused the
-    served generation stays, and the tasks that waited for the retrain are blocked with ``reason``, whose sentence names
+    Of a model's first generation no version was ever published, so its requests end. Where a candidate is refused the
+    served generation stays, and the tasks that waited for the retrain are blocked with ``reason``. Its sentence names
     the ``facts`` (None: ``what``, without its numbers). A dry run ends.
     """
     if is_dry_run(generation):
@@ -264,7 +264,7 @@ def refuse(
 
 
 def end_dry_run(session: Session, model: Model, generation: Generation, found: Mapping[str, Any]) -> None:
-    """End a dry run of a retrain with what it found. Nothing else of the model changes."""
+    """End a dry run of a retrain with what it found. The model does not change otherwise."""
     generation.status, generation.phase, generation.ended_at = "ended", None, now(session)
     generation.report = (generation.report or {}) | dict(found)
     release(session, retrain_lease(model.id))
@@ -273,7 +273,7 @@ def end_dry_run(session: Session, model: Model, generation: Generation, found: M
 
 
 def queue_newcomers(session: Session, job: Job, model: Model, since: int = 0) -> None:
-    """Add a task for every request without one whose suppression entries name a sample that is still in the model.
+    """Add a task for every request without one, if its suppression entries name a sample still in the model.
 
     Only entries written from ``since`` on are read (microseconds since 1970): an update's parent saw the older ones.
     """

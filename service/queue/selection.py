@@ -31,7 +31,7 @@ from unlearning.accounting.policy import Granularity
 
 @dataclass(frozen=True)
 class Target:
-    """What is forgotten: sorted positions, the holders whose rows they are, and the number of people."""
+    """What is forgotten: sorted positions, the holders of their rows, and the number of people."""
 
     positions: tuple[int, ...] = ()
     holders: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class ForgottenCount:
     samples: int = 0
     people: int = 0
     unlearned: int = 0
-    """whom the method forgets; a candidate's first version also lacks people whom it never trained on"""
+    """the people that the method forgets; a candidate's first version also lacks people whom it never trained on"""
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class Served:
     version: Version
     generation: Generation
     updates: int
-    """of the generation, that led to the version; what built the generation counts if it forgot somebody"""
+    """of the generation, that led to the version; what built the generation counts if it forgot people"""
     unlearned: int
-    """people whom the method has forgotten so far, where a calibration measured a limited number; else 0"""
+    """people that the method has forgotten so far, where a calibration measured a limited number; else 0"""
     at: int
     """when this was read, on the database's clock"""
 
@@ -108,7 +108,7 @@ _SERVED = (
 
 
 def still_current(session: Session, version_ids: Iterable[str]) -> frozenset[str]:
-    """Return those of these versions whose place no other has taken."""
+    """Return those of these versions that no other has replaced."""
     current = select(Version.id).where(Version.id.in_(version_ids), Version.status == "current")
     return frozenset(session.scalars(current))
 
@@ -193,7 +193,7 @@ def members(session: Session, job: Job, names: requests.Names) -> frozenset[Memb
 
 
 def named_by(names: requests.Names, rows: Iterable[Member]) -> dict[str, frozenset[int]]:
-    """Return the positions that each request names. Requests that name nothing are absent."""
+    """Return the positions that each request names. Requests without names are absent."""
     found: dict[str, set[int]] = {}
     for row in rows:
         for request_id in (*names.subjects.get(row.subject, ()), *names.samples.get(row.sample, ())):
@@ -235,7 +235,7 @@ def asked(session: Session, job: Job) -> Outstanding:
 
 
 def undecided(model_id: str, at: int) -> ColumnElement[bool]:
-    """Select the model's tasks that nothing may carry out yet: they can be cancelled, or wait for an approval.
+    """Select the model's tasks that may not be carried out yet: they can be cancelled, or wait for an approval.
 
     ``at``: now, in microseconds.
     """
@@ -259,7 +259,7 @@ def target_of(session: Session, generation_id: int, positions: Iterable[int]) ->
 
 
 def without_vector(session: Session, generation_id: int, holders: Iterable[str]) -> frozenset[str]:
-    """Return who of these holders has no vector in the generation."""
+    """Return the holders without a vector in the generation."""
     mine = select(StoredVector.holder).where(StoredVector.generation_id == generation_id)
     names = frozenset(holders)
     kept = (session.scalars(mine.where(StoredVector.holder.in_(batch))) for batch in batches(names))
@@ -283,8 +283,8 @@ def held_positions(session: Session, tenant_id: str, generation_id: int) -> froz
 def protected_positions(session: Session, job: Job) -> frozenset[int]:
     """Return the positions of the job's generation that a legal hold keeps in it.
 
-    In a model's first version a hold keeps nobody whose request was carried out in any model: nothing is left to
-    keep. Later versions still have the person, and the hold keeps them.
+    In a model's first version a hold does not keep people whose request was carried out in any model: no data
+    are left to keep. Later versions still have the person, and the hold keeps them.
     """
     protected = held_positions(session, job.tenant_id, job.generation_id)
     if not protected or not begins_model(job):

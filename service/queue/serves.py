@@ -38,7 +38,7 @@ class Serves:
     """Of each: None stands for all.
 
     Args:
-        tenants: whose models the process works on.
+        tenants: those that the process works for.
         places: ``any``, the class of its device, and the groups that it belongs to.
         memory: bytes of its device.
     """
@@ -133,7 +133,7 @@ def block_untaken(database: Database) -> int:
 
 
 def queue_taken(database: Database) -> int:
-    """Queue those tasks again whose model a living process takes by now; return how many."""
+    """Queue those tasks again that a living process takes by now; return how many."""
     with database.write() as session:
         taken = [model_id for each in living(session) for model_id in session.scalars(_blocked(each))]
         tasks = locked_tasks(session, WITHOUT_WORKER, Task.model_id.in_(taken)) if taken else ()

@@ -1,6 +1,6 @@
 """Pieces of a preparation that any worker may take. The database knows the owner of each, and which are done.
 
-A worker that dies loses its own pieces only: a piece whose owner sends no more heartbeats is free again.
+A worker that dies loses its own pieces only: a piece without an owner's heartbeats is free again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from expunge.service.queue.serves import EVERYTHING, Serves
 
 Piece: TypeAlias = CalibrationOrder | WorkUnit
 BUILT = ("preparing", "candidate")
-"""generations whose pieces may still be worked on"""
+"""generations with pieces that may still be worked on"""
 POLL_SECONDS = 0.2
 
 
@@ -64,7 +64,7 @@ class WorkUnits:
             return session.scalars(self._free(now(session)).limit(1)).first() is not None
 
     def ours(self, session: Session, number: int) -> Any:
-        """Return the piece, locked; None if it is done, or another worker owns it by now: nothing may be written."""
+        """Return the piece, locked; None if it is done, or another worker owns it: its result must not be written."""
         query = select(self.record).where(self.record.generation_id == self.generation_id, self.record.number == number)
         row: Any = session.scalars(query.with_for_update()).one_or_none()
         mine = row is not None and row.owner == self.owner and row.done_at is None

@@ -1,4 +1,4 @@
-"""Who asked, what is forgotten and held back, by when, and who hears of it."""
+"""Requests, what is forgotten and held back, deadlines, and webhooks."""
 
 from __future__ import annotations
 

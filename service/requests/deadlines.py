@@ -22,7 +22,7 @@ NEAR_SECONDS = 7 * DAY_SECONDS
 """as the alert ExpungeDeadlineNear"""
 WARNED_AT_ONCE = 500
 PLANNED_DAYS = 30
-"""within which a request is carried out that has no deadline; it is no deadline itself, and nobody is shown it"""
+"""within which a request is carried out that has no deadline; it is no deadline itself, and is not shown"""
 SHORTEST_MONTH = 28
 
 
@@ -98,7 +98,7 @@ docs/privacy-officer.md says which public text each row was compared with, and w
 def extend(session: Session, request: DeletionRequest) -> None:
     """Give the request the later deadline that its regulation allows. Raises RequestRefused.
 
-    The reason is not stored: the controller gives it to the person, and nothing can be removed from the audit log.
+    The reason is not stored: the controller gives it to the person, and the audit log keeps all it gets.
     """
     session.refresh(request, with_for_update=True)
     at = recorded_at(session)
@@ -123,7 +123,7 @@ DUE_SOON = select(DeletionRequest).where(
     DeletionRequest.due_at < NOW + NEAR_SECONDS * SECOND,
     or_(DeletionRequest.warned_due_at.is_(None), DeletionRequest.warned_due_at != DeletionRequest.due_at),
 )
-"""the open requests whose deadline is near and was not announced"""
+"""the open requests with a near deadline that was not announced"""
 
 
 def announce_due_soon(database: Database) -> int:
@@ -155,7 +155,7 @@ def planned_deadline() -> ColumnElement[int]:
 
 
 def shorter_than(days: float) -> list[Regulation]:
-    """Return the laws whose first deadline may come before so many days are over."""
+    """Return the laws with a first deadline that may come before so many days are over."""
     return [each for each, law in REGULATIONS.items() if law.first.days + law.first.months * SHORTEST_MONTH < days]
 
 

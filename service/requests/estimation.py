@@ -1,4 +1,4 @@
-"""A request before it is made: what it would cost, and what it names. Nothing is changed; no weights are read."""
+"""A request before it is made: what it would cost, and what it names. No data change; no weights are read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Cost:
     guarantee: str
     budget_cost: int
     updates_left: int | None
-    """after this request; None: nothing limits them"""
+    """after this request; None: no limit applies"""
     retrain_due: bool
     """the cost does not fit into the budget, or is the last that does"""
     repeats: float | None

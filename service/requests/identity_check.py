@@ -1,7 +1,7 @@
-"""Unverified requests: accepted, then verified, rejected or withdrawn. Until then they change nothing.
+"""Unverified requests: accepted, then verified, rejected or withdrawn. Until then they change no model.
 
 Their suppression entries are written at once, so that duplicates are linked, but they are not in force: a stranger
-must not keep anybody out of a model, let alone have them forgotten.
+must not keep a person out of a model, let alone delete the person.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def accept_unverified(session: Session, pepper: Pepper, tenant_id: str, order: O
 
 
 def verify(session: Session, request: DeletionRequest, windows: Windows) -> tuple[str, ...]:
-    """Carry on with the request as intake would have; return the ids of models whose workers to notify. Idempotent.
+    """Carry on with the request as intake would have; return the ids of models with work. Idempotent.
 
     Raises RequestRefused.
     """
@@ -121,7 +121,7 @@ def put_in_force(session: Session, request: DeletionRequest, at: int) -> Named:
 def reject(session: Session, request: DeletionRequest, why: str) -> None:
     """Reject the request. Idempotent: the first ``why`` is kept. Raises RequestRefused.
 
-    ``why`` is stored in the table and not in the audit log, because nothing can be removed from the log.
+    ``why`` is stored in the table and not in the audit log, because the log keeps all it gets.
     """
     session.refresh(request, with_for_update=True)
     if may_reject(Status(request.status), request.reason):
@@ -131,7 +131,7 @@ def reject(session: Session, request: DeletionRequest, why: str) -> None:
 
 
 def withdraw(session: Session, request: DeletionRequest) -> bool:
-    """Cancel the request if it is still unverified; return whether it was. Nothing had begun, so there is no window."""
+    """Cancel the request if it is still unverified; return whether it was. No work had begun, so there is no window."""
     session.refresh(request, with_for_update=True)
     unverified = awaits_decision(Status(request.status), request.reason)
     if unverified:

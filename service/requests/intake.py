@@ -88,11 +88,11 @@ class Accepted:
     models: tuple[str, ...]
     """names of the models that have work now"""
     to_notify: tuple[str, ...]
-    """ids of those among them whose workers were not notified yet"""
+    """ids of those among them without a notification yet"""
     large: frozenset[str] = frozenset()
     """names of the models in which it is blocked for its size"""
     remains_in: tuple[str, ...] | None = ()
-    """names of the models that the order leaves alone and that hold the person, or may; None: nobody looked"""
+    """names of the models that the order leaves alone and that hold the person, or may; None: not searched"""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Reach:
     large: frozenset[str]
     """ids of those that block it for its size"""
     to_notify: tuple[str, ...]
-    """ids of those that have work now and whose workers were not notified yet"""
+    """ids of those that have work now and no notification yet"""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ def accept_all(
 
 
 def decide(session: Session, pepper: Pepper, tenant_id: str, order: Order, windows: Windows = NO_WINDOWS) -> NewRequest:
-    """Return what ``accept`` would write for the order, and write nothing. Raises RequestRefused."""
+    """Return what ``accept`` would write for the order, without writing it. Raises RequestRefused."""
     names = require_known(session, tenant_id, [order])
     models = forgetters(session, tenant_id, *(() if names is None else (Model.name.in_(names),)))
     return _new_request(session, pepper, tenant_id, order, models, windows=windows)
@@ -288,7 +288,7 @@ def why_nothing(
 def opening(pepper: Pepper, salt: bytes) -> bytes:
     """Return the 32 bytes that open the request's commitment. They follow from its row's salt under the pepper.
 
-    The controller gets them, and they are not stored: with the database alone nobody can try subjects against the
+    The controller gets them, and they are not stored: the database alone does not allow to try subjects against the
     commitment.
     """
     return bytes.fromhex(digest(pepper, "opening", salt))

@@ -30,7 +30,7 @@ def place_hold(
 ) -> Hold:
     """Place a hold on a subject or a sample. It may precede any request.
 
-    Where everything that it would keep has been forgotten, it protects nothing: see ``forgotten_already``.
+    Where everything that it would keep has been forgotten, it protects no data: see ``forgotten_already``.
     """
     _lock_served(session, tenant_id)
     hold = _hold(pepper, tenant_id, subject_id, sample_id)

@@ -1,6 +1,6 @@
 """Where a person is known: every request that concerns them, and every model that holds them or forgot them.
 
-The person's id is digested and dropped. Nothing about the person is written: the caller records that a search was made.
+The person's id is digested and dropped. No row about the person is written: the caller records that a search was made.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _requests(session: Session, tenant_id: str, person: str) -> list[DeletionReq
 
 
 def _known_in(session: Session, model: Model, person: str) -> KnownIn | None:
-    """Return what the model knows of the person. None: nothing."""
+    """Return what the model knows of the person, or None."""
     if model.status == "preparing":
         return KnownIn(model.name, "preparing", None, in_holdout=False, version=None, forgotten_at=None)
     generation = model.generation_id or 0
@@ -118,7 +118,7 @@ def _forgetting(model: Model, person: str) -> Select[int, int]:
     """Select the number and the moment of the model's last version that forgot samples of the person.
 
     A generation that ended keeps no memberships, so the tasks of the requests that name the person are read too. Those
-    of requests that name samples are not: their versions may have forgotten somebody else's.
+    of requests that name samples are not: their versions may have forgotten another person's.
     """
     removed = (
         select(Removal.version_id)

@@ -1,4 +1,4 @@
-"""The reasons why a request, or one model's part of it, waits or ended: what happened, what to do, who can do it.
+"""The reasons why a request, or a model's part of it, waits or ended: what happened, what to do, and the role for it.
 
 API, page, terminal, doctor, alerts, log and letters take sentence and remedy from this table alone. docs/reasons.md is
 made from it by ``python -m tests.docs.reasons``.
@@ -142,7 +142,7 @@ REGISTER = WayOut(
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to do about a reason, in a sentence, who does it, and the steps that do it."""
+    """What to do about a reason, in a sentence, the role that does it, and the steps that do it."""
 
     action: str
     by: Role
@@ -249,7 +249,7 @@ class Reason(StrEnum):
     """The code that the tables, the log and the API hold.
 
     ``sentence`` and the remedy's action are templates of ``filled``; ``by_cause`` has other sentences for some causes.
-    ``remedy`` is None where nothing is left to do; ``shows`` then has the steps that show more.
+    ``remedy`` is None where no step is left; ``shows`` then has the steps that show more.
     """
 
     sentence: str
@@ -480,7 +480,7 @@ _FORMERLY = {
     "weights_not_finite": Reason.NEEDS_RETRAIN,
     "worker_lost": Reason.FAILED,
 }
-"""codes of release 0.1 that the audit log keeps, and tasks whose outcome the log committed to before the migration"""
+"""codes of release 0.1 that the audit log keeps, and tasks that the log committed to before the migration"""
 
 
 def reason_of(code: str) -> Reason | None:
@@ -507,7 +507,7 @@ def explain(
     Args:
         code: the stored code; None: there is no reason.
         request_id: the request that has it.
-        models: the names of the models whose part of the request has it.
+        models: the names of the models in which the request has it.
         holds: the ids of the legal holds that keep samples of the request.
         facts: the values of the sentence, by reason, as the request or the task holds them.
         scopes: what the reader may see; without any, no value is named.
@@ -532,6 +532,6 @@ def actions(steps: Iterable[WayOut], **ids: Sequence[str]) -> list[dict[str, Any
 
 
 AT_ONCE = 0
-"""the ``not_before`` of a task that somebody hurried: it waits for no batch"""
+"""the ``not_before`` of a task that was hurried: it waits for no batch"""
 NOT_FOR_AN_UPDATE = (Reason.AWAITING_RETRAIN, Reason.AWAITING_CONSUMERS)
 """of tasks that no update can serve"""

@@ -29,7 +29,7 @@ class Suppress(StrEnum):
 
 
 class RequestRefused(Exception):
-    """A deletion request, a registration, or a step of one is refused. Nothing was changed.
+    """A deletion request, a registration, or a step of one is refused. No data changed.
 
     Args:
         status: the HTTP status of the answer: 400, 409 or 422.
@@ -75,7 +75,7 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 def derive(tasks: Iterable[str]) -> Status:
     """Return the request's status, which follows from its tasks'; the first match counts.
 
-    Without tasks there was nothing to forget, so the request is completed.
+    Without tasks there was no sample to forget, so the request is completed.
     """
     seen = set(tasks)
     for status in (Status.BLOCKED, Status.RUNNING, Status.QUEUED):

@@ -212,7 +212,7 @@ def _record(session: Session, requests: Sequence[DeletionRequest], outcomes: Map
 
 
 def announce_requests(session: Session, *happened: tuple[WebhookEvent, DeletionRequest]) -> None:
-    """Announce what happened to requests: what each model does, why, when, and nothing of the person. Log it as well.
+    """Announce what happened to requests: what each model does, why and when; never the person. Log it as well.
 
     ``seconds`` of a line are those since the request was received. Call it after the tasks were written.
     """
@@ -266,7 +266,7 @@ def outcomes_of(session: Session, requests: Sequence[DeletionRequest]) -> dict[s
     """Return by request what its tasks came to, as HMAC-SHA-256 under the request's salt: 64 hex digits.
 
     The entry of its completion holds it, so that a task which is edited afterwards is seen. Without the salt it tells
-    nothing of the models that the person was in.
+    none of the models that the person was in.
     """
     tasks: dict[str, list[Any]] = {request.id: [] for request in requests}
     for batch in batches(tasks):
@@ -300,7 +300,7 @@ def _times(request: DeletionRequest) -> dict[str, str | None]:
 
 
 def _reason(status: Status, tasks: list[Any]) -> str | None:
-    """Return why a request is blocked, or that nobody matched where it completed without any task."""
+    """Return why a request is blocked, or that no person matched where it completed without any task."""
     if status is Status.BLOCKED:
         return next((task.reason for task in tasks if task.status == Status.BLOCKED), None)
     return Reason.NO_MATCH if status is Status.COMPLETED and not tasks else None

@@ -1,8 +1,8 @@
-"""The suppression list: whom requests keep out of models, and how an entry is lifted.
+"""The suppression list: the people that requests keep out of models, and how an entry is lifted.
 
 An entry counts for a model when it is not lifted and its request covers the model. A request that names no model
 covers every model, at any time. Registrations are ordered by the id of their first generation, which grows with each
-one, so no clock decides who is suppressed.
+one, so no clock decides about a suppression.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NOTES_TRAINING = "operators_word"
 HOLDOUT_READ = "holdout_read"
 """the note that a training could read the holdout, which could not be overwritten meanwhile"""
 MEMBERS_FROZEN = "members_frozen"
-"""the note that all members of a generation in preparation are written, and that its training reads nobody else"""
+"""the note that all members of a generation in preparation are written, and that its training reads no other people"""
 _MEMBERS = Membership.__table__.c
 _OF_SUBJECTS, _OF_SAMPLES = (
     select(_MEMBERS.generation_id, func.count())
@@ -131,7 +131,7 @@ def trained_on(
 def why_unknown(
     session: Session, tenant_id: str, subjects: Sequence[str], generations: Collection[int] | None = None
 ) -> tuple[Reason, dict[str, Any]]:
-    """Return why nothing is deleted of subjects that no model was trained on, and what the sentence names.
+    """Return why no sample is deleted of subjects that no model was trained on, and what the sentence names.
 
     They may have samples in a holdout: of one of these generations, or (None) of any that serves the tenant. That no
     model is trained on them is said only where each training had overwritten the holdout.
@@ -146,7 +146,7 @@ def why_unknown(
 
 
 def holdout_facts(session: Session, generations: Collection[int]) -> dict[str, Any]:
-    """Return what ``in_holdout`` names of somebody who is in these generations' holdouts."""
+    """Return what ``in_holdout`` names of a person in these generations' holdouts."""
     manifests = session.scalars(select(Generation.manifest).where(Generation.id.in_(generations)))
     overwritten = all(each and NOTES_TRAINING in each and not each.get(HOLDOUT_READ) for each in manifests)
     return {"cause": Cause.OVERWRITTEN} if overwritten else {}
@@ -247,7 +247,7 @@ def never_verified(session: Session, request: DeletionRequest) -> bool:
 def names_with_requests(session: Session, tenant_id: str) -> frozenset[str]:
     """Return the digests of the subjects and samples that the tenant's requests name, in whichever models.
 
-    Entries that were lifted count while their request has not ended: nobody has verified it yet.
+    Entries that were lifted count while their request has not ended: it is not verified yet.
     """
     query = (
         select(SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
@@ -267,7 +267,7 @@ def stands(session: Session, request: DeletionRequest) -> bool:
 def lift_suppression(session: Session, request: DeletionRequest, reason: str) -> tuple[int, int]:
     """Lift the request's suppression entries that are in force, for generations that begin afterwards. Idempotent.
 
-    Nothing that was published is undone. The reason is kept in the table and not in the audit log, because nothing
+    What was published stays. The reason is kept in the table and not in the audit log, because nothing
     can be removed from the log.
 
     Returns:

@@ -85,7 +85,7 @@ def announce(session: Session, tenant_id: str, news: WebhookEvent, data: dict[st
 
 
 def send_test(session: Session, endpoint: WebhookEndpoint) -> WebhookDelivery:
-    """Put a delivery that says nothing into the outbox of one endpoint, and return it."""
+    """Put a test event into the outbox of one endpoint, and return it."""
     row = _delivery(endpoint.id, WebhookEvent.TEST, {"endpoint": endpoint.id}, recorded_at(session))
     delivery = WebhookDelivery(**row)
     session.add(delivery)
@@ -134,7 +134,7 @@ def add_endpoint(
 
 
 def disable_endpoint(session: Session, endpoint: WebhookEndpoint) -> None:
-    """Send nothing more to an endpoint. Idempotent."""
+    """End deliveries to an endpoint. Idempotent."""
     if endpoint.disabled_at is None:
         endpoint.disabled_at = recorded_at(session)
         record(session, endpoint.tenant_id, "webhook.disabled", endpoint=endpoint.id)
@@ -176,7 +176,7 @@ def _endpoints(session: Session, tenant_id: str) -> list[tuple[str, list[str]]]:
 
 
 def _secret(session_key: bytes, endpoint: WebhookEndpoint) -> bytes:
-    """Derive the endpoint's secret: nothing of it is stored, and a new session key gives every endpoint a new one."""
+    """Derive the endpoint's secret: it is not stored, and a new session key gives every endpoint a new one."""
     return bytes.fromhex(mac(session_key, "webhook", f"secret {endpoint.id}"))
 
 

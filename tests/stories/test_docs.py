@@ -50,13 +50,13 @@ def typed(text: str, folder: Path, stack: Stack) -> str:
 
 
 def followed(text: str, folder: Path, stack: Stack) -> Iterator[tuple[str, str]]:
-    """Save each Python block where the text before it says, type each bash block: (block, what it printed) of these."""
+    """Save each Python block where the text before it says so, type each bash block: (block, its output) of these."""
     place = 0
     for found in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         language, block = found.groups()
         if language == "python":
-            name = re.findall(r"`(recipes/\w+\.py)`", text[place : found.start()])[-1]
-            (folder / name).write_text(block)
+            for name in re.findall(r"`(recipes/\w+\.py)`", text[place : found.start()])[-1:]:
+                (folder / name).write_text(block)
         elif not all(line.startswith("make ") for line in Block(ROOT, language, block).commands()):
             yield block, typed(block, folder, stack)
         place = found.end()

@@ -1,4 +1,4 @@
-"""``/console/act``: what the page's buttons do. Each is a call of the API, by the session of who pressed it."""
+"""``/console/act``: what the page's buttons do. Each is a call of the API, by the session of the person."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ ACTS = {
 
 @router.post("/console/act")
 def act(visit: Visitor, fields: Form) -> Response:
-    """Carry out what the form names, and lead back; where it cannot be undone and nobody has said so yet, ask first."""
+    """Carry out what the form names, and lead back; where it cannot be undone and is not confirmed yet, ask first."""
     chosen = ACTS.get(field(fields, "act"))
     if chosen is None:
         raise not_found("page")

@@ -59,7 +59,7 @@ def forecast(left: int | None, charged: int, seconds: float, at: int) -> str:
     """Write how long the updates that are left last, at the pace of the last weeks.
 
     Args:
-        left: updates that the budget still allows; None: nothing limits them.
+        left: updates that the budget still allows; None: no limit applies.
         charged: updates that were charged in the last ``seconds``.
         at: now, in microseconds since 1970.
     """

@@ -100,8 +100,8 @@ class PageRoute(APIRoute):
 
 
 async def _error(request: Request, status: int, detail: str) -> HTMLResponse:
-    """Return a page that says what happened. After a form it leads back, and has what was typed: browsers keep nothing
-    of our pages.
+    """Return a page that says what happened. After a form it leads back, and has what was typed: browsers keep no
+    input of our pages.
     """
     form = await _offered(request, status)
     facts = {"title": _TITLES.get(status, HTTPStatus(status).phrase), "detail": detail, "back": _page_of(request)}
@@ -111,8 +111,8 @@ async def _error(request: Request, status: int, detail: str) -> HTMLResponse:
 async def _offered(request: Request, status: int) -> Fields:
     """Return the fields of a refused form that may be sent again; none where it may not.
 
-    A form that was refused for who sent it (403) is not offered again, nor are requests that were ticked in a list, nor
-    more than 20 fields. The log-in form carries no token, and what was typed there is shown to nobody.
+    A form that was refused for its sender (403) is not offered again, nor are requests that were ticked in a list, nor
+    more than 20 fields. The log-in form carries no token, and what was typed there is not shown.
     """
     if request.method != "POST" or status == HTTPStatus.FORBIDDEN:
         return {}

@@ -1,4 +1,4 @@
-"""One look at the page: who looks, what they may do, and how an action of theirs is carried out.
+"""One visit of the page: the visitor, their rights, and how their actions are carried out.
 
 Actions and reads call the routes of the API as functions, with the scopes that those ask for: there is no second rule.
 """
@@ -58,7 +58,7 @@ class PageContext:
         return route(**{name: value for name, value in ours.items() if name in wanted} | arguments)
 
     def check_form(self, fields: Fields) -> None:
-        """Check that a form may change something. Raises ApiProblem (403; 503 while nothing can be written)."""
+        """Check that a form may change something. Raises ApiProblem (403; 503 while writing is stopped)."""
         self.check_token(fields)
         require_writable(self.service)
 

@@ -37,7 +37,7 @@ _LINKS = (
 class NextStep:
     """A step on the page: a button that posts ``fields`` to ``address``, or a link to it.
 
-    ``command`` is for those who rather type it, and the only way where the page has no place for the step.
+    ``command`` is for people at a terminal, and the only way where the page has no place for the step.
     """
 
     verb: str

@@ -22,7 +22,7 @@ class Bodies:
     """Refuse bodies that are too long (413), too slow (408), encoded (415) or not JSON (415), that give a name twice or
     have two lengths (400). Pass the others on whole.
 
-    The status page sends HTML forms to separate addresses. Nothing else takes forms, so another site's form cannot
+    The status page sends HTML forms to separate addresses. No other route takes forms, so another site's form cannot
     reach the API.
     """
 

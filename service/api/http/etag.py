@@ -1,6 +1,6 @@
 """Conditional requests (RFC 9110, section 13) on resources that are shown as JSON.
 
-``ETag`` names the state of a resource as it is shown. ``If-None-Match`` spares a client who polls an answer it has;
+``ETag`` names the state of a resource as it is shown. ``If-None-Match`` spares a polling client an answer that it has;
 ``If-Match`` refuses a change that was decided on a state that is no longer.
 """
 

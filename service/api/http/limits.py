@@ -26,7 +26,7 @@ class Limiter:
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def wait_of(self, key_id: str, calls: int = 1) -> int:
-        """Count the calls and return 0; or return the whole seconds to wait, and count nothing.
+        """Count the calls and return 0; or return the whole seconds to wait, without counting.
 
         Where they are more than are left, the next ones wait until all of them are made up for.
         """
@@ -43,7 +43,7 @@ class Limiter:
             return key_id in self._buckets
 
     def shut_for(self, key_id: str) -> int:
-        """Return the whole seconds until a call would be counted, 0 for now. Nothing is counted."""
+        """Return the whole seconds until a call would be counted, 0 for now, without counting."""
         with self._guard:
             if key_id not in self._buckets:
                 return 0

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, and whether they may name a person in a header."""
+"""The other end of a connection, and whether it may name a person in a header."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class NamedPeople:
 
 
 class Peer:
-    """ASGI middleware that notes who is at the other end of the connection."""
+    """ASGI middleware that notes the other end of the connection."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -28,7 +28,7 @@ _LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0
 
 
 class Patient(H11Protocol):
-    """HTTP/1.1 on one connection, whose heads must come within ``HEAD_SECONDS``."""
+    """HTTP/1.1 on one connection. Heads must come within ``HEAD_SECONDS``."""
 
     _late: asyncio.TimerHandle | None = None
 

@@ -1,4 +1,4 @@
-"""Actors: who holds the keys. The audit log names them by id; their names are here, and can be erased."""
+"""Actors: the holders of keys. The audit log names them by id; their names are here, and can be erased."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""API keys and the actors who hold them, for the API and the page."""
+"""API keys and their actors, for the API and the page."""
 
 from __future__ import annotations
 

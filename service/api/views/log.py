@@ -1,4 +1,4 @@
-"""The audit log and who did what, for the API, the page and the metrics."""
+"""The audit log and its actors, for the API, the page and the metrics."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def own_entries(
 ) -> Sequence[AuditEntry]:
     """Return the entries that the tenant may read whole, newest first, from those below the index ``before``.
 
-    ``kind``: the first word of their kind; it and ``request`` filter nothing where they are empty.
+    ``kind``: the first word of their kind; it and ``request`` do not filter where they are empty.
     """
     rows = select(AuditEntry).where(_own(tenant_id), AuditEntry.log_index.is_not(None))
     if before is not None:
@@ -150,7 +150,7 @@ def log_state(session: Session, last: LogCheck | None = None) -> dict[str, Any]:
 
 
 def actors_of(session: Session, tenant_id: str, entries: Iterable[AuditEntry]) -> dict[int, str]:
-    """Return, by the entry's row id, who acted. Entries of another tenant and of older releases name nobody."""
+    """Return the actor by the entry's row id. Entries of another tenant and of older releases name none."""
     names = {each.id: each.name for each in list_actors(session, tenant_id)}
     found: dict[int, str] = {}
     for entry in entries:
@@ -160,7 +160,7 @@ def actors_of(session: Session, tenant_id: str, entries: Iterable[AuditEntry]) -
 
 
 def taken_in_by(session: Session, tenant_id: str, requests: Sequence[str]) -> dict[str, str]:
-    """Return, by request, who sent it; empty where the log does not say."""
+    """Return, by request, its sender; empty where the log does not say."""
     accepted = (AuditEntry.request_id.in_(requests), AuditEntry.kind == "request.accepted")
     entries = session.scalars(select(AuditEntry).where(AuditEntry.tenant_id == tenant_id, *accepted)).all()
     said = actors_of(session, tenant_id, entries)

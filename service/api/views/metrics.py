@@ -216,7 +216,7 @@ def _requests(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
 
 
 def _reasons(session: Session) -> Iterator[Metric]:
-    """Yield why tasks are blocked and who can do something about it, as the table of reasons says."""
+    """Yield why tasks are blocked and which role can act, as the table of reasons says."""
     blocked = GaugeMetricFamily(
         "expunge_requests_blocked_by_reason",
         "Tasks of a model that wait for somebody, by reason and by who can act",
@@ -283,7 +283,7 @@ def _deadlines(session: Session, at: int) -> Iterator[Metric]:
 
 
 def _unverified(session: Session, at: int) -> Iterator[Metric]:
-    """Yield the number of requests that nobody has verified. They belong to no model, and have a deadline all the
+    """Yield the number of unverified requests. They belong to no model, and have a deadline all the
     same.
     """
     waiting = (DeletionRequest.status == "blocked") & (DeletionRequest.reason == Reason.UNVERIFIED)
@@ -448,7 +448,7 @@ def _budgets(session: Session) -> Iterator[Metric]:
 
 
 def _processes(session: Session) -> Iterator[Metric]:
-    """Show who beats, how many processes of each kind are alive, and the state of the audit log."""
+    """Show the heartbeats, how many processes of each kind are alive, and the state of the audit log."""
     beats = GaugeMetricFamily(
         "expunge_worker_heartbeat_timestamp_seconds",
         "Last heartbeat of a worker, updater or scheduler; of none that another has replaced",
@@ -500,7 +500,7 @@ def _filled(
     """Add one sample for each series: its labels, and the values in each bucket.
 
     The sum counts every value as its bucket's upper bound (the last one beyond it). An exact sum would reveal a single
-    value to anyone who reads it before and after.
+    value to a reader of both scrapes.
     """
     for labels, inside in series.items():
         edges = [*((str(float(bound)), float(bound)) for bound in bounds), (BEYOND, float(bounds[-1]))]

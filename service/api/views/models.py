@@ -26,7 +26,7 @@ _LOW = 0.8
 
 
 class PlanView(BaseModel):
-    """A retrain that is planned, or runs while the current generation is served. All who wait for one share it."""
+    """A retrain that is planned, or runs while the current generation is served. All requests that wait share it."""
 
     reason: str = Field(description="new_data, budget_exhausted, or fallback: no update can serve a request")
     dry_run: bool = Field(description="it only counts what changed in the recipe's data")
@@ -327,7 +327,7 @@ def budget_view(session: Session, model: Model) -> BudgetView:
 def budget_changes(session: Session, generation: Generation) -> list[tuple[int, int]]:
     """Return (moment, updates left) at the generation's begin and after each of the newest thousand charges.
 
-    The list is empty where nothing limits the updates.
+    The list is empty where no limit applies to the updates.
     """
     if not generation.budget or not generation.budget_cost:
         return []

@@ -1,4 +1,4 @@
-"""A rehearsal of a deletion: what a request would do, and the letter that would follow. Nothing is written."""
+"""A rehearsal of a deletion: what a request would do, and the letter that would follow. No row is written."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Rehearsal:
     """as it would be accepted; it is in no table"""
     parts: tuple[RehearsedPart, ...]
     preparing: tuple[str, ...]
-    """models whose people are not known yet"""
+    """models with people not known yet"""
     letter: PersonalLetter | None
     """as it would read; None: a decision has to come first"""
 
@@ -102,7 +102,7 @@ def _letter(
     named: Named,
     preparing: bool,
 ) -> PersonalLetter | None:
-    """Return the letter after every part was done. Of a claim that cannot be foreseen it says nothing."""
+    """Return the letter after every part was done. Of a claim that cannot be foreseen it is silent."""
     if preparing or any(part.version is None for part in parts):
         return None
     claims = [

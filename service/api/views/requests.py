@@ -113,7 +113,7 @@ class AcceptedView(DeletionRequestView):
 
 
 class ReceiptView(BaseModel):
-    """What a key without ``deletions:read`` sees. It does not depend on who is in the data."""
+    """What a key without ``deletions:read`` sees. It does not depend on the people in the data."""
 
     id: str
     status: Literal["queued", "blocked"] = Field(description="blocked if the request was sent unverified, else queued")
@@ -123,7 +123,7 @@ class ReceiptView(BaseModel):
 
 
 class Justification(BaseModel):
-    """Why you decide so. It is stored, and must not name anybody."""
+    """Why you decide so. It is stored, and must not name a person."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"reason": "the person asked to come back"}]}
@@ -136,7 +136,7 @@ def answer_for(caller: Caller, answer: dict[str, Any]) -> dict[str, Any]:
     """Return what of a stored answer this caller may see.
 
     What became of the request takes ``deletions:read``. Where else the person is known takes ``people:search``. A key
-    with neither gets a receipt, which does not depend on who is in the data.
+    with neither gets a receipt, which does not depend on the people in the data.
     """
     if Scope.DELETIONS_READ not in caller.scopes:
         status = "blocked" if answer["reason"] == Reason.UNVERIFIED else "queued"
@@ -286,7 +286,7 @@ def _view(
 
 
 def _may_be_a_strangers(status: Status, reason: str | None) -> bool:
-    """Return whether the request may have ended, or wait, without anybody's word that its person sent it."""
+    """Return whether the request may have ended, or wait, without a check that its person sent it."""
     return status in (Status.REJECTED, Status.CANCELLED) or awaits_decision(status, reason)
 
 

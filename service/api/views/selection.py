@@ -34,7 +34,7 @@ _request = DeletionRequest
 
 @dataclass(frozen=True)
 class ListFilter:
-    """The filters of a list. Empty ones filter nothing; days are dates in UTC, the last one included.
+    """The filters of a list. Empty ones do not filter; days are dates in UTC, the last one included.
 
     ``status`` is a status, or ``open``; where a model is chosen it is that of the model's part.
     """

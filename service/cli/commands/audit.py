@@ -33,7 +33,7 @@ def verify(
 
 @commands.command("list")
 def list_entries() -> None:
-    """List what happened and who did it, oldest first."""
+    """List what happened with its actors, oldest first."""
     with connect() as client:
         rows = list(client.pages(LOG, limit=LOG_PAGE))
     for row in rows:

@@ -84,7 +84,7 @@ def create(
 @commands.command("list")
 @told()
 def list_all(tenant: Tenant = DEFAULT_TENANT) -> None:
-    """List all keys and the actors who hold them, revoked ones included. The keys themselves are not shown."""
+    """List all keys and their actors, revoked ones included. The keys themselves are not shown."""
     with open_database(Settings()) as database, database.read() as session:
         names = {each.id: each.name for each in list_actors(session, tenant)}
         rows = [

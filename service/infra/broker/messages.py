@@ -1,6 +1,6 @@
-"""Reading messages of the broker: a message may carry the id of a model, and nothing else.
+"""Reading messages of the broker: a message may carry the id of a model alone.
 
-Anyone who reaches the broker can write into it. A worker that decodes such bytes ends at the first that are no JSON,
+All that reach the broker can write into it. A worker that decodes such bytes ends at the first that are no JSON,
 and Celery logs the body of a message that it does not know. So only the model's id and the tags are read, and the
 message that Celery sees is built here from them.
 """

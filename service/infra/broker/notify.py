@@ -1,7 +1,7 @@
-"""Notifying workers: Celery carries the id of a model that has work, and nothing else.
+"""Notifying workers: Celery carries the id of a model that has work, and no more.
 
 The rows in the database are the queue. A message may be lost, doubled or late at any time: the scheduler's sweep
-notifies again, and a worker that finds nothing to claim waits for the next message. So results are ignored, publishing
+notifies again, and a worker that finds no work waits for the next message. So results are ignored, publishing
 is never retried, and its errors are counted and not raised.
 """
 

@@ -11,7 +11,7 @@ from expunge.service.infra.tables.record import Count, Digest, Id, Moment, Name,
 
 
 class ActorName(Record):
-    """Whom an actor of the audit log is: the one place that has the name, so that it can be erased."""
+    """The name of an actor of the audit log: the one place that has it, so that it can be erased."""
 
     __tablename__ = "actors"
     id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -46,9 +46,9 @@ class ApiKey(Record):
     digest: Mapped[str] = mapped_column(Digest)
     label: Mapped[str] = mapped_column(String(120))
     actor_id: Mapped[str] = mapped_column(Id, ForeignKey("actors.id"), index=True)
-    """who holds it: one actor may hold several keys, and a rotated key keeps its actor"""
+    """its holder: one actor may hold several keys, and a rotated key keeps its actor"""
     origin: Mapped[str | None] = mapped_column(Id)
-    """the actor who could have kept a copy: the origin of the key that made or rotated it over HTTP; None: it was made
+    """the actor that could have kept a copy: the origin of the key that made or rotated it over HTTP; None: it was made
     in a shell
     """
     scopes: Mapped[list[str]]
@@ -140,14 +140,14 @@ class Heartbeat(Record):
 
 
 class Lease(Record):
-    """Who may work until when. ``model:ID`` and ``retrain:ID`` are there with the model, ``scheduler`` always."""
+    """A right to work until a moment. ``model:ID`` and ``retrain:ID`` come with the model; ``scheduler`` is there."""
 
     __tablename__ = "leases"
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
     token: Mapped[int] = mapped_column(Count, default=0)
     """another for each claim; 0: released, or never taken"""
     owner: Mapped[str] = mapped_column(String(120), default="")
-    """who took it last"""
+    """the process that took it last"""
     expires_at: Mapped[int] = mapped_column(Moment, default=0)
     renewed_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
 

@@ -1,4 +1,4 @@
-"""Models, their generations and versions, who is in them, and the work of preparing and publishing them."""
+"""Models, their generations and versions, their people, and the work of preparing and publishing them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from expunge.service.infra.tables.record import Count, Digest, Id, Moment, Name,
 
 
 class Model(Record):
-    """A model that users serve. Its lease decides who may publish (``Lease``)."""
+    """A model that users serve. Its lease decides which worker may publish (``Lease``)."""
 
     __tablename__ = "models"
     __table_args__ = (
@@ -33,7 +33,7 @@ class Model(Record):
     memory: Mapped[int] = mapped_column(Count, default=0, server_default=text("0"))
     """bytes that an update needs on its device, as far as that is known"""
     leave_out_forgotten: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
-    """the registration may leave out people who asked before it, and whom its recipe still names"""
+    """the registration may leave out forgotten people that its recipe still names"""
     current_id: Mapped[str | None] = mapped_column(Id)
     generation_id: Mapped[int | None] = mapped_column(Serial)
     """the generation of the current version; while preparing, the generation being prepared"""
@@ -83,7 +83,7 @@ class Generation(Record):
 
 
 class Membership(Record):
-    """Which sample of a generation belongs to whom: one row for each subject of each sample.
+    """The people of a generation's samples: one row for each subject of each sample.
 
     On PostgreSQL this table and ``recollections`` are partitioned by generation, see the migration.
     """
@@ -101,11 +101,11 @@ class Membership(Record):
     sample_digest: Mapped[str] = mapped_column(Digest)
     content_digest: Mapped[str] = mapped_column(Digest)
     holder: Mapped[str] = mapped_column(Digest)
-    """whose vector the sample is part of; equals subject_digest unless the sample names several subjects"""
+    """the holder of the sample's vector; equals subject_digest unless the sample names several subjects"""
 
 
 class HoldoutPerson(Record):
-    """Somebody with a sample in a generation's holdout, which nobody trains on: there is nothing of them to forget."""
+    """A person in a generation's holdout. No model is trained on it, so there is no sample of theirs to forget."""
 
     __tablename__ = "holdout_people"
     generation_id: Mapped[int] = mapped_column(
@@ -202,7 +202,7 @@ class Erasure(Record):
 
 
 class Consumer(Record):
-    """Somebody who serves a model, and which version they last said they serve."""
+    """A consumer of a model, and the version that it last reported."""
 
     __tablename__ = "consumers"
     model_id: Mapped[str] = mapped_column(Id, ForeignKey("models.id"), primary_key=True)

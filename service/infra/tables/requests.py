@@ -35,7 +35,7 @@ class DeletionRequest(Record):
     models: Mapped[list[str] | None]
     """the model names the client limited the request to; None: every model"""
     suppress_after: Mapped[int | None] = mapped_column(Serial)
-    """of a limited request: models whose first generation has a greater id are suppressed too; None: the named alone"""
+    """of a limited request: models with a first generation of a greater id are suppressed too; None: the named alone"""
     traceparent: Mapped[str | None] = mapped_column(String(55))
     """the W3C trace context of the call that made it; opaque, and only for the logs"""
     regulation: Mapped[str | None] = mapped_column(String(16))
@@ -150,7 +150,7 @@ class Certificate(Record):
     """DSSE, as JSON; None: what it attests has not all happened yet"""
     issued_at: Mapped[int | None] = mapped_column(Moment, index=True)
     refused: Mapped[str | None] = mapped_column(Text)
-    """why nothing was signed: the database and the audit log say different things. The scheduler tries again"""
+    """why it was not signed: the database and the audit log say different things. The scheduler tries again"""
 
 
 class WebhookEndpoint(Record):
@@ -164,7 +164,7 @@ class WebhookEndpoint(Record):
 
 
 class WebhookDelivery(Record):
-    """The outbox: written in the transaction whose news it carries, delivered by the scheduler."""
+    """The outbox: written in the transaction that it reports, delivered by the scheduler."""
 
     __tablename__ = "webhook_deliveries"
     __table_args__ = (Index("ix_webhook_deliveries_due", "delivered_at", "next_at"),)

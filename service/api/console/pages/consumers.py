@@ -1,4 +1,4 @@
-"""``/console/consumers``: who serves which version of which model, and when each was last heard."""
+"""``/console/consumers``: consumers, the versions that they serve, and their last reports."""
 
 from __future__ import annotations
 

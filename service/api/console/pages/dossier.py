@@ -31,7 +31,7 @@ def dossier(
 ) -> Response:
     """Show the requests that were received from ``first`` to ``last``, dates in UTC; the last 90 days without them.
 
-    The whole audit log is checked for the page; nothing is stored.
+    The whole audit log is checked for the page, and not stored.
     """
     visit.need(Scope.DELETIONS_READ)
     tenant, service = visit.caller.tenant_id, visit.service

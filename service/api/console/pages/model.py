@@ -1,4 +1,4 @@
-"""``/console/models/{name}``: one model, its budget, its versions, who serves it; and training it again."""
+"""``/console/models/{name}``: one model, its budget, its versions, its consumers; and training it again."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def follow_link(request: Request, service: Running, fields: Form) -> Response:
 
 
 def _is_local(request: Request) -> bool:
-    """Return whether the caller is on this machine. Behind a proxy everybody would be, so its headers refuse."""
+    """Return whether the caller is on this machine. Behind a proxy every caller would be, so its headers refuse."""
     if {"forwarded", "x-forwarded-for", "x-real-ip", "via"}.intersection(request.headers):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Consumers of a model: who serves which version."""
+"""Consumers of a model and the versions that they serve."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def retire_model(
     """Retire the model: no version is served, its requests end with it, its state and keys are destroyed.
 
     Of a model that was never published the preparation is cancelled: its name is free, requests go on without it.
-    Copies of its versions that somebody downloaded are not known here, and nothing is claimed about them.
+    Copies of its versions that were downloaded are not known here, and no claim is made about them.
     """
     with service.database.write(crash="retire-inside-commit") as session:
         model = locked_model(session, caller.tenant_id, name)

@@ -81,7 +81,7 @@ class LetterView(BaseModel):
 
 
 class EstimateView(BaseModel):
-    """A rehearsal: what the request would do if it were accepted next, and its letter. Nothing is changed."""
+    """A rehearsal: what the request would do if it were accepted next, and its letter. No data change."""
 
     search: str = Field(description="id of this search: the audit log's entry names it and the key, not the person")
     samples: int

@@ -84,7 +84,7 @@ _POLL_SECONDS = 2
 
 
 class DeletionOrder(BaseModel):
-    """Whom to forget: a data subject by one id or by several, or single samples."""
+    """The person to delete, by one id or by several, or single samples."""
 
     model_config = ConfigDict(
         extra="forbid",

@@ -33,7 +33,7 @@ ONLY_HELD_OUT = "This hold protects nothing now: the person is only in a holdout
 
 
 class HoldOrder(BaseModel):
-    """What must be kept: a subject's data, or one sample. The reason must not name anybody."""
+    """What must be kept: a subject's data, or one sample. The reason must not name a person."""
 
     model_config = ConfigDict(
         extra="forbid",

@@ -18,7 +18,7 @@ Seeker = Annotated[Caller, Depends(require_scope(Scope.PEOPLE_SEARCH))]
 
 
 class SearchOrder(BaseModel):
-    """Whom to find. The id is in the body, because addresses end up in logs."""
+    """The person's id. It is in the body, because addresses end up in logs."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"subject_id": "person-7"}]})
 
