@@ -147,7 +147,7 @@ def _keep(session: Session, outcomes: Mapping[tuple[str, int | None], Outcome]) 
 
 
 def _refuse(session: Session, row: Certificate, error: ValueError) -> None:
-    """Record once why the certificate is refused: the scheduler tries again each time, behind the others."""
+    """Record the refusal and its reason once: the scheduler tries again each time, behind the others."""
     why = str(error)
     if row.refused != why:
         log.error("certificate refused: %s", why)

@@ -134,7 +134,7 @@ def add_endpoint(
 
 
 def disable_endpoint(session: Session, endpoint: WebhookEndpoint) -> None:
-    """End deliveries to an endpoint. Idempotent."""
+    """Stop all deliveries to an endpoint. Idempotent."""
     if endpoint.disabled_at is None:
         endpoint.disabled_at = recorded_at(session)
         record(session, endpoint.tenant_id, "webhook.disabled", endpoint=endpoint.id)
