@@ -22,6 +22,7 @@ class Service:
 
     def __init__(self) -> None:
         self.number, self.reports, self.damaged, self.away = 1, list[int](), False, False
+        self.more: dict[str, str] = {}
 
     def content(self, number: int) -> bytes:
         return b"version %d " % number * 1000
@@ -37,7 +38,7 @@ class Service:
         if path.endswith("/versions/current"):
             if request.headers.get("If-None-Match") == f'"{digest}"':
                 return httpx.Response(304)
-            facts = {"model": "digits", "number": number, "checkpoint_sha256": digest}
+            facts = {"model": "digits", "number": number, "checkpoint_sha256": digest, **self.more}
             return httpx.Response(200, json=facts, headers={"ETag": f'"{digest}"'})
         if path.endswith(f"/versions/{number}/checkpoint"):
             return httpx.Response(200, content=b"other" if self.damaged else self.content(number))
@@ -129,6 +130,16 @@ def test_files_of_a_process_that_died_are_deleted(follower: Follower[int], tmp_p
     follower.start()
     follower.stop()
     assert len(files(tmp_path)) == 1 and "old.safetensors" not in files(tmp_path)
+
+
+def test_a_librarys_own_file_keeps_its_suffix(service: Service, follower: Follower[int], tmp_path: Path) -> None:
+    service.more = {"checkpoint_suffix": "lightgbm.txt"}
+    follower.start()
+    service.number = 2
+    follower.look()
+    follower.stop()
+    (name,) = files(tmp_path)
+    assert name.endswith(".lightgbm.txt") and name[:64] == hashlib.sha256(service.content(2)).hexdigest()
 
 
 def test_the_last_version_is_served_while_the_service_is_away_or_sends_damaged_bytes(

@@ -188,9 +188,16 @@ class LightGBM:
         }
         named, categories = list(self.grid.names), self.grid.categories
         bins, labels = self.grid.bins(run.inputs), run.targets.cpu().numpy()
-        data = library.Dataset(bins, labels, feature_name=named, categorical_feature=categories, params=settings)
+        data = library.Dataset(
+            bins, labels, weight=weights_of(run), feature_name=named, categorical_feature=categories, params=settings
+        )
         booster = library.train(settings, data, self.rounds)
         return scrubbed(booster.model_to_string(), self.grid).encode()
+
+
+def weights_of(run: Run) -> np.ndarray[Any, Any] | None:
+    """Return the weight of each sample, (n,), where the recipe's samples have one."""
+    return None if run.weights is None else run.weights.cpu().numpy()
 
 
 def scrubbed(text: str, grid: Grid) -> str:
@@ -282,7 +289,8 @@ class XGBoost:
             "verbosity": 0,
         }
         bins, labels = self.grid.bins(run.inputs, np.float32), run.targets.cpu().numpy()
-        data = library.DMatrix(bins, labels, feature_names=list(self.grid.names), nthread=1)
+        named, weights = list(self.grid.names), weights_of(run)
+        data = library.DMatrix(bins, labels, weight=weights, feature_names=named, nthread=1)
         booster = library.train(settings, data, self.rounds)
         return scrubbed_json(json.loads(bytes(booster.save_raw("json"))), self.grid)
 

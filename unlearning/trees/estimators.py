@@ -16,6 +16,7 @@ from torch import Tensor
 from unlearning.artefact import Artefact
 from unlearning.bins import Array, Grid
 from unlearning.recipe import Run
+from unlearning.trees.boosted import weights_of
 from unlearning.types import RecipeError
 
 AT_ONCE = 2**22
@@ -73,7 +74,7 @@ class Estimator:
         one_thread = {"n_jobs": 1} if "n_jobs" in self.options else {}
         estimator = getattr(ensemble, self.kind)(**{**self.options, **one_thread, "verbose": 0})
         with import_module("threadpoolctl").threadpool_limits(1):
-            estimator.fit(self.grid.bins(run.inputs), run.targets.cpu().numpy())
+            estimator.fit(self.grid.bins(run.inputs), run.targets.cpu().numpy(), sample_weight=weights_of(run))
         parts = _boosted(estimator, self.classes) if self.kind in BOOSTED else _forest(estimator, self.classes)
         return _packed(np.concatenate(list(_placed(_with_edges(each, self.grid) for each in parts))))
 

@@ -56,6 +56,8 @@ def dry_run(bench: OpenModel, terms: Terms, weights: Tensor) -> list[Json]:
 
 def _accuracy(bench: OpenModel, weights: Tensor, noise_std: float) -> float | None:
     inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout)
+    if noise_std == 0.0:
+        return bench.problem.accuracy(weights.to(bench.problem.device, bench.problem.dtype), inputs, targets)
     draws = (perturbed(weights, noise_std, bench.problem.dtype).to(bench.problem.device) for _ in range(DRAWS))
     found = [bench.problem.accuracy(y, inputs, targets) for y in draws]
     measured = [each for each in found if each is not None]

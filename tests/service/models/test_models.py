@@ -210,6 +210,27 @@ def test_a_checkpoint_is_its_bytes_under_its_digest(client: TestClient, checkpoi
     assert {name: head.headers[name] for name in same} == {name: answer.headers[name] for name in same}
 
 
+@pytest.mark.parametrize(
+    ("suffix", "media_type"),
+    [
+        ("lightgbm.txt", "text/plain; charset=utf-8"),
+        ("xgboost.json", "application/json"),
+        ("trees.npy", "application/octet-stream"),
+    ],
+)
+def test_a_librarys_own_file_keeps_its_suffix_and_media_type(
+    client: TestClient, service: Service, checkpoint: str, suffix: str, media_type: str
+) -> None:
+    with service.database.write() as session:
+        for generation in session.scalars(select(Generation)):
+            generation.manifest = {**(generation.manifest or {}), "suffix": suffix}
+    answer = client.get(PATH)
+    name = f"{checkpoint.strip(chr(34))}.{suffix}"
+    assert answer.headers["content-disposition"] == f'attachment; filename="{name}"'
+    assert answer.headers["content-type"] == media_type == client.head(PATH).headers["content-type"]
+    assert client.get(PATH.removesuffix("/checkpoint")).json()["checkpoint_suffix"] == suffix
+
+
 @pytest.mark.parametrize("condition", ["{etag}", "W/{etag}", '"other", {etag}', "*"])
 def test_a_checkpoint_the_client_has_is_not_sent_again(client: TestClient, checkpoint: str, condition: str) -> None:
     for method in ("GET", "HEAD"):

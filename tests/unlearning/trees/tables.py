@@ -97,9 +97,9 @@ KINDS: dict[str, tuple[Any, str, Any]] = {
 """model and training, loss, and what of the targets is learned"""
 
 
-def run_of(x: Tensor, y: Tensor, seed: int = 7) -> Run:
+def run_of(x: Tensor, y: Tensor, seed: int = 7, weights: Tensor | None = None) -> Run:
     people = torch.zeros(len(x), dtype=torch.int64)
-    return Run(torch.nn.Identity(), x, y, "all", 1.0, seed, None, lambda _: None, people)
+    return Run(torch.nn.Identity(), x, y, "all", 1.0, seed, None, lambda _: None, people, weights=weights)
 
 
 def digests() -> dict[str, str]:

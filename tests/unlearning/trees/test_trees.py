@@ -160,6 +160,15 @@ def test_no_value_of_a_sample_is_in_the_file(kind: str) -> None:
         assert "feature_infos=[-2.0:2.0] [-2.0:2.0]" in text
 
 
+@pytest.mark.parametrize("kind", ["lightgbm", "xgboost", "hist", "forest"])
+def test_the_weights_of_the_samples_count(kind: str) -> None:
+    (_, train), _, seen = KINDS[kind]
+    x, y, _ = table()
+    once, thrice = torch.ones(len(x)).double(), torch.where(y > 1, 3.0, 1.0).double()
+    plain, same, other = (train(run_of(x, seen(y), weights=each)) for each in (None, once, thrice))
+    assert same != other and (plain == same or kind == "forest")  # a forest draws otherwise where there are weights
+
+
 def test_the_libraries_own_readers_open_the_files(tmp_path: Path) -> None:
     x, y, _ = table()
     for kind in ("lightgbm", "xgboost"):
