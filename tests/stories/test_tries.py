@@ -91,8 +91,8 @@ def test_a_privacy_officer_answers_whether_jane_was_deleted(
     )
     enter(stack, browser, KeyRole.PRIVACY)
     way = Try("(a) Did we delete Jane, when, on what ground?", browser)
-    way.click("Find a person")
-    way.type("#subject_id", "tiny-person-7" + ENTER, "her id")
+    way.type("#find", "tiny-person-7" + ENTER, "the person's id")
+    way.click("Search people")
     way.reads("forgot the person")
     way.click(done["id"][:8])
     for text in ("completed", "GDPR", "met", CASE):

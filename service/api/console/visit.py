@@ -18,6 +18,7 @@ from fastapi.responses import RedirectResponse
 
 from expunge.service.access import PAGE_SECONDS, Caller, Scope, form_token, renew_session, seal_for_page, unsealed
 from expunge.service.api.console.forms import Fields, field, typed
+from expunge.service.api.console.places import places
 from expunge.service.api.console.render import HEADERS
 from expunge.service.api.console.render import page as rendered
 from expunge.service.api.cookies import drop_cookie, read_cookie, set_cookie
@@ -115,7 +116,8 @@ class PageContext:
             "follows": follows,
             "said": said,
         }
-        answer = rendered(template, **common, here=self.request.url.path, **facts)
+        here = self.request.url.path
+        answer = rendered(template, **common, here=here, navigation=places(here, self.may), **facts)
         if opened:
             set_cookie(answer, tls, value)
         if said:

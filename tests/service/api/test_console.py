@@ -8,6 +8,7 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, func, select, update
@@ -271,12 +272,82 @@ def test_a_request_is_cancelled_inside_its_window_by_who_may(login: Login, held:
 
 
 @pytest.mark.both_engines
-def test_the_lookup_leads_to_the_request(login: Login, held: str) -> None:
-    client = login()
-    assert held in client.get("/console/requests", params={"id": f" {held.upper()} "}).text
-    for wrong in ("<script>", "0" * 32):
-        answer = client.get("/console/requests", params={"id": wrong})
-        assert answer.status_code == 404 and "<script>" not in answer.text
+def test_one_box_finds_case_request_model_and_digest(
+    login: Login, held: str, service: Service, client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("C-113", "twice", "twice"):
+        body = {"subject_id": f"bob-{name}", "case_id": name}
+        client.post("/v1/deletion-requests", json=body, headers={"Idempotency-Key": new_id()})
+    with service.database.read() as session:
+        case = session.scalar(select(DeletionRequest.id).where(DeletionRequest.case_id == "C-113"))
+        digest = session.scalars(select(Version.checkpoint)).one()
+    visitor = login()
+    token = token_in(visitor.get("/").text)
+
+    def find(text: str) -> httpx.Response:
+        return visitor.post("/console/find", data={"token": token, "text": text}, follow_redirects=False)
+
+    leads = {
+        f" {held.upper()} ": f"/console/requests/{held}",
+        held[:8]: f"/console/requests/{held}",
+        "C-113": f"/console/requests/{case}",
+        "Digits": "/console/models/digits",
+        digest[:12]: "/console/models/digits#version-1",
+        f"sha256:{digest}": "/console/models/digits#version-1",
+    }
+    assert {text: find(text).headers.get("location") for text in leads} == leads
+    both = find("twice")
+    assert both.status_code == 200 and both.text.count('data-label="Case">twice<') == 2
+    for wrong in ("<script>", "0" * 32, "%", held[:3]):
+        answer = find(wrong)
+        assert answer.status_code == 200 and "No case, request, model or version is called" in answer.text
+        assert "<script>" not in answer.text
+    assert visitor.post("/console/find", data={"token": "0" * 64, "text": held}).status_code == 403
+    secret = find("ada@example.com")
+    assert 'action="/console/people"' in secret.text and 'value="ada@example.com"' in secret.text
+    assert "ada@example.com" not in caplog.text, "a person may have been typed"
+
+
+def test_the_box_reads_what_the_key_may_read_and_no_other_tenants(login: Login, held: str) -> None:
+    for scopes, tenant in ((["models:read"], "default"), (["deletions:read", "models:read"], "acme")):
+        visitor = login(*scopes, tenant_id=tenant)
+        found = visitor.post(
+            "/console/find", data={"token": token_in(visitor.get("/").text), "text": held[:8]}, follow_redirects=False
+        )
+        assert found.status_code == 200 and held not in found.text and "Search people" not in found.text
+
+
+def test_five_places_hold_every_page_that_the_key_may_open(login: Login, held: str) -> None:
+    visitor = login()
+    page = visitor.get("/console/holds").text
+    nav = page[page.index('aria-label="Places"') : page.index("</nav>")]
+    assert re.findall(r">(\w+)</a>", nav) == ["Inbox", "Requests", "Models", "Record", "Settings"]
+    assert re.search(r'aria-current="true">Requests<', nav) and 'aria-current="page">Legal holds<' in page
+    for address in re.findall(r'href="(/[^"]*)"', nav):
+        assert visitor.get(address).status_code == 200, address
+    few = login("models:read").get("/").text
+    nav = few[few.index('aria-label="Places"') : few.index("</nav>")]
+    assert re.findall(r">(\w+)</a>", nav) == ["Inbox", "Models", "Settings"]
+
+
+def test_every_cell_of_a_list_has_its_label_for_a_phone(login: Login, held: str) -> None:
+    visitor = login()
+    for path in (
+        "/console/requests",
+        "/console/models",
+        "/console/keys",
+        "/console/audit",
+        f"/console/requests/{held}",
+    ):
+        page = visitor.get(path).text
+        for table in re.findall(r"<table>.*?</table>", page, re.S):
+            heads = re.findall(r'<th scope="col">(.*?)</th>', table)
+            for row in re.findall(r"<tr[ >].*?</tr>", table[table.index("<tbody>") :], re.S):
+                labels = re.findall(r'<td data-label="(.*?)"', row)
+                assert labels == [each for each in heads if each in labels] and len(labels) >= len(heads) - 2, (
+                    path,
+                    row,
+                )
 
 
 def test_checked_tried_and_declared_stand_apart(login: Login, held: str, service: Service) -> None:

@@ -5,9 +5,11 @@ from expunge.service.api.console.pages import (
     certificate,
     consumers,
     dossier,
+    find,
     holds,
     keys,
     model,
+    models,
     overview,
     people,
     request,
@@ -20,6 +22,8 @@ ROUTERS = tuple(
     page.router
     for page in (
         sessions,
+        find,
+        models,
         overview,
         requests,  # before the page of one request: its fixed addresses are no ids
         certificate,

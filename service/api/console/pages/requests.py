@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from math import ceil
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
-from fastapi.responses import RedirectResponse, StreamingResponse
+from fastapi import APIRouter, Depends, Response
+from fastapi.responses import StreamingResponse
 
 from expunge.service.access import Scope
 from expunge.service.api.console.acts import ACTS
@@ -32,11 +32,8 @@ _COLUMNS = ("id", "status", "reason", "regulation", "received_at", "due_at", "co
 
 
 @router.get("/console/requests")
-def index(visit: Visitor, chosen: Chosen, id: Annotated[str, Query(max_length=200)] = "") -> Response:
-    """Show the list. ``id`` leads to one request's page instead."""
+def index(visit: Visitor, chosen: Chosen) -> Response:
     visit.need(Scope.DELETIONS_READ)
-    if id:
-        return _one(id)
     tenant = visit.caller.tenant_id
     with visit.service.database.read() as session:
         at = now(session)
@@ -83,13 +80,6 @@ def _decided(visit: PageContext, name: str, request_id: str) -> str:
     except RequestRefused as refused:
         return str(refused)
     return ""
-
-
-def _one(text: str) -> Response:
-    wanted = text.strip().lower()
-    if len(wanted) != 32 or not set(wanted) <= set("0123456789abcdef"):
-        raise ApiProblem(404, "deletion_request_not_found", "A request's id has 32 hexadecimal digits.")
-    return RedirectResponse(f"/console/requests/{wanted}", 303, HEADERS)
 
 
 def _lines(visit: PageContext, chosen: ListFilter) -> Iterator[str]:

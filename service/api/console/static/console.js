@@ -111,6 +111,40 @@ if (link) {
   if (form) { form.elements.link.value = link[1]; form.submit(); }
 }
 
+// Keys: search, rows, help. Without scripts the page has all of it as links and buttons.
+function rows() {
+  return [...main.querySelectorAll("tbody tr th a, .triage li > a")].filter((each) => each.offsetParent);
+}
+
+function move(by) {
+  const all = rows();
+  const at = all.findIndex((each) => each === document.activeElement);
+  all[Math.min(all.length - 1, Math.max(0, at < 0 ? 0 : at + by))]?.focus();
+}
+
+document.documentElement.classList.add("scripted");
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.textContent = "Copied";
+  } catch { button.textContent = "Not allowed"; }
+});
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest("input, textarea, select, dialog");
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "Escape" && typing) { event.target.blur(); return; }
+  if (typing) return;
+  if (event.key === "Escape" && main.querySelector(".trail")) history.back();
+  else if (event.key === "/") document.getElementById("find")?.focus();
+  else if (event.key === "?") document.getElementById("keys")?.showModal();
+  else if (event.key === "j") move(1);
+  else if (event.key === "k") move(-1);
+  else return;
+  event.preventDefault();
+});
+
 if (main.dataset.follows) {
   setInterval(tick, 1000);
   if (main.dataset.follows === "yes") follow();
