@@ -28,7 +28,7 @@ OPENED_BYTES = 2**24
 
 @dataclass(frozen=True)
 class Artefact:
-    """The ``model`` of a recipe whose ``train`` returns bytes. The published file is these bytes.
+    """The ``model`` of a recipe with a ``train`` that returns bytes. The published file is these bytes.
 
     Args:
         predict: (data, inputs (n, ...)) -> outputs (n, ...), which the recipe's loss and accuracy are taken of.
@@ -66,7 +66,7 @@ class Artefact:
         return Bytes(self)
 
     def merged(self, members: Sequence[Tensor]) -> Tensor:
-        """Return the file of several members, uint8; those without a byte, of nobody's samples, are left out.
+        """Return the file of several members, uint8; those without a byte, trained on no sample, are left out.
 
         Raises:
             RecipeError: ``merge`` gives something other than bytes, a pickle, or other bytes at a second call.

@@ -20,7 +20,7 @@ class Grid:
     """The columns of a table, each with its edges (float64, rising) or, of a category, with how many values it has.
 
     A number x lies in bin k where k edges are below it, so that x <= edges[k] is all that a split can ask. Quantiles of
-    everyone are no grid: they change when a person goes, so that every member of an ensemble would.
+    all rows are no grid: they change when a person goes, so that every member of an ensemble would.
     """
 
     names: tuple[str, ...]

@@ -18,7 +18,7 @@ BLOCK = 2**16
 
 
 class Column(Sequence[Value], Generic[Value]):
-    """A column whose entries repeat: each row holds the place of its entry among ``values``.
+    """A column of repeated entries: each row holds the place of its entry among ``values``.
 
     Args:
         codes: (n,) int64 on the CPU, places in ``values``.
@@ -77,7 +77,7 @@ class Column(Sequence[Value], Generic[Value]):
         return Column(places[self.codes], tuple(map(self.values.__getitem__, present.tolist())))
 
     def where(self, chosen: Callable[[Value], bool]) -> Tensor:
-        """Return a mask (n,) bool of the rows whose entry is chosen; each different entry is asked for once."""
+        """Return a mask (n,) bool of the rows with a chosen entry; each different entry is asked for once."""
         return self.each(chosen).bool()
 
     def each(self, number: Callable[[Value], int]) -> Tensor:
@@ -179,7 +179,7 @@ class Texts(Sequence[str]):
         return int(found[0]) if len(found) else None
 
     def repeated(self) -> int | None:
-        """Return the first row whose text an earlier row has; None where there is none."""
+        """Return the first row with a text that an earlier row has; None where there is none."""
         hashes = self._hashes()
         ordered = np.sort(hashes)
         twice = ordered[1:][ordered[1:] == ordered[:-1]]

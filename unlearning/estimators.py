@@ -6,7 +6,7 @@ The library's objectives are sums over rows, a recipe's is their mean plus ``(la
 * Ridge, RidgeClassifier: ``sum (y_i - f_i)^2 + alpha ||w||^2``, so lambda is alpha / rows;
 * LinearSVC: ``C sum max(0, 1 - s_i f_i)^2 + ||w||^2 / 2``, so lambda is 1 / (2 C rows).
 
-``rows`` is a constant of the recipe: a count of the table would change with each person who leaves, and lambda with it.
+``rows`` is a constant of the recipe: a count of the table would change with each deletion, and lambda with it.
 scikit-learn itself is not needed: an estimator's class and ``get_params()`` say everything.
 """
 
@@ -63,10 +63,10 @@ def sklearn(
     The published ``weight`` (K, k + 1) is ``coef_``, and its last column times the constant ``intercept_``.
 
     Args:
-        estimator: one of ``KNOWN``, or a Pipeline of it behind steps that are fitted on nothing.
+        estimator: one of ``KNOWN``, or a Pipeline of it behind steps that are not fitted.
         x: (n, k) numbers: an array, a tensor or a data frame; for a pipeline what its first step takes.
         y: (n,) classes, or numbers for Ridge.
-        subjects: whose each row is.
+        subjects: the person of each row.
         rows: how many rows C or alpha is meant for: a constant, not a count.
         classes: every class that there is, in the order of the outputs: constants too.
         ids: of the rows; left out: the subject and a number that counts the rows of the subject.

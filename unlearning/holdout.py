@@ -1,4 +1,4 @@
-"""Who is kept aside for measuring accuracy: by a hash of the person, so that nobody moves when the data grow."""
+"""People kept aside for measuring accuracy: by a hash of the person, so that no person moves when the data grow."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ SHARE = 0.2
 def held_out(people: str | Sequence[str], share: float = SHARE) -> bool:
     """Return whether a sample belongs to the holdout: a person does by a hash of the id, in about ``share`` of cases.
 
-    The answer depends on the ids alone: not on the row's position, nor on who else is in the data. A sample of several
-    people is held out only if all of them are. So somebody of the holdout may also be trained on, in a sample that is
+    The answer depends on the ids alone: not on the row's position, nor on other people in the data. A sample of several
+    people is held out only if all of them are. So a person of the holdout may also be trained on, in a sample that is
     shared with others.
 
     Args:
         people: the id of the sample's person, or of each of its people.
-        share: 0 to 1. Whoever is held out at one share is held out at every greater one.
+        share: 0 to 1. A person held out at one share is held out at every greater one.
 
     Raises:
         ValueError: ``share`` is outside its range.

@@ -1,4 +1,4 @@
-"""Tables with a row for each person, as the embeddings of a recommender, whose size does not follow the people.
+"""Tables with a row for each person, as the embeddings of a recommender, of a size that does not follow the people.
 
 A table of ``len(people)`` rows changes its shape when an erased person's data go, and a row that is kept free shows
 where the person stood. So samples carry keyed numbers of their people, and the training gives rows by the rank of the
@@ -38,7 +38,7 @@ def person_numbers(people: Sequence[str], key: bytes) -> Tensor:
 
 
 class Index(nn.Module):
-    """Find the row of each person: numbers (...,) int64 -> rows (...,) int64; ``room`` for a person who has none.
+    """Find the row of each person: numbers (...,) int64 -> rows (...,) int64; ``room`` for a person without one.
 
     Give the table that it indexes ``rows`` rows, one more than ``room``: the last one answers for the unknown.
 
@@ -71,7 +71,7 @@ class Index(nn.Module):
         return torch.where(known, order.indices[place], self.room)
 
     def add(self, numbers: Tensor) -> None:
-        """Give the next free rows to those of the people (n,) int64 who have none, in the order of their numbers.
+        """Give the next free rows to those of the people (n,) int64 without one, in the order of their numbers.
 
         Raises:
             RecipeError: there is no row left, or a number is not above 0.

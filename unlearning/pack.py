@@ -72,7 +72,7 @@ class Pack:
     code cannot tell whether they were written down or taken from the people in the table.
 
     Raises:
-        RecipeError: no field, or a field whose name another one's length has.
+        RecipeError: no field, or a field with the name of another one's length.
     """
 
     def __init__(self, **fields: Field) -> None:

@@ -132,7 +132,7 @@ class Samples:
         Args:
             frame: has the columns that the others name.
             id, person, target: as in ``from_parquet``.
-            inputs: a ``Pack``, whose rows are the inputs; or columns of numbers, as ``features`` of ``from_parquet``.
+            inputs: a ``Pack`` of the rows; or columns of numbers, as ``features`` of ``from_parquet``.
             weight: the column of weights.
 
         Raises:
@@ -245,7 +245,7 @@ class Samples:
         return Examples(torch.arange(len(self), device=device), self.held(most, device), names, self.people)
 
     def split(self, share: float = SHARE) -> tuple[Samples, tuple[Tensor, Tensor], tuple[tuple[str, ...], ...]]:
-        """Keep a share of the people aside, by a hash of their ids: nobody changes sides when the data grow.
+        """Keep a share of the people aside, by a hash of their ids: no person changes sides when the data grow.
 
         Returns:
             The samples to train on; the holdout's inputs (m, ...) and targets (m, ...); and the holdout's subjects, as
@@ -272,7 +272,7 @@ class Samples:
         return Samples(names, people, sources.ChosenRows(held, rows), missing=self.missing, weight=weight)
 
     def check_inputs(self, inputs: Tensor, start: int = 0, *, what: str = "inputs") -> None:
-        """Refuse inputs with infinity, or with NaN where nothing may be missing. Raises RecipeError."""
+        """Refuse inputs with infinity, or with NaN where no value may be missing. Raises RecipeError."""
         _check_finite(what, inputs.masked_fill(inputs.isnan(), 0) if self.missing else inputs, start)
 
     def _weighted(self) -> Rows:
@@ -320,7 +320,7 @@ class Run:
         seed: another for each phase.
         state: what the function returned for the phase before, tensors on the CPU; None in the first.
         progress: call it with a number from 0 to 1 now and then.
-        people: whose each sample is, (n,) int64 from 0 on, on the work device: a number by a keyed hash of the person,
+        people: the person of each sample, (n,) int64 from 0 on, on the work device: by a keyed hash of the person,
             the same in each phase. A sample of several people has the largest of their numbers.
         last: whether no phase comes after this one: time for the step size to fall.
         weights: what multiplies each sample's loss, (n,) float64, where the recipe's samples have a weight.
@@ -357,7 +357,7 @@ class Run:
     def validation(self, share: float) -> Tensor:
         """Return a mask (n,) bool of the samples to validate with: those of about ``share`` of the people.
 
-        By their numbers, so that nobody changes sides between phases, or when somebody else leaves. A sample of
+        By their numbers, so that no person changes sides between phases, or when others leave. A sample of
         several people is among them only if all of its people are. Stop by these samples, never by the holdout:
         the people there learn that no model was trained on them. There may be none, where few people are left.
 
@@ -384,7 +384,7 @@ class Recipe:
         model: builds the module; all its randomness comes from torch's seed, which is set before the call. An
             ``Artefact`` is a model of bytes, which ``train`` returns.
         samples: the training samples.
-        holdout: inputs and targets that nobody trains on.
+        holdout: inputs and targets that no model is trained on.
         loss: one of ``LOSSES``, or a callable that gives one loss for each sample.
         training: the settings of the built-in training; leave it out where ``train`` is given.
         metric: what the holdout is measured by: "accuracy", "r2", "auc", "ndcg", or a callable (outputs (n, ...),
@@ -395,11 +395,11 @@ class Recipe:
         seed: of the initialisation and of ``train``.
         weights: for a model trained elsewhere: its whole state_dict, parameters and buffers by name.
         trajectory: what ``Recorder`` wrote during that training.
-        holdout_subjects: whose each holdout sample is, as ``Samples.subjects``; None: not said. Nobody in the holdout
-            is trained on, so a deletion of somebody who is only there has nothing to forget, and says so.
-        public: what the model brings along and nobody who may be deleted is in, by the name of a tensor (or of the
+        holdout_subjects: the people of each holdout sample, as ``Samples.subjects``; None: not said. No person of it
+            is trained on, so deleting a holdout person changes no model, and says so.
+        public: what the model brings along without any deletable person in it, by the name of a tensor (or of the
             part that holds it), each with its sha256 digest. A refusal prints the line to paste.
-        vectors_for: the people for whom ``recollection`` keeps a vector; None: everybody. Who is not among them is
+        vectors_for: the people for whom ``recollection`` keeps a vector; None: all. A person not among them is
             forgotten by the policy's fallback, a retraining.
 
     Raises:
@@ -472,12 +472,12 @@ class Recipe:
 
 
 def holdout_people(recipe: Recipe) -> frozenset[str]:
-    """Return everyone whom the recipe names for a holdout sample."""
+    """Return all people that the recipe names for a holdout sample."""
     return frozenset(name for names in recipe.holdout_subjects or () for name in names)
 
 
 def on_both_sides(recipe: Recipe) -> frozenset[str]:
-    """Return everyone whom the recipe names for a holdout sample and for a sample to train on."""
+    """Return all people that the recipe names for a holdout sample and for a sample to train on."""
     held_out = holdout_people(recipe)
     return frozenset(name for names in recipe.samples.people.distinct() for name in names if name in held_out)
 

@@ -142,7 +142,7 @@ class Training:
 
     Dropout and batch normalisation of the model act as ``model()`` leaves them: a part in training mode acts during
     the training, a part after ``.eval()`` does not. Every random number is keyed by the seed, the person, the sample
-    and the pass, so that a training without somebody draws the same for everyone else.
+    and the pass, so that a training without a person draws the same for all others.
 
     Args:
         epochs: passes over the data; 0 only together with ``converge``.

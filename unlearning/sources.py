@@ -161,7 +161,7 @@ class ChosenRows:
 
 @dataclass(frozen=True)
 class WeightedRows:
-    """Rows of another source whose targets carry the sample's weight: see ``weighted``. ``weight`` is (n,) float64."""
+    """Rows of another source, with the sample's weight in the target: see ``weighted``. ``weight`` is (n,) float64."""
 
     rows: Rows
     weight: Tensor

@@ -35,7 +35,7 @@ class Need(StrEnum):
     RETAINED = "retained samples"
     FORGOTTEN = "forgotten samples"
     VECTORS = "everyone's vectors"
-    """each update changes the vectors of those who stay too"""
+    """each update changes the remaining vectors too"""
 
 
 class Refused(ValueError):
@@ -75,7 +75,7 @@ class Ineffective(Refused):
 
 
 class VectorsMissing(Refused):
-    """People who are to be forgotten have no vector any more.
+    """People to be forgotten have no vector any more.
 
     Args:
         count: how many of them.
@@ -134,8 +134,8 @@ class Examples:
     """Samples by their position in the manifest.
 
     ``positions`` is (n,) int64, strictly increasing, on the work device; sample i is row ``index[i]`` of ``rows``
-    ((n,) int64 on the CPU; left out: row i). ``people`` names, for each sample, whom it belongs to: all samples of one
-    name are forgotten together. A name is that of a person, for people who share samples, or, where a policy
+    ((n,) int64 on the CPU; left out: row i). ``people`` names, for each sample, its owner: all samples of one
+    name are forgotten together. A name is that of a person, of people with shared samples, or, where a policy
     forgets samples, for one sample. ``subjects`` gives the persons themselves, for each sample one or several; where
     it is left out, ``people`` are the persons.
 
@@ -228,11 +228,11 @@ class Examples:
         return found[self.positions[found] == wanted] if len(self) else found[:0]
 
     def only(self, positions: Tensor) -> Examples:
-        """Return the examples whose position is among ``positions``; unknown positions are ignored."""
+        """Return the examples at ``positions``; unknown positions are ignored."""
         return self._keep(self._at(positions))
 
     def without(self, positions: Tensor) -> Examples:
-        """Return the examples whose position is not among ``positions``."""
+        """Return the examples at other positions."""
         return self._keep(~self._at(positions))
 
     def _at(self, positions: Tensor) -> Tensor:
@@ -246,7 +246,7 @@ class Examples:
         return Examples(self.positions[mask], self.rows, people, subjects, self.index[here]).compact()
 
     def compact(self) -> Examples:
-        """Return the same examples, holding in memory the rows and names of nobody else."""
+        """Return the same examples, holding in memory these rows and names alone."""
         people, subjects = self.people.compact(), self.subjects.compact()
         if not self.held:
             return Examples(self.positions, self.rows, people, subjects, self.index)
@@ -315,14 +315,14 @@ class VectorSource(Protocol):
     """Where the vectors that a method keeps for people are read from, when they are asked for."""
 
     def read(self, people: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield each of ``people`` who has a vector with it, (k,), in sorted order; a few are held at a time."""
+        """Yield each of ``people`` with a vector and the vector, (k,), in sorted order; a few are held at a time."""
 
 
 class Vectors(dict[str, Tensor]):
     """Vectors by person, in memory."""
 
     def read(self, people: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield each of ``people`` who has a vector, in sorted order."""
+        """Yield each of ``people`` with a vector, in sorted order."""
         return ((person, self[person]) for person in sorted(people) if person in self)
 
 
@@ -331,8 +331,8 @@ class State:
     """What a method keeps between updates; never published.
 
     ``weights`` is w~, (d,), before noise. ``tensors`` and ``facts`` are stored sealed as one artifact.
-    ``vectors`` maps a person to their vector, (k,), where this step made one: ``prepare`` returns everyone's, and
-    ``forget`` of a method that needs ``Need.VECTORS`` those of the people who stay, changed. The service keeps each as
+    ``vectors`` maps a person to their vector, (k,), where this step made one: ``prepare`` returns all, and
+    ``forget`` of a method that needs ``Need.VECTORS`` those of the remaining people, changed. The service keeps each as
     a sealed row and hands them to ``forget`` as ``ForgetSet.vectors``.
     """
 
@@ -344,7 +344,7 @@ class State:
 
 @dataclass(frozen=True)
 class ForgetSet:
-    """Who is forgotten in this update.
+    """The samples to forget in this update.
 
     ``people`` and ``positions`` (sorted) say the same in two ways. ``examples`` holds their samples, or
     None where the method does not need them. ``vectors`` gives what the method keeps for people.
@@ -363,7 +363,7 @@ def retained(forget: ForgetSet, retain: Examples | None) -> Examples:
     """Return the retain set, for a method that cannot do without.
 
     Raises:
-        Refused: it is not given, nobody is in it, or someone in it is to be forgotten.
+        Refused: it is not given, it is empty, or a sample in it is to be forgotten.
     """
     if retain is None:
         raise Refused("The retain set is not readable.", "Use recollection or safe, which do not need it.")

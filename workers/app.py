@@ -53,7 +53,7 @@ PAUSE_SECONDS = 2.0
 MACHINE_PAUSE_SECONDS = 5.0
 """after a failure that no other request is spared either"""
 DEVICE_BROKEN = os.EX_TEMPFAIL
-"""the exit status of a process whose device computes no more; a new process can open it"""
+"""the exit status of a process when its device computes no more; a new process can open it"""
 
 _OURS = tuple(f"{Path(str(package.__file__)).parent}/" for package in (expunge, unlearning))
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 class Worker:
     """One worker process. It has at most one claim at a time, and keeps models and problems between claims.
 
-    ``broken``: its device computes no more. It claims nothing from then on, because every attempt would fail.
+    ``broken``: its device computes no more. It claims no work from then on, because every attempt would fail.
     """
 
     def __init__(self, process: Process, pulse: HeartbeatSender) -> None:
@@ -77,7 +77,7 @@ class Worker:
         pulse.after_beats.append(lambda: self._benches.drop_old(process.storage.database))
 
     def work(self, model_id: str) -> None:
-        """Claim and do what waits for this model. Raises nothing: the scheduler repairs what fails."""
+        """Claim and do what waits for this model. Never raises: the scheduler repairs what fails."""
         if not isinstance(model_id, str) or not MODEL_ID.fullmatch(model_id):
             log.warning("Dropped a message that names no model. Check who can write to the broker.")
             return
@@ -112,7 +112,7 @@ class Worker:
     def update_what_waits(self) -> int:
         """Carry out the deletions that no worker has taken for a while; return how many models had some.
 
-        Raises nothing, as ``work``.
+        Never raises, as ``work``.
         """
         serves, done = self._process.serves, 0
         try:
@@ -229,7 +229,7 @@ def register(app: Celery, worker: Worker) -> None:
 
 
 def _log_traces(job: Deletions, what: str) -> None:
-    """Log a line for each request whose call had a trace, so that the trace continues in this process."""
+    """Log a line for each request with a trace of its call, so that the trace continues in this process."""
     for task in job.tasks:
         if task.traceparent is not None:
             facts = {"request_id": task.request_id, "model": job.model_name, "traceparent": task.traceparent}

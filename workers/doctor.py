@@ -1,6 +1,6 @@
 """The checks of ``expunge doctor`` that need torch and the recipes' code: ``python -m expunge.workers.doctor``.
 
-Each finding is a line of JSON on standard output; the output of recipes is sent to standard error. Nothing is changed.
+Each finding is a line of JSON on standard output; the output of recipes is sent to standard error. It only reads.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def generation(settings: Settings, served: InspectedGeneration) -> Finding:
 
 
 def _fault(settings: Settings, served: InspectedGeneration) -> tuple[Reason, dict[str, Any]] | None:
-    """Return the reason that will block updates, and its facts; None if nothing will.
+    """Return the reason that will block updates, and its facts; None if there is none.
 
     The recipe is run only if updates read samples. Raises Refused; SettingsError and OSError without the pepper.
     """

@@ -58,7 +58,7 @@ class Facts:
         limited_to: the models that the request names; None: all.
         searched: how many models were searched where none had work; None: not known.
         preparing: a model is being prepared or trained again, so that its people are not known yet.
-        holdouts: the models whose holdout has records of the person; ``overwritten``: each of their trainings had
+        holdouts: the models with records of the person in their holdout; ``overwritten``: each of their trainings had
             overwritten it.
         statement: of the verified certificate; None: none is signed yet, or there is none.
     """

@@ -1,4 +1,4 @@
-"""What a certificate says, in words for people who are no specialists.
+"""What a certificate says, in words for laypeople.
 
 Every sentence follows from the statement alone, and none says more than it. Where the statement has no bound, the words
 have none; what it lists as not claimed is repeated in plain words.
@@ -57,7 +57,7 @@ _NOT_SAID = (
 
 @dataclass(frozen=True)
 class PlainWords:
-    """A certificate for everyone: what happened, what that means, what it depends on, and what it does not say."""
+    """A certificate in plain words: what happened, what that means, what it depends on, and what it does not say."""
 
     happened: tuple[str, ...]
     means: tuple[str, ...]

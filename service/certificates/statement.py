@@ -36,7 +36,7 @@ class Release:
         budget_cost: what it was charged, in units of 1e-12 mu^2.
         keys: how many keys were destroyed with it; ``destroyed_at``: the last of them; ``keys_replaced``: how many of
             them were not overwritten where they lay.
-        consumers: who serves the model, and which version.
+        consumers: those of the model, with their versions.
         later: the model's generations after the version's own, each with the moment that it was created.
         publications: the entries of the audit log that publish it.
     """
@@ -116,7 +116,7 @@ def _predicate(completion: Completion, parts: Sequence[_Part]) -> dict[str, Any]
 def summed(claims: list[Claim]) -> dict[str, Any] | None:
     """Return what all models together claim for this person. mu^2 adds up; the weakest guarantee counts.
 
-    None as soon as one of them claims nothing.
+    None as soon as one of them makes no claim.
     """
     deltas = [claim.delta for claim in claims if claim.delta is not None]
     delta = min(deltas, default=None)
@@ -130,7 +130,7 @@ def summed(claims: list[Claim]) -> dict[str, Any] | None:
 def _together(completion: Completion, limits: Sequence[Composition | None]) -> dict[str, Any] | None:
     """Return what all models together claim for this person, for these versions and at the limit of what may come.
 
-    None where a model was retired with the person in it: its versions were published, and nothing is claimed of them.
+    None where a model was retired with the person in it: its versions were published, and no claim is made of them.
     ``limits``: the bound over each model's later versions.
     """
     if any(reason is Reason.MODEL_RETIRED for _, reason in completion.without_version):
@@ -151,7 +151,7 @@ def _generations(completion: Completion, release: Release) -> list[Allowance]:
     """Return the generations with versions from this one on that may have held the person.
 
     A retrain that began before the person asked may hold them. It forgets them before it is published, at a cost. One
-    whose terms are not fixed yet has no limit.
+    without fixed terms has no limit.
     """
     claim = release.claim
     own = Allowance(
@@ -189,7 +189,7 @@ def foreseen(parts: Sequence[tuple[str, int, int, Claim]], samples_named: int | 
 
 
 def _part(key: bytes, completion: Completion, task: Task, release: Release) -> _Part:
-    """Return what happened in one model. Nothing in it but the commitment depends on who was forgotten."""
+    """Return what happened in one model. Only the commitment depends on the deleted person."""
     version, parent = release.version, release.parent
     spent = int(version.claim.get("spent") or 0)
     generations = _generations(completion, release)

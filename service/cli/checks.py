@@ -1,4 +1,4 @@
-"""What is missing or misconfigured, in plain words. Each check looks at one thing and changes nothing."""
+"""What is missing or misconfigured, in plain words. Each check looks at one thing and only reads."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def _database(settings: Settings, clock: Callable[[], float], lease_seconds: flo
 
 
 def _pepper(database: Database, settings: Settings) -> Iterator[Finding]:
-    """Look whether the pepper is another installation's; yield nothing where it is right."""
+    """Look whether the pepper is another installation's; yield no finding where it is right."""
     try:
         pepper = Pepper.load(settings.pepper_file)
     except (SettingsError, OSError):  # reported among the secrets
@@ -252,7 +252,7 @@ def _pepper(database: Database, settings: Settings) -> Iterator[Finding]:
 
 
 def _places(database: Database, settings: Settings) -> Iterator[Finding]:
-    """Look for a folder or bucket that is another installation's; yield nothing where all are right.
+    """Look for a folder or bucket that is another installation's; yield no finding where all are right.
 
     Workers and the scheduler look at the key store too, when they start.
     """
@@ -267,7 +267,7 @@ def _places(database: Database, settings: Settings) -> Iterator[Finding]:
 
 
 def _witness(database: Database, settings: Settings) -> Iterator[Finding]:
-    """Compare the database with the store; yield nothing where they agree, or the store does not answer (``store``)."""
+    """Compare the database with the store; yield no finding where they agree, or the store is silent (``store``)."""
     try:
         Guard(database, folder_at(settings.store)).look()
     except PutBack as error:
@@ -278,7 +278,7 @@ def _witness(database: Database, settings: Settings) -> Iterator[Finding]:
 
 
 def _exhausted(database: Database) -> Iterator[Finding]:
-    """Find models whose budget is exhausted while requests wait. That is well only where a retrain is planned or
+    """Find models with an exhausted budget while requests wait. That is well only where a retrain is planned or
     runs.
     """
     with database.read() as session:

@@ -25,7 +25,7 @@ LEAST_DELTA = 1e-12
 
 
 class Overspent(ValueError):
-    """A charge does not fit in what is left. Nothing was changed."""
+    """A charge does not fit in what is left. The budget is unchanged."""
 
 
 def charge_of(max_distance: float, noise_std: float) -> int:
@@ -60,7 +60,7 @@ def would_overspend(spent: int, limit: int | None, budget_cost: int) -> bool:
 
 
 def updates_left(spent: int, limit: int | None, budget_cost: int) -> int | None:
-    """Return how many updates still fit; None where nothing limits them (no limit, or updates that cost nothing)."""
+    """Return how many updates still fit; None where no limit applies (none is set, or updates are free)."""
     if limit is None or budget_cost == 0:
         return None
     return max(0, limit - spent) // budget_cost
@@ -83,7 +83,7 @@ class Budget:
 
     @property
     def updates_left(self) -> int | None:
-        """Return how many updates still fit; None where nothing limits them."""
+        """Return how many updates still fit; None where no limit applies."""
         return updates_left(self.spent, self.limit, self.budget_cost)
 
     @property
@@ -108,7 +108,7 @@ def log_delta_at(epsilon: float, mu: float) -> float:
     """Return the logarithm of the smallest delta at which N(0, 1) and N(mu, 1) are (epsilon, delta)-indistinguishable.
 
     Equals ``log(Phi(-epsilon/mu + mu/2) - exp(epsilon) Phi(-epsilon/mu - mu/2))``; -inf at mu = 0. The two
-    terms cancel when mu is small, so there the same quantity is integrated in a form whose terms are all
+    terms cancel when mu is small, so there the same quantity is integrated in a form with terms that are all
     positive: ``int_0^inf phi(x + t) (1 - exp(-mu t)) dt`` with ``x = epsilon/mu - mu/2``.
     """
     check_number("epsilon", epsilon, least=0.0)

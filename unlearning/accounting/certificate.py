@@ -83,9 +83,9 @@ class Reference(StrEnum):
     """Which retraining an update is compared with."""
 
     RENORMALISED = "renormalised"
-    """the mean over who is left"""
+    """the mean over the samples that stay"""
     FIXED_DENOMINATOR = "fixed-denominator"
-    """the sum over who is left, divided by the count before anyone left (arXiv 2404.01712, eq. 5)"""
+    """the sum over the samples that stay, divided by the first count (arXiv 2404.01712, eq. 5)"""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Part:
 
     ``kind`` is ``frozen``, ``buffer``, ``attribute`` (a tensor outside the state_dict), ``state`` (an entry that a hook
     adds to the state_dict) or ``start`` (of a trained parameter). ``size`` counts its numbers. ``digest`` is what
-    ``parts.digest_of`` gives. ``public``: the recipe declares that nobody who may be deleted is in it.
+    ``parts.digest_of`` gives. ``public``: the recipe declares that no deletable person is in it.
     """
 
     name: str
@@ -126,10 +126,10 @@ class Claim:
     ``max_distance`` and ``noise_std`` are in units of the weights (Euclidean norm; standard deviation of one
     coordinate). ``updates`` counts updates that were charged, ``spent`` and ``limit`` are whole units of
     1e-12 mu^2, and ``spent`` includes draws that were charged and blocked. ``epsilon`` is at ``delta``.
-    ``updates_left`` is None where nothing limits them. ``checked`` says what the service has verified, ``tried``
-    what it has tried on a few samples, ``declared`` what the operator says and nobody verifies, ``parts`` what the
+    ``updates_left`` is None where no limit applies. ``checked`` says what the service has verified, ``tried``
+    what it has tried on a few samples, ``declared`` what the operator says unverified, ``parts`` what the
     model brings along. ``deterministic``: every training behind an exact version used deterministic algorithms alone.
-    ``operators_word``: that the recipe's code trains on its samples alone could not be tried. Nothing here may be
+    ``operators_word``: that the recipe's code trains on its samples alone could not be tried. No field here may be
     computed from the data of the deleted: two forget sets of one size give the same claim.
     """
 
@@ -287,7 +287,7 @@ def guess(mu: float) -> float:
 
 
 def together(claims: Iterable[Claim], delta: float) -> tuple[float, float] | None:
-    """Return (mu, epsilon at delta) for one person over several models; None as soon as one of them claims nothing.
+    """Return (mu, epsilon at delta) for one person over several models; None as soon as one of them makes no claim.
 
     mu^2 adds over models as it does over updates; epsilons do not add.
     """

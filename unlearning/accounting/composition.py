@@ -1,7 +1,7 @@
 """What a certificate says of all versions from its own on: mu^2 adds, so the limits bound what will be spent later.
 
-A generation begins with a cold training, or is charged for everyone forgotten before: its version 1 is free
-only when nothing of it was computed from a secret state. Without that rule the sum of the limits bounds nothing.
+A generation begins with a cold training, or is charged for all earlier deletions: its version 1 is free
+only when no part of it was computed from a secret state. Without that rule the sum of the limits is no bound.
 Standard library only.
 """
 
@@ -17,9 +17,9 @@ from unlearning.accounting.certificate import Guarantee
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a generation whose weights were computed from the person's samples may spend.
+    """What a generation with weights computed from the person's samples may spend.
 
-    ``limit`` is in whole units of 1e-12 mu^2; 0: nothing is charged and nothing needs to be; None: no bound.
+    ``limit`` is in whole units of 1e-12 mu^2; 0: no charge is needed; None: no bound.
     """
 
     generation: int

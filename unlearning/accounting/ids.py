@@ -1,6 +1,6 @@
 """How ids of people and samples are compared: by their NFC form, character by character.
 
-What no reader sees is refused, because a request would silently miss an id that differs from it by nothing visible.
+Invisible characters are refused, because a request would silently miss an id that looks the same.
 The refused characters are written out, so that no two releases of Python's tables disagree about them.
 """
 
@@ -14,7 +14,7 @@ _HIDDEN = (
     r"\u0000-\u001f\u007f-\u009f\u00ad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
     r"\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
 )
-"""control and format characters, line separators, fillers and selectors that are drawn as nothing"""
+"""control and format characters, line separators, fillers and selectors that are invisible"""
 _HIDDEN_FURTHER = (
     r"\ud800-\udfff\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     r"\U000e0000-\U000e0fff"

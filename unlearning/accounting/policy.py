@@ -1,6 +1,6 @@
 """What an operator asks of a model, and the planner: (policy, budget, queue, clock) -> the next action.
 
-Standard library only. The planner is pure: the same four values give the same action, and nothing in them is
+Standard library only. The planner is pure: the same four values give the same action, and none of them is
 computed from the data of the deleted.
 """
 
@@ -20,7 +20,7 @@ SECOND = 1_000_000
 """moments and durations of the planner are whole microseconds"""
 DAY_SECONDS = 86_400
 REPAIR = 3 * DAY_SECONDS * SECOND
-"""before a deadline, in which somebody can repair what fails"""
+"""before a deadline, in which a failure can be repaired"""
 WEEK_SECONDS = 7 * DAY_SECONDS
 SHORT_TRAINING_SECONDS = 64
 """about a minute: a measured duration is kept as the next power of two"""
@@ -58,7 +58,7 @@ class Fallback(StrEnum):
 
 
 class CompleteWhen(StrEnum):
-    """When a model's part in a request is over: with the version, or when everybody serves it."""
+    """When a model's part in a request is over: with the version, or when all consumers serve it."""
 
     PUBLISHED = "published"
     SERVED = "served"
@@ -113,7 +113,7 @@ class Policy:
     Args:
         method: one of ``unlearning.methods.NAMES``; or ``auto``, where none was named: ``method_by_rule`` chooses.
         fallback: what happens at each dead end of the method. With ``retrain`` a request that it cannot serve waits for
-            a cold retrain while the current version is served; so does everyone once the budget is used up; and the
+            a cold retrain while the current version is served; so do requests once the budget is used up; and the
             generation is a retrain where the method does not help on the model. With ``hold`` requests are blocked
             instead, and such a model is refused.
         guarantee: the least that may be published. None takes ``exact`` or ``proved`` where the method has it on this
@@ -262,7 +262,7 @@ def places_of(text: str) -> frozenset[str]:
 def batch_by_rule(repeats: bool, training: float | None) -> int:
     """Return the batch of a policy that sets none, in seconds: a week where an update repeats training, else 0.
 
-    A training that takes about a minute is repeated at once. ``training``: measured seconds; None: nobody timed one.
+    A training that takes about a minute is repeated at once. ``training``: measured seconds; None: not timed.
     """
     short = training is not None and training <= SHORT_TRAINING_SECONDS
     return WEEK_SECONDS if repeats and not short else 0
@@ -406,9 +406,9 @@ class Clock:
 class Action:
     """What to do with a model now.
 
-    ``update``: forget everyone who waits, in one update. ``wait``: start nothing before ``until`` (microseconds since
-    1970). ``retrain``: build a candidate generation without everyone who waits, because the budget is used up.
-    ``hold``: block everyone who waits, for the same reason. ``nothing``: there is nothing to do, or it is being done.
+    ``update``: carry out all that wait, in one update. ``wait``: do not start before ``until`` (microseconds since
+    1970). ``retrain``: build a candidate generation without the people who wait, because the budget is used up.
+    ``hold``: block all that wait, for the same reason. ``nothing``: no work is left, or it is being done.
     """
 
     kind: Literal["update", "wait", "retrain", "hold", "nothing"]

@@ -7,7 +7,7 @@ probability at least 1 - alpha (split conformal prediction: Vovk, Gammerman and 
 ``error(s) <= q b(s)`` at every size of the grid at once.
 
 Each order is one pure function, so that workers can share the orders out and resume; ``calibrate`` combines them. The
-errors, the scores and q are computed from the data of everyone: they are sealed, never published. What is public is
+errors, the scores and q are computed from all data: they are sealed, never published. What is public is
 the cap that an operator chose, and whether q allows it.
 """
 
@@ -72,7 +72,7 @@ class Design:
         return float((size / self.sizes[-1]) ** self.power)
 
     def order(self, people: Sequence[str], index: int) -> tuple[str, ...]:
-        """Return the ``index``-th order: who is deleted in turn, uniform over people. It is the same each time."""
+        """Return the ``index``-th order: people to delete in turn, uniform over all. It is the same each time."""
         names = sorted(set(people))
         if self.sizes[-1] >= len(names):
             raise Refused(
@@ -88,7 +88,7 @@ class Design:
 @dataclass(frozen=True)
 class OrderErrors:
     """What one order showed: at each size the distance to a real retraining of the weights that the method gave,
-    and of those that forgot nobody."""
+    and of untouched ones."""
 
     errors: tuple[float, ...]
     untouched: tuple[float, ...]
@@ -154,7 +154,7 @@ class Calibrated:
         return 0.0 if size == 0 else self.quantile * self.design.shape(covering[0])
 
     def largest(self, max_distance: float) -> int:
-        """Return the greatest size of the grid whose bound is at most ``max_distance``; 0 where none is."""
+        """Return the greatest size of the grid with a bound of at most ``max_distance``; 0 where none has."""
         return max((size for size in self.design.sizes if self.bound(size) <= max_distance), default=0)
 
     def assumptions(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The distance to the minimiser of a strongly convex objective, computed at the weights themselves.
 
-It holds for any method whose training ends in a minimiser: ``unlearning.model.convex`` has the inequality and its
+It holds for any method with a training that ends in a minimiser: ``unlearning.model.convex`` has the inequality and its
 rounding. Weights that lie too far are moved by Newton's method, so an update costs work and never its guarantee.
 """
 
@@ -26,7 +26,7 @@ TIGHTEN = (4.0, 64.0, 1024.0)
 ROOM = 3.0
 """the greatest distance over the part of it that rounding may take; a person's displacement over the distance"""
 PROBED = 3
-"""people whose displacement registration measures"""
+"""people of whom registration measures the displacement"""
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class Minimiser(Bound):
     def require_useful(
         self, problem: Problem, examples: Examples, state: State, max_distance: float, constants: Mapping[str, float]
     ) -> dict[str, Json]:
-        """Return, for a tangent, the accuracy at the public weights and whether these are random; else nothing.
+        """Return, for a tangent, the accuracy at the public weights and whether these are random; else no figure.
 
-        Rounding and displacements are not reported: they are computed from everyone's features.
+        Rounding and displacements are not reported: they are computed from all features.
 
         Raises:
             Refused: rounding alone takes more than a third of ``max_distance``; or ``max_distance`` is more than a
-                third of the distance that a deletion moves the minimiser by, so that doing nothing could be "proved".
+                third of the distance that a deletion moves the minimiser by: an untouched model could be "proved".
         """
         work, w = problem.double(), state.weights.double()
         floor = convex.rounding_floor(work, w, examples)
@@ -83,7 +83,7 @@ class Minimiser(Bound):
         return {"linearised_around": around, "accuracy_there": work.accuracy(work.initial(), x, y)}
 
     def refine(self, problem: Problem, weights: Tensor, retain: Examples | None, max_distance: float) -> Tensor:
-        """Run Newton's method on the retained samples until the bound is at most ``max_distance``, or nothing moves.
+        """Run Newton's method on the retained samples until the bound is at most ``max_distance``, or no weight moves.
 
         Returns float64 weights (d,). Where the bound stays above, they are the last that were reached. The gradient
         decides whether to move at all: a tangent's bound costs as much as several solves.

@@ -12,11 +12,11 @@ M-Lipschitz on the ball, its least eigenvalue there at least mu, and mu + lambda
                   <= (2 C (M C + lambda) + G + ||r||) / (lambda + mu)
 
 and projecting w - x on the ball, where v lies, brings it no farther from v. It holds for every update in turn,
-because nothing is asked of w but to lie in the ball.
+because w only has to lie in the ball.
 
 C and lambda are chosen. M, mu and G are measured at a few points: lower bounds of the truth (an upper one for mu), so
 that a claim with them is ``estimated``. They are rounded to one significant digit, away from the flattering side: they
-are published, and were measured on everyone.
+are published, and were measured on all people.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Ball(Bound):
         """Accept every training: that both models lie in the ball is assumed."""
 
     def constants(self, problem: Problem, examples: Examples, state: State) -> tuple[Constant, ...]:
-        """Return mu, M and G as measured on everyone, and C and lambda, which are chosen."""
+        """Return mu, M and G as measured on all samples, and C and lambda, which are chosen."""
         work, radius = problem.cast(state.weights.dtype), self._radius()
         smallest, rough, gradient = measured(work, examples, state.weights.to(work.device), radius)
         return (
@@ -188,7 +188,7 @@ def residual_of(evidence: Mapping[str, Json]) -> float:
 
 
 def measured(problem: Problem, examples: Examples, w: Tensor, radius: float) -> tuple[float, float, float]:
-    """Measure (mu, M, G) of F_D over everyone, at w (d,) and at a few seeded points of the ball.
+    """Measure (mu, M, G) of F_D over all samples, at w (d,) and at a few seeded points of the ball.
 
     mu: the least Ritz value of the Hessian, rounded down. M: the largest ||H(w) - H(v)|| / ||w - v||, rounded up. G:
     ||grad F_D(w)||, rounded up: what the training left is what a retraining is taken to leave.

@@ -1,4 +1,4 @@
-"""What may be published of a bound: constants rounded to one digit, and no greatest distance that says nothing."""
+"""What may be published of a bound: constants rounded to one digit, and no vacuous greatest distance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SAMPLED = "measured on everyone at a few points, rounded up to one digit: a lowe
 def rounded_up(value: float) -> float:
     """Return one significant digit, rounded towards plus infinity; what is below 1e-12 in size becomes 0 or 1e-12.
 
-    A published constant that is measured on everyone should tell little about anyone.
+    A published constant that is measured on all people should tell little about each.
     """
     if abs(value) <= 1e-12:
         return 0.0 if value <= 0 else 1e-12

@@ -9,12 +9,12 @@ gradient is at most G long and L-Lipschitz, and eta is constant:
 
 The proof of the second: compare both runs through the step map of the retained samples, which expands distances by
 at most 1 + eta L. Up to step T-K the full gradient differs from the retained one by (m/n) ||grad F_U - grad F_D||
-<= 2 m G / n at the same point; after it nothing is added. ``Descent.distance`` is this recursion with varying step
+<= 2 m G / n at the same point; after it the sum stays. ``Descent.distance`` is this recursion with varying step
 sizes, weight decay and clipping.
 
 For the claim ``proved`` neither constant may be measured. L has a closed form for linear heads. G is
 ``Training.sample_clip``, which projects each sample's gradient on a ball and so keeps it L-Lipschitz, or follows from
-the loss (``closed_form_gradient_bound``). For a linear head whose gradients are not clipped (or that has a single
+the loss (``closed_form_gradient_bound``). For a linear head without clipped gradients (or with a single
 output) the data loss is convex, and the step map shrinks instead of expanding: its derivative I - eta (Lambda + H) is
 symmetric with 0 <= H <= L, so growth = max(|1 - eta lambda|, |1 - eta (lambda + L)|). Theorem 3.1, which is about
 nonconvex losses, does not use that; without it the bound says little (docs/methods.md).
@@ -81,7 +81,7 @@ class Descent:
         d_0 = 0; d_{t+1} = growth_t d_t + eta_t c_t + 2 rounding_t with c_t = c before step T-K and 0 from it on,
         c = 2 m G / n (renormalised) or m G / n (fixed denominator), and growth_t = max |1 - eta_t (lambda + h)| over
         the curvatures h: |1 - eta_t lambda| + eta_t L for (-L, L). A clipped step projects the whole gradient on a
-        ball, which expands nothing but mixes decay and data: growth_t = 1 + eta_t (lambda + L).
+        ball, which does not expand but mixes decay and data: growth_t = 1 + eta_t (lambda + L).
         """
         _check_counts(len(self.rates), self.rewound, self.samples, self.forgotten)
         factor = 2.0 if self.reference == "renormalised" else 1.0
@@ -135,7 +135,7 @@ class RewoundEstimate(Bound):
         """Accept every problem: what the bound needs is known once the method is prepared."""
 
     def constants(self, problem: Problem, examples: Examples, state: State) -> tuple[Constant, ...]:
-        """Measure L and G on everyone, at the start, the checkpoint and the trained weights."""
+        """Measure L and G on all samples, at the start, the checkpoint and the trained weights."""
         work, clip = problem.cast(state.weights.dtype), problem.training.sample_clip
         points = (work.initial(), state.tensors["checkpoint"].to(problem.device), state.weights.to(problem.device))
         smoothness, longest = measured_constants(work, examples, points)
@@ -177,7 +177,7 @@ class RewoundEstimate(Bound):
     def distance(
         self, problem: Problem, forgotten: Forgotten, retain: Examples | None, constants: Mapping[str, float]
     ) -> float:
-        """Return the bound for everyone forgotten so far."""
+        """Return the bound for all deletions so far."""
         if not forgotten.state.facts["forgotten"]:
             return 0.0
         return self.descent(problem, forgotten.state, constants).require_useful()
@@ -210,7 +210,7 @@ class RewoundProof(RewoundEstimate):
         proved_constants(problem, longest)
 
     def constants(self, problem: Problem, examples: Examples, state: State) -> tuple[Constant, ...]:
-        """Return nothing: the proof measures nothing."""
+        """Return no figure: this proof needs no measurement."""
         return ()
 
     def descent(self, problem: Problem, state: State, constants: Mapping[str, float]) -> Descent:
@@ -273,7 +273,7 @@ def _descent(
 
 
 def _most(descent: Descent, max_distance: float) -> int:
-    """Return the most samples in all whose bound is at most ``max_distance``: it grows with their number."""
+    """Return the most samples in all with a bound of at most ``max_distance``: it grows with their number."""
     low, high = 1, descent.samples - 1
     while low < high:
         middle = (low + high + 1) // 2

@@ -2,7 +2,7 @@
 
 ``published_steps`` is corollary 3.2 of R2D (Mu and Klabjan, arXiv 2409.09778), as it was published: with the noise of
 its theorem 3.1 and one step size. ``fewest_steps`` is ours: the recursion of ``unlearning.bounds.rewind``, and the
-exact Gaussian curve. Both choose K and claim nothing: a claim is made of what an update really did.
+exact Gaussian curve. Both choose K and make no claim: a claim is made of what an update really did.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def published_steps(wanted: Wanted, *, steps: int, rate: float, smoothness: floa
 
 
 def fewest_steps(descent: Descent, max_distance: float) -> int:
-    """Return the least K whose bound is at most ``max_distance``: it falls as K grows.
+    """Return the least K with a bound of at most ``max_distance``: it falls as K grows.
 
     Raises:
         Refused: not even the whole training, taken again, stays below it, because of its rounding.
@@ -111,7 +111,7 @@ class Length:
 
 @dataclass(frozen=True)
 class Past:
-    """A training that K is chosen for: who was trained on, the weights (d,) it ended in, and its step sizes."""
+    """A training that K is chosen for: its samples, the weights (d,) it ended in, and its step sizes."""
 
     problem: Problem
     examples: Examples

@@ -1,7 +1,7 @@
-"""Fixed features: modules that are fitted on nothing, to put before a linear layer whose guarantee is ``proved``.
+"""Fixed features: modules that are fitted on no data, to put before a linear layer for the guarantee ``proved``.
 
 All but ``Tangent`` compute their filters from their constructors' arguments. They have no parameters and no buffers,
-so a certificate has nothing to declare about them. ``forward`` works in the dtype of its input.
+so a certificate declares no part of them. ``forward`` works in the dtype of its input.
 
 ``Tangent`` linearises a whole network around public weights, which a certificate does list.
 """

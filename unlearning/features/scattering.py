@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 BLANK = 1e-6
-"""a channel whose norm is smaller than this after centring is set to zeros"""
+"""a channel with a smaller norm than this after centring is set to zeros"""
 WRAPS = 2
 """how many periods on each side a filter is summed over, so that it is periodic like the Fourier transform"""
 

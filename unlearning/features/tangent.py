@@ -32,7 +32,7 @@ class Tangent(nn.Module):
         module: gives (n, K) outputs for (n, ...) inputs, each from its own input alone. A copy of it is kept, in
             evaluation mode. Its parameters with ``requires_grad`` are linearised, in their order; the others, and its
             buffers, are constants.
-        at: its whole state_dict: public weights, fitted on nobody who may be deleted.
+        at: its whole state_dict: public weights, fitted on no deletable person.
 
     ``forward`` takes (n, ...) and returns (n, K): about twice the work of a forward pass. ``state_dict`` holds the
     public weights and u. At u = 0 the outputs are those of ``module``.

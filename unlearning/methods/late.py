@@ -1,7 +1,7 @@
-"""Order the people: those who joined last can be forgotten by repeating the last part of the training.
+"""Order the people: forgetting one that joined last repeats the last part of the training.
 
-A core of the people, drawn by a hash, trains alone in the first phase; others join in later phases, and everyone is in
-the last (``fit.JoinOrder``). Each phase starts from the checkpoint of the one before. To forget somebody,
+A core of the people, drawn by a hash, trains alone in the first phase; others join in later phases, and all are in
+the last (``fit.JoinOrder``). Each phase starts from the checkpoint of the one before. To forget a person,
 the phases from the first that saw one of their samples are repeated without them; the checkpoints before it have never
 seen them.
 """
@@ -41,7 +41,7 @@ class Late(Method):
     """Train in phases that people join one after another; forget by repeating the phases that saw the person.
 
     Args:
-        early_share: the share of the people who are in each phase but the last, increasing, each in (0, 1).
+        early_share: the share of the people in each phase but the last, increasing, each in (0, 1).
         phase_shares: the share of the training's steps that each phase makes, one for each phase, with sum 1.
 
     Raises:
@@ -67,7 +67,7 @@ class Late(Method):
 
     @property
     def order(self) -> JoinOrder:
-        """Return who joins when."""
+        """Return each person's phase."""
         return JoinOrder(self.early_share, self.phase_shares)
 
     def recipe(self, recipe: Recipe) -> Recipe:
@@ -77,7 +77,7 @@ class Late(Method):
         return recipe
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
-        """Train all phases. Raises Refused where it ends in a minimiser, and Ineffective where nobody is in phase 1."""
+        """Train all phases. Raises Refused where it ends in a minimiser, and Ineffective where phase 1 is empty."""
         return self._trained(problem, examples, (), progress)
 
     def forget(
@@ -109,7 +109,7 @@ class Late(Method):
     def _trained(
         self, problem: Problem, examples: Examples, checkpoints: Sequence[Fitted], progress: Progress
     ) -> State:
-        """Train the phases that come after ``checkpoints``, on those of ``examples`` who have joined by then."""
+        """Train the phases that come after ``checkpoints``, on those of ``examples`` that have joined by then."""
         joined = self.order.joined(problem, examples)
         if not bool((joined == 0).any()):
             raise Ineffective("Nobody is in phase 1 of the training.", "Raise early_share, or use retrain.")

@@ -1,4 +1,4 @@
-"""The certified Newton step: one damped solve towards the minimiser of those who are left.
+"""The certified Newton step: one damped solve towards the minimiser of the retained samples.
 
 Source: Zhang, Dong, Wang, Li, "Towards Certified Unlearning for Deep Neural Networks" (ICML 2024, arXiv 2408.00920),
 "CNS" below. With F_D the mean loss of the retained plus weight decay, H_D its Hessian and lambda the damping, both at
@@ -28,9 +28,9 @@ Deviations, each with its reason:
 
 * Registration measures on a few sets of people, really retrained without them, whether the step helps on this model.
 
-What cannot be solved is refused, not returned: neither decay nor damping on some coordinate (nothing keeps the
+What cannot be solved is refused, not returned: neither decay nor damping on some coordinate (no term keeps the
 Hessian from being singular), a direction of non-positive curvature, a residual that is not reached, a step after which
-the objective is higher than before, and nobody left.
+the objective is higher than before, and no sample left.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Newton(Method):
         lissa_scale: the recursion's H; None: twice the measured largest eigenvalue.
         lissa_depth: s_2, products of one recursion.
         lissa_repeats: s_1, recursions that are averaged.
-        lissa_batch: samples drawn (with replacement) for each product; None: everyone retained.
+        lissa_batch: samples drawn (with replacement) for each product; None: all retained.
         precision: "float64" or "float32".
 
     Raises:
@@ -136,7 +136,7 @@ class Newton(Method):
             _require(value is None or value > 0, name, value, "positive, or None")
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
-        """Keep the weights; see whether a step can be solved on everyone.
+        """Keep the weights; see whether a step can be solved on all samples.
 
         ``facts["report"]`` holds ``damping``.
 

@@ -20,7 +20,7 @@ class Retrain(Method):
     """Train again from the data-independent initialisation, in the same batch order, on the retain set.
 
     The start is always cold; with ``Training.converge`` the end is the retain set's minimiser. Between updates it
-    keeps the weights and the manifest's positions (which fix the batch order), and nothing of any sample.
+    keeps the weights and the manifest's positions (which fix the batch order), and no part of any sample.
 
     Args:
         reference: ``renormalised`` divides a thinned batch by the samples present, ``fixed-denominator`` by |B_t|.
@@ -60,7 +60,7 @@ class Retrain(Method):
         retain: Examples | None,
         generator: torch.Generator,
     ) -> Forgotten:
-        """Train on ``retain``. Raises Refused where it is not given or contains someone who is forgotten."""
+        """Train on ``retain``. Raises Refused where it is not given or contains a forgotten sample."""
         if not forget:
             return Forgotten(state)
         learned = train(problem, retained(forget, retain), planned=state.tensors["positions"], reference=self.reference)

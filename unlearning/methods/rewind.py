@@ -7,7 +7,7 @@ Source: Mu and Klabjan, "Rewind-to-Delete: Certified Machine Unlearning for Nonc
 
 from the checkpoint w_{T-K} of the first training, with the step sizes eta_t and the batch order of exactly those
 steps. K = T is retraining, bit for bit. Every update starts from the same checkpoint, so m in the bounds is the
-running total of the forgotten. **The checkpoint was trained on everyone**: it is secret state that depends on the
+running total of the forgotten. **The checkpoint was trained on all people**: it is secret state that depends on the
 forgotten, until a cold retrain replaces it.
 
 Without a recorded trajectory (a model trained elsewhere by full-batch gradient descent) the checkpoint is computed
@@ -160,7 +160,7 @@ def _round_trip(
 
 
 def by_fraction(method: Rewind, past: Past) -> Length:
-    """Return K, the option ``fraction`` of all steps to the nearest whole one; nothing was measured for it."""
+    """Return K, the option ``fraction`` of all steps to the nearest whole one, without a measurement."""
     return Length(max(1, round(method.fraction * len(past.rates))), {})
 
 
@@ -281,9 +281,9 @@ class Rewind(Method):
         retain: Examples | None,
         generator: torch.Generator,
     ) -> Forgotten:
-        """Take K steps from the checkpoint on ``retain``. Someone who had left before changes nothing.
+        """Take K steps from the checkpoint on ``retain``. A sample that had left before has no effect.
 
-        Raises Refused when nobody is left, or a sample of the forget set is retained or was never trained on.
+        Raises Refused when no sample is left, or a sample of the forget set is retained or was never trained on.
         """
         if not forget:
             return Forgotten(state)

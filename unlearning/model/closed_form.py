@@ -7,7 +7,7 @@ module and loss: each sample's loss, each sample's gradient, and a Hessian produ
 sample's outputs must not depend on the other samples of its batch.
 
 ``require_agreement`` does this once, at registration, on a module built for it and called as any other code calls it.
-``require_agreement_at`` does it at every update, at the very weights whose bound is computed.
+``require_agreement_at`` does it at every update, at the very weights of the bound.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _compare(model: Affine, own: _Own, w: Tensor, some: tuple[Tensor, Tensor], v
 
 
 def _compare_losses(model: Affine, w: Tensor, examples: Examples, outputs: Callable[[Tensor], Tensor]) -> None:
-    """Compare the losses of everyone at w, a chunk of samples at a time."""
+    """Compare the losses of all samples at w, a chunk of samples at a time."""
     for x, y in (
         chunk
         for block in examples.blocks()

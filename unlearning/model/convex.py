@@ -151,7 +151,7 @@ def displacements(problem: Problem, w: Tensor, examples: Examples, leaving: Iter
     the Hessian of all samples: without a few of them it is nearly the same, and all are read once instead of each time.
 
     Raises:
-        Refused: not strongly convex, or nobody would be left.
+        Refused: not strongly convex, or no sample would be left.
     """
     model = require_strongly_convex(problem)
     whole = _Objective(model, examples, len(examples))

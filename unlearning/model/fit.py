@@ -1,8 +1,8 @@
 """Train on chosen samples for one phase: by the recipe's own function, or by the built-in training.
 
 A method that keeps checkpoints calls ``fit`` once a phase. A phase sees its own samples, the recipe's settings, and
-what the phase before it left; so a checkpoint can be used again as long as nobody of its phases was deleted. An
-``JoinOrder`` says which phases there are, and who joins in which.
+what the phase before it left; so a checkpoint can be used again as long as no person of its phases was deleted. An
+``JoinOrder`` says which phases there are, and the people of each.
 """
 
 from __future__ import annotations
@@ -112,18 +112,18 @@ def _rate(problem: Problem, phase: Phase, step: int, steps: int, opens: bool) ->
 
 @dataclass(frozen=True)
 class JoinOrder:
-    """Who joins a training when.
+    """The phase of each person of a training.
 
     Every person draws, once and for all, a number in [0, 1) from a hash of the seed and the person's name. Those below
-    ``early_share[0]`` are in every phase, those below ``early_share[1]`` in all but the first, and so on; everyone is
+    ``early_share[0]`` are in every phase, those below ``early_share[1]`` in all but the first, and so on; all are
     in the last. A sample of several people joins in the latest phase of theirs.
 
     Args:
-        early_share: the share of the people who are in each phase but the last, increasing, each in (0, 1).
+        early_share: the share of the people in each phase but the last, increasing, each in (0, 1).
         phase_shares: the share of the training's steps that each phase makes, one for each phase, with sum 1.
 
     A phase over a share p of the people makes its share / p of the usual number of passes over them: the number of its
-    steps follows from the settings, never from who is there.
+    steps follows from the settings, never from the people.
 
     Raises:
         ValueError: shares outside (0, 1), not increasing, or of the wrong number or sum.
@@ -150,7 +150,7 @@ class JoinOrder:
         """Return the index of the phase that each sample joins in, (n,) int64 on the work device.
 
         It follows from the seed and the sample's own people alone. A quota filled up to a given number, or a rank,
-        would depend on who else is there: a checkpoint would then not be that of a training without the deleted.
+        would depend on other people: a checkpoint would then not be that of a training without the deleted.
         """
         joined = examples.subjects.each(lambda people: self.phase_of(problem, people))
         return joined.to(examples.positions.device)
@@ -162,7 +162,7 @@ class JoinOrder:
     def expected_repeats(self, requests: int, parts: int = 1) -> float:
         """Return the expected share of the steps that forgetting so many random people repeats.
 
-        It is the sum over phases of passes_j (1 - (1 - c_j / parts)^requests). c_j is the share of the people who are
+        It is the sum over phases of passes_j (1 - (1 - c_j / parts)^requests). c_j is the share of the people that are
         in phase j: a phase is repeated where it saw at least one of them. ``parts``: how many models there are, each
         with its own people and the same order.
         """
@@ -179,7 +179,7 @@ class JoinOrder:
     ) -> list[Fitted]:
         """Train the phases that come after ``checkpoints``; return what each phase left, ``checkpoints`` included.
 
-        A phase in which nobody is yet leaves things as they were.
+        A phase without members is skipped.
         """
         joined = self.joined(problem, examples)
         fitted = list(checkpoints)

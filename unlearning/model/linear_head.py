@@ -1,6 +1,6 @@
 """Linear heads on fixed features: gradients and Hessian products in closed form, as matrix products.
 
-A head is one trained ``nn.Linear``, alone or last in an ``nn.Sequential`` whose other parts have no trained parameter,
+A head is one trained ``nn.Linear``, alone or last in an ``nn.Sequential`` with other parts without a trained parameter,
 under one of the named losses. No part of it may have hooks, parametrisations or a replaced ``forward``. What a part
 does when it is called cannot be read from its structure: ``closed_form`` compares numbers.
 
@@ -99,7 +99,7 @@ class Scores(Protocol):
 
 
 class Affine(Protocol):
-    """A model whose scores are affine in its weights, under one of the named losses."""
+    """A model with scores that are affine in its weights, under one of the named losses."""
 
     @property
     def problem(self) -> Problem: ...

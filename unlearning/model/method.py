@@ -1,4 +1,4 @@
-"""What a method is: a frozen object whose fields are its options, in one file of ``unlearning/methods``."""
+"""What a method is: a frozen object with its options as fields, in one file of ``unlearning/methods``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Bound(ABC):
         """Return what registration reports of the bound.
 
         Raises:
-            Refused: the bound says nothing, or no update can be expected to stay within ``max_distance``.
+            Refused: the bound is vacuous, or no update can be expected to stay within ``max_distance``.
         """
 
     def refine(
@@ -76,11 +76,11 @@ class Bound(ABC):
     def distance(
         self, problem: Problem, forgotten: Forgotten, retain: Examples | None, constants: Mapping[str, float]
     ) -> float:
-        """Return the bound at the weights of ``forgotten``, in units of the weights; 0 where nobody was forgotten and
+        """Return the bound at the weights of ``forgotten``, in units of the weights; 0 where none was forgotten and
         the weights are the training's own.
 
         Raises:
-            Refused: the bound says nothing about these weights.
+            Refused: the bound is vacuous at these weights.
         """
 
 
@@ -109,7 +109,7 @@ class Method(ABC):
     secret_state: ClassVar[tuple[str, ...]] = ("The method's own state depends on the deleted people.",)
 
     def recipe(self, recipe: Recipe) -> Recipe:
-        """Return the recipe whose model is published: ``recipe`` itself, unless the method publishes another module."""
+        """Return the recipe of the published model: ``recipe`` itself, unless the method publishes another module."""
         return recipe
 
     @property
@@ -139,7 +139,7 @@ class Method(ABC):
     def repeats(self, problem: Problem, subjects: Collection[tuple[str, ...]]) -> float:
         """Return the share of a whole training, 0 to 1, that forgetting samples of these subjects repeats.
 
-        ``subjects`` gives the persons of each sample, as ``Examples.subjects`` does. 0: nothing is repeated.
+        ``subjects`` gives the persons of each sample, as ``Examples.subjects`` does. 0: no training is repeated.
         """
         return 0.0
 
@@ -154,7 +154,7 @@ class Method(ABC):
     def bound(self, guarantee: Guarantee) -> Bound | None:
         """Return the method's own bound for ``proved`` or ``estimated``; None where it has none.
 
-        Without one, ``proved`` is computed at the weights, by any method whose training ends in a minimiser.
+        Without one, ``proved`` is computed at the weights, by any method with a training that ends in a minimiser.
         """
         return None
 
@@ -169,7 +169,7 @@ class Method(ABC):
 def require_followed(method: Method, recipe: Recipe) -> None:
     """Require that the method can follow the recipe's training. Raises Refused.
 
-    A training of the recipe's own can be repeated. Nothing is known about its steps. Of the built-in training a method
+    A training of the recipe's own can be repeated. Its steps are not known. Of the built-in training a method
     follows plain gradient steps, with any schedule of the step size, and what it names in ``follows``.
     """
     if method.exact:
@@ -190,18 +190,18 @@ def require_followed(method: Method, recipe: Recipe) -> None:
 
 @runtime_checkable
 class KeepsVectors(Protocol):
-    """A method that keeps a vector for each person, and forgets nobody without it."""
+    """A method that keeps a vector for each person, and needs it to forget the person."""
 
     def length(self, problem: Problem) -> int:
         """Return how many numbers each person's vector has at least."""
 
     def holders(self, problem: Problem, examples: Examples) -> list[str]:
-        """Return whom a vector is kept for, in sorted order."""
+        """Return the people with a vector, in sorted order."""
 
 
 @runtime_checkable
 class Divisible(KeepsVectors, Protocol):
-    """A method whose vectors can be computed for some people at a time, on machines that share nothing."""
+    """A method whose vectors can be computed for some people at a time, on independent machines."""
 
     def divides(self, problem: Problem, learned: Learned) -> bool:
         """Tell whether this training can be prepared in parts. Raises Refused where it cannot be prepared at all."""
@@ -209,10 +209,10 @@ class Divisible(KeepsVectors, Protocol):
     def part(
         self, problem: Problem, examples: Examples, learned: Learned, people: Sequence[str], progress: Progress = ...
     ) -> dict[str, Tensor]:
-        """Compute the vectors of ``people``; ``examples`` are everyone's."""
+        """Compute the vectors of ``people``; ``examples`` are all."""
 
     def state_for(self, problem: Problem, examples: Examples, learned: Learned, people: Sequence[str]) -> State:
-        """Return the state with the vectors of ``people`` alone; ``examples`` are everyone's."""
+        """Return the state with the vectors of ``people`` alone; ``examples`` are all."""
 
     def complete(
         self, problem: Problem, examples: Examples, learned: Learned, vectors: VectorSource, progress: Progress = ...

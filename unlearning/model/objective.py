@@ -39,7 +39,7 @@ class Objective:
     ``problem.dtype``.
 
     Samples in memory go through in pieces that fit ``WORKING_SET``. What does not depend on the direction of a product
-    is computed once: the features of a linear head, or the gradient's graph where one piece holds everyone. Samples
+    is computed once: the features of a linear head, or the gradient's graph where one piece holds all. Samples
     that are read by blocks are read once for a value and a gradient, and once for a Hessian, which is written out.
     """
 

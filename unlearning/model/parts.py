@@ -1,13 +1,13 @@
 """What a recipe brings along that no retraining changes: frozen tensors, buffers, a start that holds numbers; and the
 numbers that its ``train``, ``loss`` and ``augment`` refer to, but for the samples and the holdout themselves.
 
-Nobody can tell from numbers whose data they were fitted on. So every part that could hold them is either made of
+Numbers do not tell which data they were fitted on. So every part that could hold them is either made of
 zeros or ones alone, or declared public by the recipe, by name and digest, or it is refused under ``proved`` and
 ``exact``.
 
-Checked here: the model is built under two seeds, and a trained tensor whose two starts are alike counts as fixed; and
-``model()`` is run without gradients, where training by autograd fails. Not checked, because nobody can: numbers in
-``model()``'s own code, and a fit without autograd whose result the seed changes throughout.
+Checked here: the model is built under two seeds, and a trained tensor with two equal starts counts as fixed; and
+``model()`` is run without gradients, where training by autograd fails. Not checked, as it is impossible: numbers in
+``model()``'s own code, and a fit without autograd with a result that the seed changes throughout.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Slot:
 class Fresh(Protocol):
     """Carries out a part of a training in a separate process, which has run none of the recipe's code before.
 
-    ``part`` is a ``Phase``, a ``Whole`` or ``MemberAnswers``. Nothing that the recipe's code keeps is in the next.
+    ``part`` is a ``Phase``, a ``Whole`` or ``MemberAnswers``. What the recipe's code keeps is not in the next.
     """
 
     def __call__(self, part: object, examples: Examples, start: Fitted | None, progress: Progress) -> Fitted: ...
@@ -125,7 +125,7 @@ class Problem:
         return losses if weight is None else losses * weight.to(losses.dtype)
 
     def apart(self, y: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return targets (n, ...) and weights (n,) of training samples whose targets carry them (``sources.weighted``).
+        """Return targets (n, ...) and weights (n,) of training samples, if targets carry them (``sources.weighted``).
 
         There are no weights for a recipe without any, and for the targets of its holdout: those have its shape.
         """

@@ -1,7 +1,7 @@
 """The tangent of a network as an affine model: ``z_i(u) = f(x_i) + J_i u``, with J_i the Jacobian at public weights.
 
 Solves go through the network (``Tangent.linearised``). A bound does not: there f(x_i) and J_i are data, computed in
-float64 for each sample alone, and written out. So nothing that happens inside the network, a ReLU within rounding of 0
+float64 for each sample alone, and written out. So no step inside the network, a ReLU within rounding of 0
 among it, can make the bound wrong. It covers what is done with these numbers: the scores, the residuals and the sums.
 
 **Rounding of a score.** J_i u is summed in blocks of b numbers, and the m block sums are added, so that
@@ -36,7 +36,7 @@ ROWS = 2**23
 
 @dataclass(frozen=True)
 class TangentModel:
-    """A problem whose module is a ``Tangent``, and its loss."""
+    """A problem with a ``Tangent`` as its module, and its loss."""
 
     problem: Problem
     tangent: Tangent

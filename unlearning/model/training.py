@@ -119,7 +119,7 @@ def scale_of(problem: Problem, gradient: Tensor) -> float:
 def advance(
     problem: Problem, kept: Examples, positions: Tensor, w: Tensor, rate: float, *, reference: str = "renormalised"
 ) -> tuple[Tensor, float]:
-    """Take one step of the training: w_{t+1} and s_t, from w_t (d,), the planned ``positions`` and who is ``kept``."""
+    """Take one step of the training: w_{t+1} and s_t, from w_t (d,), the planned ``positions`` and those ``kept``."""
     batch = batch_of(kept, positions, len(positions))
     present = Batch(batch.inputs, batch.targets, denominator_of(reference, len(positions), len(batch)))
     gradient = step_gradient(problem, w, present)
@@ -138,11 +138,11 @@ def train(
 ) -> Learned:
     """Train from ``problem.initial()``; with ``Training.converge``, end in the minimiser (weights in float64).
 
-    ``planned`` (positions, default: those of ``examples``) is whom the batch order is drawn over. Those who are not
+    ``planned`` (positions, default: those of ``examples``) are those of the batch order. Those that are not
     among ``examples``, and those in ``omit``, are left out of their batches; initialisation, batch order and step
     sizes stay those of the full training. A batch that is left empty steps by weight decay alone. ``reference`` says
     what a thinned batch is divided by: those present, or |B_t|. Where the recipe trains by itself, its function is
-    called with who is kept, and neither ``planned`` nor ``reference`` means anything.
+    called with the kept samples, and neither ``planned`` nor ``reference`` means anything.
 
     A training that is more than plain gradient steps (``Problem.ingredients``) leaves no trajectory.
 
@@ -223,7 +223,7 @@ def _descend(problem: Problem, everyone: Tensor, kept: Examples, reference: str,
 def prolong(problem: Problem, kept: Examples, w: Tensor, epochs: int, first: int) -> Trajectory:
     """Take ``epochs`` more passes over ``kept`` from w (d,), as steps ``first``, ``first`` + 1, ... of the training.
 
-    Step sizes go on decaying; the batch order follows from the training's seed, ``first`` and who is kept.
+    Step sizes go on decaying; the batch order follows from the training's seed, ``first`` and the kept samples.
 
     Raises:
         RecipeError: the weights stop being finite.

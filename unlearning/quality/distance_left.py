@@ -1,4 +1,4 @@
-"""Does a method help on this model? Measured on people who are really retrained without."""
+"""Does a method help on this model? Measured against real retrainings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def calibration_sets(examples: Examples, share: float, count: int, seed: int) ->
 
 
 def distance_left(untouched: Tensor, unlearned: Tensor, retrained: Tensor) -> float:
-    """Return ``||w_retrain - w~|| / ||w_retrain - w||``: 0 is perfect, 1 is as far as doing nothing."""
+    """Return ``||w_retrain - w~|| / ||w_retrain - w||``: 0 is perfect, 1 is as far as an untouched model."""
     before = float((retrained.double() - untouched.double()).norm())
     after = float((retrained.double() - unlearned.double()).norm())
     if not math.isfinite(after):
@@ -71,7 +71,7 @@ def measure(
     """Measure the distance left by one update of each set, in order. ``retrained`` maps positions to retrained weights.
     A set has the vectors of its people.
 
-    A reference that diverges gives infinity: there is nothing to approximate.
+    A reference that diverges gives infinity: there is no model to approximate.
 
     Raises:
         Refused: the method refuses one of the sets.
@@ -113,7 +113,7 @@ def with_distance_left(
 def mean_distance_left(
     method: Method, problem: Problem, examples: Examples, learned: Learned, state: State, *, vectors: VectorSource
 ) -> float | None:
-    """Measure the mean over sets of people who are really retrained without; None: there is nothing to compare with.
+    """Measure the mean over sets of people, against real retrainings; None: there is no reference.
 
     So it is for an exact method, and for a model that was trained elsewhere, unless its steps were recorded or it ends
     in a minimiser. Of a method that does not aim at the retrained weights it is also None where there is a single
@@ -151,7 +151,7 @@ def reference_of(state: State) -> str:
 
 
 def _with_vectors(method: Method, problem: Problem, examples: Examples) -> Examples:
-    """Return the samples of those who have a vector, where the method keeps vectors; else all."""
+    """Return the samples of people with a vector, where the method keeps vectors; else all."""
     if not isinstance(method, KeepsVectors):
         return examples
     kept = frozenset(method.holders(problem, examples))

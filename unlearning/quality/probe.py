@@ -23,9 +23,9 @@ class Probed:
     """What the probe found.
 
     Args:
-        distance_left: the mean over the sets; 0 is retrained, 1 is as if nothing was done.
+        distance_left: the mean over the sets; 0 is retrained, 1 is an untouched model.
         people: how many had their vectors computed.
-        retrainings: what the vectors of everyone cost at most, in retrainings. More people at once share work.
+        retrainings: what the vectors of all people cost at most, in retrainings. More people at once share work.
     """
 
     distance_left: float

@@ -23,7 +23,7 @@ def choose(examples: Examples, count: int, generator: torch.Generator) -> Forget
     """Choose random people, whole, until at least ``count`` samples are chosen.
 
     Raises:
-        Refused: nobody would be left.
+        Refused: no sample would be left.
     """
     names = sorted(examples.people.distinct())
     sizes = {name: 0 for name in names}
@@ -55,7 +55,7 @@ def release(
 ) -> Forgotten:
     """Forget with the forgotten people's vectors alone; the other people's vectors are put back into the new state.
 
-    A method that needs everyone's vectors is given them, and those that it returns are kept.
+    A method that needs all vectors is given them, and those that it returns are kept.
     """
     others = {person: vector for person, vector in state.vectors.items() if person not in forget.people}
     asked = replace(forget, vectors=_given(method, state, forget))

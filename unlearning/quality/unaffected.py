@@ -5,7 +5,7 @@ A published version is ``y = w~ + noise``, and ``w~`` lies within ``max_distance
 slope s, the norm of its derivative in the weights, moves by at most ``reach * s`` between the two. An answer whose
 margin over every other class is larger has the same label in both.
 
-It is about labels, and about versions whose guarantee is ``proved``. It is no claim about scores.
+It is about labels, and about versions with the guarantee ``proved``. It is no claim about scores.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def is_independent(margins: Iterable[float], slopes: Iterable[float], reach: flo
 
     Args:
         margins: for every other class b, ``z_a - z_b`` at the published weights, where a is the answer. With a single
-            score z, whose sign is the answer: ``|z|``.
+            score z, with its sign as the answer: ``|z|``.
         slopes: the norm of each margin's derivative in the weights. A linear head on features phi (its constant
             included) has ``sqrt(2) ||phi||``, a single score ``||phi||``.
         reach: what ``reach`` returns.

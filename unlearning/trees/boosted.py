@@ -107,7 +107,7 @@ XGBOOST_TREE = (
     "tree_param",
 )
 XGBOOST_ZEROS = ("base_weights", "loss_changes", "sum_hessian")
-"""what XGBoost must find in a tree, and what nothing answers from"""
+"""what XGBoost must find in a tree, and what no answer needs"""
 XGBOOST = ("xgboost-cpu", "xgboost")
 """its packages, one of which is installed"""
 GREATEST = 1.7976931348623157e308

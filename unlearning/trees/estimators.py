@@ -156,7 +156,7 @@ def _with_edges(nodes: Array, grid: Grid) -> Array:
 
 
 def _placed(parts: Iterator[Array] | Sequence[Array]) -> Iterator[Array]:
-    """Yield arrays of nodes whose children are counted from the first node of all."""
+    """Yield arrays of nodes, with children counted from the first node of all."""
     start = 0
     for nodes in parts:
         inner = nodes["feature"] >= 0

@@ -51,7 +51,7 @@ class Possible:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0; 1 where a check failed, or the recipe does not run; 2: nothing was measured."""
+    """Exit status: 0; 1 where a check failed, or the recipe does not run; 2: no method was measured."""
     parser = _parser()
     given, more = parser.parse_known_args(arguments)
     if more and not given.measure:
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _checked(folder: Path, name: str) -> dict[str, Any]:
-    """Return findings and counts, and each method's guarantee where nothing failed, as JSON."""
+    """Return findings and counts, and each method's guarantee where no check failed, as JSON."""
     found: dict[str, Any] = {"findings": [], "counts": None, "methods": []}
     try:
         subject = read(folder, name)

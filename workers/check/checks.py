@@ -140,13 +140,13 @@ def _fits(subject: Subject) -> Finding:
 
 
 def _in_folder(error: Exception, folder: Path) -> bool:
-    """Return whether a line of the recipe's folder was reached: else the place is a library's, which helps nobody."""
+    """Return whether a line of the recipe's folder was reached: else the place is a library's."""
     frames = traceback.extract_tb(error.__traceback__)
     return any(Path(frame.filename).resolve().is_relative_to(folder) for frame in frames)
 
 
 def _holdout(recipe: Recipe) -> Finding:
-    """Look for people who are trained on and in the holdout too."""
+    """Look for people of both training and holdout."""
     if recipe.holdout_subjects is None:
         what = "The recipe does not say whose the holdout is."
         hint = "Give holdout_subjects: then a deletion of somebody who is only there says so."
@@ -203,7 +203,7 @@ def _grows(recipe: Recipe, full: Reading, shorter: SecondReading | None, tables:
 
 
 def _everyone(recipe: Recipe) -> frozenset[str]:
-    """Return everyone whom the recipe names, for a sample or for the holdout."""
+    """Return all people that the recipe names, for a sample or for the holdout."""
     return holdout_people(recipe) | {name for names in recipe.samples.people.distinct() for name in names}
 
 

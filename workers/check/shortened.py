@@ -1,4 +1,4 @@
-"""A copy of a recipe's folder whose tables lack every tenth person: what the recipe reads after these were erased."""
+"""A copy of a recipe's folder, with tables that lack every tenth person: what it reads after these were erased."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shorten(folder: Path, copy: Path, people: Collection[str] = ()) -> list[str]
 
     A row is left out where a field of it is the id of every tenth of ``people``; an array loses the rows that a table
     of its length loses. Where no table names any of them, every tenth row is left out.
-    Modules are copied, other files are linked. Returns an empty list, and copies nothing, where the folder has too many
+    Modules are copied, other files are linked. Returns an empty list, without copying, where the folder has too many
     files, or tables that are too large.
     """
     files = _files(folder)
@@ -53,7 +53,7 @@ def shorten(folder: Path, copy: Path, people: Collection[str] = ()) -> list[str]
 
 @dataclass(frozen=True)
 class Found:
-    """How many rows a table has, and which of them name a person who is left out."""
+    """How many rows a table has, and which of them name a person to leave out."""
 
     count: int
     out: Collection[int]

@@ -43,7 +43,7 @@ def certify(
 
     The weights of ``forgotten`` are those that ``refine`` gave. Blocked, with facts that are public: the bound stayed
     above the greatest distance, more people would be forgotten than the calibration ever measured, or the weights are
-    not finite. Raises Refused (fewer than two classes left, or a bound that says nothing).
+    not finite. Raises Refused (fewer than two classes left, or a vacuous bound).
     """
     state, bound = forgotten.state, bounded(bench, terms, forgotten, retain, size)
     if isinstance(bound, Blocked):
@@ -72,7 +72,7 @@ def certify(
 
 
 def require_certified(found: Certified | Blocked) -> Certified:
-    """Return what was certified, where nothing can wait for a repair. Raises Refused."""
+    """Return what was certified, where no repair can be waited for. Raises Refused."""
     if isinstance(found, Certified):
         return found
     match found.facts["cause"]:
@@ -96,7 +96,7 @@ def published_of(terms: Terms, weights: Tensor, dtype: torch.dtype) -> Tensor:
 def bounded(
     bench: OpenModel, terms: Terms, forgotten: Forgotten, retain: Examples | None, size: ForgottenCount
 ) -> float | Blocked | None:
-    """Return the bound on the distance of the weights to retraining; None where nothing is computed. Raises Refused."""
+    """Return the bound on the distance of the weights to retraining; None where none is computed. Raises Refused."""
     if terms.design is not None and terms.unlearned + size.unlearned > terms.design.sizes[-1]:
         facts = {"cause": Cause.BEYOND_CALIBRATION, "people": terms.design.sizes[-1]}
         return Blocked(Reason.NEEDS_RETRAIN, facts)

@@ -38,7 +38,7 @@ def establish(bench: OpenModel, terms: Terms, examples: Examples, made: State) -
 def dry_run(bench: OpenModel, terms: Terms, weights: Tensor) -> list[Json]:
     """Measure what noise_std costs in holdout accuracy; count the updates that each pair of noise_std and cap allows.
 
-    The accuracy is that of y, the mean of a few draws that are thrown away; version 1 costs nothing, and nobody is
+    The accuracy is that of y, the mean of a few draws that are thrown away; version 1 costs no budget, and no person is
     deleted yet. An exact retraining is published without noise: one row. The cap changes no accuracy: a smaller one
     asks more work of each update, and may be out of reach.
     """

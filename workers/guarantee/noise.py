@@ -18,7 +18,7 @@ def perturbed(weights: Tensor, noise_std: float, dtype: torch.dtype = torch.floa
     """Add fresh Gaussian noise of standard deviation ``noise_std`` to ``weights`` (d,), on the CPU.
 
     Box and Muller's transform of uniform numbers of 53 bits. The bits are the keystream of AES-256 in counter mode
-    under a key that the operating system's entropy gives for this call and that is not kept: nothing can draw
+    under a key that the operating system's entropy gives for this call and that is not kept: no program can draw
     these numbers again. The largest possible value is sqrt(2 ln 2^53) = 8.57 standard deviations. Drawn and added in
     float64, rounded to ``dtype`` afterwards; a block at a time, so that no float64 copy is held.
     """

@@ -86,7 +86,7 @@ def checked(guarantee: Guarantee, method: Method, bound: Bound | None) -> tuple[
 
 
 def declared(guarantee: Guarantee, public: bool) -> tuple[str, ...]:
-    """List what the operator says and nobody verifies. ``public``: the recipe declares parts of the model public."""
+    """List what the operator says and no check verifies. ``public``: the recipe declares parts of the model public."""
     if guarantee is Guarantee.NONE:
         return ()
     return (FITTED, ARGUMENTS, PUBLIC) if public else (FITTED, ARGUMENTS)

@@ -54,7 +54,7 @@ class Terms:
     count: int
     """n, the samples of the manifest"""
     updates: int
-    """how many updates forgot somebody so far"""
+    """how many updates deleted people so far"""
     unlearned: int = 0
     """how many people the method has forgotten so far"""
     constants: tuple[Constant, ...] = ()
@@ -83,9 +83,9 @@ class Terms:
 
 
 def bound_of(method: Method, guarantee: Guarantee, denominator: int | None = None) -> Bound | None:
-    """Return what bounds the method's updates under this guarantee; None where nothing is computed at an update.
+    """Return what bounds the method's updates under this guarantee; None where none is computed at an update.
 
-    ``denominator`` divides the summed losses where the bound is computed at the weights; None: who is retained.
+    ``denominator`` divides the summed losses where the bound is computed at the weights; None: the retained.
     """
     if guarantee not in (Guarantee.PROVED, Guarantee.ESTIMATED):
         return None
@@ -110,7 +110,7 @@ def guarantee_of(policy: Policy, problem: Problem, method: Method) -> Guarantee:
 def require_closed_form(method: Method, problem: Problem, examples: Examples) -> None:
     """Refuse a model that computes something else than its weights and its closed form say.
 
-    Plain retraining computes nothing with a closed form, so it is not compared there. Bytes have no parameters.
+    Plain retraining does not use a closed form, so it is not compared there. Bytes have no parameters.
     """
     if problem.artefact is not None:
         return
@@ -177,7 +177,7 @@ def may_claim_without_her(policy: Policy, guarantee: Guarantee, recipe: Recipe) 
 
 
 def design_of(policy: Policy, people: int) -> Design:
-    """Return the calibration's design, fixed before anything is measured. Raises Refused where it shows nothing."""
+    """Return the calibration's design, fixed before anything is measured. Raises Refused where it shows too little."""
     asked = policy.calibration
     sizes = asked.sizes or _doubling(max(1, people // 20))
     if sizes[-1] >= people:

@@ -74,7 +74,7 @@ FOLLOWING = {"os.chmod", "os.chown", "os.truncate", "sqlite3.connect"}
 """changes of what a link leads to; the others are changes of the link itself"""
 LISTS = {"os.listdir", "os.scandir"}
 SYSTEM = ("/dev", "/etc", "/lib", "/proc", "/sys", "/usr")
-"""folders of the system, whose files are nobody's data"""
+"""folders of the system, without people's data"""
 DEVICES, SHARED_MEMORY = ("/dev",), "/dev/shm"  # noqa: S108  # nosec B108 (it is what is refused)
 """what lies in shared memory is a file like any other: it outlives the training that wrote it"""
 
@@ -106,7 +106,7 @@ class Confinement:
     """files with data that were read"""
 
     def begin(self) -> bool:
-        """Hide the environment, move to the empty folder, install the audit hook. Nothing of it can be undone.
+        """Hide the environment, move to the empty folder, install the audit hook. It cannot be undone.
 
         Return whether the kernel refuses what is written outside the folder, by C code too.
         """
@@ -215,7 +215,7 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of every process below it whose own parent ends. Raises OSError."""
+    """Make this process the parent of every orphan below it. Raises OSError."""
     if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError("the kernel gives this process no orphans")
 
@@ -231,7 +231,7 @@ def end_children() -> None:
 
 
 def _children() -> list[int]:
-    """Return the processes whose parent this one is, as the kernel lists them."""
+    """Return the children of this process, as the kernel lists them."""
     mine, found = os.getpid(), []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it ended meanwhile
@@ -310,7 +310,7 @@ def _unshared(flags: int) -> bool:
 
 
 def write_only_below(folders: Sequence[Path]) -> bool:
-    """Let this process, and what it starts, change nothing outside ``folders``; return whether the kernel can.
+    """Let this process, and what it starts, change no file outside ``folders``; return whether the kernel can.
 
     That is Landlock. C code is held to it too. Threads that run already are not.
     """

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 def retry(action: Callable[[], Result], tries: int | None = TRIES, pause_seconds: float = PAUSE_SECONDS) -> Result:
     """Return what ``action`` returns. Call it again after Busy, ``tries`` times in all; None: until it succeeds.
 
-    The action must do nothing where an earlier call took effect: a commit that was not answered may have succeeded.
+    The action must have no effect where an earlier call took effect: a commit that was not answered may have succeeded.
     Each Busy is logged. Raises Busy after the last call.
     """
     calls = 1

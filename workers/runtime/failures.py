@@ -64,7 +64,7 @@ def of_the_machine(error: Exception) -> bool:
 
 
 def refusal_of(error: Exception, recipes: Path) -> Refused | None:
-    """Return the refusal of a recipe whose code, or the maths on its model and data, raised ``error``.
+    """Return the refusal of a recipe for an ``error`` of its code, or of the maths on its model and data.
 
     Return None for other errors, and for those that may pass: too little memory, a device, a disk, a connection. The
     error's message is in the hint only: it may contain a person's data, and the rest is recorded permanently.
@@ -75,7 +75,7 @@ def refusal_of(error: Exception, recipes: Path) -> Refused | None:
 
 
 def refusal(error: BaseException, recipes: Path) -> Refused:
-    """Return the refusal of a recipe whose code raised ``error``: type, file and line; the message is in the hint."""
+    """Return the refusal of a recipe for an ``error`` of its code: type, file and line; the message is in the hint."""
     place = _place(error, recipes.resolve())
     if place is None:
         return Refused(f"The recipe raised {type(error).__name__}.", hint_of(error))

@@ -194,7 +194,7 @@ def _telling(channel: socket.socket) -> Progress:
 
 
 def write(handle: int, tensors: Mapping[str, Tensor], words: Mapping[str, Any]) -> None:
-    """Write tensors and JSON into a file in memory, as safetensors. Nothing is pickled."""
+    """Write tensors and JSON into a file in memory, as safetensors, never pickled."""
     import torch  # noqa: PLC0415
     from safetensors.torch import save  # noqa: PLC0415
 
@@ -311,7 +311,7 @@ def _trained(
     given: tuple[dict[str, Tensor], Mapping[str, Any]],
     tell: Progress,
 ) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
-    """Carry the part out, and return what it left; or why there is nothing."""
+    """Carry the part out, and return what it left; or why there is none."""
     from expunge.workers.runtime.failures import may_pass, refusal  # noqa: PLC0415
     from unlearning.methods.shards.head import MemberAnswers  # noqa: PLC0415
     from unlearning.model.fit import Phase  # noqa: PLC0415
@@ -480,7 +480,7 @@ def _like(before: Tensor, handed: Tensor, places: Tensor) -> Tensor:
 
 
 def _copies(like: Tensor, ours: Set[int]) -> Iterator[Tensor]:
-    """Find the tensors of this process whose rows are shaped like these, but for those in memory of ours."""
+    """Find the tensors of this process with rows shaped like these, but for those in memory of ours."""
     import torch  # noqa: PLC0415
 
     for each in gc.get_objects():

@@ -125,7 +125,7 @@ class HeartbeatSender:
     def _replace(self, session: Session, started_at: int, at: int) -> None:
         """Delete the row of one process of this kind that died before this one was started: it needs no alarm any more.
 
-        Nothing else says that it was replaced, because a process has no lasting name. One that died just before is not
+        No other sign says that it was replaced, because a process has no lasting name. One that died just before is not
         silent yet, so the beats of two minutes look for it.
         """
         if self._has_replaced or at > started_at + 2 * ALIVE_SECONDS * SECOND:
@@ -194,7 +194,7 @@ class Stopwatch:
     def unlearning(self) -> Iterator[None]:
         """Time the block that forgets, refines and certifies as one phase, and wait until its time bucket ends.
 
-        Their time shows how many iterations they needed, which depends on the people who are forgotten. An observer
+        Their time shows how many iterations they needed, which depends on the deleted people. An observer
         of the clock, the log or the metrics sees only the bucket, whether the update succeeds or not.
         """
         start = time.perf_counter()

@@ -119,7 +119,7 @@ class ModelCache:
         return kept.bench, kept.left, samples
 
     def remember(self, generation_id: int, left: Left) -> None:
-        """Keep what was just published in place of what was kept of its model: nobody who was forgotten is in it."""
+        """Keep what was just published in place of what was kept of its model: it holds no deleted person."""
         samples = left.samples
         small = samples is not None and samples.examples.held and samples.size <= KEPT_BYTES
         left = replace(left, state=replace(left.state, vectors={}), samples=samples if small else None)
@@ -212,7 +212,7 @@ def _pseudonymous(settings: Settings, tenant_id: str, recipe: Recipe) -> Recipe:
 
 
 def _without_samples(recipe: Recipe) -> Recipe:
-    """Return the recipe with an empty sample in place of its samples, so that an opened model holds nobody's data.
+    """Return the recipe with an empty sample in place of its samples, so that an opened model holds no person's data.
 
     The holdout is copied: as a part of a larger tensor it would keep the whole of it in memory.
     """

@@ -137,7 +137,7 @@ def _lies_in(module: ModuleType, folder: Path) -> bool:
 OURS = frozenset({"unlearning", "expunge"})
 """packages of Expunge: no recipe's local modules"""
 LAYOUT = frozenset({"kind", "type_comment", "type_ignores"})
-"""fields of a parsed node that change nothing of what runs"""
+"""fields of a parsed node that do not change what runs"""
 
 
 def digest_of(path: Path) -> str:

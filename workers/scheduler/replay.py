@@ -22,7 +22,7 @@ Said = dict[str, Any]
 
 @dataclass
 class RestoreReport:
-    """What a restore did and could not do, for the operator who confirms it."""
+    """What a restore did and could not do, for the operator to confirm."""
 
     versions: list[str] = field(default_factory=list)
     """adopted, as model/number"""
@@ -34,13 +34,13 @@ class RestoreReport:
     """requests that were queued again: a version still holds a person they name"""
     retired: list[str] = field(default_factory=list)
     kept: dict[str, list[str]] = field(default_factory=dict)
-    """retired models of which nothing is destroyed, because these legal holds keep samples in them"""
+    """retired models that are not destroyed, because these legal holds keep samples in them"""
     files_missing: list[str] = field(default_factory=list)
-    """served versions, as model/number, whose checkpoint or secret state is in no store"""
+    """served versions, as model/number, without their checkpoint or secret state in a store"""
     requests_lost: list[str] = field(default_factory=list)
     """accepted after the backup and known from the log only: the controller must send them again"""
     holds_lost: list[str] = field(default_factory=list)
-    """in force and known from the log only, which does not say whom they name: place them again"""
+    """in force and known from the log only, without their subjects: place them again"""
     holds_to_check: list[str] = field(default_factory=list)
     """in force now; whether they were lifted since ``unknown_from`` is not known"""
     keys_lost: list[str] = field(default_factory=list)
@@ -62,7 +62,7 @@ class RestoreReport:
     """how many were added to the audit log; None: no export was given, and heads signed since contradict the log"""
     unknown_from: int | None = None
     """microseconds since 1970: the last entry of the log, the export's where one was given. From then until the restore
-    nothing is known but updates and what they carried out. None: from the beginning"""
+    only updates and what they carried out are known. None: from the beginning"""
     unknown_until: int = 0
 
 

@@ -1,6 +1,6 @@
 """Correct a database that was restored from an old backup, from the journal of updates and the exported log.
 
-The budget that was spent and the versions that were published stay so, and people who were forgotten since the backup
+The budget that was spent and the versions that were published stay so, and people deleted since the backup
 stay forgotten. A model or generation that was begun after the backup has left no rows to continue with: such a model
 is retired, with the reason, and what is left of it is destroyed once the operator has confirmed the report.
 """
@@ -94,7 +94,7 @@ _RETIRED = (
 def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Sequence[Export] = ()) -> RestoreReport:
     """Reconcile the database with the journal and the exports; from then on it is read-only until confirmed.
 
-    Repeatable. Raises NotAuthentic, Damaged; then nothing was changed.
+    Repeatable. Raises NotAuthentic, Damaged; then no row was changed.
     """
     rotations = handovers(storage.store.folder)
     entries = sorted(storage.journal.entries(), key=lambda each: (each.model_id, each.at, each.spent))
@@ -218,7 +218,7 @@ def _adopt(session: Session, report: RestoreReport, entry: JournalEntry, model: 
 
 
 def _end_holds(session: Session, report: RestoreReport, entry: JournalEntry, in_log: bool) -> None:
-    """End the backup's holds on people whom the update forgot: they were lifted before it."""
+    """End the backup's holds on people that the update deleted: they were lifted before it."""
     gone = frozenset(entry.positions)
     for hold_id, kept in held_by(session, entry.tenant_id, entry.generation_id).items():
         if gone.isdisjoint(kept):
@@ -299,7 +299,7 @@ def _recover_requests(session: Session, report: RestoreReport, entry: JournalEnt
 
 
 def _lost(task: dict[str, Any], entry: JournalEntry) -> dict[str, Any]:
-    """Return the columns of a task whose version no database will know: carried out, in a retired model."""
+    """Return the columns of a task with a version that no database will know: carried out, in a retired model."""
     at = task["completed_at"] or entry.at
     return {"status": "completed", "reason": Reason.MODEL_RETIRED, "version_id": None, "completed_at": at}
 
@@ -347,7 +347,7 @@ def _logged(session: Session, request_id: str, kind: str, facts: Mapping[str, ob
 
 
 def _spend_greatest(session: Session, report: RestoreReport, entries: Sequence[JournalEntry]) -> None:
-    """Charge up to the greatest spent of any entry, drafts included: somebody may have seen their weights."""
+    """Charge up to the greatest spent of any entry, drafts included: their weights may have been read."""
     for generation_id in sorted({entry.generation_id for entry in entries}):
         generation = session.get(Generation, generation_id, populate_existing=True)
         if generation is None:
@@ -372,7 +372,7 @@ def _restart(session: Session) -> None:
 
 
 def _queue_again(session: Session, report: RestoreReport) -> None:
-    """Queue a task for every suppression entry that names somebody who is still in a served generation."""
+    """Queue a task for every suppression entry that names a person of a served generation."""
     at = recorded_at(session)
     for model in session.scalars(select(Model).where(Model.status.in_(("live", "exhausted")))).all():
         named = positions(session, model.tenant_id, model.name, model.generation_id or 0)

@@ -107,7 +107,7 @@ SILENT_SECONDS = 3600
 PORTIONS = 10
 """of a backlog, in one tick"""
 EVERYTHING_EVERY = 60
-"""ticks between two rounds of every duty, also of those that search the stores for files that nobody needs"""
+"""ticks between two rounds of every duty, also of those that search the stores for files without a use"""
 
 TALLY_EVERY = 10
 """ticks between two additions to the tallies"""
@@ -119,7 +119,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Duty:
-    """Something that the scheduler does. Where ``due`` is false, ``do`` would find nothing."""
+    """Something that the scheduler does. Where ``due`` is false, ``do`` would find no work."""
 
     due: ColumnElement[bool]
     do: Callable[[], object]
@@ -143,7 +143,7 @@ class Scheduler:
     pepper: Pepper
     session_key: bytes = field(repr=False)
     tenants: frozenset[str] | None
-    """the tenants whose keys are in ``keys``; None: all"""
+    """the tenants of ``keys``; None: all"""
     notifier: Celery
     sweep_seconds: float
     grace_seconds: float
@@ -198,7 +198,7 @@ class Scheduler:
 
     @cached_property
     def _look(self) -> str:
-        """Return a SELECT, composed once: whether a restored backup waits, whose lease it is, which duties are due."""
+        """Return a SELECT, composed once: whether a restored backup waits, the lease's holder, which duties are due."""
         lease = select(Lease.name).where(Lease.name == LEASE, in_force(NOW))
         ours = (Lease.owner == self.owner) & (Lease.token != 0)
         half = int(self.lease_seconds * SECOND / 2)
@@ -213,7 +213,7 @@ class Scheduler:
     def tick(self, count: int = 0) -> bool:
         """Do one round of duties. False: another scheduler is active, or a restored backup waits for the operator.
 
-        A tick that finds nothing to do is one statement, but for the lease, which is renewed at half its time. Every
+        A tick without work is one statement, but for the lease, which is renewed at half its time. Every
         ``EVERYTHING_EVERY`` ticks each duty is done unasked. While the store does not answer, what cannot be undone
         waits. Raises PutBack, Busy, ExceptionGroup.
         """
@@ -268,7 +268,7 @@ def hold_lease(database: Database, owner: str, seconds: float) -> bool:
 
 
 def sweep(database: Database, notifier: Celery) -> int:
-    """Notify workers of every model whose work is due and not claimed: its notification or its worker was lost."""
+    """Notify workers of every model with due work that is not claimed: a notification or a worker was lost."""
     with database.write() as session:
         models = mark_notified(session)
     for model_id, places in models.items():
@@ -355,7 +355,7 @@ UNMATCHED = select(DeletionRequest.id).where(
     func.coalesce(DeletionRequest.reason, "") != Reason.UNVERIFIED,
     ~select(Task.id).where(Task.request_id == DeletionRequest.id).exists(),
 )
-"""the open requests that have no task, except those that nobody has verified"""
+"""the open requests that have no task, except unverified ones"""
 EXPIRED = select(func.min(IdempotencyKey.expires_at)).scalar_subquery() <= NOW
 """whether the first stored answer has expired"""
 SILENT = Heartbeat.beat_at <= NOW - SILENT_SECONDS * SECOND
@@ -375,7 +375,7 @@ def complete_served(database: Database) -> int:
 
 
 def retry_large(database: Database) -> int:
-    """Retry each unusually large request whose waiting time is over."""
+    """Retry each unusually large request after its waiting time."""
     with database.write() as session:
         return len(requests.retry_large(session))
 

@@ -1,7 +1,7 @@
-"""Send a POST to an address that somebody else chose, guarded against server-side request forgery (SSRF).
+"""Send a POST to an address that a caller chose, guarded against server-side request forgery (SSRF).
 
 The name is resolved once, every address it has must be public, and the connection is made to the address that was
-checked. So nothing is gained by pointing the name elsewhere in between. No redirect is followed, no proxy of the
+checked. So no attacker gains by pointing the name elsewhere in between. No redirect is followed, no proxy of the
 environment is used, the answer's body is not read, and the whole exchange has a deadline.
 """
 

@@ -1,4 +1,4 @@
-"""Tensors to bytes and back, in the safetensors format: nothing in it can run code."""
+"""Tensors to bytes and back, in the safetensors format, which can run no code."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def decode(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def admit(tensors: Mapping[str, Tensor]) -> None:
-    """Refuse weights that no checkpoint may carry: NaN or infinity, nothing in them, an odd name. Raises Malformed."""
+    """Refuse weights that no checkpoint may carry: NaN or infinity, no tensor, an odd name. Raises Malformed."""
     for name, tensor in tensors.items():
         if not NAME.fullmatch(name):
             raise Malformed(f"the tensor name {name[:60]!r} is not allowed")

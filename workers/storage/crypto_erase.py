@@ -33,10 +33,10 @@ def keys_wait(tenants: Collection[str] | None) -> ColumnElement[bool]:
 
 
 def destroy_keys(database: Database, keys: KeyStore, witness: Witness, tenants: Collection[str] | None = None) -> int:
-    """Destroy every key whose erasure is due; return how many.
+    """Destroy every key due for erasure; return how many.
 
-    The versions that their people left with are released first, and that is durable. ``tenants`` are those whose keys
-    are in this key store, None means all: a key store that never held a key must not report it as destroyed. An erasure
+    The versions that their people left with are released first, and that is durable. ``tenants`` own keys in this key
+    store, None means all: a key store that never held a key must not report it as destroyed. An erasure
     is marked as done only after the key's share was overwritten in its file. Raises Busy, KeysMissing, OSError.
     """
     with database.read() as session:
@@ -122,7 +122,7 @@ def erase_ended(database: Database, private: Store, keys: KeyStore, tenants: Col
 def erase_lost(database: Database, keys: KeyStore) -> int:
     """Destroy the keys of generations that no database knows since a restore; return how many generations.
 
-    They were begun after the backup that was put back. Nothing is destroyed before the operator has confirmed that
+    They were begun after the backup that was put back. No key is destroyed before the operator has confirmed that
     backup. Raises Busy, KeysMissing, OSError.
     """
     with database.read() as session:

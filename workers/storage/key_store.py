@@ -38,7 +38,7 @@ class KeyFiles:
 
     A key is two shares joined by XOR. The other share is a row of the key store's database. A database keeps copies of
     what it deletes: in its heap, in its write-ahead log, in its replicas. Of a share in a key file there is no copy,
-    so overwriting it destroys the key. One share alone says nothing about the key.
+    so overwriting it destroys the key. One share alone tells no bit of the key.
 
     The folder is one on a disk or one in a bucket. What the media below it keep of overwritten bytes is beyond us:
     docs/backup.md says which disks and buckets are fit.
@@ -68,7 +68,7 @@ class KeyFiles:
         self._overwrite(name, {0: bytes(len(self._content(name)))})
 
     def unlink(self, names: Iterable[str]) -> None:
-        """Delete files whose shares were all erased, where they still exist. Raises OSError."""
+        """Delete files with all shares erased, where they still exist. Raises OSError."""
         self.folder.delete(names)
 
     def older_than(self, seconds: float) -> Iterator[str]:
@@ -170,7 +170,7 @@ class KeyStore:
     def destroy(self, ids: Iterable[str]) -> None:
         """Destroy these keys, where they still exist. Raises Busy, KeysMissing, OSError.
 
-        The share in the key file is erased first: a row that remains opens nothing, and says where the share was.
+        The share in the key file is erased first: a row that remains opens no vector, and says where the share was.
         Where some of the keys were never in this store, the others are destroyed, and then KeysMissing is raised.
         """
         missing = 0

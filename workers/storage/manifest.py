@@ -33,7 +33,7 @@ from unlearning.recipe import HELD_BYTES, Recipe, Samples, holdout_people
 from unlearning.types import Examples
 
 GROUP = 1024
-"""positions whose samples have one digest together"""
+"""positions of samples that have one digest together"""
 LONG = 32
 """bytes of a digest"""
 TEXT = np.dtype("S64")
@@ -68,10 +68,10 @@ class SampleDigests:
 
 @dataclass(frozen=True)
 class SampleIndex(SampleDigests):
-    """Samples in digests with whose they are, as columns of n rows.
+    """Samples in digests with their people, as columns of n rows.
 
     ``at`` is (n,) int64: the sample's row in the recipe, or its position in the manifest. ``subjects`` holds each
-    sample's people in order, ``holders`` whose vector it is part of.
+    sample's people in order, ``holders`` the holder of the vector it is part of.
     """
 
     at: Tensor
@@ -94,7 +94,7 @@ class SampleIndex(SampleDigests):
         return np.array_equal(mine, others) and self.subjects == other.subjects
 
     def people(self) -> frozenset[str]:
-        """Return the people whose samples these are."""
+        """Return the people of these samples."""
         return frozenset(subject for people in self.subjects.distinct() for subject in people)
 
     def named(self, names: Set[str]) -> Tensor:
@@ -131,7 +131,7 @@ class FoundSamples:
         return len(self.examples) * self.examples.rows.row_bytes
 
     def without(self, positions: Sequence[int]) -> FoundSamples:
-        """Return the samples whose position is not among ``positions``."""
+        """Return the samples at other positions."""
         leaving = torch.tensor(positions, dtype=torch.int64, device=self.examples.positions.device)
         staying = (~torch.isin(self.examples.positions, leaving)).nonzero().squeeze(1)
         ids, examples = self.ids.take(staying.cpu()), self.examples.without(leaving)
@@ -178,7 +178,7 @@ def subjects_of(pepper: Pepper, tenant_id: str, samples: Samples) -> Column[tupl
 
 
 def holders(pepper: Pepper, subjects: Column[tuple[str, ...]], named: np.ndarray[Any, Any] | None) -> Column[str]:
-    """Return whose vector each sample is part of: its people's, or its own, where ``named`` gives their digests."""
+    """Return the holder of each sample's vector: its people, or the sample by its digest in ``named``."""
     if named is not None:
         return Column(torch.arange(len(named)), HexColumn(named))
     return subjects.map(lambda people: people[0] if len(people) == 1 else digest(pepper, "holder", "+".join(people)))
@@ -305,7 +305,7 @@ def places(session: Session, generation_id: int, groups: Collection[int] | None 
 
 
 def people(session: Session, generation_id: int) -> frozenset[str]:
-    """Return everyone of whom a generation still has a sample."""
+    """Return all people with a sample in a generation."""
     gone = exists().where(Removal.generation_id == generation_id, Removal.position == Membership.position)
     there = select(Membership.subject_digest).where(Membership.generation_id == generation_id, ~gone)
     return frozenset(session.scalars(there.distinct()))
@@ -402,7 +402,7 @@ def surroundings(device: torch.device, artefact: Artefact | None = None) -> dict
 
 
 def card_of(device: torch.device) -> dict[str, str]:
-    """Return the name of the card, and the versions of CUDA and cuDNN; nothing for a CPU."""
+    """Return the name of the card, and the versions of CUDA and cuDNN; empty for a CPU."""
     if device.type == "cpu":
         return {}
     module = torch.get_device_module(device)
@@ -423,7 +423,7 @@ def _of_bytes(artefact: Artefact) -> dict[str, str]:
 
 
 def other_bytes(frozen: Mapping[str, str], artefact: Artefact | None) -> dict[str, str]:
-    """Return the first of an artefact's surroundings that differs, ``prepared`` and ``here``; nothing if none does."""
+    """Return the first of an artefact's surroundings that differs, ``prepared`` and ``here``; empty if none does."""
     here = {} if artefact is None else _of_bytes(artefact)
     for name, found in here.items():
         if frozen.get(name) != found:

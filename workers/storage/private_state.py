@@ -44,7 +44,7 @@ class VectorStore:
     device: torch.device
 
     def read(self, people: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield each of ``people`` who has a vector, in sorted order. Raises Damaged for a row that was changed."""
+        """Yield each of ``people`` with a vector, in sorted order. Raises Damaged for a row that was changed."""
         with self.database.read() as session:
             at_once = _rows_at_once(self.numbers * NUMBER_BYTES)
             rows = sealed_rows(session, self.generation_id, sorted(people), at_once)
@@ -137,7 +137,7 @@ def _place(generation_id: int, holder: str) -> str:
 def _opened(
     parts: Iterable[Sequence[Any]], keys: KeyStore, generation_id: int, device: torch.device
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the vectors of sealed rows, without those whose key was destroyed."""
+    """Yield the vectors of sealed rows, without those of destroyed keys."""
     for rows in parts:
         found = keys.fetch(row.key_id for row in rows)
         for holder, key_id, sealed in rows:

@@ -47,7 +47,7 @@ class Storage:
 
     @classmethod
     def of(cls, settings: Settings, actor: str = WORKER) -> Storage:
-        """Open everything that the settings name. ``actor`` is who acts in its transactions.
+        """Open everything that the settings name. ``actor`` acts in its transactions.
 
         Raises Busy, and SettingsError where a secret is missing, or the pepper or a place is another installation's.
         """
@@ -75,7 +75,7 @@ class Storage:
 
     @property
     def figures(self) -> Figures:
-        """Return the figures that registration measured on everyone; they are kept until a person is deleted."""
+        """Return the figures that registration measured on all people; they are kept until a person is deleted."""
         return Figures(self.store.folder)
 
     def close(self) -> None:

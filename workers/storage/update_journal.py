@@ -56,7 +56,7 @@ class Journal:
     ) -> None:
         """Write the version that this transaction is about to commit, durably, under its number.
 
-        ``positions``: what it forgets. ``rewritten``: the update replaced the vectors of everybody who stays. A
+        ``positions``: what it forgets. ``rewritten``: the update replaced all remaining vectors. A
         publication that is tried again finds its own draft. Raises OSError, and Contradicted where the number is
         another version's.
         """
@@ -125,7 +125,7 @@ def _sealed_for(name: str) -> str:
 
 
 def confirm_committed(session: Session, witness: Witness, versions: Iterable[str]) -> None:
-    """Release the drafts of those versions that are in the database, whose workers died after the commit.
+    """Release the drafts of those versions that are in the database, after their workers died.
 
     Call it before anything of these updates is made final. Raises OSError, Contradicted.
     """

@@ -1,6 +1,6 @@
-"""Ask the admission checks of other packages whom not to train on: entry points of the group ``expunge.admission``.
+"""Ask the admission checks of other packages for people to leave out: entry points of the group ``expunge.admission``.
 
-Each check that is installed is asked before anybody is trained on. The setting ``admission`` names those that must be.
+Each check that is installed is asked before a training. The setting ``admission`` names those that must be.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Admission(Protocol):
-    """What a check answers. It admits everybody else only where it has no ``refusal``."""
+    """What a check answers. It admits all others only where it has no ``refusal``."""
 
     @property
     def leave_out(self) -> Collection[str]:
@@ -30,17 +30,17 @@ class Admission(Protocol):
 
     @property
     def refusal(self) -> str | None:
-        """Return why it cannot tell of everybody, and what to do; None: it can."""
+        """Return why it cannot tell of every person, and what to do; None: it can."""
         ...
 
 
 class Check(Protocol):
     def __call__(self, tenant: str, people: Collection[str], /) -> Admission:
-        """Return the answer for the ids of these people. Where it raises anything, nobody is admitted."""
+        """Return the answer for the ids of these people. Where it raises, no person is admitted."""
 
 
 def left_out(storage: Storage, settings: Settings, job: Preparation, people: Collection[str]) -> frozenset[str]:
-    """Return the ids of the people whom a check leaves out.
+    """Return the ids of the people that a check leaves out.
 
     A retrain is built also where a check refuses, or the model would stop forgetting where its budget is spent; the
     audit log says so.

@@ -26,7 +26,7 @@ from unlearning.types import Progress, Refused
 
 @dataclass(frozen=True)
 class CalibrationResult:
-    """The calibration of the method, and of doing nothing in its place."""
+    """The calibration of the method, and of an untouched model in its place."""
 
     method: Calibrated
     nothing: Calibrated
@@ -112,9 +112,9 @@ def found_of(design: Design, orders: Mapping[int, OrderErrors]) -> CalibrationRe
 
 
 def require_useful_cap(found: CalibrationResult, cap: float) -> None:
-    """Require that the cap lies between the method's bound at the largest size and the bound of doing nothing.
+    """Require that the cap lies between the method's bound at the largest size and the bound of an untouched model.
 
-    A cap above the latter would also cover weights that forgot nobody. The hint names powers of ten only, because the
+    A cap above the latter would also cover untouched weights. The hint names powers of ten only, because the
     bounds are measured on people. Raises Refused.
     """
     people = found.method.design.sizes[-1]

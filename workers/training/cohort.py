@@ -1,4 +1,4 @@
-"""Choose whom a model is trained on: everyone in the recipe, if they fit, except whom a suppression entry names.
+"""Select the people to train on: all of the recipe, if they fit, except those that a suppression entry names.
 
 People under a legal hold stay. A retrain counts first what changed in the recipe's data since the served generation.
 """
@@ -111,8 +111,8 @@ def admit(
 ) -> tuple[manifest.SampleIndex, dict[str, int]]:
     """Return the samples to train on, and how many samples each request keeps out.
 
-    Imported weights were trained on everyone, so nobody can be left out; the method forgets them instead. Raises
-    Refused where nobody is left, where the registration does not say what becomes of people whom it brings back, and
+    Imported weights were trained on all people, so none can be left out; the method forgets them instead. Raises
+    Refused where no person is left, where the registration does not say what becomes of people that it brings back, and
     where an admission check does.
     """
     storage, people = process.storage, {name for names in bench.recipe.samples.people.distinct() for name in names}
@@ -183,7 +183,7 @@ def _require_nobody_returns(everyone: manifest.SampleIndex, entries: Sequence[Su
 
 
 def _require_nobody_left_out(everyone: manifest.SampleIndex, names: frozenset[str], under_hold: Tensor) -> None:
-    """Require that the checks leave out nobody whom no request names: imported weights know them. Raises Refused."""
+    """Require that the checks leave out only people that a request names: imported weights know all. Raises Refused."""
     known = int((everyone.named(names) & ~under_hold).sum())
     if known:
         raise Refused(
@@ -237,7 +237,7 @@ def require_readable(
 
 
 MOST_GONE = 0.1
-"""of the served samples; a scheduled retrain refuses data that lack more, because nobody has looked at them"""
+"""of the served samples; a scheduled retrain refuses data that lack more, because they were not looked at"""
 
 
 @dataclass(frozen=True)
@@ -250,9 +250,9 @@ class Changes:
         gone: samples of ``served`` that the recipe does not give any more.
         changed: samples of ``served`` that the recipe gives with another content.
         new: samples of ``samples`` that the served generation never had.
-        people_new: people of ``samples`` whom the served generation never had.
-        left_out: samples of the recipe that are left out, because of people who asked to be forgotten.
-        people_left_out: people of those samples who have no sample in ``samples``.
+        people_new: people of ``samples`` that the served generation never had.
+        left_out: samples of the recipe that are left out, because their people asked.
+        people_left_out: people of those samples without a sample in ``samples``.
     """
 
     served: int

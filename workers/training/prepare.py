@@ -1,8 +1,8 @@
 """Preparation: freeze the manifest, train or import, compute what the method keeps, publish the first version.
 
-A retrain is the preparation of a candidate generation, trained without everyone who asked, with a fresh budget. A
+A retrain is the preparation of a candidate generation, trained without the people who asked, with a fresh budget. A
 worker that dies leaves rows and keys behind; the next attempt deletes them. A refusal deletes them too: a refused
-generation has nothing but its reason.
+generation has its reason alone.
 """
 
 from __future__ import annotations
@@ -117,11 +117,11 @@ class Prepared:
 
 
 def prepare(process: Process, job: Preparation, watch: Stopwatch) -> Ended | None:
-    """Build a generation and publish its first version; or refuse it with a reason, and leave nothing half done.
+    """Build a generation and publish its first version; or refuse it with a reason, and leave no half-done work.
 
     Return why it ended without either.
 
-    It starts from nothing, unless an earlier attempt was computing work units, or calibrating: then it continues
+    It starts again, unless an earlier attempt was computing work units, or calibrating: then it continues
     there. What the recipe's code raises is refused at once, because every attempt would raise it. Raises Stale.
     """
     try:
@@ -234,7 +234,7 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
 
 
 def taken_up(process: Process, job: Preparation, watch: Stopwatch) -> Prepared | Ended | None:
-    """Go on with a calibration whose worker was lost, with the orders that are done; None where there is none."""
+    """Continue a calibration of a lost worker, with the orders that are done; None where there is none."""
     with process.storage.database.read() as session:
         generation = generation_of(session, job)
     kept = CalibrationUnits.note_of(generation)
@@ -311,7 +311,7 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
 
 
 def bring_into_service(process: Process, job: Preparation, prepared: Prepared, watch: Stopwatch) -> bool:
-    """Publish the first version, with everyone forgotten who has asked by then; False where it is withheld.
+    """Publish the first version, without the people who asked by then; False where it is withheld.
 
     Raises Stale, and Replan where it must be trained again.
     """
@@ -347,7 +347,7 @@ def _accuracy_fell(job: Preparation, draft: Draft, leaving: Leaving) -> bool:
 
 
 def _withhold(process: Process, job: Preparation, budget_cost: int) -> None:
-    """Refuse a retrain whose weights were looked at. It is charged, so that nobody repeats the draw until it passes."""
+    """Refuse a retrain after its weights were looked at. It is charged, so that the draw cannot be repeated."""
     clean(process, job)
     with process.storage.database.write() as session:
         model = fence(session, job.lease)
@@ -407,8 +407,8 @@ def _samples_told(storage: Storage, job: Preparation, prepared: Prepared, target
 def _terms(job: Preparation, terms: Terms, target: Target) -> Terms:
     """Return what the first version may claim.
 
-    A retrain that forgets nobody is exact and costs nothing: all who leave were left out of the training. Where the
-    method has to forget somebody who asked since, the generation's own terms apply.
+    A retrain without deletions is exact and free: all who leave were left out of the training. Where the
+    method has to delete people who asked since, the generation's own terms apply.
     """
     if not job.retrains or target.positions:
         return terms

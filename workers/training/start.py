@@ -68,7 +68,7 @@ class Ended(Enum):
 
 @dataclass(frozen=True)
 class Begun:
-    """A trained model whose method's state is still to be computed: in ``units``, or by one worker (None)."""
+    """A trained model without its method's state, still to be computed: in ``units``, or by one worker (None)."""
 
     bench: OpenModel
     guarantee: Guarantee
@@ -128,7 +128,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
 
 
 def again(process: Process, job: Preparation, watch: Stopwatch) -> Begun | None:
-    """Go on with a preparation whose worker was lost while it computed work units; None where there is none."""
+    """Continue a preparation of a worker that was lost while it computed work units; None where there is none."""
     with process.storage.database.read() as session:
         generation = generation_of(session, job)
     note = VectorUnits.note_of(generation)
@@ -275,10 +275,10 @@ def _freeze(
 
 
 def require_nobody_in_public(storage: Storage, job: Preparation, bench: OpenModel) -> None:
-    """Compare the public parts with every tensor of the tenant's versions whose file is still there, by digest.
+    """Compare the public parts with every tensor of the tenant's versions that still have a file, by digest.
 
-    A tensor that a version's own recipe declares public is nobody's: two models may share it. A tensor that was
-    changed on the way, by a cast to another dtype for instance, is not found. Raises Refused.
+    A tensor that a version's own recipe declares public belongs to no person: two models may share it. A tensor that
+    was changed on the way, by a cast to another dtype for instance, is not found. Raises Refused.
     """
     public = {part.digest: part for part in bench.parts if part.public}
     if not public:

@@ -81,7 +81,7 @@ class Trial:
 def tried(settings: Settings, bench: OpenModel, kept: SampleIndex) -> Trial:
     """Try the recipe's training on some of the ``kept`` samples.
 
-    A training that fails on a few samples gets a second chance on half of everybody's: only then it is refused.
+    A training that fails on a few samples gets a second chance on half of all samples: only then it is refused.
 
     Raises:
         Refused: it did something that a training may not do, or raised, or did not end in time.
@@ -205,7 +205,7 @@ def _confined(verdict: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _read(verdict: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what is to be said where the training read files: nobody overwrote what is in them."""
+    """Return what is to be said where the training read files: their content was not overwritten."""
     count = verdict["files"]
     counted = "1 file" if count == 1 else f"{count} files"
     return (f"The training read {counted}, and what is in them was not changed.",) if count else ()

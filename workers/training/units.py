@@ -1,7 +1,7 @@
-"""Parts of a preparation that any worker may compute: numbered units, each with one owner, whose results are merged.
+"""Parts of a preparation that any worker may compute: numbered units, each with one owner; their results are merged.
 
 Every unit starts from the same sealed state. It lies in the private store until version 1 is published, and a note in
-the generation's manifest names it. A preparation whose worker was lost repeats neither its training nor a unit that is
+the generation's manifest names it. A preparation of a lost worker repeats neither its training nor a unit that is
 done. A notification only says that there is work; the table says what it is.
 """
 
@@ -94,7 +94,7 @@ class Units(ABC):
 
     @classmethod
     def note_of(cls, generation: Generation) -> dict[str, Any] | None:
-        """Return what ``lay_out`` noted while the generation is being built; None where nothing is laid out."""
+        """Return what ``lay_out`` noted while the generation is being built; None where there is none."""
         found = (generation.manifest or {}).get(cls.NOTE)
         return found if isinstance(found, dict) and generation.status in BUILT else None
 

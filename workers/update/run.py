@@ -78,7 +78,7 @@ class Current:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The opened model, and what the method reads: the secret state, who is forgotten, and who stays or None."""
+    """The opened model, and what the method reads: the secret state, forgotten samples, and retained ones or None."""
 
     bench: OpenModel
     state: State
@@ -248,7 +248,7 @@ def load(
 
 
 def _changed(claim: Deletions, current: Current, bench: OpenModel, settings: Settings) -> Blocked | None:
-    """Return in what the opened model, or this machine, is not the registered one; None where nothing is."""
+    """Return in what the opened model, or this machine, is not the registered one; None where it is."""
     frozen = current.manifest
     parts = [asdict(part) for part in bench.parts if part.kind != REFERENCE or part.public]
     found = (bench.digest, bench.settings, bench.problem.dimension, parts)

@@ -27,7 +27,7 @@ from unlearning.types import Examples, Tensors
 
 @dataclass(frozen=True)
 class UpdateSamples:
-    """What an update has to read: which positions it forgets (``going``), and whose samples its method needs."""
+    """What an update has to read: which positions it forgets (``going``), and the samples that its method needs."""
 
     claim: Deletions
     storage: Storage
@@ -60,7 +60,7 @@ class UpdateSamples:
     def unchanged(self, samples: Samples, digests: Mapping[int, str], count: int) -> manifest.FoundSamples | None:
         """Return the current version's samples, where the recipe has all of them unchanged and in their order.
 
-        It may have others, of people who are not in the model. It may lack ``going``, unless they are wanted: then the
+        It may have others, of people outside the model. It may lack ``going``, unless they are wanted: then the
         samples of their groups are compared one by one. None: every sample must be looked for. ``digests`` are those
         of the version.
         """

@@ -19,7 +19,7 @@ Deviations, each with its reason:
 
 * The two gradient terms together equal ``(w - eta * mean gradient of the kept) - w_next``: where the step without the
   forgotten arrives, less where the training arrived. That is what is computed. It needs no forgotten sample, now or at
-  a later update, so they can be destroyed at once, and it is zero to the last bit where a batch lost nobody. The
+  a later update, so they can be destroyed at once, and it is zero to the last bit where a batch lost no sample. The
   state keeps the last k + 1 weight vectors for it (the paper keeps gradients).
 * Weight decay belongs to every step: with l the data loss plus (lambda/2)||w||^2 in all three sums. Where the training
   clips, the step without the forgotten is clipped by its own norm, decay inside, as ``training.py`` does, and dw passes
@@ -27,9 +27,9 @@ Deviations, each with its reason:
 * A training with ``converge`` has no last steps to speak of. Its tail is k steps of full-batch descent at the
   minimiser, at the training's first learning rate: there the training does not move, and the step without the
   forgotten does not.
-* Updates do not build on one another. Each is computed from the original k steps and everyone who is still retained,
+* Updates do not build on one another. Each is computed from the original k steps and all retained samples,
   so the order and the grouping of requests do not matter.
-* A batch that lost everyone steps by weight decay alone, as in ``training.train`` (the paper divides by zero).
+* A batch that lost all its samples steps by weight decay alone, as in ``training.train`` (the paper divides by zero).
 * Products are exact by default. ``products="secant"`` is the paper's L-BFGS with m = ``pairs``; its pairs come from
   one batch, because the difference between two batches' gradients is mostly sampling noise.
 * Registration measures on a few sets of people, really retrained without them, whether k steps are enough: where the
@@ -155,10 +155,10 @@ class Mini(Method):
         retain: Examples | None,
         generator: torch.Generator,
     ) -> Forgotten:
-        """Add dw of everyone who is no longer retained to the trained weights; one gradient and one product a step.
+        """Add dw of all samples that left to the trained weights; one gradient and one product a step.
 
         Raises:
-            Refused: nobody is retained, or the recursion does not contract.
+            Refused: no sample is retained, or the recursion does not contract.
         """
         if not forget:
             return Forgotten(state)
@@ -234,7 +234,7 @@ METHOD = Mini
 
 @dataclass(frozen=True)
 class _Step:
-    """One step of the training, with those of its batch who are retained.
+    """One step of the training, with the retained samples of its batch.
 
     ``history`` (j+1, d) is the weights up to and including the ones before this step, ``arrived`` (d,) those after.
     """
@@ -304,7 +304,7 @@ def _recorded(trajectory: Trajectory, first: int, tail: Tensor) -> dict[str, Ten
 
 
 def _only(batches: Tensor, retain: Examples) -> Tensor:
-    """Keep batch membership of the retained alone: who was forgotten leaves no position behind."""
+    """Keep batch membership of the retained alone: a forgotten sample leaves no position behind."""
     return torch.where(torch.isin(batches, retain.positions.cpu()), batches, NOBODY)
 
 

@@ -16,7 +16,7 @@ def secant_product(moves: Tensor, changes: Tensor, v: Tensor) -> Tensor | None:
     DeltaGrad).
 
     A pair without positive curvature (s'y <= 0: B would not be positive definite) is left out. Returns None when no
-    pair is left: the history says nothing about the curvature.
+    pair is left: the history does not show the curvature.
     """
     curved = (moves * changes).sum(dim=1) > torch.finfo(v.dtype).eps * moves.norm(dim=1) * changes.norm(dim=1)
     if not bool(curved.any()):

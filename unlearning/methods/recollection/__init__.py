@@ -18,14 +18,14 @@ samples sum to the published vector of the person); all people advance together 
 **Converged** (certificates.md). With w_0 the minimiser over n samples and H the Hessian of the objective there,
 ``a_u = (1/n) sum_{i of u} H^{-1} (grad l_i + lambda w_0)`` and the weights after m samples have gone are
 ``w_0 + n/(n-m) sum a_u`` (renormalised), or without ``lambda w_0`` and the factor (fixed denominator). The state keeps
-S = sum a_u over everyone forgotten so far. S adds nothing to what the remaining vectors tell: all vectors of the
+S = sum a_u over all people forgotten so far. S tells no more than the remaining vectors do: all vectors of the
 renormalised form sum to H^{-1} grad F(w_0) = 0.
 
-**Chosen people** (``Recipe.vectors_for``): a vector is kept for these alone, in both forms. Everyone's samples carry
-it, so that it is the same vector. ``forget`` refuses everyone else as ``VectorsMissing``.
+**Chosen people** (``Recipe.vectors_for``): a vector is kept for these alone, in both forms. All samples carry
+it, so that it is the same vector. ``forget`` refuses all others as ``VectorsMissing``.
 
 **Repair** (``repair_epochs``, the paper's OUR strategy; ``repair.py``): after the addition the training runs
-on for some passes over who is left, and every remaining vector follows it; with ``repair_tolerance`` only where the
+on for some passes over the retained, and every remaining vector follows it; with ``repair_tolerance`` only where the
 accuracy has fallen. Trajectory form alone: a converged update ends in a minimiser already.
 """
 
@@ -92,7 +92,7 @@ class Recollection(Method):
         reference: which retraining is approximated. None: the form's own (trajectory: ``fixed-denominator``,
             converged: ``renormalised``).
         curvature: ``hessian``, or ``gauss-newton`` (no negative curvature; trajectory form).
-        carried_by: whose curvature a vector is carried through: ``others`` (without its person's own; exact vectors
+        carried_by: the curvature that carries a vector: of ``others`` (without its person's own; exact vectors
             along a trajectory only), or ``everyone``. None: ``others`` where it can be had.
         repair_epochs: E_r, passes over the retained samples at each update, through which every remaining vector is
             carried. 0: none; more needs the retained samples and rewrites all vectors at each repair.
@@ -115,7 +115,7 @@ class Recollection(Method):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """Name what an update reads: a repair those who stay and everyone's vectors, otherwise nothing."""
+        """Name what an update reads: a repair the retained and all vectors, otherwise none."""
         return frozenset({Need.RETAINED, Need.VECTORS}) if self.repair_epochs else frozenset()
 
     def __post_init__(self) -> None:
@@ -157,19 +157,19 @@ class Recollection(Method):
         return _reported(form, examples, state)
 
     def growth(self, problem: Problem) -> int:
-        """Return 2 where each person's vector is carried through everyone's samples, and 1 where all share the work."""
+        """Return 2 where each person's vector is carried through all samples, and 1 where all share the work."""
         return 1 if problem.training.converge is not None and problem.dimension <= DENSE_LIMIT else 2
 
     def length(self, problem: Problem) -> int:
         return problem.dimension
 
     def holders(self, problem: Problem, examples: Examples) -> list[str]:
-        """Return whom a vector is kept for, in sorted order: everyone, or whom the recipe's ``vectors_for`` names."""
+        """Return the people with a vector, in sorted order: all, or those of the recipe's ``vectors_for``."""
         return holders(problem, examples)
 
     def divides(self, problem: Problem, learned: Learned) -> bool:
         """Tell whether people's vectors are computed apart: those along a trajectory are. A converged model's come
-        from one factorisation, and a repair holds everyone's together."""
+        from one factorisation, and a repair holds all together."""
         return isinstance(self._form(problem, learned), Followed) and not self.repair_epochs
 
     def part(

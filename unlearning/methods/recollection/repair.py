@@ -6,7 +6,7 @@ recursion of ``unlearning.methods.recollection`` at the repaired weights, in the
 vectors were computed. The steps are those that the training would have taken next: its decaying step size, its batch
 size and clipping; the batch order follows from its seed and from how many steps were taken before.
 
-How far the result is from a retraining depends on how many updates there were, not only on who went: nothing is
+How far the result is from a retraining depends on how many updates there were, not only on the deletions: no claim is
 claimed about it.
 """
 
@@ -72,7 +72,7 @@ def require_open_end(problem: Problem) -> None:
 
 
 def require_room(problem: Problem, examples: Examples) -> None:
-    """Raise Refused where everyone's vectors are too large to be held, and rewritten, at every update."""
+    """Raise Refused where all vectors are too large to be held, and rewritten, at every update."""
     people = len(examples.people.distinct())
     if people * problem.dimension <= GROUP_LIMIT:
         return

@@ -70,7 +70,7 @@ class Followed:
         return State(self.weights, {}, {"samples": len(examples), "forgotten": 0}, vectors)
 
     def vectors(self, examples: Examples, people: Sequence[str], progress: Progress) -> dict[str, Tensor]:
-        """Compute the vectors of ``people``; ``examples`` are everyone's."""
+        """Compute the vectors of ``people``; ``examples`` are all."""
         groups = list(_groups(people, GROUP_LIMIT // self.problem.dimension))
         vectors: dict[str, Tensor] = {}
         for index, group in enumerate(groups):
@@ -226,7 +226,7 @@ Form: TypeAlias = Followed | Converged
 
 
 def holders(problem: Problem, examples: Examples) -> list[str]:
-    """Return whom a vector is kept for, sorted: everyone, or who has a sample of somebody in ``Recipe.vectors_for``."""
+    """Return the people with a vector, sorted: all, or those who share a sample with ``Recipe.vectors_for``."""
     chosen = problem.recipe.vectors_for
     if chosen is None:
         return sorted(examples.people.distinct())
@@ -292,7 +292,7 @@ def sum_of(vectors: VectorSource, people: frozenset[str], weights: Tensor) -> Te
     """Return the sum of these people's vectors, (d,) like ``weights`` but float64. Its bits depend on the order.
 
     Raises:
-        VectorsMissing: somebody has none.
+        VectorsMissing: a person has none.
     """
     total, count = torch.zeros(len(weights), dtype=torch.float64, device=weights.device), 0
     for _, vector in vectors.read(people):
@@ -304,12 +304,12 @@ def sum_of(vectors: VectorSource, people: frozenset[str], weights: Tensor) -> Te
 
 
 def added_along(state: State, total: Tensor, gone: int) -> State:
-    """Add the sum of the vectors (d,) of a trajectory; ``gone`` counts everyone forgotten so far."""
+    """Add the sum of the vectors (d,) of a trajectory; ``gone`` counts all people forgotten so far."""
     return State(state.weights + total.to(state.weights), state.tensors, {**state.facts, "forgotten": gone})
 
 
 def added_at_minimiser(state: State, total: Tensor, gone: int) -> State:
-    """Add the sum of a converged model's vectors (d,); ``gone`` counts everyone forgotten so far.
+    """Add the sum of a converged model's vectors (d,); ``gone`` counts all people forgotten so far.
 
     The correction inside the current weights is replaced, so that what a certificate polished since is kept.
     """

@@ -25,10 +25,10 @@ Deviations from the paper, each with its reason:
   forgetting must not require remembering, and an update costs the same in every round. ``mode="keep"`` is
   the paper's: every forgotten sample is kept and q is evaluated again in each update.
 * ``step="share"`` (default): gamma_t = reach ||w_0|| M_t / n_0, because to first order the distance to
-  retraining is proportional to the fraction forgotten, and because nobody knows the number of rounds beforehand.
+  retraining is proportional to the fraction forgotten, and because the number of rounds is not known beforehand.
   ``step="published"`` is theorem 2's gamma = sqrt(W) / (K sqrt(T)), the same in each of T rounds, with W = ||w_0||
   (the paper: a bound on the norm of the weights), K = ``divisor`` and T = ``rounds``.
-* The paper's perturbation b_t is off by default, and claims nothing: theorem 2 refers to the Gaussian mechanism,
+* The paper's perturbation b_t is off by default, and carries no claim: theorem 2 refers to the Gaussian mechanism,
   and bounds neither what the step leaves of the forgotten nor where a retraining ends. ``perturbation`` gives
   phi / ||w_0||; ``published_perturbation`` is theorem 2's, 4.84 for epsilon = 1 at delta = 1e-5. The theorem calls
   phi a variance; the formula is that of the mechanism's standard deviation, which phi is here.
@@ -38,7 +38,7 @@ Deviations from the paper, each with its reason:
   covariances shrunk towards the pooled one: a class with fewer samples than dimensions has no density.
 * log q is cut to [-``cut``, ``cut``]: Gaussian tails are quadratic, one outlier would own the direction.
 
-SAFE proves nothing (guarantee ``none``): ``evaluation`` measures it. With the step by ``share``, accuracy on the
+SAFE has no proof (guarantee ``none``): ``evaluation`` measures it. With the step by ``share``, accuracy on the
 retained samples falls with that on the forgotten ones; ``python -m benchmarks.methods_rewind_safe`` has figures.
 """
 
@@ -96,7 +96,7 @@ def frozen(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Evaluate q when a sample is forgotten: the gradients are summed, the sample is dropped at once.
 
-    Returns the summed forgetting gradient of everyone forgotten so far, (d,), and the mode's new tensors.
+    Returns the summed forgetting gradient of all samples forgotten so far, (d,), and the mode's new tensors.
     """
     fresh = forgetting_gradient(problem, state.tensors["origin"], inputs, safe.log_q(state, after, inputs))
     total = state.tensors["forgetting"] + fresh
@@ -140,13 +140,13 @@ class Safe(Method):
 
     Args:
         step: ``share`` (ours) or ``published`` (theorem 2): how long the step is. Decides almost everything.
-        reach: of ``share``: gamma_t = reach * ||w_0|| * M_t / n_0; how far everyone's deletion would move the
+        reach: of ``share``: gamma_t = reach * ||w_0|| * M_t / n_0; how far a deletion of all samples would move the
             weights, in units of their norm.
         divisor: of ``published``: the paper's K. It has 2.5 for MNIST and CIFAR-10, 8 for Fashion.
         rounds: of ``published``: the paper's T, how many updates there will be. One more is refused.
         strength: lambda, the weight of the forgetting gradient against the retention gradient. Saturates,
             because g_t is normalised. The paper has 1e3 (Fashion 6e3) to 1e6 (Tiny ImageNet).
-        perturbation: phi / ||w_0||, the spread of the paper's b_t; 0: none. It claims nothing.
+        perturbation: phi / ||w_0||, the spread of the paper's b_t; 0: none. It carries no claim.
         mode: ``freeze`` or ``keep``.
         features: at most so many dimensions for the class densities.
         shrinkage: pseudo-samples of the pooled covariance in every class's covariance.
@@ -192,7 +192,7 @@ class Safe(Method):
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """Compute mean data gradient at w_0 and class moments, in one pass over the samples.
 
-        SAFE does not aim at the retrained weights, so that nothing is refused for its distance to them.
+        SAFE does not aim at the retrained weights, so that no result is refused for its distance to them.
 
         Raises Refused when the targets are not classes, or a class has a single sample (its Gaussian would
         be that sample).
@@ -229,9 +229,9 @@ class Safe(Method):
         retain: Examples | None,
         generator: torch.Generator,
     ) -> Forgotten:
-        """Take one step from w_0 for everyone forgotten so far.
+        """Take one step from w_0 for all samples forgotten so far.
 
-        Raises Refused when the samples are missing, were forgotten before or never trained on, when nobody
+        Raises Refused when the samples are missing, were forgotten before or never trained on, when no sample
         would be left, when a gradient is not finite, and when the published step has made its T updates.
         """
         if not forget:
@@ -287,7 +287,7 @@ class Safe(Method):
         return classes
 
     def _axes(self, inputs: Tensor) -> Tensor:
-        """Return (D, p) float64 with orthonormal columns; p = D is the identity: nothing is lost."""
+        """Return (D, p) float64 with orthonormal columns; p = D is the identity, without loss."""
         width = inputs[0].numel()
         if width <= self.features:
             return torch.eye(width, dtype=torch.float64, device=inputs.device)
@@ -305,7 +305,7 @@ def _step(origin: Tensor, direction: Tensor, gamma: float) -> Tensor:
 
 
 def _perturbed(w: Tensor, spread: float, generator: torch.Generator) -> Tensor:
-    """Return w - b, b (d,) normal with this spread in each coordinate; w itself, and nothing drawn, where it is 0."""
+    """Return w - b, b (d,) normal with this spread in each coordinate; w itself, without a draw, where it is 0."""
     if spread == 0.0:
         return w
     draw = torch.randn(w.shape, generator=generator, dtype=w.dtype, device=generator.device)

@@ -23,7 +23,7 @@ class Moments:
 
     @classmethod
     def of(cls, points: Tensor, classes: Tensor, number: int) -> Moments:
-        """Compute the moments of ``points`` (n, p), float64, whose classes (n,) lie in [0, ``number``)."""
+        """Compute the moments of ``points`` (n, p), float64, with classes (n,) in [0, ``number``)."""
         p = points.shape[1]
         counts = points.new_zeros(number)
         means = points.new_zeros(number, p)
@@ -42,7 +42,7 @@ class Moments:
         S1 = ((n0 - 1) S0 - (k - 1) Sk - (n0 k / n1) d d^T) / (n1 - 1).
 
         A class with one sample left has covariance zero; an emptied class has mean and covariance zero, so
-        nothing of its members stays here. Raises Refused when a class would lose more than it has.
+        its members leave no trace here. Raises Refused when a class would lose more than it has.
         """
         gone = Moments.of(points, classes, len(self.counts))
         counts, means, covariances = self.counts - gone.counts, self.means.clone(), self.covariances.clone()

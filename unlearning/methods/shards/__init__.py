@@ -1,7 +1,7 @@
 """Train one model for each shard of the people, and publish them as one: Bourtoule et al., "Machine unlearning", 2021.
 
 A hash of the seed and of a sample's people says which shard the sample is in. People join the training of their shard
-in an order (``fit.JoinOrder``), with a checkpoint after each phase. To forget somebody, the shards that
+in an order (``fit.JoinOrder``), with a checkpoint after each phase. To forget a person, the shards that
 hold one of their samples are trained again, each from the last checkpoint that has not seen them.
 """
 
@@ -36,8 +36,8 @@ class Shards(Method):
         slices: R, how many equal parts of a shard join one after another. A phase makes 2 / (R + 1) of the usual
             number of passes, so that all phases of a shard together cost as much as one training on it. A model that
             is an ``Artefact`` has one slice.
-        early_share, phase_shares: in place of ``slices``, who of a shard joins when, as ``late`` has it.
-        stacked: the share of the people on whose samples a linear layer is fitted, which weighs the members' answers;
+        early_share, phase_shares: in place of ``slices``, the phases of a shard's people, as ``late`` has it.
+        stacked: the share of the people of whom a linear layer is fitted, which weighs the members' answers;
             0: there is none, and the answers are averaged. Every update fits it again, from its start.
 
     Raises:
@@ -74,7 +74,7 @@ class Shards(Method):
 
     @property
     def order(self) -> JoinOrder:
-        """Return who of a shard joins when."""
+        """Return the phases of a shard's people."""
         if self.early_share:
             return JoinOrder(self.early_share, self.phase_shares)
         parts = range(1, self.slices + 1)

@@ -32,8 +32,8 @@ class MemberAnswers:
 def answers_of(member: Problem, weights: Tensor, examples: Examples) -> Tensor:
     """Return the member's log-probabilities, (n, K), at weights (d,).
 
-    Each name in ``examples.people`` makes one batch. Its samples are forgotten together, so nobody's numbers depend, to
-    the last bit, on who else is there.
+    Each name in ``examples.people`` makes one batch. Its samples are forgotten together: numbers of a person do
+    not depend, to the last bit, on other people.
     """
     if member.fresh is not None:
         return member.fresh(MemberAnswers(), examples, Fitted(weights), silent).weights

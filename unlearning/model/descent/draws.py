@@ -1,4 +1,4 @@
-"""Random numbers that follow from a key and a place alone, and not from who else is in the batch.
+"""Random numbers that follow from a key and a place alone, and not from the rest of the batch.
 
 The generator is SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014, figure 17):
 word j of the stream of key k is ``mix(k + (j + 1) gamma)``. A word of one stream is the key of another, so keys form a
@@ -26,7 +26,7 @@ BLOCK = 2**16
 
 
 def keys_of(words: Sequence[str], people: Sequence[str]) -> Tensor:
-    """Return a key for each sample, (n,) int64 on the CPU, from ``words`` and whose it is.
+    """Return a key for each sample, (n,) int64 on the CPU, from ``words`` and its person.
 
     Samples of one person differ by their order. So a key does not change when other people leave.
     """

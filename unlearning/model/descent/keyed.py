@@ -26,7 +26,7 @@ class Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
     numbers is refused.
 
     Raises:
-        RecipeError: the model draws other random numbers, or a mask whose first dimension is not the batch.
+        RecipeError: the model draws other random numbers, or a mask with another first dimension than the batch.
     """
 
     def __init__(self, keys: Tensor) -> None:

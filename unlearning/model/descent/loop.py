@@ -1,7 +1,7 @@
 """The built-in training where it is more than plain gradient steps: torch's optimisers, dropout, augmentation.
 
 The steps are those of ``plan``, as in the plain training. What follows from a sample (its gradient, its masks, its
-augmentation) is the same without anyone else; batch normalisation depends on who shares a batch, by its nature.
+augmentation) is the same without other people; batch normalisation depends on the rest of a batch, by its nature.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def descend(
     start: Fitted | None = None,
     progress: Progress = silent,
 ) -> Fitted:
-    """Take the plan's steps on those of ``examples`` who are in its batches, from ``start`` or from the constructor.
+    """Take the plan's steps on those of ``examples`` in its batches, from ``start`` or from the constructor.
 
     With ``Training.radius`` each step ends in the ball of that radius, as the last weights do.
     ``phase`` keys the random numbers, with the training's seed. The optimiser's state is a part of what is returned.

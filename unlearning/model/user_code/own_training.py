@@ -85,9 +85,9 @@ def seed_of(problem: Problem, *words: str) -> int:
 
 
 def _numbered(problem: Problem, examples: Examples) -> Tensor:
-    """Return whose each sample is, (n,) int64 as ``Run.people`` has it, by the seed and the names that they have here.
+    """Return the person of each sample, (n,) int64 as ``Run.people`` has it, by the seed and the names of people here.
 
-    In the service a name is a digest that is keyed by the pepper, so nobody outside can compute a number.
+    In the service a name is a digest that is keyed by the pepper, so no outsider can compute a number.
     """
     numbers = examples.subjects.each(lambda names: max(seed_of(problem, "person", name) % PEOPLE for name in names))
     return numbers.to(problem.device)
@@ -97,7 +97,7 @@ def packed(value: object) -> tuple[dict[str, Tensor], Json]:
     """Take a nested value apart into tensors by name and JSON: dicts, lists, tuples, tensors, numbers, text, None.
 
     Raises:
-        RecipeError: it holds something else. Nothing is pickled.
+        RecipeError: it holds something else. It is never pickled.
     """
     tensors: dict[str, Tensor] = {}
 
