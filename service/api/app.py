@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import Depends, FastAPI
 
+import expunge
 from expunge.service.access import check_pepper, check_places
 from expunge.service.api import health, problems, webhook_events
 from expunge.service.api.console import acts, pages, runbooks, verify
@@ -61,7 +61,7 @@ def create_app(settings: Settings | None = None, limits: Limits = LIMITS) -> Fas
 
     app = FastAPI(
         title="Expunge",
-        version=software_version(),
+        version=expunge.__version__,
         lifespan=lifespan,
         webhooks=webhook_events.SCHEMAS,
         redoc_url=None,
@@ -105,11 +105,3 @@ def create_app(settings: Settings | None = None, limits: Limits = LIMITS) -> Fas
     app.add_middleware(NamedPeople, header=settings.actor_header, peers=settings.peers)
     app.openapi = lambda: document(app, limits.idempotency_seconds)  # type: ignore[method-assign]
     return app
-
-
-def software_version() -> str:
-    """Return the installed release."""
-    try:
-        return version("expunge")
-    except PackageNotFoundError:
-        return "0"

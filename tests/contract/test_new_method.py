@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.service.certificates.test_verifiers import statement_of
+
 ROOT = Path(__file__).parents[2]
 PARTS = ("expunge", "unlearning", "service", "workers", "migrations", "client", "connect", "lab", "tests")
 TOY = '''
@@ -68,14 +70,23 @@ ENTRY = "[expunge.methods]\nstranger = stranger:Stranger\nretrain = stranger:Str
 ASKED = """
 import json, sys
 from pathlib import Path
+from expunge.service.infra.tables import Generation
 from tests.harness.stack import running
+from tests.releases.folder import certified
 from unlearning.methods import load
 
 home, recipes = (Path(each) for each in sys.argv[1:])
 with running(home, recipes, GRACE="0.5") as stack:
-    plain = stack.head(stack.live("tiny", "stranger"))
-    named = stack.head(stack.live("tiny", "stranger", guarantee="proved"))
-    print(json.dumps({"plain": plain, "named": named, "retrain": load("retrain").__name__}))
+    plain = stack.live("tiny", "stranger")
+    named = stack.live("tiny", "stranger", guarantee="proved")
+    ours = stack.live("tiny", "newton")
+    certificate, _ = certified(stack, stack.forgotten(subject_id="tiny-person-3"))
+    database = stack.database()
+    with database.read() as session:
+        packages = [each.manifest.get("package") for each in session.query(Generation).order_by(Generation.id)]
+    database.close()
+    print(json.dumps({"names": [plain, named, ours], "certificate": json.loads(certificate), "packages": packages,
+                      "retrain": load("retrain").__name__}))
 """
 
 
@@ -152,12 +163,14 @@ def test_a_method_in_one_file_is_registered_over_http_and_publishes_an_update(co
 def test_a_method_of_another_package_is_served_and_claims_nothing_that_was_not_named(
     installed: Path, tmp_path: Path
 ) -> None:
-    """Its package stands in the certificate. It takes no name of ours."""
+    """Its package stands in manifest and certificate, by name and version. It takes no name of ours."""
     recipes = ROOT / "tests" / "stories" / "recipes"
     arguments = ("-c", ASKED, str(tmp_path), str(recipes))
     found = json.loads(python(ROOT, *arguments, beside=str(installed)).splitlines()[-1])
+    assert found["packages"] == ["stranger 1.5", "stranger 1.5", None]
+    parts = {each["model"]: each for each in statement_of(found["certificate"])["predicate"]["models"]}
+    plain, named, ours = (parts[name]["claim"] for name in found["names"])
+    assert [each["guarantee"] for each in (plain, named, ours)] == ["none", "proved", "proved"]
     said = "What this claim says of it is the word of its package, stranger 1.5."
-    assert found["plain"]["claim"]["guarantee"] == "none" and found["named"]["claim"]["guarantee"] == "proved"
-    for head in (found["plain"], found["named"]):
-        assert any(said in line for line in head["claim"]["assumptions"])
+    assert [any(said in line for line in each["assumptions"]) for each in (plain, named, ours)] == [True, True, False]
     assert found["retrain"] == "Retrain"

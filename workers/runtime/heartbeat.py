@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import sleep
 
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
+import expunge
 from expunge.service.infra.broker.messages import Dropped
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.tables import Generation, Heartbeat
@@ -113,7 +113,9 @@ class HeartbeatSender:
     def _show(self, session: Session, at: int) -> None:
         row = session.get(Heartbeat, self._process)
         if row is None:
-            row = Heartbeat(process=self._process, kind=self._kind, software=_software(), started_at=at)
+            row = Heartbeat(
+                process=self._process, kind=self._kind, software=f"expunge {expunge.__version__}", started_at=at
+            )
             if self._machine is not None:
                 row.device, row.card = self._machine.kind, self._machine.card
             row.serves = None if self._serves is None else self._serves.to_json()
@@ -160,13 +162,6 @@ def _note(phase: str) -> str:
     """Return the phase and, where it is known, the memory that it takes; at most 32 characters."""
     resident = resident_mebibytes()
     return phase[:32] if resident is None else f"{phase} at {resident} MiB"[:32]
-
-
-def _software() -> str:
-    try:
-        return f"expunge {version('expunge')}"
-    except PackageNotFoundError:  # run from a checkout
-        return "expunge"
 
 
 UNLEARN = "unlearn"

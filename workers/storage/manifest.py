@@ -24,6 +24,7 @@ from sqlalchemy import exists, insert, select
 from sqlalchemy.orm import Session
 from torch import Tensor
 
+import expunge
 from expunge.service.infra.pseudonyms import Pepper, digest, digests, subject_digest
 from expunge.service.infra.tables import Membership, Removal
 from unlearning.accounting.policy import Granularity
@@ -38,7 +39,7 @@ LONG = 32
 """bytes of a digest"""
 TEXT = np.dtype("S64")
 """a digest in hex"""
-LIBRARIES = ("torch", "numpy", "safetensors", "expunge")
+LIBRARIES = ("torch", "numpy", "safetensors")
 
 
 class HexColumn(Sequence[str]):
@@ -397,7 +398,8 @@ def _places(among: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> np.nda
 def surroundings(device: torch.device, artefact: Artefact | None = None) -> dict[str, str]:
     """Return library versions, device, card, and what an artefact's bytes depend on, as the manifest has them."""
     versions = {name: _version(name) for name in LIBRARIES}
-    found = versions | {"python": platform.python_version(), "device": device.type} | card_of(device)
+    ours = {"expunge": expunge.__version__, "python": platform.python_version(), "device": device.type}
+    found = versions | ours | card_of(device)
     return found if artefact is None else found | _of_bytes(artefact)
 
 

@@ -6,7 +6,6 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from importlib.metadata import version as metadata_version
 from itertools import accumulate
 from pathlib import Path
 from platform import python_version
@@ -23,6 +22,7 @@ from prometheus_client.core import (
 from sqlalchemy import ColumnElement, Select, case, func, select
 from sqlalchemy.orm import Session
 
+import expunge
 from expunge.service.api.traffic import Traffic
 from expunge.service.api.views.consumers import consumer_rows
 from expunge.service.api.views.log import log_state
@@ -116,7 +116,7 @@ def _disks(settings: Settings) -> Iterator[Metric]:
 
 def _build() -> Metric:
     """Show which release answers; the value is always 1."""
-    facts = {"version": metadata_version("expunge"), "python": python_version()}
+    facts = {"version": expunge.__version__, "python": python_version()}
     return InfoMetricFamily("expunge_build", "The release that answers", value=facts)
 
 
