@@ -85,6 +85,18 @@ def test_a_saved_copy_checks_a_certificate_without_a_network(browser: Browser, t
     assert browser.complaints() == []
 
 
+def test_the_guarantee_is_shown_of_a_certificate_of_every_form(browser: Browser, tmp_path: Path) -> None:
+    browser.go(PAGE.as_uri())
+    forms = sorted((ROOT / "tests" / "service" / "vectors" / "certificates").glob("*.json"))
+    for form in forms:
+        issued = json.loads(form.read_text())
+        (paper := tmp_path / form.name).write_text(json.dumps(issued["certificate"]))
+        browser.choose("#file", paper)
+        fill(browser, fingerprint=issued["key"], names=issued["subject"], code=issued["opening"])
+        assert "Guarantee: proved." in checked(browser, "and it names the id that you entered.")
+    assert len(forms) >= 7 and browser.complaints() == []
+
+
 def test_a_browser_without_ed25519_says_that_it_cannot_check(browser: Browser) -> None:
     browser.before_each_page(
         "crypto.subtle.importKey = () => Promise.reject(new DOMException('x', 'NotSupportedError'))"
