@@ -1,4 +1,4 @@
-"""Fills docs/api.md from the OpenAPI description, and docs/cli.md from the commands: a hook of properdocs."""
+"""Fills docs/api.md from the OpenAPI description, and docs/cli.md from the commands; a hook of properdocs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ METHODS = ("get", "head", "post", "put", "patch", "delete")
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """The page with every route or command in place of its mark."""
+    if page.file.src_uri.startswith("decisions/"):
+        page.meta["search"] = {"exclude": True}  # a reader looks for what to do, and finds the guides first
     if page.file.src_uri == "api.md":
         return markdown.replace(ROUTES, "\n".join(routes(description())))
     if page.file.src_uri == "cli.md":

@@ -98,7 +98,7 @@ def record_at(session: Session, at: int) -> None:
 def charge(session: Session, generation_id: int, version_id: str | None, units: int) -> None:
     """Spend ``units`` (1e-12 mu^2) of the generation's budget in one conditional update, and write the ledger's entry.
 
-    ``version_id`` None: a draw that was looked at and then blocked; it is paid for all the same.
+    ``version_id`` None: a draw that was looked at and then blocked; it is paid for anyway.
     Raises Overspent where it does not fit; reading first and writing then would overspend under contention.
     """
     if units < 0:

@@ -89,7 +89,7 @@ def sample_digest(pepper: Pepper, tenant_id: str, sample: str) -> str:
 def digests(pepper: Pepper, kind: Kind, tenant_id: str, values: Iterable[bytes | memoryview]) -> bytes:
     """Return the digests of a tenant's values one after the other, 32 bytes each.
 
-    In hex they are those of ``sample_digest`` and the like.
+    In hex they are those of ``sample_digest`` and its siblings.
     """
     start = b"expunge/" + kind.encode() + b"\0" + _within(tenant_id, b"")
     keyed = hmac.new(pepper.secret, start, hashlib.sha256)

@@ -108,7 +108,7 @@ def end_without_version(
 ) -> None:
     """End a claim that changes no weights: there is no sample to forget, or everything is blocked or postponed.
 
-    ``budget_cost`` is the cost of an update that was computed, measured and withheld. It is charged all the same, so
+    ``budget_cost`` is the cost of an update that was computed, measured and withheld. It is still charged, so
     that the draw cannot be repeated until it passes. Raises Stale, Overspent.
     """
     with database.write() as session:

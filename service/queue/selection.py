@@ -305,7 +305,7 @@ def forgotten(session: Session, generation_id: int) -> frozenset[int]:
 
 
 def why_empty(session: Session, job: Job, tasks: Iterable[ClaimedTask]) -> dict[ClaimedTask, Published]:
-    """Return ``already_deleted`` where the model once had the request's samples, else ``no_match`` or the like.
+    """Return ``already_deleted`` where the model once had the request's samples, else ``no_match`` or another outcome.
 
     The model's row is locked meanwhile, so all tasks are asked about at once.
     """

@@ -1,4 +1,6 @@
-"""``python -m tests.docs.screenshots`` takes docs/screens: every page, on a laptop and a phone, light and dark.
+"""``python -m tests.docs.screenshots`` takes build/screens: every page, on a laptop and a phone, light and dark.
+
+The pictures that the documents show are copied to docs/screens.
 
 ``--keep FOLDER`` writes PNGs there as well, for a closer look.
 """
@@ -16,7 +18,7 @@ from tests.harness.browser import ENTER, Browser, chromium
 from tests.harness.furnished import PRESSED, furnish, show
 from tests.harness.stack import Stack, running
 
-PLACE = ROOT / "docs" / "screens"
+PLACE, SHOWN = ROOT / "build" / "screens", ROOT / "docs" / "screens"
 FRAMES = {"laptop": (1280, 900), "phone": (390, 844)}
 SCHEMES = ("light", "dark")
 
@@ -39,7 +41,7 @@ def main() -> None:
 
 def take(stack: Stack, browser: Browser, pages: dict[str, str], names: list[str], keep: Path | None) -> None:
     """Write a picture of each page, in each frame and scheme; that of the log-in comes first."""
-    PLACE.mkdir(exist_ok=True)
+    PLACE.mkdir(parents=True, exist_ok=True)
     entered = False
     for name in names:
         if name != "login" and not entered:
@@ -56,6 +58,8 @@ def take(stack: Stack, browser: Browser, pages: dict[str, str], names: list[str]
                 full = browser.script("return document.documentElement.scrollHeight")
                 file = f"{name}-{frame}-{scheme}"
                 browser.picture(PLACE / f"{file}.webp", width, min(full, 3 * height // 2))
+                if (shown := SHOWN / f"{file}.webp").exists():
+                    shown.write_bytes((PLACE / shown.name).read_bytes())
                 if keep is not None:
                     browser.frame(width, min(full, 3 * height))
                     browser.screenshot(keep / f"{file}.png")

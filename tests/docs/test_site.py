@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib
+import json
 import re
 import shlex
 import subprocess
@@ -19,7 +20,7 @@ import typer
 
 from expunge_client.cli.main import ADMINISTER, EVERYDAY, app, grouped
 from tests.docs.commands import BLOCKS, PAGES, ROOT, Block
-from tests.docs.screenshots import FRAMES, PLACE, SCHEMES
+from tests.docs.screenshots import SHOWN
 from tests.harness.browser import chromium
 
 NAMED_ELSEWHERE = {
@@ -70,6 +71,21 @@ def test_the_page_of_commands_has_every_command_and_its_options(site: Path) -> N
     told = set(re.findall(r"<h3 id=\"[^\"]+\"><code>expunge ([a-z -]+?)(?: [A-Z{\[].*?)?</code>", page))
     assert {name for name in surface() if name not in told} == set()
     assert "<code>--retrain-every</code>" in page and "<code>--wait --no-wait</code>" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "guide"),
+    [("rotate key", "backup"), ("legal hold", "privacy-officer"), ("delete a person", "privacy-officer")],
+)
+def test_the_search_has_the_guides_and_no_decision(site: Path, words: str, guide: str) -> None:
+    entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    assert not [entry for entry in entries if entry["location"].startswith("decisions/")]
+    having = [
+        entry["location"]
+        for entry in entries
+        if all(word in f"{entry['title']} {entry['text']}".lower() for word in words.split())
+    ]
+    assert any(location.startswith(f"{guide}/") for location in having), having
 
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
@@ -163,16 +179,11 @@ def test_a_command_that_does_not_exist_would_be_found(words: str) -> None:
         require(words.split())
 
 
-def test_every_page_has_its_pictures() -> None:
-    """Each template is a page, but for the two that others are made of, the list of what was decided at once, and the
-    runbooks, which are the docs' own text.
-    """
-    templates = {path.stem for path in (ROOT / "service" / "api" / "console" / "templates").glob("*.html")}
-    pages = {name.replace("_", "-") for name in templates - {"base", "parts", "bulk", "runbooks"}}
-    wanted = {f"{page}-{frame}-{scheme}.webp" for page in pages for frame in FRAMES for scheme in SCHEMES}
-    taken = {path.name: path.read_bytes()[8:12] for path in PLACE.iterdir()}
-    assert wanted <= taken.keys(), wanted - taken.keys()
-    assert set(taken.values()) == {b"WEBP"}
+def test_the_documents_show_every_picture_that_is_kept() -> None:
+    shown = {name for page in PAGES for name in re.findall(r"screens/([\w-]+\.webp)", page.read_text())}
+    kept = {path.name: path.read_bytes()[8:12] for path in SHOWN.iterdir()}
+    assert shown == kept.keys()
+    assert set(kept.values()) == {b"WEBP"}
 
 
 SURFACE = (

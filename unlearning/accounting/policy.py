@@ -85,7 +85,7 @@ class Calibration:
             twentieth of the people.
 
     Raises:
-        PolicyError: a value outside its range. ``field`` is ``calibration/alpha`` or the like.
+        PolicyError: a value outside its range. ``field`` is its name, as ``calibration/alpha``.
     """
 
     alpha: float = 0.05

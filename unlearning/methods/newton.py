@@ -23,7 +23,7 @@ Deviations, each with its reason:
 * ``steps`` may be more than 1: the step again, until the gradient's norm is at most ``gradient_norm``. For strongly
   convex models that norm over lambda bounds the distance to retraining, which one step alone does not.
 * Gradients, residuals and the sum are in float64 unless ``precision`` says otherwise: in float32 alone, conjugate
-  gradients stall near (condition number) * 6e-8. Most products of a solve are in float32 all the same, refined until
+  gradients stall near (condition number) * 6e-8. Most products of a solve are still in float32, refined until
   the float64 residual is reached. Trainings with ``converge`` always take float64.
 
 * Registration measures on a few sets of people, really retrained without them, whether the step helps on this model.

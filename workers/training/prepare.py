@@ -196,13 +196,13 @@ def _switched(database: Database, job: Preparation, why: Ineffective) -> Prepara
 
 
 def make_ready(process: Process, job: Preparation, watch: Stopwatch) -> Prepared | Ended:
-    """Freeze the manifest, train, compute the method's state and seal its rows. Raises Refused and the like."""
+    """Freeze the manifest, train, compute the method's state and seal its rows. Raises Refused, among others."""
     begun = begin(process, job, watch)
     return begun if isinstance(begun, Ended) else finish(process, job, watch, begun)
 
 
 def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -> Prepared | Ended:
-    """Compute the method's state, seal its rows and fix the generation's terms. Raises Refused and the like."""
+    """Compute the method's state, seal its rows and fix the generation's terms. Raises Refused, among others."""
     started, bench = time.monotonic(), begun.bench
     with watch.phase("method"):
         made = _prepared(process, job, begun, shown(process.storage.database, job, "method", 0.5, 0.95))

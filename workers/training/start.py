@@ -85,7 +85,7 @@ class Begun:
 
 
 def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended:
-    """Freeze the manifest, train or import, and lay work units out. Raises Refused and the like."""
+    """Freeze the manifest, train or import, and lay work units out. Raises Refused, among others."""
     started, storage = time.monotonic(), process.storage
     with watch.phase("load"):
         bench = build(process.settings, job.tenant_id, job.recipe, job.policy)

@@ -30,7 +30,7 @@ SUMMARIES = {
         "requests verify": "Continue an unverified request: it does come from the person it names.",
         "requests reject": "Turn an unverified request down.",
         "requests approve": "Let a request go on that is blocked because it removes unusually many samples.",
-        "requests retry": "Retry a blocked request, after what held it was put right.",
+        "requests retry": "Retry a blocked request, after fixing its cause.",
         "requests extend": "Extend the deadline by what the regulation allows, once: the GDPR two months.",
     },
     ADMINISTER: {

@@ -455,7 +455,7 @@ def _processes(session: Session) -> Iterator[Metric]:
         labels=["worker"],
     )
     dropped = CounterMetricFamily(
-        "expunge_messages_dropped", "Messages in the broker that were none of ours, and were dropped", labels=["worker"]
+        "expunge_messages_dropped", "Messages of other programs in the broker, which were dropped", labels=["worker"]
     )
     found = processes(session, ALIVE_SECONDS)
     for each in found:

@@ -251,7 +251,7 @@ def approve(request: Request) -> None:
 
 @commands.command("retry")
 def retry(request: Request) -> None:
-    """Retry a blocked request, after what held it was put right."""
+    """Retry a blocked request, after fixing its cause."""
     with connect() as client:
         record = client.post(_at(client, request) + "/retry", {})
     _show(record)
