@@ -74,7 +74,7 @@ def test_a_deletion_is_watched_from_the_queue_to_its_certificate_without_reloadi
     stack.stop("worker")
     request = stack.delete(name, subject_id="tiny-person-3", regulation="gdpr")
     row = browser.shows(request["id"][:8], "#queue")
-    assert "queued" in row and re.search(r"in (2[78]|29|30) d", row)
+    assert "Waits for a worker" in row and re.search(r"in (2[78]|29|30) d", row)
     stack.start("worker")
     browser.shows(request["id"][:8], "#recent")
     browser.eventually(lambda: browser.text("#queue"), lambda text: request["id"][:8] not in text)
@@ -107,7 +107,7 @@ def test_everything_is_reached_by_keyboard_alone(browser: Browser, stack: Stack,
     assert summary["outlined"]
     browser.type(ENTER)
     browser.shows("Not claimed", "#versions")
-    browser.tab_to(lambda focus: focus["name"] == "id")
+    browser.tab_to(lambda focus: focus["id"] == "find")
     browser.type(request["id"] + ENTER)
     browser.shows("Timeline")
     browser.tab_to(lambda focus: focus["id"] == "certificate")
@@ -154,7 +154,7 @@ def test_the_page_is_read_without_scripts(browser: Browser, stack: Stack, name: 
     browser.without_scripts()
     log_in(browser, stack)
     seen = browser.text()
-    assert name in seen and "spent" in seen and "audit log" in seen
+    assert name in seen and "spent" in seen and "Log verified" in seen
 
 
 def contrast(browser: Browser, selector: str) -> float:
@@ -194,7 +194,16 @@ def test_text_is_readable_in_both_schemes_and_nothing_overflows(
     enter(browser, stack)
     grounds = browser.script("return getComputedStyle(document.body).backgroundColor")
     assert grounds == {"light": "rgb(246, 247, 249)", "dark": "rgb(15, 20, 27)"}[scheme]
-    for selector in (".note", ".tile .name", "h1", "#models a", ".badge.live", "#pulse", "thead th", ".find button"):
+    for selector in (
+        ".summary a",
+        ".triage .quiet",
+        "h1",
+        "#models a",
+        ".badge.completed",
+        "#pulse",
+        "thead th",
+        ".find button",
+    ):
         assert contrast(browser, selector) >= 4.5, selector
     for width in (360, 800, 1400):
         browser.resize(width, 900)
@@ -202,12 +211,11 @@ def test_text_is_readable_in_both_schemes_and_nothing_overflows(
 
 
 DEADLINES = """
-const place = [...document.querySelectorAll("#queue thead th")].findIndex((each) => each.innerText === "Deadline");
 const box = (each) => each.getBoundingClientRect();
-document.querySelectorAll("#queue td .badge + span").forEach((why) => why.textContent += `, ${why.textContent}`);
-return [...document.querySelectorAll("#queue tbody tr")].map((row) => row.cells[place]).map((cell) => ({
+document.querySelectorAll("#queue li > a:first-of-type").forEach((why) => why.textContent += `, ${why.textContent}`);
+return [...document.querySelectorAll("#queue li .left")].map((cell) => ({
   text: cell.innerText, left: box(cell).left, right: box(cell).right,
-  room: Math.min(document.documentElement.clientWidth, box(cell.closest(".scroll")).right),
+  room: Math.min(document.documentElement.clientWidth, box(cell.closest(".triage")).right),
 }));
 """
 

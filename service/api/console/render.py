@@ -57,6 +57,7 @@ def _templates() -> Environment:
     environment.filters |= {
         "span": words.span,
         "moment": words.moment,
+        "calendar_day": words.calendar_day,
         "machine_time": words.machine_time,
         "number": words.number,
         "happening": words.happening,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 
 from expunge.service.infra.time import instant
 
@@ -40,6 +41,12 @@ def span(seconds: float) -> str:
 def moment(at: int) -> str:
     """Write microseconds since 1970 as ``2026-01-31 12:00:05 UTC``."""
     return f"{instant(at):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def calendar_day(at: int) -> str:
+    """Write microseconds since 1970 as ``22 Oct``; with its year where that is another than the present one's."""
+    then = instant(at)
+    return f"{then.day} {then:%b}" if then.year == datetime.now(UTC).year else f"{then.day} {then:%b %Y}"
 
 
 def machine_time(at: int) -> str:

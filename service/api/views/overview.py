@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from expunge.service.api.views.requests import DeletionRequestView, request_views
 from expunge.service.api.views.selection import OPEN, ListFilter, count
 from expunge.service.infra.db import now
-from expunge.service.infra.tables import AuditEntry, DeletionRequest
+from expunge.service.infra.tables import AuditEntry, DeletionRequest, Generation, Model
 from expunge.service.infra.time import DAY_SECONDS, SECOND
 
 _RECENT = 10
@@ -47,6 +47,20 @@ def figures(session: Session, tenant_id: str) -> OpenRequests:
     first = select(func.min(DeletionRequest.received_at))
     oldest = session.scalar(first.where(DeletionRequest.tenant_id == tenant_id, DeletionRequest.status.in_(OPEN)))
     return OpenRequests(**counts, oldest_seconds=None if oldest is None else max(0.0, (at - oldest) / SECOND))
+
+
+def retrains(session: Session, tenant_id: str) -> list[tuple[str, int | None]]:
+    """Return the models that are trained again and when each is ready; None: no training of it was ever timed.
+
+    Moments are in microseconds since 1970.
+    """
+    rows = select(Model, Generation).join(Generation, Generation.model_id == Model.id)
+    candidates = rows.where(Model.tenant_id == tenant_id, Generation.status == "candidate").order_by(Model.name)
+    found = []
+    for model, generation in session.execute(candidates):
+        seconds = (generation.report or {}).get("eta_seconds")
+        found.append((model.name, None if seconds is None else generation.created_at + int(float(seconds) * SECOND)))
+    return found
 
 
 def recent(session: Session, tenant_id: str) -> list[tuple[DeletionRequestView, int]]:

@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import delete, func, select, update
 
 from expunge.service.access.api_keys import revoke_key
+from expunge.service.access.roles import SCOPES, KeyRole
 from expunge.service.access.sessions import SESSION_SECONDS
 from expunge.service.api.console import charts, pages
 from expunge.service.api.cookies import COOKIE
@@ -202,12 +203,30 @@ def test_the_overview_shows_what_is_late_held_and_spent(login: Login, held: str,
         report_consumer(session, model, "web", first, "actor")
     publish(service, model, b"two")
     page = login().get("/").text
-    assert re.search(r'<span class="value">1</span><span class="name">blocked', page)
-    assert re.search(r'<span class="value">0</span><span class="name">overdue', page)
-    assert "85.7 % spent" in page and "gauge low" in page
+    assert "<strong>1</strong> blocked" in page and "<strong>0</strong> overdue" in page
+    assert re.search(r'<span class="warn">1 updates left, 85.7 % spent</span>', page)
     assert "version 2" in page and "1 on an old version" in page
+    assert re.search(r">web</a> serves version 1 of digits, current is 2", page)
     assert re.search(r"in (27|28|29|30) d", page)
     assert "Three attempts failed." in page
+
+
+def test_the_inbox_shows_each_role_its_own_work(login: Login, held: str, client: TestClient) -> None:
+    body = {"subject_id": "bob", "case_id": "C-7", "verified": False}
+    unverified = client.post("/v1/deletion-requests", json=body, headers={"Idempotency-Key": "u"}).json()["id"]
+    found: dict[str, dict[str, str]] = {}
+    for role in (KeyRole.PRIVACY, KeyRole.OPERATOR, KeyRole.VIEWER):
+        page = login(*SCOPES[role]).get("/").text
+        queue = page[page.index('<section id="queue"') : page.index("</section>", page.index('<section id="queue"'))]
+        parts = re.split(r"<h2[^>]*>", queue)[1:]
+        found[role] = {part.partition(" (")[0]: part for part in parts}
+    privacy, operator, viewer = (found[role] for role in (KeyRole.PRIVACY, KeyRole.OPERATOR, KeyRole.VIEWER))
+    assert unverified in privacy["Needs you"] and "<strong>C-7</strong>" in privacy["Needs you"]
+    assert ">Decide</a>" in privacy["Needs you"] and ">Decide</a>" not in operator["Needs you"]
+    assert held in operator["Needs you"] and ">Retry</button>" in operator["Needs you"]
+    assert unverified in operator["Waits for a colleague"]
+    assert held in viewer["Waits for a colleague"] and unverified in viewer["Waits for a colleague"]
+    assert "Nothing waits for you." in viewer["Needs you"]
 
 
 def test_a_held_request_is_driven_on_by_who_may(login: Login, held: str, service: Service) -> None:
@@ -452,13 +471,13 @@ def resign(session: Any) -> None:
 def test_a_log_that_was_tampered_with_is_shown(service: Service, harm: Callable[[Any], None], login: Login) -> None:
     client = login()
     verifier = Signer.of(service.settings).verifier
-    assert '<span class="value word">empty</span>' in client.get("/").text
+    assert "The log has no entry yet." in client.get("/").text
     grow(service, 3)
-    assert '<span class="value word">not checked yet</span>' in client.get("/").text
+    assert "The log is checked within a minute." in client.get("/").text
     check_log(service.database, verifier)
     grow(service, 2)
     check_log(service.database, verifier)
-    assert '<span class="value word">verified</span>' in client.get("/").text
+    assert "Log verified to entry" in client.get("/").text and "audit log</span>" not in client.get("/").text
     assert "expunge_audit_log_verified 1.0" in client.get("/metrics").text
     with service.database.write() as session:
         harm(session)

@@ -1,43 +1,57 @@
-"""``/``: what needs attention, the models, the queue, and which processes are alive."""
+"""``/``: the inbox. What needs this caller, most urgent first; what runs by itself; the models."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 
 from expunge.service.access import Scope
 from expunge.service.api.console import charts
 from expunge.service.api.console.render import PageRoute
-from expunge.service.api.console.visit import Visitor
+from expunge.service.api.console.visit import PageContext, Visitor
+from expunge.service.api.console.ways import NextStep, ways
+from expunge.service.api.views.consumers import consumer_rows, worst_first
 from expunge.service.api.views.log import log_state
 from expunge.service.api.views.models import model_rows
-from expunge.service.api.views.overview import FIGURES, deadlines, figures, latency, recent
+from expunge.service.api.views.overview import FIGURES, deadlines, figures, latency, recent, retrains
 from expunge.service.api.views.processes import processes
-from expunge.service.api.views.requests import request_views
+from expunge.service.api.views.requests import DeletionRequestView, request_views
 from expunge.service.api.views.selection import ROWS, page_of
 from expunge.service.infra.db import now
 from expunge.service.infra.time import HOUR_SECONDS
+from expunge.service.requests import Reason, Status
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
+_BROKEN = ("refused", "exhausted")
+
+
+_TO_DECIDE = frozenset({Reason.UNVERIFIED, Reason.LARGE, Reason.LEGAL_HOLD})
+"""reasons that a person has to read about before a step"""
 
 
 @router.get("/")
-def overview(visit: Visitor, after: Annotated[str, Query(max_length=63)] = "") -> Response:
-    service, tenant, scopes = visit.service, visit.caller.tenant_id, visit.caller.scopes
+def overview(visit: Visitor) -> Response:
+    service, tenant = visit.service, visit.caller.tenant_id
     with service.database.read() as session:
         at = now(session)
-        rows = model_rows(session, tenant, after) if visit.may(Scope.MODELS_READ) else []
-        reads = visit.may(Scope.DELETIONS_READ)
+        rows = model_rows(session, tenant) if visit.may(Scope.MODELS_READ) else []
+        reads, operates = visit.may(Scope.DELETIONS_READ), visit.may(Scope.MODELS_ADMIN)
         counts = figures(session, tenant) if reads else None
         beats = processes(session, service.limits.lease_seconds)
+        urgent = page_of(session, FIGURES["open"], tenant, at) if reads else []
+        late = worst_first(consumer_rows(session, tenant)) if operates else []
         facts = {
+            **_sorted(visit, request_views(session, urgent, visit.caller.scopes)),
             "rows": rows[:ROWS],
             "more": rows[ROWS - 1].model.name if len(rows) > ROWS else None,
+            "broken": [row for row in rows[:ROWS] if operates and row.model.status in _BROKEN],
+            "preparing": [row for row in rows[:ROWS] if row.model.status == "preparing"],
+            "retrains": retrains(session, tenant) if visit.may(Scope.MODELS_READ) else [],
+            "consumers": [each for each in late if each.status != "current"][:ROWS],
             "figures": counts,
             "lists": FIGURES,
             "latency": charts.latency(latency(session, tenant, at)) if reads else None,
-            "queue": request_views(session, page_of(session, FIGURES["open"], tenant, at), scopes) if reads else [],
             "recent": recent(session, tenant) if reads else [],
             "deadlines": charts.deadlines(deadlines(session, tenant, at), counts.overdue, at) if counts else None,
             "processes": [each for each in beats if each.silent_seconds < HOUR_SECONDS][:ROWS],
@@ -46,3 +60,18 @@ def overview(visit: Visitor, after: Annotated[str, Query(max_length=63)] = "") -
             "busy": any(row.model.status == "preparing" for row in rows) or (counts and counts.open > counts.held),
         }
     return visit.page("overview.html", **facts)
+
+
+def _sorted(visit: PageContext, views: list[DeletionRequestView]) -> dict[str, list[Any]]:
+    """Return open requests in three parts: what needs this caller, with the first step; what needs others; the rest."""
+    needs: list[tuple[DeletionRequestView, NextStep | str]] = []
+    others, runs = [], []
+    for view in views:
+        steps = ways([*view.actions, *(step for part in view.models for step in part.actions)], visit.caller)
+        if view.status != Status.BLOCKED:
+            runs.append(view)
+        elif steps:
+            needs.append((view, "decide" if view.reason in _TO_DECIDE else steps[0]))
+        else:
+            others.append(view)
+    return {"needs": needs, "others": others, "runs": runs}

@@ -113,7 +113,7 @@ if (link) {
 
 // Keys: search, rows, help. Without scripts the page has all of it as links and buttons.
 function rows() {
-  return [...main.querySelectorAll("tbody tr th a, .triage li > a")].filter((each) => each.offsetParent);
+  return [...main.querySelectorAll("tbody tr th a, .triage li > a:first-of-type")].filter((each) => each.offsetParent);
 }
 
 function move(by) {
