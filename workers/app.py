@@ -12,6 +12,7 @@ from typing import Any
 
 from celery import Celery
 from celery.worker import state
+from sqlalchemy import select
 
 import expunge
 import unlearning
@@ -43,6 +44,7 @@ from expunge.workers.runtime.failures import lacks_memory, of_the_machine
 from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
 from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
+from expunge.workers.storage import erase_due, erasures_wait
 from expunge.workers.training.calibrate import CalibrationUnits
 from expunge.workers.training.prepare import prepare
 from expunge.workers.training.start import Ended
@@ -74,7 +76,7 @@ class Worker:
         self._device = device.device_of(process.settings.device)
         self.broken = False
         self._benches = ModelCache(process.settings)
-        pulse.after_beats.append(lambda: self._benches.drop_old(process.storage.database))
+        pulse.after_beats += [lambda: self._benches.drop_old(process.storage.database), self.erase]
 
     def work(self, model_id: str) -> None:
         """Claim and do what waits for this model. Never raises: the scheduler repairs what fails."""
@@ -82,9 +84,8 @@ class Worker:
             log.warning("Dropped a message that names no model. Check who can write to the broker.")
             return
         try:
-            if self._did_what_precedes(model_id):
-                return
-            self._claim_and_do(model_id)
+            if not (self._update(model_id) or self._did_what_precedes(model_id)):
+                self._claim_and_do(model_id)
         except (Stale, PutBack) as error:
             log.warning("%s", error)
         except Busy as error:
@@ -93,6 +94,16 @@ class Worker:
             log.warning("The store does not answer: %s", error)
         crash_point("worker-before-ack")
 
+    def erase(self) -> None:
+        """Destroy what the updates since the last heartbeat have left. Raises PutBack, Busy, KeysMissing, OSError."""
+        storage, tenants = self._process.storage, self._process.settings.served_tenants
+        with self._database.read() as session:
+            waits = session.scalar(select(erasures_wait(tenants)))
+        if waits:
+            storage.guard.look()
+            erase_due(self._database, storage.private, storage.keys, storage.guard.witness, tenants)
+            storage.figures.sweep(self._database)
+
     def _did_what_precedes(self, model_id: str) -> bool:
         """Do what comes before a preparation: deletions of other models, then a piece of another preparation.
 
@@ -100,7 +111,7 @@ class Worker:
         """
         deletions, pieces = before(self._database, model_id, self._process.serves)
         for other in deletions:
-            self._claim_and_do(other)
+            self._update(other)
         if pieces is None or self.broken:
             return False
         self._process.storage.guard.look(pieces)
@@ -114,20 +125,12 @@ class Worker:
 
         Never raises, as ``work``.
         """
-        serves, done = self._process.serves, 0
+        done = 0
         try:
             with self._database.read() as session:
-                waiting = waiting_deletions(session, serves, PATIENCE_SECONDS)
+                waiting = waiting_deletions(session, self._process.serves, PATIENCE_SECONDS)
             for model_id in waiting:
-                if self.broken:
-                    break
-                start = time.perf_counter()
-                owner, lease = self._process.owner, self._process.limits.lease_seconds
-                self._process.storage.guard.look(model_id)
-                job = claim_deletions(self._database, model_id, owner, lease, serves)
-                if job is not None:
-                    self._carry_out(job, time.perf_counter() - start)
-                    done += 1
+                done += self._update(model_id)
         except (Stale, PutBack) as error:
             log.warning("%s", error)
         except Busy as error:
@@ -135,6 +138,18 @@ class Worker:
         except OSError as error:
             log.warning("The store does not answer: %s", error)
         return done
+
+    def _update(self, model_id: str) -> bool:
+        """Carry out the deletions that wait for this model; return whether there were any."""
+        if self.broken:
+            return False
+        start, process = time.perf_counter(), self._process
+        process.storage.guard.look(model_id)
+        seconds = process.limits.lease_seconds
+        job = claim_deletions(self._database, model_id, process.owner, seconds, process.serves)
+        if job is not None:
+            self._carry_out(job, time.perf_counter() - start)
+        return job is not None
 
     def _claim_and_do(self, model_id: str) -> None:
         if self.broken:

@@ -62,6 +62,7 @@ class DeletionRequest(TypedDict):
     rejection: str | None
     limited_to: list[str] | None
     models: list[ModelPart]
+    erasing: bool
     reason: str | None
     title: str | None
     remedy: Remedy | None

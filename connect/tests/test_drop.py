@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from connect.tests.conftest import key_for
 from expunge.service.access.api_keys import Scope
-from expunge.service.infra.tables import DeletionRequest
+from expunge.service.infra.tables import DeletionRequest, Version
 from expunge.service.requests.legal_holds import place_hold
 from expunge_client import Expunge
 from expunge_client.cli.main import app
@@ -392,6 +392,18 @@ def test_a_request_that_the_service_lost_is_asked_for_again_and_not_answered(
     refresh(feed, service)
     assert list(answers(feed)) == [], "the person is known: it must not be answered that nobody was found"
     assert len(match(feed, service, people)[1]) == 1 and request != "0" * 32
+
+
+def test_a_state_is_answered_once_what_left_is_destroyed(world: World, feed: Feed, service: Expunge) -> None:
+    model_id = world.live(guarantee="proved")
+    store(feed, SOURCE, [entry("one", "p1")])
+    mark_checked(feed, match(feed, service, [{"person": "p1", "email": mail_of("p1")}])[0])
+    world.work(model_id)
+    first = world.versions(model_id)[0]
+    for gone, told in ((None, []), (1, [AnswerCode.DELETED])):
+        world.change(Version, first.id, state_deleted_at=gone)
+        refresh(feed, service)
+        assert [each.status for each in answers(feed)] == told
 
 
 def test_a_key_of_another_tenant_answers_for_nobody(

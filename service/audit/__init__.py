@@ -9,6 +9,7 @@ from expunge.service.audit.key_rotation import handovers, keep_handovers, keys_o
 from expunge.service.audit.log import (
     LOG_WAITS,
     NAMED_IN_ONE_ENTRY,
+    UNSIGNED,
     canonical,
     charge,
     entry,
@@ -52,6 +53,7 @@ __all__ = [
     "RELEASE",
     "ROTATED",
     "SET_ASIDE",
+    "UNSIGNED",
     "UPDATES",
     "Contradicted",
     "Epoch",

@@ -113,8 +113,8 @@ class Witness:
         return self.updates.holds(version_file(model_id, number) + SET_ASIDE)
 
     def release(self, model_id: str, number: int, version_id: str) -> None:
-        """Write that the version was committed. Raises Contradicted."""
-        _write(self.updates, version_file(model_id, number) + RELEASE, version_id)
+        """Write that the version was committed. A power cut may take it until ``updates.sync``. Raises Contradicted."""
+        _write(self.updates, version_file(model_id, number) + RELEASE, version_id, lasting=False)
 
     def confirm(self, model_id: str, number: int, version_id: str) -> None:
         """Release a version that the database has, where its worker died after the commit.
@@ -151,10 +151,10 @@ def _read(folder: Folder, name: str) -> str | None:
     return None
 
 
-def _write(folder: Folder, name: str, text: str) -> None:
+def _write(folder: Folder, name: str, text: str, *, lasting: bool = True) -> None:
     """Write a file once; the same again is no harm. Raises Contradicted."""
     try:
-        folder.add(name, [text.encode()])
+        folder.add(name, [text.encode()], lasting=lasting)
     except FileExistsError:
         found = _read(folder, name)
         if found != text:

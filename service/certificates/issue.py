@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Any
 
 from sqlalchemy import func, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from expunge.service.audit import NotAuthentic, Signer, canonical, newest_head, proofs, record
 from expunge.service.certificates.envelope import payload_digest, sign, verify
@@ -79,7 +79,7 @@ def _outcomes(
     """Return, for each request and the moment of its completion, its envelope or why there is none."""
     found, faults = _completions(session, requests)
     ready = [each for each in found if _in_tree(head, each.entries)]
-    waiting = _waiting(session, {release.version.id for each in ready for _, release in each.done})
+    waiting = erasing(session, {release.version.id for each in ready for _, release in each.done})
     ready = [each for each in ready if not any(release.version.id in waiting for _, release in each.done)]
     paths = proofs(session, head.size, [entry.log_index or 0 for each in ready for entry in each.entries])
     outcomes: dict[tuple[str, int | None], Outcome] = {
@@ -293,7 +293,10 @@ def _in_tree(head: TreeHead, entries: Iterable[AuditEntry]) -> bool:
     return all(entry.log_index is not None and entry.log_index < head.size for entry in entries)
 
 
-def _waiting(session: Session, versions: Iterable[str]) -> frozenset[str]:
-    """Return those of the versions with keys that are not destroyed yet."""
-    query = select(Erasure.version_id).where(Erasure.version_id.in_(versions), Erasure.destroyed_at.is_(None))
-    return frozenset(session.scalars(query.distinct()))
+def erasing(session: Session, versions: Iterable[str]) -> frozenset[str]:
+    """Return those of the versions with which something left that is not destroyed yet: keys, or the state before."""
+    wanted, before = list(versions), aliased(Version)
+    keys = select(Erasure.version_id).where(Erasure.version_id.in_(wanted), Erasure.destroyed_at.is_(None))
+    replaced = select(Version.id).join(before, before.id == Version.parent_id)
+    states = replaced.where(Version.id.in_(wanted), before.state_deleted_at.is_(None))
+    return frozenset(each for each in (*session.scalars(keys), *session.scalars(states)) if each)

@@ -116,7 +116,7 @@ class Bucket(Folder):
                 raise
         crash_point("bucket-created")
 
-    def add(self, name: str, chunks: Sequence[Chunk]) -> None:
+    def add(self, name: str, chunks: Sequence[Chunk], *, lasting: bool = True) -> None:  # noqa: ARG002
         self.create(name, b"".join(chunks))
 
     def sync(self) -> None:

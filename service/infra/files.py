@@ -135,8 +135,11 @@ class Folder(ABC):
         """Write a small file durably. Raises FileExistsError where there is one."""
 
     @abstractmethod
-    def add(self, name: str, chunks: Sequence[Chunk]) -> None:
-        """Write a whole file durably under a name that is free, or not at all. Raises FileExistsError."""
+    def add(self, name: str, chunks: Sequence[Chunk], *, lasting: bool = True) -> None:
+        """Write a whole file durably under a name that is free, or not at all. Raises FileExistsError.
+
+        ``lasting`` False: a power cut may take the name until the next ``sync``.
+        """
 
     @abstractmethod
     def sync(self) -> None:
@@ -229,7 +232,7 @@ class DiskFolder(Folder):
             self.disk.sync(file)
         self.disk.sync_folder(self.root)
 
-    def add(self, name: str, chunks: Sequence[Chunk]) -> None:
+    def add(self, name: str, chunks: Sequence[Chunk], *, lasting: bool = True) -> None:
         self._make_root()
         part = self.root / f".{secrets.token_hex(8)}.part"
         try:
@@ -238,7 +241,8 @@ class DiskFolder(Folder):
         finally:
             self.disk.unlink(part)
         crash_point("store-linked")
-        self.disk.sync_folder(self.root)
+        if lasting:
+            self.disk.sync_folder(self.root)
 
     def sync(self) -> None:
         if self.root.is_dir():
@@ -342,9 +346,9 @@ class Store:
         """Return whether there is a file of that name; its bytes are not checked."""
         return self.folder.holds(_named(digest))
 
-    def delete(self, digest: str) -> None:
-        """Remove the file, if there is one."""
-        self.folder.delete([_named(digest)])
+    def delete(self, *digests: str) -> None:
+        """Remove those of the files that are there."""
+        self.folder.delete([_named(digest) for digest in digests])
 
     def sweep(self, keep: Container[str], older_than: float) -> int:
         """Remove half-written files and files not in ``keep`` that are older than ``older_than`` seconds.

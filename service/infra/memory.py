@@ -119,8 +119,9 @@ class MemoryStore(Store):
     def holds(self, digest: str) -> bool:
         return digest in self.files
 
-    def delete(self, digest: str) -> None:
-        self.files.pop(digest, None)
+    def delete(self, *digests: str) -> None:
+        for digest in digests:
+            self.files.pop(digest, None)
 
     def sweep(self, keep: Container[str], older_than: float) -> int:
         before = self._clock.at - int(older_than * SECOND)

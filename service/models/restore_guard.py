@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import bindparam, select, text
+from sqlalchemy import bindparam, func, select, text
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import (
     RELEASE,
     SET_ASIDE,
+    UNSIGNED,
     Contradicted,
     Epoch,
     Witness,
@@ -51,7 +52,14 @@ _STILL = select(
 )
 _CURRENT = select(Model.id, Model.name, Version.number, Version.id).join(Version, Version.id == Model.current_id)
 _CURRENT_OF = _CURRENT.where(Model.id == bindparam("model"))
-_ROOT = select(TreeHead.root).where(TreeHead.size == bindparam("size"))
+_ROOTS = select(TreeHead.size, TreeHead.root).where(TreeHead.size.in_(bindparam("sizes", expanding=True)))
+_SIGNED = select(TreeHead.size).where(TreeHead.note != UNSIGNED).order_by(TreeHead.size.desc()).limit(1)
+_STANDS = select(
+    select(func.max(Restoration.epoch)).scalar_subquery(),
+    UNCONFIRMED.exists(),
+    _SIGNED.scalar_subquery(),
+    select(TreeHead.root).where(TreeHead.size == _SIGNED.scalar_subquery()).scalar_subquery(),
+)
 _THERE = select(Version.id).where(Version.id.in_(bindparam("ids", expanding=True)))
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -104,6 +112,8 @@ class Recorded:
     """What the database says now. ``models``: name and newest version, by the model's id."""
 
     epoch: int
+    waits: bool
+    """a restoration waits for the operator"""
     head: WitnessedHead | None
     models: dict[str, tuple[str, Known]]
 
@@ -167,14 +177,15 @@ class Guard:
         self.asks_store = False
         with self._database.fresh() as session:
             current = _current(session, only)
-            waits = unconfirmed(session) is not None
             lost = self._lost(session, released)
-            heads = [head for head in (following, self._head) if head and _root(session, head.size) != head.root]
-        lost += [f"the signed head of {head.size} entries" for head in heads]
+            heads = [head for head in (following, self._head) if head]
+            rows = session.execute(_ROOTS, {"sizes": [head.size for head in heads]})
+            roots = {size: root for size, root in rows}
+        lost += [f"the signed head of {head.size} entries" for head in heads if roots.get(head.size) != head.root]
         if current.epoch < epoch:
             lost.insert(0, f"restore number {epoch}")
         if lost:
-            return _WAITS if waits else _lacks(lost[0])
+            return _WAITS if current.waits else _lacks(lost[0])
         if current.epoch > epoch:
             return _lacks_in_store(f"restore number {current.epoch}")
         return self._agree(current, only)
@@ -322,11 +333,8 @@ def _current(session: Session, only: str | None) -> Recorded:
     standing = _CURRENT.where(Model.status.not_in(("retired", "cancelled")))
     rows = session.execute(_CURRENT_OF, {"model": only}) if only else session.execute(standing)
     models = {row[0]: (row[1], Known(row[2], row[3])) for row in rows}
-    return Recorded(epoch_of(session), newest_signed(session), models)
-
-
-def _root(session: Session, size: int) -> str | None:
-    return session.scalar(_ROOT, {"size": size})
+    epoch, waits, size, root = session.execute(_STANDS).one()
+    return Recorded(epoch or 0, waits, None if size is None else WitnessedHead(size, root), models)
 
 
 def _name(session: Session, model_id: str) -> str:

@@ -35,7 +35,7 @@ from expunge.service.queue.jobs import ClaimedTask, Deletions, Job, Preparation,
 from expunge.service.queue.journal_entry import JournalEntry
 from expunge.service.queue.leases import Stale, TakenLease, fence, in_force, renew, take
 from expunge.service.queue.promotion import Leaving, departure, publish_generation
-from expunge.service.queue.publication import Draft, Replan, erase, mark_forgotten, publish, record_commit_time
+from expunge.service.queue.publication import Draft, Replan, erase, mark_forgotten, publish
 from expunge.service.queue.recipe_messages import ADVICE, OUTLIVED, drop_messages, hint_of
 from expunge.service.queue.results import (
     Blocked,
@@ -149,7 +149,6 @@ __all__ = [
     "publish_generation",
     "queue_taken",
     "queue_tasks",
-    "record_commit_time",
     "refuse",
     "renew",
     "requeue",

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from sqlalchemy import bindparam, insert, select
 from sqlalchemy.orm import Session
 
 from expunge.service import requests
 from expunge.service.audit import Contradicted, charge, record, recorded_at
-from expunge.service.infra.db import Database, batches, log_after_commit, now
+from expunge.service.infra.db import Database, batches, log_after_commit
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import StoredFile
 from expunge.service.infra.tables import Erasure, Generation, Membership, Model, PhaseSeconds, Removal, Version
@@ -152,12 +152,6 @@ def _as_selected(
     if unnamed:
         raise RuntimeError(f"not published: this version lacks {unnamed} samples that none of its requests names")
     return sorted({row.sample for row in leaving})
-
-
-def record_commit_time(database: Database, job: Deletions, draft: Draft, seconds: float) -> None:
-    """Record how long the transaction took. That includes its commit, so it is known only afterwards."""
-    with database.write() as session:
-        _time_phases(session, job, replace(draft, seconds={"commit": seconds}), now(session))
 
 
 def still_there(named: Mapping[str, frozenset[int]], missing: frozenset[int]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from expunge.service import models
@@ -63,6 +63,11 @@ _NEXT = select(
     .where(Task.model_id == bindparam("model"), Task.status.in_(("queued", "running")))
     .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
     .scalar_subquery(),
+)
+_RESTS = (
+    update(Generation.__table__)
+    .where(Generation.__table__.c.id == bindparam("generation"), Generation.__table__.c.phase.is_not(None))
+    .values(phase=None)
 )
 _NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 
@@ -324,7 +329,7 @@ def note_exhaustion(session: Session, model: Model) -> None:
 def release_claim(session: Session, model: Model, due_at: int | None = None) -> None:
     """Release the model's lease; the next work is due at ``due_at``, or when the next waiting task or retrain is."""
     session.flush()
-    session.get_one(Generation, model.generation_id).phase = None
+    session.execute(_RESTS, {"generation": model.generation_id})
     model.due_at = _next_due(session, model) if due_at is None else due_at
     release(session, model_lease(model.id))
     session.flush()

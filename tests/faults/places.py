@@ -19,6 +19,7 @@ from expunge.service.api.app import create_app
 from expunge.service.infra.broker.messages import QUEUE
 from expunge.service.infra.broker.notify import consumer, notify
 from expunge.service.infra.tables import Model
+from expunge.workers.app import Worker
 from expunge.workers.scheduler.run import Scheduler, open_scheduler
 from tests.faults.invariants import Broken, broken, left_behind, unfinished, unreadable
 from tests.harness import servers
@@ -139,14 +140,18 @@ def api_key(place: Place) -> str:
 
 
 def serve_one(world: World, model_id: str) -> None:
-    """Take messages as a worker process does until one of this model came; each is acknowledged late."""
+    """Take messages as a worker process does until one of this model came; each is acknowledged late, and a heartbeat
+    follows it.
+    """
     other = open_world(world.settings)
-    worker, app = other.worker(), consumer(world.settings.broker_url)
+    pulse, app = other.pulse(), consumer(world.settings.broker_url)
+    worker = Worker(other.process, pulse)
     met = []
 
     def on_message(body: Any, message: Any) -> None:
         met.append(body[0][0])
         worker.work(body[0][0])
+        pulse.run_errands()
         message.ack()
 
     queues = [app.amqp.queues[QUEUE]]

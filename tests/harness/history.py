@@ -52,7 +52,7 @@ VERSIONS = {
         SELECT 'default', {GENERATION}, {ID.format("cc")}, 0, 1000 + x""",
 }
 """a row for each version"""
-PHASES = ("claim", "load", "unlearn", "store", "commit")
+PHASES = ("claim", "load", "unlearn", "store")
 
 
 def fill(database: Database, witness: Witness, requests: int) -> None:

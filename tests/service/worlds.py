@@ -76,7 +76,7 @@ def publish(service: Service, model: Model, content: bytes, **facts: Any) -> Ver
         model = session.get_one(Model, model.id)
         parent = session.get(Version, model.current_id) if model.current_id else None
         if parent:
-            parent.status, parent.retired_at = "retired", now(session)
+            parent.status, parent.retired_at, parent.state_deleted_at = "retired", *[now(session)] * 2
         row = {
             "number": parent.number + 1 if parent else 1,
             "parent_id": parent.id if parent else None,

@@ -15,10 +15,10 @@ from expunge.service.access.api_keys import Scope, create_key
 from expunge.service.api.app import create_app
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import Erasure, Membership, Model, Task
+from expunge.service.infra.tables import Erasure, Membership, Model, Task, Version
 from expunge.service.infra.tenants import recipes_of
 from expunge.workers.scheduler.run import sweep
-from expunge.workers.storage.crypto_erase import destroy_keys
+from expunge.workers.storage import erase_due
 from expunge.workers.training.calibrate import CalibrationUnits
 from expunge.workers.training.units import VectorUnits, assist
 from tests.workers.worlds import RECIPES, World, open_world
@@ -131,10 +131,14 @@ def test_a_process_destroys_no_key_of_a_tenant_that_it_does_not_serve(shared: Wo
     shared.work(shared.model_named("m"))
     (erasure,) = shared.rows_of(Erasure)
     shared.change(Erasure, erasure.id, destroyed_at=None)
-    place = (shared.database, shared.storage.keys, shared.storage.guard.witness)
-    assert destroy_keys(*place, frozenset({TWO})) == 0
+    first = shared.versions(shared.model_named("m"))[0]
+    shared.change(Version, first.id, state_deleted_at=None)
+    storage = shared.storage
+    place = (storage.database, storage.private, storage.keys, storage.guard.witness)
+    assert erase_due(*place, frozenset({TWO})) == 0
     assert shared.rows_of(Erasure)[0].destroyed_at is None
-    assert destroy_keys(*place, frozenset({ONE, TWO})) == 1
+    assert shared.versions(shared.model_named("m"))[0].state_deleted_at is None
+    assert erase_due(*place, frozenset({ONE, TWO})) == 2
 
 
 def test_a_setting_lists_the_tenants_and_a_malformed_name_is_refused(tmp_path: Path) -> None:

@@ -142,8 +142,10 @@ class World:
         return HeartbeatSender.of(self.process, "worker")
 
     def work(self, model_id: str) -> None:
-        """What one notification does."""
-        self.worker().work(model_id)
+        """What one notification does, and the worker's next heartbeat."""
+        pulse = self.pulse()
+        Worker(self.process, pulse).work(model_id)
+        pulse.run_errands()
 
     def claim(self, model_id: str, owner: str = "another", seconds: float = 30.0) -> Preparation | Deletions | None:
         return claim(self.database, model_id, owner, seconds)

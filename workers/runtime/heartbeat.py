@@ -30,7 +30,7 @@ STATUS = Path("/proc/self/status")
 class HeartbeatSender:
     """A thread that beats every third of a lease, at least every five seconds. ``hold`` names the lease to renew.
 
-    ``after_beats``: what the thread calls after each beat.
+    ``after_beats``: what another thread calls after a beat. It may take long, and delays no beat.
 
     A beat that fails (the database is unreachable) is logged and tried again. A lease that ends meanwhile is fenced.
     ``stop`` deletes the process's row. The row of a process that died is deleted by the next of its kind that is
@@ -61,6 +61,7 @@ class HeartbeatSender:
         self._has_replaced = False
         self.after_beats: list[Callable[[], object]] = []
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+        self._errands = threading.Thread()
 
     @classmethod
     def of(cls, process: Process, kind: str) -> HeartbeatSender:
@@ -76,8 +77,9 @@ class HeartbeatSender:
     def stop(self) -> None:
         """End the thread and delete the process's row."""
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=10)
+        for thread in (self._thread, self._errands):
+            if thread.is_alive():
+                thread.join(timeout=10)
         try:
             with self._database.write() as session:
                 session.execute(delete(Heartbeat).where(Heartbeat.process == self._process))
@@ -144,10 +146,20 @@ class HeartbeatSender:
         while not self._stop.wait(self._every):
             try:
                 self.beat()
-                for call in self.after_beats:
-                    call()
             except Exception as error:  # the next beat may succeed; the lease decides
                 log.warning("heartbeat failed: %s", type(error).__name__)
+                continue
+            if not self._errands.is_alive():
+                self._errands = threading.Thread(target=self.run_errands, name="errands", daemon=True)
+                self._errands.start()
+
+    def run_errands(self) -> None:
+        """Call what follows a beat. What fails is logged, and done after a later one."""
+        for call in self.after_beats:
+            try:
+                call()
+            except Exception as error:
+                log.warning("what follows a heartbeat failed: %s", type(error).__name__)
 
 
 def resident_mebibytes() -> int | None:

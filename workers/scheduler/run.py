@@ -92,11 +92,11 @@ from expunge.workers.storage import (
     KeyStore,
     confirm_committed,
     delete_ended_generations,
-    destroy_keys,
     ended_lately,
+    erase_due,
     erase_ended,
     erase_lost,
-    keys_wait,
+    erasures_wait,
     open_places,
 )
 
@@ -161,8 +161,8 @@ class Scheduler:
         return [
             Duty(LOG_WAITS, lambda: extend_log(database, self.signer(), self.guard.witness), irrevocable=True),
             Duty(
-                keys_wait(self.tenants),
-                lambda: destroy_keys(database, self.keys, self.guard.witness, self.tenants),
+                erasures_wait(self.tenants),
+                lambda: erase_due(database, self.private, self.keys, self.guard.witness, self.tenants),
                 irrevocable=True,
             ),
             Duty(

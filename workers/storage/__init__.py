@@ -9,12 +9,11 @@ from __future__ import annotations
 from expunge.workers.storage.crypto_erase import (
     OVER,
     delete_ended_generations,
-    destroy_keys,
-    drop_superseded_state,
     ended_lately,
+    erase_due,
     erase_ended,
     erase_lost,
-    keys_wait,
+    erasures_wait,
 )
 from expunge.workers.storage.encryption import Sealer
 from expunge.workers.storage.key_store import KeysMissing, KeyStore
@@ -30,12 +29,11 @@ __all__ = [
     "Storage",
     "confirm_committed",
     "delete_ended_generations",
-    "destroy_keys",
-    "drop_superseded_state",
     "ended_lately",
+    "erase_due",
     "erase_ended",
     "erase_lost",
-    "keys_wait",
+    "erasures_wait",
     "open_places",
     "revived",
 ]

@@ -1,6 +1,7 @@
 """What is destroyed after a commit: keys, and the secret state of superseded versions. Every function is repeatable.
 
-The worker does it right after its commit. The scheduler repeats it for workers that died before.
+Workers do it after a heartbeat, the scheduler at its next tick, for the tenants whose stores they have. Nothing waits
+for it but what says that it was done: certificates, letters and answers.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, or_, select, true, update
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy import ColumnElement, Select, bindparam, func, or_, select, true, update
+from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from expunge.service.audit import Witness, record, recorded_at
 from expunge.service.infra.db import NOW, Database, batches
@@ -27,58 +28,82 @@ ERASED_AGAIN_SECONDS = 86_400.0
 """A worker that did not notice yet may make another key for a model that has ended: it is looked for this long."""
 
 
-def keys_wait(tenants: Collection[str] | None) -> ColumnElement[bool]:
-    """Return the condition that ``destroy_keys`` has something to do."""
-    return select(Erasure.id).where(_of(tenants, Erasure.tenant_id), Erasure.destroyed_at.is_(None)).exists()
+def erasures_wait(tenants: Collection[str] | None) -> ColumnElement[bool]:
+    """Return the condition that ``erase_due`` has something to do."""
+    return or_(_keys(tenants).exists(), _states(tenants).exists())
 
 
-def destroy_keys(database: Database, keys: KeyStore, witness: Witness, tenants: Collection[str] | None = None) -> int:
-    """Destroy every key due for erasure; return how many.
+def erase_due(
+    database: Database, private: Store, keys: KeyStore, witness: Witness, tenants: Collection[str] | None = None
+) -> int:
+    """Destroy every key whose erasure is due, delete the state of every superseded version; return how many of both.
 
-    The versions that their people left with are released first, and that is durable. ``tenants`` own keys in this key
-    store, None means all: a key store that never held a key must not report it as destroyed. An erasure
-    is marked as done only after the key's share was overwritten in its file. Raises Busy, KeysMissing, OSError.
+    The versions that their people left with, and those that took the others' places, are released first, and that is
+    durable. ``tenants`` own keys and states in these stores, None means all: a store that never held one must not
+    report it as destroyed. Each is marked as gone only after it is. Raises Busy, KeysMissing, OSError.
     """
     with database.read() as session:
-        due = session.execute(
-            select(Erasure.id, Erasure.key_id, Erasure.version_id, Erasure.tenant_id)
-            .where(Erasure.destroyed_at.is_(None), _of(tenants, Erasure.tenant_id))
-            .order_by(Erasure.id)
-        ).all()
-        confirm_committed(session, witness, sorted({row.version_id for row in due if row.version_id}))
-    if not due:
-        return 0
-    keys.destroy(row.key_id for row in due)
+        due = session.execute(_keys(tenants).order_by(Erasure.id)).all()
+        states = session.execute(_states(tenants)).all()
+        if not due and not states:
+            return 0
+        successors = {row.successor for row in states} | {row.version_id for row in due}
+        confirm_committed(session, witness, sorted(each for each in successors if each))
+        current = select(Version.state).where(Version.status == "current")
+        shared = {
+            state
+            for batch in batches(row.state for row in states)
+            for state in session.scalars(current.where(Version.state.in_(batch)))
+        }
+    private.delete(*sorted({row.state for row in states} - shared))
+    if due:
+        keys.destroy(row.key_id for row in due)
     crash_point("worker-after-erasure")
     with database.write() as session:
         at = recorded_at(session)
+        for batch in batches(row.id for row in states):
+            session.execute(_DELETED, {"ids": batch, "at": at})
+        gone: Counter[tuple[str, str | None]] = Counter()
         for batch in batches(row.id for row in due):
-            mark = update(Erasure).where(Erasure.id.in_(batch), Erasure.destroyed_at.is_(None))
-            done = mark.values(destroyed_at=at, in_place=keys.overwrites_in_place)
-            session.execute(done.execution_options(synchronize_session=False))
-        for (tenant_id, version_id), count in Counter((row.tenant_id, row.version_id) for row in due).items():
+            marked = session.execute(_DESTROYED, {"ids": batch, "at": at, "overwritten": keys.overwrites_in_place})
+            gone.update((tenant_id, version_id) for tenant_id, version_id in marked)
+        for (tenant_id, version_id), count in gone.items():
             record(session, tenant_id, "keys.destroyed", version=version_id, count=count)
     database.truncate_log()
-    return len(due)
+    return len(due) + len(states)
+
+
+def _keys(tenants: Collection[str] | None) -> Select[*tuple[Any, ...]]:
+    """Select the erasures that are due."""
+    columns = select(Erasure.id, Erasure.key_id, Erasure.version_id)
+    return columns.where(Erasure.destroyed_at.is_(None), _of(tenants, Erasure.tenant_id))
+
+
+def _states(tenants: Collection[str] | None) -> Select[*tuple[Any, ...]]:
+    """Select the versions that were replaced or retired and whose state is there still, and which replaced them."""
+    columns = select(Version.id, Version.state, _NEXT.id.label("successor"))
+    superseded = columns.outerjoin(_NEXT, (_NEXT.model_id == Version.model_id) & (_NEXT.parent_id == Version.id))
+    return superseded.where(
+        Version.state_deleted_at.is_(None), Version.retired_at.is_not(None), _of(tenants, Version.tenant_id)
+    )
+
+
+_NEXT = aliased(Version)
+_DELETED = (
+    update(Version.__table__)
+    .where(Version.__table__.c.id.in_(bindparam("ids", expanding=True)))
+    .values(state_deleted_at=bindparam("at"))
+)
+_DESTROYED = (
+    update(Erasure.__table__)
+    .where(Erasure.__table__.c.id.in_(bindparam("ids", expanding=True)), Erasure.__table__.c.destroyed_at.is_(None))
+    .values(destroyed_at=bindparam("at"), in_place=bindparam("overwritten"))
+    .returning(Erasure.__table__.c.tenant_id, Erasure.__table__.c.version_id)
+)
 
 
 def _of(tenants: Collection[str] | None, column: InstrumentedAttribute[str]) -> ColumnElement[bool]:
     return true() if tenants is None else column.in_(sorted(tenants))
-
-
-def drop_superseded_state(database: Database, private: Store, version_id: str | None) -> None:
-    """Delete the secret state of a version that is no longer current. Never delete that of the current one."""
-    if version_id is None:
-        return
-    with database.read() as session:
-        version = session.get(Version, version_id)
-        if version is None or version.status == "current":
-            return
-        shared = session.scalar(
-            select(Version.id).where(Version.state == version.state, Version.status == "current").limit(1)
-        )
-    if shared is None:
-        private.delete(version.state)
 
 
 def ended_lately(tenants: Collection[str] | None) -> Select[Any]:
@@ -93,20 +118,13 @@ def ended_lately(tenants: Collection[str] | None) -> Select[Any]:
 
 
 def erase_ended(database: Database, private: Store, keys: KeyStore, tenants: Collection[str] | None = None) -> int:
-    """Destroy what models that were retired or cancelled lately leave; return how many generations were looked at.
+    """Destroy what the generations without a version leave of models that were retired or cancelled lately: every key,
+    and the state that their work units start from. Return how many generations were looked at.
 
-    Of a retired model: the sealed state of the version that was served last. Of a generation without a version: every
-    key, and the state that its work units start from. ``tenants`` as in ``destroy_keys``.
-    Raises Busy, KeysMissing, OSError.
+    ``tenants`` as in ``erase_due``. Raises Busy, KeysMissing, OSError.
     """
     with database.read() as session:
         generations = session.execute(ended_lately(tenants)).all()
-        last = select(Model.current_id).where(
-            Model.status == "retired", Model.generation_id.in_([row.id for row in generations])
-        )
-        versions = session.scalars(last).all()
-    for version_id in versions:
-        drop_superseded_state(database, private, version_id)
     for generation_id, manifest, has_version in generations:
         if has_version:
             continue

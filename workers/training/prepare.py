@@ -69,8 +69,6 @@ from expunge.workers.runtime.process import Process
 from expunge.workers.storage import (
     Storage,
     delete_ended_generations,
-    destroy_keys,
-    drop_superseded_state,
     manifest,
     private_state,
 )
@@ -156,10 +154,8 @@ def _build(process: Process, job: Preparation, watch: Stopwatch) -> Ended | None
     VectorUnits.forget(process, job.generation_id)
     CalibrationUnits.drop_state(process, job.generation_id)
     if replaced is not None:
-        drop_superseded_state(storage.database, storage.private, replaced)
         delete_ended_generations(storage.database)
     storage.figures.sweep(storage.database)
-    destroy_keys(storage.database, storage.keys, storage.guard.witness, process.settings.served_tenants)
     return None
 
 

@@ -5,7 +5,6 @@ What it decides before its transaction is a value; an exception is for what must
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -31,7 +30,6 @@ from expunge.service.queue import (
     plan,
     points_of,
     publish,
-    record_commit_time,
     served,
     without_numbers,
 )
@@ -42,7 +40,7 @@ from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import facts_of
 from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.runtime.model import Left, ModelCache, OpenModel
-from expunge.workers.storage import Sealer, Storage, destroy_keys, drop_superseded_state, manifest, private_state
+from expunge.workers.storage import Sealer, Storage, manifest, private_state
 from expunge.workers.storage.checkpoint_format import Malformed
 from expunge.workers.update.draft import write_draft
 from expunge.workers.update.samples import UpdateSamples, other_recipe
@@ -137,14 +135,9 @@ def _update(
         draft, secret = replace(draft, seconds=dict(watch.seconds)), certified.state
         del computed, certified  # the published weights are on the disk by now
         results = others | {task: Published(len(positions)) for task, positions in selection.forget.items()}
-        start = time.perf_counter()
         retry(partial(publish, storage.database, storage.journal, claim, draft, results, names=selection.names))
     except Overspent:
         return end(_or_retrain(claim, storage.sealer, Blocked(Reason.BUDGET_EXHAUSTED)))
-    record_commit_time(storage.database, claim, draft, time.perf_counter() - start)
-    drop_superseded_state(storage.database, storage.private, current.version_id)
-    storage.figures.sweep(storage.database)
-    destroy_keys(storage.database, storage.keys, storage.guard.witness, settings.served_tenants)
     models.remember(claim.generation_id, Left(draft.version_id, secret, digests, retained))
     return results
 

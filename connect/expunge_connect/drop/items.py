@@ -18,7 +18,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from expunge_client import Expunge, Refused
+from expunge_client import DeletionRequest, Expunge, Refused
 from expunge_client.calls import Order
 from expunge_connect.drop.identifiers import PERSON, Row, hash_of
 from expunge_connect.drop.lists import ListEntry, received_at
@@ -266,7 +266,7 @@ def _ask(feed: Feed, service: Expunge, wanted: Mapping[str, Sequence[str]]) -> l
             continue
         made.append(request["id"])
         digest = feed.digest_of(person)
-        rows += [(item, digest, request["id"], order["case_id"], request["status"]) for item in items]
+        rows += [(item, digest, request["id"], order["case_id"], _status(request)) for item in items]
     kept = "INSERT OR REPLACE INTO matches (item, person, request, source, status) VALUES (?, ?, ?, ?, ?)"
     with writing(feed.database):
         feed.database.executemany(kept, rows)
@@ -296,13 +296,18 @@ def refresh(feed: Feed, service: Expunge) -> None:
         here = "SELECT DISTINCT request FROM matches WHERE source = ? AND request IS NOT NULL AND status <> 'completed'"
         unseen = {request for (request,) in feed.database.execute(here, (source,))}
         for page in batches(service.requests(case_id=source), ROWS):
-            told = [(each["status"], each["reason"], each["id"]) for each in page if each["id"] in unseen]
+            told = [(_status(each), each["reason"], each["id"]) for each in page if each["id"] in unseen]
             unseen -= {each["id"] for each in page}
             with writing(feed.database):
                 feed.database.executemany("UPDATE matches SET status = ?, reason = ? WHERE request = ?", told)
         lost = "UPDATE matches SET request = NULL, status = NULL, reason = NULL WHERE request = ?"
         with writing(feed.database):
             feed.database.executemany(lost, [(request,) for request in sorted(unseen)])
+
+
+def _status(request: DeletionRequest) -> str:
+    """Return the request's status; one whose keys are not destroyed yet still runs."""
+    return "running" if request["erasing"] else request["status"]
 
 
 def count_open(feed: Feed) -> int:

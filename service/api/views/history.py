@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from expunge.service.certificates import Facts, ModelOutcome
+from expunge.service.certificates import Facts, ModelOutcome, erasing
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import (
     AuditEntry,
@@ -90,6 +90,12 @@ def window_ends(session: Session, request: DeletionRequest) -> int | None:
 def certificate_of(session: Session, request: DeletionRequest) -> Certificate | None:
     """Return the certificate of the request's present completion, signed or not. None: there is none."""
     return session.get(Certificate, (request.id, request.completed_at)) if request.completed_at else None
+
+
+def is_erasing(session: Session, request: DeletionRequest) -> bool:
+    """Return whether something that left with the request is not destroyed yet."""
+    versions = select(Task.version_id).where(Task.request_id == request.id, Task.version_id.is_not(None))
+    return bool(erasing(session, session.scalars(versions)))
 
 
 def letter_facts(session: Session, row: DeletionRequest, named: Collection[str] | None = None) -> Facts:

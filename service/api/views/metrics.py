@@ -39,6 +39,7 @@ from expunge.service.infra.tables import (
     BudgetEntry,
     Certificate,
     DeletionRequest,
+    Erasure,
     Generation,
     Model,
     Task,
@@ -85,6 +86,7 @@ def render(database: Database, settings: Settings, traffic: Traffic, *, differs:
         metrics = [*_requests(session, counted), *_updates(session, counted)]
         for part in (
             _reasons,
+            _erasures,
             _certificates,
             _preparations,
             _budgets,
@@ -299,6 +301,17 @@ def _unverified(session: Session, at: int) -> Iterator[Metric]:
 def _moment(name: str, text: str, at: int | None) -> GaugeMetricFamily:
     """Return a metric of one moment in seconds; without a value where there is none."""
     return GaugeMetricFamily(name, text, value=None if at is None else at / SECOND)
+
+
+def _erasures(session: Session) -> Iterator[Metric]:
+    """Yield how long the oldest key, or state of a replaced version, has waited for its destruction."""
+    keys = select(func.min(Erasure.created_at)).where(Erasure.destroyed_at.is_(None)).scalar_subquery()
+    kept = select(func.min(Version.retired_at)).where(Version.retired_at.is_not(None))
+    states = kept.where(Version.state_deleted_at.is_(None)).scalar_subquery()
+    since = [each for each in session.execute(select(keys, states)).one() if each is not None]
+    age = (now(session) - min(since)) / SECOND if since else 0
+    text = "Age of the oldest key or state that is to be destroyed and is not yet"
+    yield GaugeMetricFamily("expunge_erasure_oldest_pending_seconds", text, value=age)
 
 
 def _certificates(session: Session) -> Iterator[Metric]:

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from expunge.service.access import Caller, Scope
 from expunge.service.api.problems import not_found
 from expunge.service.api.types import FreeText, Moment
+from expunge.service.certificates import erasing
 from expunge.service.infra.tables import DeletionRequest, Generation, Model, Task, Version
 from expunge.service.infra.time import day_after, day_and_time
 from expunge.service.models import done_at, expected, standing
@@ -100,6 +101,9 @@ class DeletionRequestView(_Explained):
     rejection: str | None = Field(description="why it was rejected; null: it was not")
     limited_to: list[str] | None = Field(None, description="the models that the request names; null: every model")
     models: list[ModelPart]
+    erasing: bool = Field(
+        False, description="keys or state that left with it are about to be destroyed: certificate and letter wait"
+    )
     related: list[str] | None = Field(
         None,
         description="other requests that name the same person, or one of the samples; newest first, at most 50. Shown "
@@ -199,7 +203,11 @@ def request_views(
             ),
         )
         parts[task.request_id].append(part)
-    return [_view(request, parts[request.id], _elsewhere(session, request, scopes), scopes) for request in requests]
+    versions = {task.version_id for task, _, _ in found if task.version_id is not None}
+    late = erasing(session, versions) if versions else frozenset()
+    waiting = {task.request_id for task, _, _ in found if task.version_id in late}
+    views = (_view(request, parts[request.id], _elsewhere(session, request, scopes), scopes) for request in requests)
+    return [view.model_copy(update={"erasing": view.id in waiting}) for view in views]
 
 
 def _now(session: Session, task: Task, model: Model, expected_at: int | None) -> dict[str, dict[str, Any]]:

@@ -124,6 +124,9 @@ class StoredVector(Record):
     sealed: Mapped[bytes]
 
 
+_KEPT = text("retired_at IS NOT NULL AND state_deleted_at IS NULL")
+
+
 class Version(Record):
     __tablename__ = "versions"
     __table_args__ = (
@@ -131,6 +134,7 @@ class Version(Record):
         UniqueConstraint("model_id", "parent_id"),
         CheckConstraint("status IN ('current','retired','purged')", name="status"),
         Index("ix_versions_status", "status", "retired_at"),
+        Index("ix_versions_kept", "retired_at", sqlite_where=_KEPT, postgresql_where=_KEPT),
     )
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     tenant_id: Mapped[str] = mapped_column(Name)
@@ -144,6 +148,8 @@ class Version(Record):
     size: Mapped[int] = mapped_column(Count)
     state: Mapped[str] = mapped_column(Digest)
     """sha256 of the sealed private state (w~), its name in the private store"""
+    state_deleted_at: Mapped[int | None] = mapped_column(Moment)
+    """None: the state is there, also for a moment after the version was replaced"""
     method: Mapped[str] = mapped_column(String(32))
     claim: Mapped[dict[str, Any]]
     """unlearning.accounting.certificate.Claim as JSON"""

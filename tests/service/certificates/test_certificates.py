@@ -409,6 +409,31 @@ def test_a_certificate_waits_for_the_keys_and_for_the_log(client: TestClient, se
     assert client.get(path).content == first.content
 
 
+@pytest.mark.parametrize("left", ["keys", "state"])
+def test_certificate_letter_and_answer_wait_for_what_left(
+    login: Callable[[], TestClient], client: TestClient, service: Service, left: str
+) -> None:
+    """For the keys, and for the secret state of the version before."""
+    model = live_model(service)
+    request = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"}).json()["id"]
+    version = carry_out(service, model, request)
+    record, gone = (Erasure, "destroyed_at") if left == "keys" else (Version, "state_deleted_at")
+    which = record.version_id == version.id if record is Erasure else record.id == version.parent_id
+
+    def set_gone(at: int | None) -> None:
+        with service.database.write() as session:
+            setattr(session.scalars(select(record).where(which)).one(), gone, at)
+
+    def pending() -> tuple[bool, int]:
+        letter = login().get(f"/console/requests/{request}/letter")
+        return client.get(f"{PATH}/{request}").json()["erasing"], letter.status_code
+
+    set_gone(None)
+    assert tick(service) == 0 and pending() == (True, 409)
+    set_gone(1)
+    assert tick(service) == 1 and pending() == (False, 200)
+
+
 def said_of_certificates(service: Service) -> list[tuple[str | None, str]]:
     """(request, digest) of each entry that a certificate was issued."""
     with service.database.read() as session:

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from expunge.service.audit import Witness
 from expunge.service.infra.broker.notify import notify, publisher
-from expunge.service.infra.db import Busy, now
+from expunge.service.infra.db import Busy, Database, now
+from expunge.service.infra.files import Store
 from expunge.service.infra.tables import Erasure, IdempotencyKey, Model, TreeHead, Version
 from expunge.service.queue import Deletions
 from expunge.workers.scheduler import run
-from expunge.workers.storage.crypto_erase import destroy_keys, drop_superseded_state
+from expunge.workers.storage import KeyStore, erase_due
 from tests.harness.files import path_in
 from tests.workers.worlds import World, seconds
 
@@ -119,11 +121,19 @@ def test_a_file_that_a_living_version_shares_is_not_purged(world: World) -> None
     assert world.storage.store.read(head.checkpoint)
 
 
-def test_a_heads_secret_state_is_never_dropped(world: World) -> None:
+def test_a_state_that_the_current_version_shares_is_never_deleted(world: World) -> None:
     model_id = world.live()
-    head = world.head(model_id)
-    drop_superseded_state(world.database, world.storage.private, head.id)
-    assert world.storage.private.read(head.state)
+    world.delete("p3")
+    world.work(model_id)
+    first, current = world.versions(model_id)
+    world.change(Version, first.id, state=current.state, state_deleted_at=None)
+    assert erase_due(*places(world)) == 1
+    assert world.storage.private.read(current.state)
+
+
+def places(world: World) -> tuple[Database, Store, KeyStore, Witness]:
+    storage = world.storage
+    return storage.database, storage.private, storage.keys, storage.guard.witness
 
 
 def test_an_erasure_that_a_dead_worker_left_is_carried_out_once(world: World) -> None:
@@ -132,8 +142,8 @@ def test_an_erasure_that_a_dead_worker_left_is_carried_out_once(world: World) ->
     world.work(model_id)
     erasure = world.rows_of(Erasure)[0]
     world.change(Erasure, erasure.id, destroyed_at=None)
-    assert destroy_keys(world.database, world.storage.keys, world.storage.guard.witness) == 1
-    assert destroy_keys(world.database, world.storage.keys, world.storage.guard.witness) == 0
+    assert erase_due(*places(world)) == 1
+    assert erase_due(*places(world)) == 0
     assert world.storage.keys.fetch([erasure.key_id]) == {}
 
 

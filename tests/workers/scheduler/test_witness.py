@@ -146,9 +146,7 @@ def test_a_publication_asks_in_its_own_transaction_too(
 ) -> None:
     """A pool has connections to the server of before and to the new one: a look through one says nothing of another."""
     model_id = world.live(method="newton", guarantee="proved")
-    monkeypatch.setattr(
-        "expunge.workers.update.run.drop_superseded_state", lambda *_: None
-    )  # else the update is blocked anyway
+    monkeypatch.setattr("expunge.workers.app.erase_due", lambda *_: 0)  # else the update is blocked anyway
     world.delete("p1")
     go_back = put_back()
     world.work(model_id)
@@ -168,9 +166,7 @@ def test_two_databases_never_give_one_number_twice(
 ) -> None:
     """Not even where nobody looks: a number that was drafted is never given again, and counts as charged."""
     model_id = world.live(method="newton", guarantee="proved")
-    monkeypatch.setattr(
-        "expunge.workers.update.run.drop_superseded_state", lambda *_: None
-    )  # else the update is blocked anyway
+    monkeypatch.setattr("expunge.workers.app.erase_due", lambda *_: 0)  # else the update is blocked anyway
     world.delete("p1")
     go_back = put_back()
     world.work(model_id)

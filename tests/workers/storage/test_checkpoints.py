@@ -106,12 +106,10 @@ def test_a_worker_forgets_the_state_that_another_one_replaced(world: World) -> N
     first.work(model_id)
     (kept,) = first._benches._kept.values()
     assert kept.left is not None
-    for call in pulse.after_beats:
-        call()
+    pulse.run_errands()
     assert [*first._benches._kept.values()] == [kept], "the current version's state is kept"
     world.delete("p2")
     world.work(model_id)
-    for call in pulse.after_beats:
-        call()
+    pulse.run_errands()
     (kept,) = first._benches._kept.values()
     assert kept.left is None

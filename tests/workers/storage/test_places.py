@@ -16,7 +16,7 @@ from expunge.service.infra.files import DiskFolder, folder_at
 from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.infra.tables import Certificate, Erasure
 from expunge.workers.scheduler.run import open_scheduler
-from expunge.workers.storage.crypto_erase import destroy_keys
+from expunge.workers.storage import erase_due
 from expunge.workers.storage.key_store import KeyFiles, KeysMissing, KeyStore
 from tests.faults.invariants import uncertified
 from tests.harness.databases import sqlite_databases
@@ -112,7 +112,7 @@ def test_a_key_store_that_never_held_the_key_reports_nothing_as_destroyed(world:
     )
     other = KeyStore(f"sqlite:///{tmp_path / 'other.db'}", KeyFiles(DiskFolder(tmp_path / "other")))
     with pytest.raises(KeysMissing, match="EXPUNGE_KEY_STORE_URL"):
-        destroy_keys(world.database, other, world.storage.guard.witness)
+        erase_due(world.database, world.storage.private, other, world.storage.guard.witness)
     assert [row.destroyed_at for row in world.rows_of(Erasure)] == [None]
     end_schedulers_lease(world)
     scheduler = replace(open_scheduler(world.settings), keys=other)

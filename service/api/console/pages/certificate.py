@@ -13,7 +13,7 @@ from expunge.service.api.console.render import HEADERS, PageRoute
 from expunge.service.api.console.visit import PageContext, Visitor
 from expunge.service.api.problems import ApiProblem
 from expunge.service.api.types import RequestId
-from expunge.service.api.views.history import certificate_of, letter_facts
+from expunge.service.api.views.history import certificate_of, is_erasing, letter_facts
 from expunge.service.api.views.requests import find_request
 from expunge.service.audit import NotAuthentic, Signer, Verifier, keys_of
 from expunge.service.certificates import day, in_words, letter, verify
@@ -39,6 +39,9 @@ def show_letter(request_id: RequestId, visit: Visitor) -> Response:
     with visit.service.database.read() as session:
         row = find_request(session, visit.caller.tenant_id, request_id)
         issued = certificate_of(session, row)
+        if is_erasing(session, row):
+            what = "The keys are being destroyed. There is no letter yet. Ask again in a moment."
+            raise ApiProblem(409, "certificate_pending", what, headers={"Retry-After": "1"})
         facts = letter_facts(session, row)
         today = instant(now(session))
     statement, fault = _verified(visit, issued.envelope) if issued and issued.envelope else (None, "")
