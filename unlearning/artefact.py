@@ -6,7 +6,7 @@ import bz2
 import gzip
 import io
 import lzma
-import pickletools
+import pickletools  # nosec B403
 import re
 import zipfile
 import zlib

@@ -77,7 +77,7 @@ def worker(
 def _listing() -> str:
     """Return the list of this machine's cards, without opening any: a process that opened one holds its memory."""
     try:
-        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=60)  # noqa: S607
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=60)  # noqa: S607  # nosec B607
     except (OSError, subprocess.SubprocessError) as error:
         raise CommandError(
             f"nvidia-smi did not list the cards: {type(error).__name__}.", "Install the driver, or leave --gpus out."
