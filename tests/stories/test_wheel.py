@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,10 +21,13 @@ from typing import Any
 
 import pytest
 
+from tests.stories.test_readme import code_of
 from tests.stories.test_up import listen_to_ctrl_c
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 90
+PRINTED = re.compile(r"^curl .*?(?<!\\)$", re.DOTALL | re.MULTILINE)
+"""the commands that ``up`` prints"""
 SOURCE = (
     "expunge",
     "unlearning",
@@ -96,7 +100,10 @@ def test_a_person_is_deleted_and_the_certificate_verified(programs: Path, tmp_pa
 
     expunge("init")
     with running(programs, tmp_path, environment):
-        expunge("models", "add", "digits", "--recipe", "digits", "--method", "newton", "--guarantee", "proved")
+        register, ask, look = PRINTED.findall((tmp_path / "said").read_text())
+        assert code_of(register) == 202
+        until(lambda: json.loads(expunge("models", "show", "digits", "--json"))["status"] == "live")
+        assert code_of(ask) == 202 and code_of(look) == 200
         request = json.loads(expunge("delete", "--subject", "person-003", "--wait", "--json"))
         assert request["status"] == "completed"
         until(lambda: fetched(expunge, request["id"]))
