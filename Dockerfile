@@ -21,7 +21,7 @@ COPY migrations migrations
 RUN /opt/expunge/bin/pip install --no-deps --no-build-isolation ./client ./connect .
 
 FROM python:${PYTHON}-slim-bookworm
-RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/expunge --shell /usr/sbin/nologin expunge \
+RUN useradd --uid 10001 --create-home --home-dir /var/lib/expunge --shell /usr/sbin/nologin expunge \
     && install -d -o expunge -g expunge -m 0700 /var/lib/expunge/store /var/lib/expunge/private \
         /var/lib/expunge/keys
 COPY --from=build /opt/expunge /opt/expunge

@@ -102,6 +102,11 @@ def test_what_must_run_is_looked_at_and_migrations_run_once_before_it(services: 
         assert services[name]["depends_on"]["migrate"]["condition"] == "service_completed_successfully", name
 
 
+def test_programs_cannot_disagree_which_of_two_merged_parts_wins() -> None:
+    """PyYAML 6.0.4 takes the last of a list of parts, 6.0.3 and Docker the first: a worker lost its GPU."""
+    assert "<<: [" not in COMPOSE
+
+
 def test_cuda_is_one_build_argument_away(services: dict[str, Any]) -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
     assert re.search(r"^ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu$", dockerfile, re.MULTILINE)
