@@ -39,7 +39,7 @@ class Slot:
 class Fresh(Protocol):
     """Carries out a part of a training in a separate process, which has run none of the recipe's code before.
 
-    ``part`` is a ``Phase``, a ``Whole`` or ``MemberAnswers``. What the recipe's code keeps is not in the next.
+    ``part`` is a ``Phase``, ``Whole``, ``MemberAnswers`` or ``Merge``. What the recipe's code keeps is not in the next.
     """
 
     def __call__(self, part: object, examples: Examples, start: Fitted | None, progress: Progress) -> Fitted: ...

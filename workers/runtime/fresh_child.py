@@ -314,13 +314,14 @@ def _trained(
     """Carry the part out, and return what it left; or why there is none."""
     from expunge.workers.runtime.failures import may_pass, refusal  # noqa: PLC0415
     from unlearning.methods.shards.head import MemberAnswers  # noqa: PLC0415
+    from unlearning.methods.shards.merge import Merge  # noqa: PLC0415
     from unlearning.model.fit import Phase  # noqa: PLC0415
     from unlearning.model.training import Whole  # noqa: PLC0415
     from unlearning.model.user_code.own_training import Fitted  # noqa: PLC0415
     from unlearning.types import RecipeError, Refused  # noqa: PLC0415
 
     name, fields = order.part
-    kind: Any = {each.__name__: each for each in (Phase, Whole, MemberAnswers)}[name]
+    kind: Any = {each.__name__: each for each in (Phase, Whole, MemberAnswers, Merge)}[name]
     tensors, words = given
     start = None
     if "start" in tensors:

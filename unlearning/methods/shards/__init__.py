@@ -19,6 +19,7 @@ from unlearning.accounting.certificate import Guarantee
 from unlearning.artefact import Artefact
 from unlearning.methods.shards.ensemble import EnsembleOf
 from unlearning.methods.shards.head import answers_of, fit_head
+from unlearning.methods.shards.merge import merged
 from unlearning.model.fit import PHASES, REUSED, JoinOrder, checkpoints_of, with_checkpoints, within
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
@@ -184,7 +185,7 @@ class Shards(Method):
                 answers.append(known[shard] if shard in known else answers_of(member, fitted[-1].weights, fitting))
         progress(1.0)
         if problem.artefact is not None:
-            return replace(state, weights=problem.artefact.merged(ends).to(problem.device))
+            return replace(state, weights=merged(problem, ends, examples))
         weights = {
             f"members.{shard}.{name}": value
             for shard, end in enumerate(ends)
