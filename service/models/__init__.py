@@ -70,8 +70,10 @@ from expunge.service.models.vectors import (
     sealed_rows,
     write_vectors,
 )
+from expunge.service.models.withheld import ACCEPTED, is_withheld, prepared_now, publish_anyway, why_withheld
 
 __all__ = [
+    "ACCEPTED",
     "BEYOND",
     "CHANGEABLE",
     "ENTRIES",
@@ -125,6 +127,7 @@ __all__ = [
     "is_dry_run",
     "is_due_otherwise",
     "is_other_module",
+    "is_withheld",
     "keys_of",
     "locate",
     "measured_seconds",
@@ -136,6 +139,8 @@ __all__ = [
     "plan_of",
     "plan_retrain",
     "policy_with_batch",
+    "prepared_now",
+    "publish_anyway",
     "put_in_place",
     "register",
     "remove_consumer",
@@ -157,6 +162,7 @@ __all__ = [
     "unconfirmed",
     "unlogged",
     "waiting_for_retrain",
+    "why_withheld",
     "withdraw",
     "work_units_of",
     "write_vectors",

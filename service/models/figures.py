@@ -65,6 +65,10 @@ class Figures:
         told = {name: value for name, value in generation.report.items() if name != FIGURES}
         return told | self._read(generation.id)
 
+    def measured(self, generation_id: int) -> dict[str, Any]:
+        """Return the figures that are kept of a generation which is prepared."""
+        return self._read(generation_id)
+
     def delete(self, generation_id: int) -> None:
         """Delete the generation's file, if there is one; durable when this returns."""
         self._folder.delete([_name(generation_id)])

@@ -18,9 +18,11 @@ from expunge.service.models.figures import withdraw
 from expunge.service.models.registration import model_lease
 from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.models.vectors import drop_all_vectors
+from expunge.service.models.withheld import is_withheld
 from expunge.service.requests import (
     LIFT,
     OPEN_HOLD,
+    PUBLISH,
     REGISTER,
     RETIRE,
     RETRAIN,
@@ -91,7 +93,7 @@ def steps_of(model: Model) -> tuple[WayOut, ...]:
     """Return the steps out that a model offers by itself: where it is blocked, refused, or not yet published."""
     match model.status:
         case "preparing":
-            return (RETIRE,)
+            return (PUBLISH, RETIRE) if is_withheld(model) else (RETIRE,)
         case "refused" | "cancelled":
             return (REGISTER,)
         case "exhausted":

@@ -50,6 +50,7 @@ from expunge.service.queue.results import (
     queue_tasks,
     refuse,
     requeue,
+    withhold,
     without_numbers,
 )
 from expunge.service.queue.selection import (
@@ -164,6 +165,7 @@ __all__ = [
     "unnotified",
     "untaken",
     "waiting_deletions",
+    "withhold",
     "without_numbers",
     "without_vector",
     "write_holdout",

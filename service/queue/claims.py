@@ -25,10 +25,12 @@ from expunge.service.infra.time import SECOND
 from expunge.service.models import (
     budget_of,
     candidate_of,
+    is_withheld,
     measured_seconds,
     model_lease,
     plan_retrain,
     policy_with_batch,
+    prepared_now,
     retrain_lease,
     unconfirmed,
 )
@@ -118,7 +120,7 @@ def claim(
         (model, held), at = found, recorded_at(session)
         trains = serves.trains(model)
         if model.status == "preparing":
-            if not trains:
+            if not trains or is_withheld(model):
                 return None
             generation = session.get_one(Generation, model.generation_id)
             lease = take(session, model_lease(model.id), owner, at, lease_seconds)
@@ -163,7 +165,7 @@ def unnotified(at: int | ColumnElement[int]) -> ColumnElement[bool]:
     planned = select(Generation.id).where(Generation.model_id == Model.id, Generation.status == "candidate").exists()
     scheduled = Model.status.in_(("live", "exhausted")) & (Model.retrain_at <= at)
     exhausted = (Model.status == "exhausted") & (task | Model.due_at.is_not(None))
-    work = (Model.status == "preparing") | ((Model.status == "live") & task) | (~retraining & exhausted)
+    work = prepared_now() | ((Model.status == "live") & task) | (~retraining & exhausted)
     mine = select(Task.id).where(Task.model_id == Model.id, Task.status == "queued", Task.not_before <= at)
     # whom no claim has seen yet: the deadline may be nearer than the update that others wait for
     urgent = mine.where(Task.reason == Reason.AWAITING_BATCH).exists() & mine.where(Task.reason.is_(None)).exists()

@@ -268,6 +268,14 @@ def refuse(
         settle(session, batch)
 
 
+def withhold(session: Session, model: Model, generation: Generation, published: float, plain: float) -> None:
+    """Leave a first generation in preparation until a person decides: it is too much less accurate than ``plain``."""
+    model.reason, model.due_at = models.why_withheld(published, plain), None
+    generation.phase, generation.attempts = None, 0
+    release(session, model_lease(model.id))
+    record(session, model.tenant_id, "preparation.withheld", model_id=model.id, generation=generation.id)
+
+
 def end_dry_run(session: Session, model: Model, generation: Generation, found: Mapping[str, Any]) -> None:
     """End a dry run of a retrain with what it found. The model does not change otherwise."""
     generation.status, generation.phase, generation.ended_at = "ended", None, now(session)

@@ -130,6 +130,7 @@ RETRAIN = WayOut("retrain", "POST", f"{_MODEL}/retrains", "expunge models retrai
 FALL_BACK = _policy("fallback", "retrain")
 TOLERATE = _policy("max_accuracy_drop", "NUMBER")
 RETIRE = WayOut("retire", "POST", f"{_MODEL}/retire", "expunge models retire {model}", _ADMIN)
+PUBLISH = WayOut("publish", "POST", f"{_MODEL}/publish", "expunge models publish {model}", _ADMIN)
 REGISTER = WayOut(
     "register",
     "POST",

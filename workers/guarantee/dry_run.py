@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 from torch import Tensor
 
@@ -11,8 +13,11 @@ from expunge.workers.guarantee.terms import Terms
 from expunge.workers.runtime.model import OpenModel
 from unlearning.accounting.budget import charge_of, updates_left
 from unlearning.accounting.certificate import Guarantee
+from unlearning.accounting.policy import Policy
 from unlearning.model.method import Method
-from unlearning.types import Examples, Json, State
+from unlearning.model.problem import Problem
+from unlearning.model.training import train
+from unlearning.types import Examples, Json, Learned, State
 
 FACTORS = (0.1, 1.0, 10.0)
 """of noise_std, and of the cap, in the dry run"""
@@ -52,6 +57,28 @@ def dry_run(bench: OpenModel, terms: Terms, weights: Tensor) -> list[Json]:
         accuracy = _accuracy(bench, weights, noise_std)
         rows += [_row(terms, noise_std, cap) | {"accuracy": accuracy} for cap in caps]
     return rows
+
+
+def published_accuracy(rows: Sequence[Json], terms: Terms) -> float | None:
+    """Return the accuracy of the dry run at the noise that is published with."""
+    noise_std = 0.0 if terms.guarantee is Guarantee.EXACT else terms.noise_std
+    at_noise = [row for row in rows if isinstance(row, dict) and row["noise_std"] == noise_std]
+    return cast("float | None", at_noise[0]["accuracy"])
+
+
+def plain_accuracy(bench: OpenModel, examples: Examples, learned: Learned, policy: Policy) -> float | None:
+    """Return what the recipe's own training has on the holdout, in one piece and without noise.
+
+    A method that trains by itself is compared with a training more; None where nothing asks for the comparison.
+    """
+    problem, weights = bench.problem, learned.weights
+    if bench.method.trains:
+        if policy.max_accuracy_drop is None or bench.recipe.weights is not None:
+            return None
+        problem = Problem(bench.recipe, bench.problem.device)
+        problem.fresh = bench.problem.fresh
+        weights = train(problem, examples).weights
+    return problem.cast(weights.dtype).accuracy(weights, *(part.to(problem.device) for part in bench.recipe.holdout))
 
 
 def _accuracy(bench: OpenModel, weights: Tensor, noise_std: float) -> float | None:

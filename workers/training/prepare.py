@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -21,7 +21,7 @@ from expunge.service.audit import record
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.time import time_bucket
-from expunge.service.models import write_vectors
+from expunge.service.models import ACCEPTED, write_vectors
 from expunge.service.queue import (
     Draft,
     Leaving,
@@ -38,6 +38,7 @@ from expunge.service.queue import (
     publish_generation,
     refuse,
     start_over,
+    withhold,
     without_numbers,
     without_vector,
 )
@@ -50,7 +51,7 @@ from expunge.workers.guarantee.certify import (
     refine,
     require_certified,
 )
-from expunge.workers.guarantee.dry_run import costs, dry_run, establish, size_of
+from expunge.workers.guarantee.dry_run import costs, dry_run, establish, plain_accuracy, published_accuracy, size_of
 from expunge.workers.guarantee.terms import (
     Terms,
     freeze_guarantee,
@@ -149,7 +150,7 @@ def _build(process: Process, job: Preparation, watch: Stopwatch) -> Ended | None
     prepared = taken_up(process, job, watch) or _made_ready(process, job, watch)
     if isinstance(prepared, Ended):
         return prepared
-    if not bring_into_service(process, job, prepared, watch):
+    if _withheld(process, job) or not bring_into_service(process, job, prepared, watch):
         return None
     VectorUnits.forget(process, job.generation_id)
     CalibrationUnits.drop_state(process, job.generation_id)
@@ -207,6 +208,8 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
     crash_point("prepare-after-rows")
     seconds = begun.seconds + time.monotonic() - started
     report = report_of(made, bench, job) | {"seconds": time_bucket(seconds)}
+    if not job.retrains:
+        report |= {"plain_accuracy": plain_accuracy(bench, begun.examples, begun.learned, job.policy)}
     longest = begun.units.method.length(bench.problem) if begun.units is not None else longest_of(made)
     terms = register(process.storage.database, job, begun.guarantee, made, len(begun.examples), longest=longest)
     read = bench.fresh is not None and bench.fresh.seen.held_out is not None
@@ -254,8 +257,24 @@ def _settled(process: Process, job: Preparation, watch: Stopwatch, prepared: Pre
         with watch.phase("calibrate"):
             if not _calibrate(process, job):
                 return Ended.PUT_OFF
-    tried = {"dry_run": dry_run(prepared.bench, prepared.terms, prepared.state.weights)}
+    rows = dry_run(prepared.bench, prepared.terms, prepared.state.weights)
+    tried = {"dry_run": rows, "accuracy": published_accuracy(rows, prepared.terms)}
     return replace(prepared, report=process.storage.figures.keep(job.generation_id, {**prepared.report, **tried}))
+
+
+def _withheld(process: Process, job: Preparation) -> bool:
+    """Leave a registration to a person's decision where it is too much less accurate than a plain training."""
+    found = process.storage.figures.measured(job.generation_id)
+    plain, published = (cast("float | None", found.get(name)) for name in ("plain_accuracy", "accuracy"))
+    with process.storage.database.read() as session:
+        accepted = (generation_of(session, job).manifest or {}).get(ACCEPTED)
+    if job.retrains or accepted or plain is None or published is None or not job.policy.withholds(plain, published):
+        return False
+    clean(process, job)
+    process.storage.figures.keep(job.generation_id, {"plain_accuracy": plain, "accuracy": published})
+    with process.storage.database.write() as session:
+        withhold(session, fence(session, job.lease), generation_of(session, job), published, plain)
+    return True
 
 
 def _calibrate(process: Process, job: Preparation) -> bool:

@@ -169,6 +169,13 @@ ACTS = {
         "What was built so far is destroyed and the name is free again. Requests that waited for this model go on "
         "without it.",
     ),
+    "publish": Act(
+        "Publish anyway",
+        lifecycle.publish_withheld,
+        _MODEL,
+        "It is trained once more, and published whatever its accuracy is.",
+        "A plain training is more accurate by more than the policy allows. Later updates keep the gate.",
+    ),
     "retire": Act(
         "Retire the model",
         lifecycle.retire_model,

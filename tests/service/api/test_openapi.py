@@ -24,7 +24,7 @@ VERBS = {
     "cancel", "checkpoint", "checkpoint_head", "consistency", "create", "create_batch", "estimate",
     "budget", "extend", "follow", "healthz", "index", "lift", "metrics", "proof", "put", "readyz",
     "reject", "remove", "replay", "retrain", "retry", "revoke", "rotate", "search", "show",
-    "test", "verify", "policy", "retire", "rename", "approve",
+    "test", "verify", "policy", "retire", "rename", "approve", "publish",
 }  # fmt: skip
 
 

@@ -30,7 +30,9 @@ from expunge_client.cli.output import (
     show_rows,
 )
 
-commands = typer.Typer(no_args_is_help=True, help="Models: add, list, show, retrain, policy, retire, remove-consumer.")
+commands = typer.Typer(
+    no_args_is_help=True, help="Models: add, list, show, retrain, policy, publish, retire, remove-consumer."
+)
 POLL_SECONDS = 0.3
 SETTLED = {"live", "refused", "cancelled", "exhausted", "retired"}
 METHOD_OPTIONS = (
@@ -167,6 +169,14 @@ def policy(
     show_facts(record["policy"])
 
 
+@commands.command("publish", rich_help_panel="Administer")
+def publish(name: ModelArgument) -> None:
+    """Publish a first version that was withheld for its accuracy. It is trained once more."""
+    with connect() as client:
+        client.post(f"/v1/models/{name}/publish", {})
+        _show(await_prepared(client, name))
+
+
 @commands.command("retire")
 def retire(
     name: ModelArgument,
@@ -241,6 +251,10 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
             progress.show(state["preparation"]["progress"], _doing(state))
             if state["status"] in SETTLED:
                 break
+            if (state["reason"] or "").startswith("accuracy_drop: "):
+                raise CommandError(
+                    state["reason"], f"`expunge models publish {name}`, or `expunge models retire {name}`."
+                )
             time.sleep(POLL_SECONDS)
     if state["status"] != "live":
         raise CommandError(

@@ -26,7 +26,7 @@ from expunge.service.api.views.models import (
 )
 from expunge.service.api.views.versions import VersionView, suffixes_of, versions_of
 from expunge.service.infra.db import now
-from expunge.service.models import CHANGEABLE, SERVED, plan_of
+from expunge.service.models import CHANGEABLE, SERVED, is_withheld, plan_of
 from unlearning.accounting.budget import updates_left
 from unlearning.accounting.policy import Policy
 
@@ -60,7 +60,7 @@ def show(name: ModelName, visit: Visitor) -> Response:
             "policy": {each: Policy.from_json(found.policy).to_json()[each] for each in CHANGEABLE},
             "busy": found.status == "preparing" or row.waiting > 0,
         }
-    offered = [each for each in _offered(found.status) if visit.allows(ACTS[each].route)]
+    offered = [each for each in _offered(found.status, withheld=is_withheld(found)) if visit.allows(ACTS[each].route)]
     rights = {
         "download": visit.allows(versions.checkpoint),
         "remove": visit.allows(ACTS["remove-consumer"].route),
@@ -84,10 +84,10 @@ def version_file(name: ModelName, number: versions.Number, visit: Visitor) -> Re
     return Response(view.model_dump_json(indent=2), headers=headers, media_type="application/json")
 
 
-def _offered(status: str) -> list[str]:
+def _offered(status: str, *, withheld: bool) -> list[str]:
     """Return what can be done about a model in this state."""
     if status == "preparing":
-        return ["cancel-preparation"]
+        return ["publish", "cancel-preparation"] if withheld else ["cancel-preparation"]
     return ["retrain", "dry-run", "retire"] if status in SERVED else []
 
 

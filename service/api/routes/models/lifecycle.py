@@ -13,7 +13,7 @@ from expunge.service.api.http.etag import IfMatch, changed, require
 from expunge.service.api.openapi import answer
 from expunge.service.api.types import WHOLE, ModelName, PlaceName
 from expunge.service.api.views.models import ModelView, locked_model, model_view
-from expunge.service.models import SERVED, change_policy, require_changeable, retire
+from expunge.service.models import SERVED, change_policy, publish_anyway, require_changeable, retire
 
 router = APIRouter(tags=["models"])
 Admin = Annotated[Caller, Depends(require_scope(Scope.MODELS_ADMIN))]
@@ -68,6 +68,31 @@ def policy(
         waits = change_policy(session, model, body.model_dump(exclude_unset=True))
         view, model_id = model_view(session, model), model.id
     if waits:
+        service.notify([model_id])
+    return changed(view, response)
+
+
+@router.post(
+    _MODEL + "/publish",
+    name="publish",
+    response_model=ModelView,
+    responses=problems(404, 409, 412) | answer(200, "ETag"),
+    summary="Publish a first version that was withheld for its accuracy",
+)
+def publish_withheld(
+    name: ModelName, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
+) -> ModelView:
+    """Prepare and publish the first version whatever its accuracy is.
+
+    A registration whose version is less accurate than a plain training by more than `max_accuracy_drop` waits for this,
+    or for `retire`. The model is trained once more; later updates keep the gate.
+    """
+    with service.database.write(crash="accept-inside-commit") as session:
+        model = locked_model(session, caller.tenant_id, name)
+        require(model_view(session, model), if_match)
+        accepted = publish_anyway(session, model)
+        view, model_id = model_view(session, model), model.id
+    if accepted:
         service.notify([model_id])
     return changed(view, response)
 
