@@ -8,7 +8,6 @@ generation has its reason alone.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -65,7 +64,7 @@ from expunge.workers.guarantee.terms import (
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import RecipeRaised, facts_of, refusal_of
 from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.runtime.model import OpenModel
+from expunge.workers.runtime.model import OpenModel, method_of
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage import (
     Storage,
@@ -295,9 +294,9 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
 
     Raises Ineffective where the fallback is to try, and Refused otherwise.
     """
-    bench = begun.bench
-    # Under proved an update works until its bound is met: what the step alone leaves is a figure, and no obstacle.
-    threshold = math.inf if begun.guarantee is Guarantee.PROVED else process.limits.distance_left
+    bench, threshold = begun.bench, process.limits.distance_left
+    # Under proved a solve stops early, because refinement goes beyond it: the method is judged without that.
+    judged = method_of(job.policy) if begun.guarantee is Guarantee.PROVED else bench.method
     try:
         method = divisible(bench, begun.learned)
         if method is not None:
@@ -314,7 +313,7 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
             vectors = begun.units.vectors()
             made = begun.units.method.complete(bench.problem, begun.examples, begun.learned, vectors, progress)
         told = with_distance_left(
-            bench.method, bench.problem, begun.examples, begun.learned, made, vectors=vectors, threshold=threshold
+            judged, bench.problem, begun.examples, begun.learned, made, vectors=vectors, threshold=threshold
         )
     except Ineffective as error:
         if job.policy.falls_back:
