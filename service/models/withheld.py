@@ -17,7 +17,7 @@ from expunge.service.infra.tables import Generation, Model
 from expunge.service.requests import RETIRE, Reason, RequestRefused, actions
 
 ACCEPTED = "accuracy_accepted"
-"""in the manifest of a generation that a person publishes whatever its accuracy is"""
+"""in the manifest of a generation that a person publishes at any accuracy"""
 _CODE = f"{Reason.ACCURACY_DROP}: "
 
 
@@ -40,7 +40,7 @@ def prepared_now() -> ColumnElement[bool]:
 
 
 def publish_anyway(session: Session, model: Model) -> bool:
-    """Let workers prepare and publish a withheld first version whatever its accuracy is; return whether that is new.
+    """Let workers prepare and publish a withheld first version at any accuracy; return whether that is new.
 
     The caller has locked the model's row. Raises RequestRefused (409) where nothing waits for the decision.
     """

@@ -295,7 +295,7 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
     Raises Ineffective where the fallback is to try, and Refused otherwise.
     """
     bench, threshold = begun.bench, process.limits.distance_left
-    # Under proved a solve stops early, because refinement goes beyond it: the method is judged without that.
+    # Under proved a solve stops early, because refinement works beyond it: the method is judged without that.
     judged = method_of(job.policy) if begun.guarantee is Guarantee.PROVED else bench.method
     try:
         method = divisible(bench, begun.learned)

@@ -173,7 +173,7 @@ ACTS = {
         "Publish anyway",
         lifecycle.publish_withheld,
         _MODEL,
-        "It is trained once more, and published whatever its accuracy is.",
+        "It is trained once more, and published at any accuracy.",
         "A plain training is more accurate by more than the policy allows. Later updates keep the gate.",
     ),
     "retire": Act(

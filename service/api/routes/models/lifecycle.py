@@ -82,7 +82,7 @@ def policy(
 def publish_withheld(
     name: ModelName, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
 ) -> ModelView:
-    """Prepare and publish the first version whatever its accuracy is.
+    """Prepare and publish the first version at any accuracy.
 
     A registration whose version is less accurate than a plain training by more than `max_accuracy_drop` waits for this,
     or for `retire`. The model is trained once more; later updates keep the gate.
