@@ -175,10 +175,10 @@ def expunge(
         typer.Option(help="A server of `expunge login`, instead of the configured one.", autocompletion=server_names),
     ] = None,
     version: Annotated[  # noqa: ARG001
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the release, and end.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Forget people in trained models, publish new versions, and prove what was done."""
+    """Delete people from trained models, publish new versions, and prove what was done."""
     if server is not None:
         os.environ["EXPUNGE_SERVER"] = server
 

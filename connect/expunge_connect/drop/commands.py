@@ -34,7 +34,7 @@ from expunge_connect.drop.lists import REMOVED, identities, lists
 from expunge_connect.places import folder_of
 
 commands = typer.Typer(no_args_is_help=True, help="California's deletion lists (DROP): import, match, status, export.")
-Tenant = Annotated[str, typer.Option(help="Whose lists these are: the tenant of the API key.")]
+Tenant = Annotated[str, typer.Option(help="The tenant of the lists and of the API key.")]
 People = Annotated[
     Path | None,
     typer.Option("--identities", help="CSV: person, and email, phone, first_name, ... Left out: people.csv."),
@@ -50,7 +50,7 @@ def import_lists(
     people: People = None,
     tenant: Tenant = "default",
 ) -> None:
-    """Keep the entries of downloaded lists, and delete the people whom they name. May be repeated.
+    """Keep the entries of downloaded lists and delete the people on them. May be repeated.
 
     Without people.csv in the tenant's folder and without --identities the entries are kept, and compared with nobody.
     """
@@ -69,7 +69,7 @@ def import_lists(
 
 @commands.command("match")
 def match_people(people: People = None, tenant: Tenant = "default") -> None:
-    """Compare every kept entry with everybody whom you know, and ask for the deletion of whom they name.
+    """Match the lists with your people and request the deletions.
 
     The file is read once and not stored. It must hold everybody: an entry that names nobody in it is answered
     "not found". The entries of a list for which no line gives a hash get no answer.

@@ -23,8 +23,10 @@ def verify(
     file: Annotated[Path | None, typer.Option(help="An exported log; the running service's otherwise.")] = None,
     key: Key = None,
 ) -> None:
-    """Check every entry against the signed head, that the log continues every head seen before, and that every
-    version that the running service shows claims what the log says was published."""
+    """Check every entry against the signed head, and the log against every head seen before.
+
+    Of the running service it also checks that each version claims what the log says was published.
+    """
     from expunge.service.cli.log_check import check  # noqa: PLC0415  (with the database's library, which no other command needs)
 
     facts = check(file, key)

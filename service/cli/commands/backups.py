@@ -42,7 +42,7 @@ def restore(
     log: Annotated[list[Path] | None, typer.Option(help="An exported audit log; one for each tenant.")] = None,
     confirm_it: Annotated[bool, typer.Option("--confirm", help="The report is read: let the service write.")] = False,
 ) -> None:
-    """Take up what was published since the backup that was put back. The service reads only until --confirm."""
+    """Apply the versions again that were published after the backup. The service reads only until --confirm."""
     report = _confirmed() if confirm_it else _restored(log or [])
     show_facts(report)
 

@@ -36,16 +36,16 @@ commands = typer.Typer(
     help="API keys: create, list, rotate, revoke.",
 )
 
-Tenant = Annotated[str, typer.Option(help="Whose keys.")]
+Tenant = Annotated[str, typer.Option(help="The tenant of the keys.")]
 
 
 @commands.command("create")
 @told()
 def create(
-    label: Annotated[str, typer.Option(help="What the key is for, or who holds it.")] = "",
+    label: Annotated[str, typer.Option(help="What the key is for, or its holder.")] = "",
     actor: Annotated[
         str | None,
-        typer.Option(help="Who is to hold it: an actor of `keys list`; a new one named by the label otherwise."),
+        typer.Option(help="Its holder: an actor of `keys list`; else a new one, named by the label."),
     ] = None,
     scope: Annotated[
         list[Scope] | None, typer.Option(help="May be repeated; without one and without --role: all scopes.")

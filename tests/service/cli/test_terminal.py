@@ -314,3 +314,31 @@ def test_the_page_is_opened_in_the_browser(site: Site, tmp_path: Path) -> None:
     done = here("status", "--open", home=tmp_path, BROWSER=f"{program} %s", **keys(site))
     assert done.returncode == 0, done.stderr
     assert shown.read_text() == f"{site.url}\n"
+
+
+def commands_of_all() -> list[tuple[str, Any]]:
+    """Every command of every installed package, with its words."""
+    root = typer.main.get_command(app)
+    found = []
+    for names in grouped().values():
+        for name in names:
+            command = root.get_command(typer.Context(root), name)  # type: ignore[attr-defined]
+            parts = getattr(command, "commands", None)
+            found += [(f"{name} {part}", each) for part, each in parts.items()] if parts else [(name, command)]
+    return found
+
+
+def test_the_help_has_one_style() -> None:
+    """A command: a verb first, at most 20 words, a full stop. An option: a full stop. Each names its subject."""
+    vague = re.compile(
+        r"\b(who|whom|whose|whoever|nobody|somebody|everybody|everyone|anybody|her|she)\b", re.IGNORECASE
+    )
+    faults = []
+    for words, command in commands_of_all():
+        first = re.split(r"(?<=\.)\s", " ".join((command.help or "").split()))[0]
+        if not re.match(r"[A-Z][a-z-]+ ", first) or not first.endswith(".") or len(first.split()) > 20:
+            faults.append((words, first))
+        texts = [getattr(each, "help", "") or "" for each in command.params if each.name != "help"]
+        faults += [(words, text) for text in texts if text and not text.rstrip("`").endswith((".", ")"))]
+        faults += [(words, text) for text in (first, *texts) if vague.search(text)]
+    assert faults == [] and len(commands_of_all()) > 50

@@ -31,12 +31,12 @@ def verify(
     checkpoint: Annotated[list[Path] | None, typer.Option(help="A safetensors file that it is about.")] = None,
     opening: Annotated[str | None, typer.Option(help="The opening, from the answer to the request.")] = None,
     subject: Annotated[
-        list[str] | None, typer.Option(help="Whom the request named; repeated for each id that it named.")
+        list[str] | None, typer.Option(help="The person's id in the request; repeated for each id.")
     ] = None,
     sample: Annotated[list[str] | None, typer.Option(help="Which sample it named; may be repeated.")] = None,
     case: Annotated[str | None, typer.Option(help="The case that the request named; needed if it named one.")] = None,
 ) -> None:
-    """Check a certificate without service and database: its signature, its proofs, its files, whom it is about.
+    """Check a certificate offline: signature, proofs, files, and the person it names.
 
     Exit code 0: everything that was given fits. 1: something does not. 2: it could not be checked.
     """

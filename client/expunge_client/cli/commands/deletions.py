@@ -60,7 +60,7 @@ def delete(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only this model forgets; may be repeated. Left out: every model.", autocompletion=model_names
+            help="Delete from this model only; may be repeated. Left out: every model.", autocompletion=model_names
         ),
     ] = None,
     suppress: Annotated[
@@ -88,7 +88,7 @@ def delete(
         bool, typer.Option("--estimate", help="Rehearse: models, cost, time and letter; change nothing.")
     ] = False,
 ) -> None:
-    """Forget a person in every model, or in those that --model names."""
+    """Delete a person from every model, or from those that --model names."""
     if bool(subject) + bool(sample) + (file is not None) != 1:
         raise typer.BadParameter("name one of --subject, --sample and --file")
     body: dict[str, Any] = {
@@ -127,7 +127,7 @@ def delete(
 def find(
     subject: Annotated[str, typer.Option(help="The person's id; - reads it from standard input, which no log sees.")],
 ) -> None:
-    """Find a person: every request that concerns them, and every model that holds them or forgot them."""
+    """Find a person: the requests about the person, and the models trained on the person."""
     with connect() as client:
         found = client.post("/v1/deletion-requests/search", {"subject_id": _typed(subject)})
     if as_json():
@@ -224,7 +224,7 @@ def cancel(request: Request) -> None:
 
 @commands.command("verify")
 def verify(request: Request) -> None:
-    """Continue an unverified request: it does come from the person it names."""
+    """Confirm the requester's identity and continue."""
     with connect() as client:
         record = client.post(_at(client, request) + "/verify", {})
     _show(record)
@@ -233,9 +233,9 @@ def verify(request: Request) -> None:
 @commands.command("reject")
 def reject(
     request: Request,
-    reason: Annotated[str, typer.Option(help="Why, in the words for the person; it must not name anybody.")],
+    reason: Annotated[str, typer.Option(help="Why, in the words for the person; it must not name a person.")],
 ) -> None:
-    """Turn an unverified request down. Tell the person why, within a month."""
+    """Reject an unverified request. Tell the person why, within a month."""
     with connect() as client:
         record = client.post(_at(client, request) + "/reject", {"reason": reason})
     _show(record)
@@ -243,7 +243,7 @@ def reject(
 
 @commands.command("approve")
 def approve(request: Request) -> None:
-    """Let a request go on that is blocked because it removes unusually many samples."""
+    """Approve a request that removes unusually many samples."""
     with connect() as client:
         record = client.post(_at(client, request) + "/approve", {})
     _show(record)

@@ -17,11 +17,11 @@ _PATH = "/v1/holds"
 
 @commands.command("place")
 def place(
-    reason: Annotated[str, typer.Option(help="Why; must not name anybody.")],
+    reason: Annotated[str, typer.Option(help="Why; it must not name a person.")],
     subject: Annotated[str | None, typer.Option(help="The person's id; - reads it from standard input.")] = None,
     sample: Annotated[str | None, typer.Option(help="A sample's id instead of a person.")] = None,
 ) -> None:
-    """Keep a person's data, or a sample, from being forgotten."""
+    """Protect a person's data, or a sample, from deletion."""
     if (subject is None) == (sample is None):
         raise typer.BadParameter("name either --subject or --sample")
     named = {"sample_id": sample} if subject is None else {"subject_id": subject}
@@ -49,7 +49,7 @@ def list_holds(
 
 @commands.command("lift")
 def lift(hold: HoldArgument) -> None:
-    """Release a hold; the requests that waited for it go on."""
+    """Lift a hold; the requests that it blocked continue."""
     with connect() as client:
         client.delete(f"{_PATH}/{client.whole_id(_PATH, hold)}")
     errors.print("lifted.")

@@ -43,7 +43,7 @@ METHOD_OPTIONS = (
 
 Name = Annotated[str, typer.Argument(help="The model's name.")]
 Fallback = Annotated[
-    str | None, typer.Option(help="retrain, or hold: what a request does that the method cannot serve any more.")
+    str | None, typer.Option(help="retrain or hold: what follows when the method cannot serve a request.")
 ]
 Batch = Annotated[
     str | None, typer.Option(help="Least time between two updates, as 7d, 12h or 90s; 0: at once; or by-deadline.")
@@ -73,12 +73,12 @@ def add(
     batch: Batch = None,
     retrain_every: RetrainEvery = None,
     leave_out_forgotten: Annotated[
-        bool, typer.Option("--leave-out-forgotten", help="Leave out people of the recipe who asked to be forgotten.")
+        bool, typer.Option("--leave-out-forgotten", help="Leave out people of the recipe with a deletion request.")
     ] = False,
     fields: Set = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until the model is live or refused.")] = True,
 ) -> None:
-    """Register a model: it is trained (or imported), its first version published, and a dry run shown."""
+    """Register a model: train or import it, and publish its first version."""
     body = {"name": name, "recipe": recipe.removeprefix("recipes/").removeprefix("examples/")}
     named: dict[str, Any] = {
         "method": method,
@@ -105,7 +105,7 @@ def list_models() -> None:
 
 @commands.command("show")
 def show(name: ModelArgument) -> None:
-    """Show one model: status, policy, version, what preparation measured, its budget, and who serves it."""
+    """Show one model: status, policy, version, measurements, budget and consumers."""
     with connect() as client:
         path = f"/v1/models/{name}"
         record = client.get(path)
@@ -119,13 +119,14 @@ def show(name: ModelArgument) -> None:
 def retrain(
     name: ModelArgument,
     new_data: Annotated[
-        bool, typer.Option("--new-data", help="Train on what the recipe gives now, without who asked to be forgotten.")
+        bool,
+        typer.Option("--new-data", help="Train on what the recipe gives now, without people with a deletion request."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what changed in the data, and stop.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask after the dry run.")] = False,
     wait: Annotated[bool, typer.Option(help="Stay until the new version is published or refused.")] = True,
 ) -> None:
-    """Train a model again under its name: a dry run first, then a new generation, and the switch to it."""
+    """Train a model again under its name, after a dry run."""
     if not new_data:
         raise CommandError(
             "A retrain reads what the recipe gives now, and that may have changed.", "Say --new-data.", USAGE
@@ -140,7 +141,7 @@ def retrain(
             try:
                 agreed = yes or typer.confirm("Train on these data?", err=True)
             except typer.Abort:
-                hint = "Say --yes where nobody is at a terminal."
+                hint = "Say --yes where there is no terminal."
                 raise CommandError("Nothing was trained: the question was not answered.", hint, USAGE) from None
             if not agreed:
                 raise CommandError("Nothing was trained.", "")
@@ -161,7 +162,7 @@ def policy(
     retrain_every: RetrainEvery = None,
     fields: Set = None,
 ) -> None:
-    """Change what may change of a model's policy, or show it. Noise, bound and method are fixed at registration."""
+    """Show or change a model's policy. Noise, bound and method are fixed at registration."""
     changes = _policy({"fallback": fallback, "batch": batch, "retrain_every": retrain_every}, fields)
     with connect() as client:
         path = f"/v1/models/{name}"
@@ -198,7 +199,7 @@ def remove_consumer(
     model: ModelArgument,
     consumer: Annotated[str, typer.Argument(help="Name of a consumer.", autocompletion=consumer_names)],
 ) -> None:
-    """Remove a consumer that no longer serves the model. Nothing waits for it then."""
+    """Remove a consumer that no longer serves the model."""
     with connect() as client:
         client.delete(f"/v1/models/{model}/consumers/{consumer}")
     errors.print("removed.")

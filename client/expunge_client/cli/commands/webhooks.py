@@ -54,7 +54,7 @@ def list_endpoints(
 
 @commands.command("remove")
 def remove(endpoint: Endpoint) -> None:
-    """Send nothing more to an endpoint."""
+    """Stop sending to an endpoint."""
     with connect() as client:
         client.delete(f"{_PATH}/{client.whole_id(_PATH, endpoint)}")
     errors.print("removed.")
