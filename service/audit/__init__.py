@@ -20,6 +20,7 @@ from expunge.service.audit.log import (
     proofs,
     record,
     record_at,
+    record_entries,
     recorded_at,
     signed_size,
 )
@@ -90,6 +91,7 @@ __all__ = [
     "read_export",
     "record",
     "record_at",
+    "record_entries",
     "recorded_at",
     "rotate_signing_key",
     "seal_hold",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import and_, delete, false, func, insert, literal, or_, select, text, update
@@ -51,7 +51,12 @@ def record(
 
     ``facts`` are JSON values. People appear in them by keyed digest, never by name.
     """
-    session.execute(_APPEND, entry(session, tenant_id, kind, request_id=request_id, model_id=model_id, **facts))
+    record_entries(session, [entry(session, tenant_id, kind, request_id=request_id, model_id=model_id, **facts)])
+
+
+def record_entries(session: Session, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Append the rows that ``entry`` gave, in one statement."""
+    session.execute(_APPEND, entries)
 
 
 def entry(

@@ -21,7 +21,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
-from expunge.service.audit import NotAuthentic, Signer, canonical, newest_head, proofs, record
+from expunge.service.audit import NotAuthentic, Signer, canonical, entry, newest_head, proofs, record, record_entries
 from expunge.service.certificates.envelope import payload_digest, sign, verify
 from expunge.service.certificates.statement import Completion, Release, audit_of, statement
 from expunge.service.infra.db import Database, batches, now
@@ -129,7 +129,8 @@ def _keep(session: Session, outcomes: Mapping[tuple[str, int | None], Outcome]) 
         .where(Certificate.request_id.in_({request for request, _ in outcomes}), Certificate.issued_at.is_(None))
         .with_for_update(of=Certificate)
     )
-    at, issued = now(session), 0
+    at = now(session)
+    issued: list[dict[str, Any]] = []
     for row, completed_at in session.execute(query).all():
         if completed_at != row.completed_at:
             session.delete(row)
@@ -138,12 +139,14 @@ def _keep(session: Session, outcomes: Mapping[tuple[str, int | None], Outcome]) 
             case str(envelope):
                 row.envelope, row.issued_at, row.refused = envelope, at, None
                 digest = payload_digest(json.loads(envelope))
-                record(session, row.tenant_id, "certificate.issued", request_id=row.request_id, payload_sha256=digest)
+                named = {"request_id": row.request_id, "payload_sha256": digest}
+                issued.append(entry(session, row.tenant_id, "certificate.issued", **named))
                 announce(session, row.tenant_id, WebhookEvent.CERTIFICATE_ISSUED, {"id": row.request_id})
-                issued += 1
             case NotAuthentic() as error:
                 _refuse(session, row, error)
-    return issued
+    if issued:
+        record_entries(session, issued)
+    return len(issued)
 
 
 def _refuse(session: Session, row: Certificate, error: ValueError) -> None:
@@ -174,8 +177,8 @@ def _completions(session: Session, requests: Sequence[str]) -> tuple[list[Comple
     told = ~AuditEntry.kind.startswith(
         "certificate."
     )  # of an earlier completion; another certificate says nothing of it
-    for entry in session.scalars(select(AuditEntry).where(AuditEntry.request_id.in_(requests), told)):
-        own[entry.request_id or ""].append(entry)
+    for told_of in session.scalars(select(AuditEntry).where(AuditEntry.request_id.in_(requests), told)):
+        own[told_of.request_id or ""].append(told_of)
     last_asked = (
         select(SuppressionEntry.request_id, func.max(SuppressionEntry.created_at))
         .where(SuppressionEntry.request_id.in_(requests))

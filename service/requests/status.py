@@ -13,9 +13,9 @@ from sqlalchemy import ColumnElement, Table, Update, bindparam, insert, select, 
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
-from expunge.service.audit import canonical, entry, recorded_at
+from expunge.service.audit import canonical, entry, record_entries, recorded_at
 from expunge.service.infra.db import batches, log_after_commit
-from expunge.service.infra.tables import AuditEntry, Certificate, DeletionRequest, Model, Task, Version
+from expunge.service.infra.tables import Certificate, DeletionRequest, Model, Task, Version
 from expunge.service.infra.time import SECOND, rfc_3339
 from expunge.service.requests.reasons import Reason, explain
 from expunge.service.requests.states import Status, derive, stands_alone, step
@@ -79,7 +79,7 @@ _BEGUN = (
     .values(status=Status.RUNNING.value, reason=None, completed_at=None)
     .returning(_REQUESTS.c.id)
 )
-_CERTIFICATES, _ENTRIES = insert(Certificate.__table__), insert(AuditEntry.__table__)
+_CERTIFICATES = insert(Certificate.__table__)
 
 
 def locked_tasks(session: Session, *which: ColumnElement[bool]) -> Sequence[Task]:
@@ -206,7 +206,7 @@ def record_status(session: Session, *requests: DeletionRequest) -> None:
 def _record(session: Session, requests: Sequence[DeletionRequest], outcomes: Mapping[str, str]) -> None:
     entries = [_entry(session, request, outcomes.get(request.id)) for request in requests]
     if entries:
-        session.execute(_ENTRIES, entries)
+        record_entries(session, entries)
     kinds = [(_NEWS.get(Status(request.status)), request) for request in requests]
     announce_requests(session, *((news, request) for news, request in kinds if news is not None))
 

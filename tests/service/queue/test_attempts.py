@@ -64,8 +64,8 @@ def test_a_commit_of_unknown_outcome_is_no_attempt_that_failed(world: World, mon
     request = world.delete("p3")
     made = run.publish
 
-    def unheard(*arguments: Any) -> None:
-        made(*arguments)
+    def unheard(*arguments: Any, **named: Any) -> None:
+        made(*arguments, **named)
         raise Busy("cut off at COMMIT")
 
     monkeypatch.setattr(run, "publish", unheard)
