@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     place = Path(given.recipe).resolve()
     folder, name = place.parent, place.stem if place.suffix == ".py" else place.name
     with redirect_stdout(sys.stderr):  # a recipe may print
-        found = _checked(folder, name)
+        found = checked(folder, name)
     well = all(each["well"] for each in found["findings"])
     if not given.json:
         _show(found, name, measuring=given.measure)
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if well else 1
 
 
-def _checked(folder: Path, name: str) -> dict[str, Any]:
+def checked(folder: Path, name: str) -> dict[str, Any]:
     """Return findings and counts, and each method's guarantee where no check failed, as JSON."""
     found: dict[str, Any] = {"findings": [], "counts": None, "methods": []}
     try:
