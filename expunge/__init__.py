@@ -3,4 +3,4 @@
 Their folders lie beside this one, and the links here give them a name that no folder of a user takes away.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
