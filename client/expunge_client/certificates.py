@@ -53,6 +53,11 @@ class LogKey:
             raise NotAuthentic("The public key is not of the form name+hash+base64, or its hash does not fit.")
         return cls(name, found, raw[1:])
 
+    @property
+    def fingerprint(self) -> str:
+        """Return 32 hex digits to compare on paper, as letters print them: half of the SHA-256 of the key's text."""
+        return hashlib.sha256(str(self).encode()).hexdigest()[:32]
+
     def check(self, data: bytes, signature: bytes) -> None:
         try:
             Ed25519PublicKey.from_public_bytes(self.public).verify(signature, data)

@@ -94,7 +94,7 @@ def create_app(settings: Settings | None = None, limits: Limits = LIMITS) -> Fas
         verify,
     ):
         app.include_router(room.router, dependencies=[Depends(look_for_unread)])
-    for router in (*pages.ROUTERS, acts.router):
+    for router in (acts.router, *pages.ROUTERS):
         app.include_router(router)
     app.add_middleware(Bodies, max_bytes=limits.body_bytes)
     app.add_middleware(Quotas)

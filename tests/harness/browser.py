@@ -17,7 +17,7 @@ from tests.harness.servers import free_port
 
 Value = TypeVar("Value")
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-TAB, ENTER, SHIFT = "\ue004", "\ue007", "\ue008"
+TAB, ENTER, SHIFT, ESCAPE = "\ue004", "\ue007", "\ue008", "\ue00c"
 PATIENCE_SECONDS = 60.0
 _PASSING = {"no such element", "stale element reference"}
 """W3C's words for an element that is not there yet, or not there any more"""

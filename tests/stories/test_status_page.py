@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from expunge.service.access.api_keys import Scope
 from expunge.service.cli.supervisor import children
-from tests.harness.browser import ENTER, Browser, chromium
+from tests.harness.browser import ENTER, ESCAPE, Browser, chromium
 from tests.harness.dashboards import UNVERIFIED
 from tests.harness.servers import WHEELS, free_port
 from tests.harness.stack import Stack
@@ -116,6 +116,34 @@ def test_everything_is_reached_by_keyboard_alone(browser: Browser, stack: Stack,
     browser.tab_to(lambda focus: focus["text"] == "Log out")
     browser.type(ENTER)
     browser.shows("API key")
+
+
+def test_keys_lead_through_the_lists_on_a_phone_too(browser: Browser, stack: Stack, name: str) -> None:
+    """``/``, j, k, Enter, ``?``, Esc; and an id that is cut can be copied whole."""
+    waiting = stack.delete(name, subject_id="tiny-person-11", verified=False, regulation="gdpr", case_id="C-11")
+    browser.frame(390, 844)
+    enter(browser, stack)
+    browser.shows("C-11", "#queue")
+    browser.type("/")
+    assert browser.focus()["id"] == "find"
+    browser.type(waiting["id"][:8] + ENTER)
+    browser.shows("Not yet confirmed", "h1")
+    assert browser.url.endswith(waiting["id"]) and waiting["id"][:8] not in browser.url.rpartition("/")[0]
+    copied = "return document.querySelector('[data-copy]').dataset.copy"
+    assert browser.script(copied) == waiting["id"] and browser.text(".copy") == "Copy"
+    browser.go(f"{stack.account.url}/console/requests")
+    browser.shows("C-11", "main")
+    assert "Case: C-11" in browser.text("tbody").replace("\n", "") or "C-11" in browser.text('[data-label="Case"]')
+    assert browser.script(OVERFLOWING) == []
+    browser.type("j")
+    first = browser.focus()["href"]
+    browser.type("k")
+    assert browser.focus()["href"] == first, "the first row has none before it"
+    browser.type("?")
+    assert browser.script("return document.getElementById('keys').open")
+    browser.type(ESCAPE)
+    browser.type("j" + ENTER)
+    browser.shows("Timeline")
 
 
 @pytest.mark.drill

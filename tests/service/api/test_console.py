@@ -336,6 +336,14 @@ def test_the_box_reads_what_the_key_may_read_and_no_other_tenants(login: Login, 
         assert found.status_code == 200 and held not in found.text and "Search people" not in found.text
 
 
+def test_an_unknown_address_is_answered_with_a_page_and_its_places(login: Login, api: TestClient) -> None:
+    assert api.get("/console/nowhere").status_code == 401, "without a session it is the log-in"
+    answer = login().get("/console/nowhere/at/all")
+    assert answer.status_code == 404 and "There is no such page" in answer.text
+    assert 'aria-label="Places"' in answer.text and 'id="find"' in answer.text
+    assert login().get("/console/static/none.css").status_code == 404
+
+
 def test_five_places_hold_every_page_that_the_key_may_open(login: Login, held: str) -> None:
     visitor = login()
     page = visitor.get("/console/holds").text

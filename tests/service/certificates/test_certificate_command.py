@@ -162,7 +162,8 @@ def test_a_request_that_named_samples_is_opened_by_its_samples(
     (tmp_path / "c").write_text(client.get(f"{PATH}/{made['id']}/certificate").text)
     (tmp_path / "k").write_text(str(Signer.of(service.settings).verifier))
     options = [str(tmp_path / "c"), "--key", str(tmp_path / "k"), "--opening", made["opening"]]
-    assert run(*options, "--sample", "ada-2", "--sample", "ada-1").exit_code == 0
+    verified = run(*options, "--sample", "ada-2", "--sample", "ada-1")
+    assert verified.exit_code == 0 and Signer.of(service.settings).verifier.fingerprint in verified.output
     assert "about whom" in refusal(*options, "--sample", "ada-2")
 
 

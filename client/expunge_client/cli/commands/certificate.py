@@ -59,6 +59,7 @@ def verify(
     files = [_name_of(found.statement, each) for each in checkpoint or []]
     facts = _facts(found.statement)
     facts |= {"log": found.compared, "files": files, "opening": "fits" if opening else "not given"}
+    facts["fingerprint"] = LogKey.parse(trusted).fingerprint
     show_facts(facts)
 
 

@@ -8,6 +8,7 @@ from expunge.service.api.console.pages import (
     find,
     holds,
     keys,
+    missing,
     model,
     models,
     overview,
@@ -36,5 +37,6 @@ ROUTERS = tuple(
         keys,
         webhooks,
         dossier,
+        missing,  # last: it takes every address that is left
     )
 )

@@ -23,11 +23,13 @@ from expunge.service.api.views.requests import DeletionRequestView, request_view
 from expunge.service.api.views.selection import DUE, ROWS, SORTS, STATUSES, ListFilter, all_of, count, page_of
 from expunge.service.infra.db import now
 from expunge.service.infra.time import rfc_3339
-from expunge.service.requests import Reason, Regulation, RequestRefused
+from expunge.service.requests import Reason, Regulation, RequestRefused, Status
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 Chosen = Annotated[ListFilter, Depends()]
 _IN_BULK = ("verify", "approve")
+_SELECTABLE = (Reason.UNVERIFIED, Reason.LARGE)
+"""of what may be decided about many requests at once"""
 _COLUMNS = ("id", "status", "reason", "regulation", "received_at", "due_at", "completed_at", "samples", "models")
 
 
@@ -42,7 +44,8 @@ def index(visit: Visitor, chosen: Chosen) -> Response:
         models = model_names(session, tenant)
         actors = taken_in_by(session, tenant, [row.id for row in rows])
     choices = {"status": STATUSES, "reason": list(Reason), "model": models, "regulation": list(Regulation)}
-    bulk = [name for name in _IN_BULK if visit.allows(ACTS[name].route)]
+    selectable = any(row.status == Status.BLOCKED and row.reason in _SELECTABLE for row in rows)
+    bulk = [name for name in _IN_BULK if selectable and visit.allows(ACTS[name].route)]
     facts = {"chosen": chosen, "rows": rows, "total": total, "pages": max(1, ceil(total / ROWS)), "due": DUE}
     return visit.page("requests.html", **facts, choices=choices, sorts=SORTS, bulk=bulk, actors=actors, size=ROWS)
 
