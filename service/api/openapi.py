@@ -26,17 +26,17 @@ HEADERS: dict[str, tuple[str, Node]] = {
 }
 _ALWAYS = {"401": "WWW-Authenticate", "403": None, "429": "Retry-After", "503": "Retry-After"}
 _TAGS = {
-    "actors": "Who holds keys, by name; the audit log has their ids alone.",
+    "actors": "Holders of keys, by name; the audit log has their ids alone.",
     "audit log": "What happened, in a Merkle tree with signed heads (RFC 6962, C2SP).",
     "certificates": "Certificates of erasure.",
-    "consumers": "Who serves which version.",
+    "consumers": "Consumers and the versions that they serve.",
     "deletion requests": "Taking requests in and following them.",
     "events": "What changes, as it changes.",
     "health": "For probes and Prometheus; no key needed.",
     "holds": "Legal holds, and blocked requests.",
     "keys": "API keys.",
     "models": "Models, their preparation and budget.",
-    "suppressions": "Who may come back.",
+    "suppressions": "Lifting of suppression entries.",
     "versions": "Versions and their checkpoints.",
     "webhooks": "Endpoints, and what was sent to them.",
 }
@@ -78,7 +78,7 @@ _LINKS: dict[tuple[str, str], dict[str, Node]] = {
 }
 _PROBLEM_SCHEMA: Node = {
     "type": "object",
-    "description": "RFC 9457. Nothing in it repeats what the client sent.",
+    "description": "RFC 9457. It never repeats what the client sent.",
     "required": ["type", "title", "status", "detail", "instance", "code", "errors"],
     "properties": {
         "type": {"type": "string", "format": "uri"},
@@ -174,7 +174,7 @@ def _complete(made: Node, of_key: str) -> Node:
         for method, operation in methods.items():
             _complete_operation(method, path, operation, of_key)
     for each in made["webhooks"].values():
-        each["post"]["responses"] = {"204": {"description": "Any 2xx: it was received. 410: send nothing more."}}
+        each["post"]["responses"] = {"204": {"description": "Any 2xx: it was received. 410: end all deliveries."}}
     for schema in _integers(made):
         schema.setdefault("format", "int64")  # generated clients would take 32 bits
     return made

@@ -24,7 +24,7 @@ IfMatch = Annotated[
     Header(
         alias="If-Match",
         max_length=1200,
-        description="ETags; without a match the call changes nothing: 412",
+        description="ETags; without a match the call has no effect: 412",
     ),
 ]
 

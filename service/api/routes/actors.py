@@ -25,7 +25,7 @@ class ActorOrder(BaseModel):
     name: ActorsName | None = Field(description="null: erase the name, and the labels of the actor's keys")
 
 
-@router.get("/v1/actors", response_model=Listed[ActorView], responses=problems(), summary="List who holds keys")
+@router.get("/v1/actors", response_model=Listed[ActorView], responses=problems(), summary="List the holders of keys")
 def index(service: Running, caller: Admin) -> Listed[ActorView]:
     with service.database.read() as session:
         return Listed(data=[actor_view(actor) for actor in list_actors(session, caller.tenant_id)])

@@ -51,9 +51,7 @@ class KeyOrder(BaseModel):
     )
     role: KeyRole | None = Field(default=None, description="a named set of scopes; needed where `scopes` is left out")
     expires_at: When | None = None
-    actor: RequestId | None = Field(
-        default=None, description="who is to hold it; left out: a new actor, whose name is the label"
-    )
+    actor: RequestId | None = Field(default=None, description="its holder; left out: a new actor, named by the label")
 
     def granted(self) -> frozenset[Scope]:
         """Return all scopes that the key is to have."""

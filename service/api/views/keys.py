@@ -15,7 +15,7 @@ class KeyView(BaseModel):
     id: str
     prefix: str
     label: str
-    actor: str = Field(description="who holds it: the id that the audit log names")
+    actor: str = Field(description="its holder: the id that the audit log names")
     scopes: list[str]
     role: KeyRole | None = Field(description="the role that has exactly these scopes; null: none has")
     created_at: Moment

@@ -28,7 +28,7 @@ class EntryView(BaseModel):
     kind: str | None
     request_id: str | None
     at: Moment | None
-    actor: str | None = Field(description="who did it: an opaque id, or operator, worker or scheduler")
+    actor: str | None = Field(description="the actor: an opaque id, or operator, worker or scheduler")
     actor_key: str | None = Field(description="id of the API key that was used; null: none was")
     actor_name: str | None = Field(
         description="as the table of actors has it now; it is not in the log. null: unknown or erased"

@@ -68,7 +68,7 @@ class ChangesView(BaseModel):
     changed: int = Field(description="of served: the recipe gives them with another content")
     new: int = Field(description="of samples: the served generation never had them")
     people_new: int
-    left_out: int = Field(description="samples of the recipe whose people asked to be forgotten")
+    left_out: int = Field(description="samples of the recipe of people who asked to be forgotten")
     people_left_out: int
 
 
@@ -137,7 +137,7 @@ class BudgetView(BaseModel):
     limit: int | None = Field(description="null: this guarantee has no budget")
     remaining: int | None
     updates: int = Field(description="charges so far, blocked draws included")
-    updates_left: int | None = Field(description="null: nothing limits them")
+    updates_left: int | None = Field(description="null: no limit applies")
     epsilon_spent: float | None
     epsilon_limit: float | None
     delta: float | None

@@ -61,7 +61,7 @@ class _Explained(BaseModel):
 
     reason: str | None = Field(description="a code of docs/reasons.md")
     title: str | None = Field(description="the reason in one sentence")
-    remedy: RemedyView | None = Field(description="null: nothing is left to do")
+    remedy: RemedyView | None = Field(description="null: no step is left")
     actions: list[ActionView] = Field(description="the steps of the remedy; any of them may end the wait")
 
 

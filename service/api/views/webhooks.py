@@ -24,7 +24,7 @@ class DeliveryView(BaseModel):
     last_outcome: DeliveryOutcome | None = Field(
         description="of the last attempt; null: none was made, or it is under way"
     )
-    last_status: int | None = Field(description="that the receiver answered to it; null: it answered nothing")
+    last_status: int | None = Field(description="that the receiver answered to it; null: no answer")
     next_at: Moment
     delivered_at: Moment | None
     created_at: Moment

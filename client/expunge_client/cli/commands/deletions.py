@@ -81,7 +81,7 @@ def delete(
         str | None, typer.Option(help="Repeat a request safely. Left out: random; with --file, made from its rows.")
     ] = None,
     verified: Annotated[
-        bool, typer.Option(help="--no-verified: it is blocked, and changes nothing, until `requests verify`.")
+        bool, typer.Option(help="--no-verified: it is blocked, and changes no model, until `requests verify`.")
     ] = True,
     wait: Annotated[bool, typer.Option("--wait", help="Stay until it is completed, or blocked.")] = False,
     estimate: Annotated[

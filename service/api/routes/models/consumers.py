@@ -69,7 +69,9 @@ def remove(name: ModelName, consumer_id: ModelName, service: Running, caller: Ad
         remove_consumer(session, model, find_consumer(session, model, consumer_id))
 
 
-@router.get(_PATH, response_model=Listed[ConsumerView], responses=problems(404), summary="Who serves which version")
+@router.get(
+    _PATH, response_model=Listed[ConsumerView], responses=problems(404), summary="List consumers and their versions"
+)
 def index(name: ModelName, service: Running, caller: Reader) -> Listed[ConsumerView]:
     with service.database.read() as session:
         found = consumer_rows(session, models=[find_model(session, caller.tenant_id, name).id])

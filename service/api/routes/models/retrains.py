@@ -25,7 +25,7 @@ class RetrainOrder(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"dry_run": True}]})
 
-    dry_run: StrictBool = Field(default=False, description="only count what changed in the data; train nothing")
+    dry_run: StrictBool = Field(default=False, description="only count what changed in the data, without training")
 
 
 @router.post(

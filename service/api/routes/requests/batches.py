@@ -62,7 +62,7 @@ class CostView(BaseModel):
     method: str
     guarantee: str
     budget_cost: int = Field(description="units of 1e-12 mu^2 of one update, however many requests it carries")
-    updates_left: int | None = Field(description="after this request; null: nothing limits them")
+    updates_left: int | None = Field(description="after this request; null: no limit applies")
     retrain_due: bool
     repeats: float | None = Field(
         description="share of a training that one request repeats on average; null: its updates repeat none"
@@ -86,7 +86,7 @@ class EstimateView(BaseModel):
     search: str = Field(description="id of this search: the audit log's entry names it and the key, not the person")
     samples: int
     models: list[CostView]
-    preparing: list[str] = Field(description="models whose people are not known yet")
+    preparing: list[str] = Field(description="models with people not known yet")
     regulation: str | None
     due_at: Moment | None
     letter: LetterView | None = Field(

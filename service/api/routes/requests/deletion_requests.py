@@ -101,7 +101,7 @@ class DeletionOrder(BaseModel):
     regulation: Regulation | None = None
     due_at: When | None = Field(default=None, description="your own deadline, in place of a regulation's")
     received_at: When | None = Field(default=None, description="when the person asked; now, if left out")
-    verified: StrictBool = Field(default=True, description="false: held, and changes nothing, until it is verified")
+    verified: StrictBool = Field(default=True, description="false: held, and changes no model, until it is verified")
     suppress: Suppress = Field(default=Suppress.EVERYWHERE, description="where later registrations leave them out")
     case_id: CaseId | None = Field(
         default=None, description="your own id of the case; it must not name the person. It is not in the audit log"
