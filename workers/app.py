@@ -46,6 +46,7 @@ from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage import erase_due, erasures_wait
 from expunge.workers.training.calibrate import CalibrationUnits
+from expunge.workers.training.parts import PartUnits
 from expunge.workers.training.prepare import prepare
 from expunge.workers.training.start import Ended
 from expunge.workers.training.units import VectorUnits, assist
@@ -207,7 +208,7 @@ class Worker:
     def _help(self, model_id: str) -> bool:
         """Compute a piece of a preparation or calibration by another worker; return False if none is free."""
         try:
-            return assist(self._process, model_id, (VectorUnits, CalibrationUnits))
+            return assist(self._process, model_id, (VectorUnits, PartUnits, CalibrationUnits))
         except Exception as error:  # the piece is free again; who builds the generation will meet the same, and say so
             log.error("helping to prepare model %s failed: %s", model_id, _shown(_where(error)))
             self._look_at_device()

@@ -5,6 +5,7 @@ A worker that dies loses its own pieces only: a piece without an owner's heartbe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -35,9 +36,9 @@ class WorkUnits:
     record: type[Piece]
     generation_id: int
 
-    def lay_out(self, session: Session, count: int) -> None:
+    def lay_out(self, session: Session, numbers: Iterable[int]) -> None:
         session.execute(
-            insert(self.record), [{"generation_id": self.generation_id, "number": number} for number in range(count)]
+            insert(self.record), [{"generation_id": self.generation_id, "number": number} for number in numbers]
         )
 
     def clear(self) -> None:

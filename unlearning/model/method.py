@@ -200,6 +200,34 @@ class KeepsVectors(Protocol):
 
 
 @runtime_checkable
+class InParts(Protocol):
+    """A method that trains parts which know nothing of each other, on machines that share a start and the samples.
+
+    ``prepare`` and ``forget`` are ``whole`` of the ``part`` of each number that is ``unfinished`` in their start.
+    """
+
+    def start(self) -> State:
+        """Return what ``prepare`` starts from."""
+
+    def left(self, state: State, gone: Sequence[int]) -> State:
+        """Return what an update starts from that forgets the samples at the positions ``gone``."""
+
+    def unfinished(self, start: State) -> list[int]:
+        """Return the numbers of the parts that are to be trained."""
+
+    def told(self, start: State) -> dict[str, Json]:
+        """Return the evidence of an update from ``start``."""
+
+    def part(self, problem: Problem, examples: Examples, start: State, number: int, progress: Progress = ...) -> State:
+        """Train one part; ``examples`` are everyone's who stays. The bits depend on the arguments alone."""
+
+    def whole(
+        self, problem: Problem, examples: Examples, start: State, parts: Mapping[int, State], progress: Progress = ...
+    ) -> State:
+        """Return the state of all parts: those that were trained, and the others as ``start`` has them."""
+
+
+@runtime_checkable
 class Divisible(KeepsVectors, Protocol):
     """A method whose vectors can be computed for some people at a time, on independent machines."""
 

@@ -75,6 +75,12 @@ class Seen:
     sealed: bool = True
     held_out: str | None = None
 
+    def add(self, more: Mapping[str, Any]) -> None:
+        """Add what another training, or those of another worker, had."""
+        self.deterministic &= more["deterministic"]
+        self.sealed &= more["sealed"]
+        self.held_out = self.held_out or more["held_out"]
+
 
 @dataclass(frozen=True)
 class Recipes:
@@ -107,9 +113,7 @@ class FreshProcesses:
         """
         with temporary_folder() as folder:
             fitted, verdict = self.carried_out(part, examples, start, progress, folder)
-        self.seen.deterministic &= verdict["deterministic"]
-        self.seen.sealed &= verdict["sealed"]
-        self.seen.held_out = self.seen.held_out or verdict["held_out"]
+        self.seen.add(verdict)
         return fitted
 
     def carried_out(

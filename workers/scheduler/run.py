@@ -51,6 +51,7 @@ from expunge.service.infra.tables import (
     Model,
     Task,
     Version,
+    WorkUnit,
 )
 from expunge.service.infra.time import SECOND
 from expunge.service.models import (
@@ -410,10 +411,11 @@ def sweep_files(database: Database, store: Store, private: Store, older_than: fl
 
 
 def _prepared(session: Session) -> set[str]:
-    """Return the digests of the states that work units still start from."""
+    """Return the digests of the states that work units still start from, and of those that they leave."""
     building = session.scalars(select(Generation.manifest).where(Generation.status.in_(("preparing", "candidate"))))
-    notes = (frozen.get(name) for frozen in building if frozen for name in ("trained", "prepared"))
-    return {note["state"] for note in notes if note}
+    notes = (frozen.get(name) for frozen in building if frozen for name in ("trained", "prepared", "in_parts"))
+    left = session.scalars(select(WorkUnit.result).where(WorkUnit.result.is_not(None)))
+    return {note["state"] for note in notes if note} | {str(digest) for digest in left}
 
 
 def open_scheduler(settings: Settings, limits: Limits = LIMITS) -> Scheduler:

@@ -75,6 +75,7 @@ from expunge.workers.storage import (
 from expunge.workers.storage.private_state import open_note
 from expunge.workers.training.calibrate import CalibrationUnits, require_useful_cap
 from expunge.workers.training.cohort import holdout_told, kept_out
+from expunge.workers.training.parts import PartUnits
 from expunge.workers.training.start import Begun, Ended, again, begin, settled, shown
 from expunge.workers.training.units import VectorUnits, divisible
 from expunge.workers.update.draft import write_draft
@@ -95,6 +96,7 @@ from unlearning.types import (
     State,
     Vectors,
     VectorSource,
+    silent,
 )
 
 MEASURES = "`expunge check PATH --measure` measures which other methods work on this model."
@@ -151,7 +153,7 @@ def _build(process: Process, job: Preparation, watch: Stopwatch) -> Ended | None
         return prepared
     if _withheld(process, job) or not bring_into_service(process, job, prepared, watch):
         return None
-    VectorUnits.forget(process, job.generation_id)
+    _forget_units(process, job)
     CalibrationUnits.drop_state(process, job.generation_id)
     if replaced is not None:
         delete_ended_generations(storage.database)
@@ -209,7 +211,8 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
     report = report_of(made, bench, job) | {"seconds": time_bucket(seconds)}
     if not job.retrains:
         report |= {"plain_accuracy": plain_accuracy(bench, begun.examples, begun.learned, job.policy)}
-    longest = begun.units.method.length(bench.problem) if begun.units is not None else longest_of(made)
+    vectors = begun.units if isinstance(begun.units, VectorUnits) else None
+    longest = longest_of(made) if vectors is None else vectors.method.length(bench.problem)
     terms = register(process.storage.database, job, begun.guarantee, made, len(begun.examples), longest=longest)
     read = bench.fresh is not None and bench.fresh.seen.held_out is not None
     terms = replace(terms, design=begun.design, deterministic=bench.deterministic, holdout_read=read)
@@ -225,7 +228,7 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
     bare = State(made.weights, made.tensors, made.facts)
     if terms.design is not None:
         CalibrationUnits.lay_out(
-            process, job, bare, terms.design.orders, {"report": report, "left_out": begun.left_out}
+            process, job, bare, range(terms.design.orders), {"report": report, "left_out": begun.left_out}
         )
     prepared = Prepared(bench, terms, begun.examples, bare, report, begun.left_out)
     return _settled(process, job, watch, prepared)
@@ -285,7 +288,7 @@ def _calibrate(process: Process, job: Preparation) -> bool:
         raise RuntimeError("the calibration's state was laid out and cannot be opened")
     if not orders.compute_all(job, shown(process.storage.database, job, "calibrate", 0.5, 0.95)):
         return False
-    require_useful_cap(orders.found(), job.policy.max_distance)
+    require_useful_cap(orders.finished(silent), job.policy.max_distance)
     return True
 
 
@@ -310,8 +313,7 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
         elif not begun.units.compute_all(job, progress):
             return Ended.PUT_OFF
         else:
-            vectors = begun.units.vectors()
-            made = begun.units.method.complete(bench.problem, begun.examples, begun.learned, vectors, progress)
+            made, vectors = begun.units.finished(progress)
         told = with_distance_left(
             judged, bench.problem, begun.examples, begun.learned, made, vectors=vectors, threshold=threshold
         )
@@ -470,11 +472,16 @@ def _keep_vectors(storage: Storage, job: Preparation, made: State) -> None:
             write_vectors(session, rows)
 
 
+def _forget_units(process: Process, job: Preparation) -> None:
+    PartUnits.forget(process, job.generation_id)
+    VectorUnits.forget(process, job.generation_id)
+
+
 def clean(process: Process, job: Preparation) -> None:
     """Delete everything that an earlier attempt left: rows, and their keys."""
     with process.storage.database.write() as session:
         start_over(session, job)
-    VectorUnits.forget(process, job.generation_id)
+    _forget_units(process, job)
     CalibrationUnits.forget(process, job.generation_id)
     process.storage.figures.delete(job.generation_id)
     process.storage.keys.destroy_generation(job.generation_id)

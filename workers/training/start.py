@@ -42,6 +42,7 @@ from expunge.workers.runtime.model import OpenModel, build, set_up
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage import Storage, checkpoint_format, manifest
 from expunge.workers.training.cohort import admit, count_changes, require_fits, require_readable, require_room
+from expunge.workers.training.parts import PartUnits
 from expunge.workers.training.trial import Trial, tried
 from expunge.workers.training.units import VectorUnits, divisible, wanted
 from unlearning.accounting import policy
@@ -49,7 +50,7 @@ from unlearning.accounting.certificate import Guarantee, Part
 from unlearning.accounting.policy import AUTO, Policy, method_by_rule
 from unlearning.bounds.calibration import Design
 from unlearning.methods import package_of
-from unlearning.model.method import Divisible
+from unlearning.model.method import Divisible, InParts
 from unlearning.model.parts import digest_of, require_declared, trains_by_own_code
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn, train
@@ -74,7 +75,7 @@ class Begun:
     guarantee: Guarantee
     examples: Examples
     learned: Learned
-    units: VectorUnits | None
+    units: VectorUnits | PartUnits | None
     design: Design | None
     trial: Trial | None
     """of the recipe's own training, where it has one"""
@@ -131,11 +132,12 @@ def again(process: Process, job: Preparation, watch: Stopwatch) -> Begun | None:
     """Continue a preparation of a worker that was lost while it computed work units; None where there is none."""
     with process.storage.database.read() as session:
         generation = generation_of(session, job)
-    note = VectorUnits.note_of(generation)
+    kind = VectorUnits if PartUnits.note_of(generation) is None else PartUnits
+    note = kind.note_of(generation)
     if note is None:
         return None
     with watch.phase("load"):
-        units = VectorUnits.opened(process, generation, job.recipe)
+        units = kind.opened(process, generation, job.recipe)
     if units is None:
         return None
     guarantee = guarantee_of(job.policy, units.bench.problem, units.bench.method)
@@ -211,14 +213,19 @@ def _units(
     learned: Learned,
     *,
     note: Mapping[str, Any],
-) -> VectorUnits | None:
-    """Add work units where the method's preparation divides and there are enough people."""
+) -> VectorUnits | PartUnits | None:
+    """Add work units where the method trains in parts, or its preparation divides and there are enough people."""
     method = bench.method
+    if isinstance(method, InParts):
+        start = method.start()
+        digest = PartUnits.lay_out(process, job, start, method.unfinished(start), note)
+        crash_point("prepare-after-work-units")
+        return PartUnits(process, job.generation_id, job.model_id, bench, examples, start, digest)
     count = wanted(process, len(method.holders(bench.problem, examples))) if isinstance(method, Divisible) else 0
     if count < 2 or divisible(bench, learned) is None:
         return None
     kept = State(learned.weights, {} if learned.trajectory is None else learned.trajectory.tensors())
-    digest = VectorUnits.lay_out(process, job, kept, count, note)
+    digest = VectorUnits.lay_out(process, job, kept, range(count), note)
     crash_point("prepare-after-work-units")
     return VectorUnits(process, job.generation_id, job.model_id, bench, examples, kept, digest)
 

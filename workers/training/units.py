@@ -41,6 +41,7 @@ from expunge.workers.runtime.process import Process
 from expunge.workers.storage import manifest, private_state
 from expunge.workers.storage.checkpoint_format import Malformed
 from unlearning.accounting.policy import Policy
+from unlearning.artefact import Artefact
 from unlearning.model.method import Divisible, Method
 from unlearning.types import Examples, Learned, Progress, Refused, State, Trajectory, VectorSource, silent
 
@@ -79,8 +80,10 @@ class Units(ABC):
         """Compute one unit that this process owns, and store its result if it owns it still."""
 
     @classmethod
-    def lay_out(cls, process: Process, job: Preparation, kept: State, count: int, more: Mapping[str, Any]) -> str:
-        """Seal what the units start from, note it with ``more``, add ``count`` units; return the state's digest.
+    def lay_out(
+        cls, process: Process, job: Preparation, kept: State, numbers: Iterable[int], more: Mapping[str, Any]
+    ) -> str:
+        """Seal what the units start from, note it with ``more``, add the units; return the state's digest.
 
         Raises Stale.
         """
@@ -89,7 +92,7 @@ class Units(ABC):
         with storage.database.write() as session:
             note = {**more, "state": digest, "policy": job.policy.to_json()}
             extend_manifest(session, job, {cls.NOTE: note})
-            pieces_of(process, cls.RECORD, job.generation_id).lay_out(session, count)
+            pieces_of(process, cls.RECORD, job.generation_id).lay_out(session, numbers)
         return digest
 
     @classmethod
@@ -109,7 +112,9 @@ class Units(ABC):
         bench = bench.under(guarantee_of(policy, bench.problem, bench.method))
         device = bench.problem.device
         same = (bench.digest, bench.settings) == (frozen["recipe_digest"], frozen["settings_digest"])
-        if not same or not manifest.replayable(frozen["libraries"], device):
+        model = bench.recipe.model
+        other = manifest.other_bytes(frozen["libraries"], model) if isinstance(model, Artefact) else {}
+        if not same or other or not manifest.replayable(frozen["libraries"], device):
             return None
         try:
             made = private_state.load(storage.private, storage.sealer, note["state"], device)
@@ -164,6 +169,10 @@ class Units(ABC):
                 return False
         return True
 
+    @abstractmethod
+    def finished(self, progress: Progress) -> Any:
+        """Return what all units together give, once they are done."""
+
     def attempt(self, number: int, progress: Progress) -> None:
         """Notify other workers and compute one unit; give it back where that fails."""
         notify(self.process.storage.database, self.process.notifier, [self.model_id])
@@ -204,6 +213,11 @@ def assist(process: Process, model_id: str, kinds: Iterable[type[Units]]) -> boo
             return False
         with process.storage.database.write() as session:
             number = units.pieces.take(session)
+            latest = session.get_one(Generation, generation.id, populate_existing=True)
+            anew = kind.note_of(latest) != kind.note_of(generation)
+        if number is not None and anew:  # the unit starts from something else than what was opened
+            units.pieces.let_go(number)
+            return False
         if number is not None:
             units.attempt(number, silent)
             notify(process.storage.database, process.notifier, [model_id])
@@ -267,11 +281,12 @@ class VectorUnits(Units):
             self.mark_done(session, number)
         crash_point("work-unit-after")
 
-    def vectors(self) -> VectorSource:
-        """Return where the vectors of all units are read from, once they are done."""
+    def finished(self, progress: Progress) -> tuple[State, VectorSource]:
+        """Return the method's state, and where the vectors of all units are read from."""
         storage, problem = self.process.storage, self.bench.problem
         numbers, device = self.method.length(problem), problem.device
-        return private_state.VectorStore(storage.database, storage.keys, self.generation_id, numbers, device)
+        vectors = private_state.VectorStore(storage.database, storage.keys, self.generation_id, numbers, device)
+        return self.method.complete(problem, self.examples, self.learned, vectors, progress), vectors
 
 
 def divisible(bench: OpenModel, learned: Learned) -> Divisible | None:

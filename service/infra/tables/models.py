@@ -237,7 +237,7 @@ class CalibrationOrder(Record):
 
 
 class WorkUnit(Record):
-    """Some holders' vectors of a generation in preparation: a piece of work that any worker may take."""
+    """Some holders' vectors of a generation in preparation, or a part of a training: any worker may take it."""
 
     __tablename__ = "work_units"
     generation_id: Mapped[int] = mapped_column(
@@ -247,6 +247,8 @@ class WorkUnit(Record):
     owner: Mapped[str | None] = mapped_column(String(120))
     """the process that computes it, or did"""
     done_at: Mapped[int | None] = mapped_column(Moment)
+    result: Mapped[str | None] = mapped_column(Digest)
+    """the sealed part of a training that it left in the private store; None: it left rows, or nothing yet"""
 
 
 class PhaseSeconds(Record):

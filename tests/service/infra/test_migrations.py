@@ -40,6 +40,7 @@ FROZEN = {
     "v0011_batch.py": "3e089afc9307e430cbc66cf3cca51f35b499f472abe431f6978153e2ddc13923",
     "v0012_places.py": "5030624a4d20582c8939af643e3ba2508e8a1d616cd2c4ffaff6c37f6c0cf3c4",
     "v0013_state.py": "4d4ad309d25ba2b2a00a5f01addad00a5c6763d1bb02fc342fb33196c18b34b5",
+    "v0014_parts.py": "7508829eef921feb573f0b7b985777e5ed6e4e101f4669dbf0b4a9dec2bd6bf1",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """

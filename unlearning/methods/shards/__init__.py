@@ -8,7 +8,7 @@ hold one of their samples are trained again, each from the last checkpoint that 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -23,9 +23,21 @@ from unlearning.methods.shards.merge import merged
 from unlearning.model.fit import PHASES, REUSED, JoinOrder, checkpoints_of, with_checkpoints, within
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
-from unlearning.model.user_code.own_training import Fitted, seed_of
+from unlearning.model.user_code.own_training import seed_of
 from unlearning.recipe import Recipe
-from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Progress, Refused, State, retained, silent
+from unlearning.types import (
+    Examples,
+    ForgetSet,
+    Forgotten,
+    Json,
+    Learned,
+    Need,
+    Progress,
+    Refused,
+    State,
+    retained,
+    silent,
+)
 
 
 @dataclass(frozen=True)
@@ -114,7 +126,7 @@ class Shards(Method):
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """Train every shard. Raises Refused where the training ends in a minimiser."""
-        return self._trained(problem, examples, {}, {}, progress)
+        return self._trained(problem, examples, self.start(), progress)
 
     def forget(
         self,
@@ -127,23 +139,48 @@ class Shards(Method):
         """Train the shards with forgotten samples again. An empty set returns ``state`` itself."""
         if not forget:
             return Forgotten(state)
-        kept = retained(forget, retain)
+        kept, start = retained(forget, retain), self.left(state, forget.positions)
+        return Forgotten(self._trained(problem, kept, start, silent), self.told(start))
+
+    def start(self) -> State:
+        """Return what a training of all shards starts from: no checkpoint."""
+        return State(torch.empty(0), {}, {_of(shard): [] for shard in range(self.shards)})
+
+    def left(self, state: State, gone: Sequence[int]) -> State:
+        """Return what is still usable without the samples ``gone``: checkpoints that have not seen them.
+
+        The head needs the answers of members that do not change.
+        """
         positions, shards, joined, drawn = state.tensors["joined"]
-        gone = torch.isin(positions, torch.tensor(forget.positions, device=positions.device))
+        leaves = torch.isin(positions, torch.tensor(gone, device=positions.device))
         first: dict[int, int] = {}
-        for shard, phase in zip(shards[gone].tolist(), joined[gone].tolist(), strict=True):
+        for shard, phase in zip(shards[leaves].tolist(), joined[leaves].tolist(), strict=True):
             first[shard] = min(phase, first.get(shard, phase))
-        usable = {
-            shard: checkpoints_of(state, f"shard {shard}")[: first.get(shard, len(self.order))]
-            for shard in range(self.shards)
-        }
+        start = State(torch.empty(0))
+        for shard in range(self.shards):
+            usable = checkpoints_of(state, _of(shard))[: first.get(shard, len(self.order))]
+            start = with_checkpoints(start, usable, _of(shard))
         known = {
-            shard: answers[~gone[drawn == 1]]
+            f"answers {shard}": answers[~leaves[drawn == 1]]
             for shard, answers in enumerate(state.tensors.get("answers", ()))
             if shard not in first
         }
-        repeated = sum(len(self.order) - phase for phase in first.values())
-        return Forgotten(self._trained(problem, kept, usable, known, silent), {"phases": repeated})
+        return replace(start, tensors={**start.tensors, **known})
+
+    def unfinished(self, start: State) -> list[int]:
+        """Return the shards that lack a phase in ``start``. Each can be trained apart from the others."""
+        return [shard for shard in range(self.shards) if len(checkpoints_of(start, _of(shard))) < len(self.order)]
+
+    def told(self, start: State) -> dict[str, Json]:
+        """Return the evidence of an update from ``start``: how many phases it repeats."""
+        return {"phases": sum(len(self.order) - len(checkpoints_of(start, _of(each))) for each in range(self.shards))}
+
+    def part(
+        self, problem: Problem, examples: Examples, start: State, number: int, progress: Progress = silent
+    ) -> State:
+        """Train one shard from its checkpoints in ``start``; ``examples`` are everyone's. The weights are empty."""
+        shard_of, _ = self._drawn(problem, examples)
+        return self._part(problem, examples.only(examples.positions[shard_of == number]), start, number, progress)
 
     def repeats(self, problem: Problem, subjects: Collection[tuple[str, ...]]) -> float:
         """Return the share of the steps in the phases, of all shards, that saw one of these samples."""
@@ -156,18 +193,15 @@ class Shards(Method):
     def expected_repeats(self, requests: int) -> float:
         return self.order.expected_repeats(requests, self.shards)
 
-    def _trained(
+    def whole(
         self,
         problem: Problem,
         examples: Examples,
-        usable: Mapping[int, list[Fitted]],
-        known: Mapping[int, Tensor],
-        progress: Progress,
+        start: State,
+        parts: Mapping[int, State],
+        progress: Progress = silent,
     ) -> State:
-        """Train what comes after the ``usable`` checkpoints of each shard. A shard without people keeps its start.
-
-        ``known`` holds the answers, for the head, of members that have not changed.
-        """
+        """Return the state of all shards: those of ``parts``, and the others as ``start`` has them."""
         member = member_of(problem)
         shard_of, drawn = self._drawn(problem, examples)
         joined = torch.stack([examples.positions, shard_of, self.order.joined(problem, examples), drawn])
@@ -176,13 +210,12 @@ class Shards(Method):
         ends: list[Tensor] = []
         state = State(torch.empty(0), {"joined": joined})
         for shard in range(self.shards):
-            here = examples.only(examples.positions[shard_of == shard])
-            part = within(progress, shard / self.shards, 1.0 / self.shards)
-            fitted = self.order.train(member, here, f"shard {shard} slice", usable.get(shard, ()), part)
-            state = with_checkpoints(state, fitted, f"shard {shard}")
+            fitted = checkpoints_of(parts.get(shard, start), _of(shard))
+            state = with_checkpoints(state, fitted, _of(shard))
             ends.append(fitted[-1].weights)
             if self.stacked > 0.0:
-                answers.append(known[shard] if shard in known else answers_of(member, fitted[-1].weights, fitting))
+                known = start.tensors.get(f"answers {shard}")
+                answers.append(answers_of(member, fitted[-1].weights, fitting) if known is None else known)
         progress(1.0)
         if problem.artefact is not None:
             return replace(state, weights=merged(problem, ends, examples))
@@ -195,6 +228,22 @@ class Shards(Method):
             weights |= fit_head(torch.stack(answers), problem.apart(fitting.targets)[0])
             state = replace(state, tensors={**state.tensors, "answers": torch.stack(answers)})
         return replace(state, weights=problem.flatten(weights))
+
+    def _trained(self, problem: Problem, examples: Examples, start: State, progress: Progress) -> State:
+        """Train what ``start`` lacks. A shard without people keeps its start."""
+        todo, (shard_of, _) = self.unfinished(start), self._drawn(problem, examples)
+        parts: dict[int, State] = {}
+        for place, shard in enumerate(todo):
+            here = examples.only(examples.positions[shard_of == shard])
+            share = within(progress, place / len(todo), 1.0 / len(todo))
+            parts[shard] = self._part(problem, here, start, shard, share)
+        return self.whole(problem, examples, start, parts, progress)
+
+    def _part(self, problem: Problem, here: Examples, start: State, number: int, progress: Progress) -> State:
+        """Train one shard on its own samples."""
+        usable = checkpoints_of(start, _of(number))
+        fitted = self.order.train(member_of(problem), here, f"shard {number} slice", usable, progress)
+        return with_checkpoints(State(torch.empty(0)), fitted, _of(number))
 
     def _drawn(self, problem: Problem, examples: Examples) -> tuple[Tensor, Tensor]:
         """Return each sample's shard, and 1 where the head is fitted on it, else 0: two tensors (n,) int64.
@@ -210,6 +259,11 @@ class Shards(Method):
 
     def _shard_of(self, problem: Problem, people: tuple[str, ...]) -> int:
         return seed_of(problem, "shard", *people) % self.shards
+
+
+def _of(shard: int) -> str:
+    """Return the name of a shard's checkpoints in a state."""
+    return f"shard {shard}"
 
 
 def member_of(problem: Problem) -> Problem:
