@@ -1,4 +1,4 @@
-"""One preparation in work units, and deletions from several models, with 1, 2 and 4 worker processes.
+"""One preparation in work units, one in shards, deletions from several models, with 1, 2 and 4 worker processes.
 
 ``python -m benchmarks.workers`` (``--json``: one row a line). PostgreSQL and Redis are those of the tests; every
 process is a real one with one computing thread. Seconds are wall-clock, because waiting is the question; ``cpu`` beside
@@ -24,6 +24,7 @@ from tests.harness.stack import Stack, running
 
 COUNTS = (1, 2, 4)
 MODELS, PEOPLE, REQUESTS = 4, 512, 40
+SHARD_EPOCHS = 100
 PATIENCE_SECONDS = 1800.0
 """a busy machine may take its time: it is measured, not judged"""
 RECIPE = """
@@ -49,6 +50,15 @@ def rows() -> Iterator[dict[str, Any]]:
     found = {count: measured(count) for count in COUNTS}
     cores = len(os.sched_getaffinity(0))
     for count in COUNTS[1:]:
+        share = found[count]["shards"] / found[1]["shards"]
+        yield {
+            "name": f"five shards: {count} workers / 1 worker on {cores} cores",
+            "value": share,
+            "target": "reported" if count > cores else 0.65,
+            "unit": "x wall",
+            "met": None if count > cores else share <= 0.65,
+            "sides": {"one": found[1], "these": found[count], "cores": cores, "load": os.getloadavg()[0]},
+        }
         for what, name in (("preparation", "a preparation in 8 work units"), ("release", f"{REQUESTS} deletions")):
             yield {
                 "name": f"{name}: 1 worker / {count} workers on {cores} cores",
@@ -66,6 +76,7 @@ def measured(count: int) -> dict[str, float]:
         recipes = Path(folder) / "recipes"
         recipes.mkdir()
         (recipes / "large.py").write_text(RECIPE.format(people=PEOPLE, features=200, epochs=15))
+        (recipes / "sharded.py").write_text(RECIPE.format(people=2000, features=200, epochs=SHARD_EPOCHS))
         (recipes / "small.py").write_text(RECIPE.format(people=60, features=20, epochs=2))
         with postgres.database() as url:
             settings = {"DATABASE_URL": url, "BROKER_URL": redis.url}
@@ -73,13 +84,20 @@ def measured(count: int) -> dict[str, float]:
                 stack.more_workers(count - 1)
                 for _ in range(count):
                     stack.live("small")  # every worker has loaded torch
-                return {**preparation(stack), **release(stack)}
+                return {**preparation(stack), **shards(stack), **release(stack)}
 
 
 def preparation(stack: Stack) -> dict[str, float]:
     before, start = cpu(stack), time.perf_counter()
     stack.live("large")
     return {"preparation": time.perf_counter() - start, "preparation_cpu": cpu(stack) - before}
+
+
+def shards(stack: Stack) -> dict[str, float]:
+    """Seconds of the registration of a model in five shards."""
+    before, start = cpu(stack), time.perf_counter()
+    stack.live("sharded", method="shards", options={"shards": 5, "slices": 2})
+    return {"shards": time.perf_counter() - start, "shards_cpu": cpu(stack) - before}
 
 
 def release(stack: Stack) -> dict[str, float]:

@@ -7,6 +7,7 @@ import os
 import sysconfig
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage import erase_due, erasures_wait
 from expunge.workers.training.calibrate import CalibrationUnits
-from expunge.workers.training.parts import PartUnits
+from expunge.workers.training.parts import LeavingUnits, PartUnits, forget_in_parts
 from expunge.workers.training.prepare import prepare
 from expunge.workers.training.start import Ended
 from expunge.workers.training.units import VectorUnits, assist
@@ -208,7 +209,7 @@ class Worker:
     def _help(self, model_id: str) -> bool:
         """Compute a piece of a preparation or calibration by another worker; return False if none is free."""
         try:
-            return assist(self._process, model_id, (VectorUnits, PartUnits, CalibrationUnits))
+            return assist(self._process, model_id, (VectorUnits, PartUnits, LeavingUnits, CalibrationUnits))
         except Exception as error:  # the piece is free again; who builds the generation will meet the same, and say so
             log.error("helping to prepare model %s failed: %s", model_id, _shown(_where(error)))
             self._look_at_device()
@@ -222,7 +223,8 @@ class Worker:
         _log_traces(job, "claimed")
         traces = [(task.request_id, task.traceparent) for task in job.tasks if task.traceparent is not None]
         with updating(job.model_name, traces):
-            update(job, self._process.storage, self._benches, self._process.settings, watch)
+            shared = partial(forget_in_parts, self._process)
+            update(job, self._process.storage, self._benches, self._process.settings, watch, shared=shared)
         _log_traces(job, "attempted")
         return None
 

@@ -75,6 +75,7 @@ from expunge.service.queue.serves import (
     block_untaken,
     living,
     needs_of,
+    others_take,
     queue_taken,
     untaken,
 )
@@ -143,6 +144,7 @@ __all__ = [
     "named_by_holds",
     "needs_of",
     "note_exhaustion",
+    "others_take",
     "plan",
     "points_of",
     "postpone",

@@ -23,7 +23,7 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.models import put_in_place
-from expunge.service.queue.jobs import Preparation
+from expunge.service.queue.jobs import Job, Preparation
 from expunge.service.queue.leases import fence
 from expunge.service.queue.selection import undecided
 from expunge.service.requests import MEMBERS_FROZEN, concerns, registration_of
@@ -42,13 +42,13 @@ def model_of(session: Session, job: Preparation) -> Model:
     return session.get_one(Model, job.model_id)
 
 
-def generation_of(session: Session, job: Preparation) -> Generation:
-    """Return the generation that is being built."""
+def generation_of(session: Session, job: Job) -> Generation:
+    """Return the generation that is being built, or updated."""
     return session.get_one(Generation, job.generation_id)
 
 
-def extend_manifest(session: Session, job: Preparation, facts: Mapping[str, Any]) -> Generation:
-    """Add to the manifest of the generation that is being built, and return it. Raises Stale."""
+def extend_manifest(session: Session, job: Job, facts: Mapping[str, Any]) -> Generation:
+    """Add to the manifest of the job's generation, and return it. Raises Stale."""
     fence(session, job.lease)
     generation = generation_of(session, job)
     generation.manifest = (generation.manifest or {}) | dict(facts)

@@ -91,6 +91,14 @@ def living(session: Session) -> list[Serves]:
     return list(dict.fromkeys(map(Serves.from_json, session.scalars(alive))))
 
 
+def others_take(session: Session, model: Model, owner: str) -> bool:
+    """Return whether another living worker than ``owner`` takes the model."""
+    alive = select(Heartbeat.serves).where(
+        Heartbeat.kind == "worker", Heartbeat.process != owner, Heartbeat.beat_at >= NOW - ALIVE_SECONDS * SECOND
+    )
+    return any(Serves.from_json(each).takes(model) for each in session.scalars(alive))
+
+
 def untaken(session: Session) -> list[Model]:
     """Return the models that no living process takes, by id; none where no process lives, which is another alarm."""
     alive = living(session)

@@ -1,25 +1,42 @@
 """Parts of a training that know nothing of each other: each is a work unit, and lies sealed in the private store.
 
+A first training has them, and an update that repeats several.
+
 The bits of a part follow from the start, the samples and its number, so it does not matter which worker trains it.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import Self
+from typing import Any, Self
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Damaged
-from expunge.service.infra.tables import Generation, WorkUnit
-from expunge.service.queue import Replan
+from expunge.service.infra.tables import Generation, Model, WorkUnit
+from expunge.service.models import measured_seconds
+from expunge.service.queue import Deletions, Replan, extend_manifest, forgotten, others_take
+from expunge.workers.runtime.model import OpenModel
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage import private_state
-from expunge.workers.training.units import Units
+from expunge.workers.training.units import Units, pieces_of
 from unlearning.model.method import InParts
-from unlearning.types import Learned, Progress, State, Vectors, VectorSource
+from unlearning.types import (
+    Examples,
+    ForgetSet,
+    Forgotten,
+    Learned,
+    Progress,
+    State,
+    Vectors,
+    VectorSource,
+    silent,
+)
 
+WORTH_SECONDS = 2.0
+"""of training, below which an update asks no other worker: opening the model takes it as long"""
 SEEN = "seen"
 """among the facts of a sealed part: what its trainings in fresh processes had in common"""
 
@@ -91,3 +108,71 @@ class PartUnits(Units):
         if fresh is not None and isinstance(seen, dict):
             fresh.seen.add(seen)
         return part
+
+
+class LeavingUnits(PartUnits):
+    """The parts of an update, without the samples that it forgets. They start from the state of the current version."""
+
+    NOTE = "leaving"
+
+    @classmethod
+    def note_of(cls, generation: Generation) -> dict[str, Any] | None:
+        found = (generation.manifest or {}).get(cls.NOTE)
+        return found if isinstance(found, dict) and generation.status == "live" else None
+
+    @classmethod
+    def gone(cls, session: Session, generation: Generation) -> frozenset[int]:
+        note = cls.note_of(generation) or {}
+        return forgotten(session, generation.id) | frozenset(note["gone"])
+
+    @classmethod
+    def opened(cls, process: Process, generation: Generation, recipe: str) -> Self | None:
+        found, note = super().opened(process, generation, recipe), cls.note_of(generation) or {}
+        return None if found is None else replace(found, state=found.method.left(found.state, note["gone"]))
+
+    @classmethod
+    def drop_state(cls, process: Process, generation_id: int) -> None:
+        """Delete the note. The state is the version's."""
+        with process.storage.database.write() as session:
+            generation = session.get_one(Generation, generation_id)
+            generation.manifest = {name: fact for name, fact in (generation.manifest or {}).items() if name != cls.NOTE}
+
+
+def forget_in_parts(
+    process: Process,
+    job: Deletions,
+    bench: OpenModel,
+    state: State,
+    *,
+    digest: str,
+    forget: ForgetSet,
+    retain: Examples,
+) -> Forgotten | None:
+    """Return what ``forget`` of a method with parts returns, computed together with other workers.
+
+    None where that is not worth it: fewer than two parts, a short training, or no other worker takes the model. Each
+    part starts from the state of ``digest``, the current version's. Raises Stale.
+    """
+    method, database = bench.method, process.storage.database
+    if not isinstance(method, InParts):
+        return None
+    start = method.left(state, forget.positions)
+    todo = method.unfinished(start)
+    with database.read() as session:
+        generation = session.get_one(Generation, job.generation_id)
+        seconds = (measured_seconds(generation) or 0.0) * len(todo) / len(method.unfinished(method.start()))
+        shared = seconds >= WORTH_SECONDS and others_take(session, session.get_one(Model, job.model_id), process.owner)
+        left = LeavingUnits.note_of(generation) is not None
+    if left:  # by a worker that died
+        LeavingUnits.forget(process, job.generation_id)
+    if len(todo) < 2 or not shared:
+        return None
+    note = {"state": digest, "gone": sorted(forget.positions), "policy": job.policy.to_json(), "token": job.lease.token}
+    with database.write() as session:
+        extend_manifest(session, job, {LeavingUnits.NOTE: note})
+        pieces_of(process, WorkUnit, job.generation_id).lay_out(session, todo)
+    units = LeavingUnits(process, job.generation_id, job.model_id, bench, retain, start, digest)
+    units.compute_all(job, silent)
+    made, _ = units.finished(silent)
+    LeavingUnits.forget(process, job.generation_id)
+    return Forgotten(made, method.told(start))

@@ -27,6 +27,7 @@ from expunge.service.models import drop_vectors, write_vectors
 from expunge.service.queue import (
     BUILT,
     POLL_SECONDS,
+    Job,
     Piece,
     Preparation,
     WorkUnits,
@@ -80,9 +81,7 @@ class Units(ABC):
         """Compute one unit that this process owns, and store its result if it owns it still."""
 
     @classmethod
-    def lay_out(
-        cls, process: Process, job: Preparation, kept: State, numbers: Iterable[int], more: Mapping[str, Any]
-    ) -> str:
+    def lay_out(cls, process: Process, job: Job, kept: State, numbers: Iterable[int], more: Mapping[str, Any]) -> str:
         """Seal what the units start from, note it with ``more``, add the units; return the state's digest.
 
         Raises Stale.
@@ -100,6 +99,11 @@ class Units(ABC):
         """Return what ``lay_out`` noted while the generation is being built; None where there is none."""
         found = (generation.manifest or {}).get(cls.NOTE)
         return found if isinstance(found, dict) and generation.status in BUILT else None
+
+    @classmethod
+    def gone(cls, session: Session, generation: Generation) -> frozenset[int]:  # noqa: ARG003 (of those that know)
+        """Return the positions of the samples that the units are computed without."""
+        return frozenset()
 
     @classmethod
     def opened(cls, process: Process, generation: Generation, recipe: str) -> Self | None:
@@ -120,10 +124,10 @@ class Units(ABC):
             made = private_state.load(storage.private, storage.sealer, note["state"], device)
             samples = recipes.load(recipes_of(process.settings.recipes, generation.tenant_id), recipe).recipe.samples
             with storage.database.read() as session:
-                places = manifest.places(session, generation.id)
+                places, gone = manifest.places(session, generation.id), cls.gone(session, generation)
             now = manifest.given(storage.pepper, generation.tenant_id, samples)
             most = process.settings.sample_bytes
-            found = manifest.found_again(samples, now, places, frozenset(), device, most=most)
+            found = manifest.found_again(samples, now, places, gone, device, most=most)
         except (Damaged, Malformed):
             return None
         if isinstance(found, manifest.Changed):
@@ -148,8 +152,10 @@ class Units(ABC):
         if note is not None:
             process.storage.private.delete(note["state"])
 
-    def compute_all(self, job: Preparation, progress: Progress) -> bool:
-        """Compute every unit, together with the workers that help; False where it gives way to deletions between two.
+    def compute_all(self, job: Job, progress: Progress) -> bool:
+        """Compute every unit, together with the workers that help.
+
+        False where it is a preparation, and gives way to deletions between two.
 
         Raises Stale.
         """
@@ -165,7 +171,8 @@ class Units(ABC):
                 time.sleep(POLL_SECONDS)
             else:
                 self.attempt(number, partial(_within, progress, done, count))
-            if pieces.done() < count and deletions_wait(process.storage.database, process.serves):
+            prepares = isinstance(job, Preparation)
+            if prepares and pieces.done() < count and deletions_wait(process.storage.database, process.serves):
                 return False
         return True
 
@@ -194,11 +201,11 @@ class Units(ABC):
 
 
 def assist(process: Process, model_id: str, kinds: Iterable[type[Units]]) -> bool:
-    """Compute one free unit of a generation that another worker is building; return False where there is none."""
+    """Compute one free unit of what another worker builds or updates; return False where there is none."""
     with process.storage.database.read() as session:
         model = session.get(Model, model_id)
         generations = session.scalars(
-            select(Generation).where(Generation.model_id == model_id, Generation.status.in_(BUILT))
+            select(Generation).where(Generation.model_id == model_id, Generation.status.in_((*BUILT, "live")))
         ).all()
     if model is None or not process.serves.takes(model):
         return False

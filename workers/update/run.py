@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from sqlalchemy.orm import Session
@@ -47,7 +47,7 @@ from expunge.workers.update.samples import UpdateSamples, other_recipe
 from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.parts import REFERENCE
-from unlearning.types import ForgetSet, Need, Refused, State, VectorsMissing
+from unlearning.types import Examples, ForgetSet, Forgotten, Need, Refused, State, VectorsMissing
 
 PLANS = 5
 """A legal hold that appears during the computation makes us select again, this often at most in one claim."""
@@ -84,8 +84,26 @@ class Loaded:
     retained: manifest.FoundSamples | None
 
 
+class Shared(Protocol):
+    """Forgets together with other workers; None: this one does it alone. ``digest`` is that of the sealed state."""
+
+    def __call__(
+        self, job: Deletions, bench: OpenModel, state: State, *, digest: str, forget: ForgetSet, retain: Examples
+    ) -> Forgotten | None: ...
+
+
+def alone(*_: object, **__: object) -> None:
+    return None
+
+
 def update(
-    claim: Deletions, storage: Storage, models: ModelCache, settings: Settings, watch: Stopwatch
+    claim: Deletions,
+    storage: Storage,
+    models: ModelCache,
+    settings: Settings,
+    watch: Stopwatch,
+    *,
+    shared: Shared = alone,
 ) -> Mapping[ClaimedTask, Result]:
     """Carry out a batch of deletions, publish a version where anything is forgotten; return each task's result.
 
@@ -94,14 +112,14 @@ def update(
     crash_point("worker-after-claim")
     for _ in range(PLANS):
         try:
-            return _update(claim, storage, models, settings, watch)
+            return _update(claim, storage, models, settings, watch, shared=shared)
         except Replan:
             continue
     raise RuntimeError("legal holds kept appearing while the update was computed")
 
 
 def _update(
-    claim: Deletions, storage: Storage, models: ModelCache, settings: Settings, watch: Stopwatch
+    claim: Deletions, storage: Storage, models: ModelCache, settings: Settings, watch: Stopwatch, *, shared: Shared
 ) -> Mapping[ClaimedTask, Result]:
     """Do what ``update`` does, on one selection. Raises Replan too."""
     with watch.phase("load"), storage.database.read() as session:
@@ -117,7 +135,9 @@ def _update(
 
     if not selection.forget:
         return end()
-    computed = compute(claim, current, selection, storage=storage, models=models, settings=settings, watch=watch)
+    computed = compute(
+        claim, current, selection, storage=storage, models=models, settings=settings, watch=watch, shared=shared
+    )
     if isinstance(computed, Blocked):
         return end(_or_retrain(claim, storage.sealer, computed))
     certified, retained = computed
@@ -173,6 +193,7 @@ def compute(
     models: ModelCache,
     settings: Settings,
     watch: Stopwatch,
+    shared: Shared = alone,
 ) -> tuple[Certified, manifest.FoundSamples | None] | Blocked:
     """Load, forget, refine, certify; return the retained samples too where they were read.
 
@@ -191,7 +212,11 @@ def compute(
     with watch.unlearning():
         try:
             draws = generator(torch.device(bench.problem.device))
-            result = bench.method.forget(bench.problem, loaded.state, loaded.forget, retain, draws)
+            result = None
+            if retain is not None:
+                result = shared(claim, bench, loaded.state, digest=current.state, forget=loaded.forget, retain=retain)
+            if result is None:
+                result = bench.method.forget(bench.problem, loaded.state, loaded.forget, retain, draws)
             del loaded  # the state of a large model does not fit into memory together with its noise
             result = refine(bench, terms, result, retain)
             size = ForgottenCount(len(target.positions), target.people, len(target.holders))

@@ -7,20 +7,24 @@ from typing import Any, Never
 
 import pytest
 
+from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import Generation, WorkUnit
 from expunge.service.models import plan_new_data
-from expunge.service.queue import claims
+from expunge.service.queue import WorkUnits, claims
 from expunge.workers.runtime.fresh import Seen
+from expunge.workers.runtime.model import build
 from expunge.workers.scheduler.run import sweep_files
-from expunge.workers.training import prepare, start
-from expunge.workers.training.parts import PartUnits
+from expunge.workers.training import parts, prepare, start
+from expunge.workers.training.parts import LeavingUnits, PartUnits
 from expunge.workers.training.units import assist
 from tests.harness.files import names_in, path_in
 from tests.workers.test_crashes import die_at
 from tests.workers.training.test_calibrate import release_connections
 from tests.workers.training.test_work_units import keep_lease
-from tests.workers.worlds import World, open_world
+from tests.workers.worlds import TENANT, World, open_world
+from unlearning.accounting.policy import Policy
+from unlearning.methods.shards import Shards
 
 OPTIONS = {"shards": 3, "slices": 2}
 RECIPE = "network"
@@ -157,6 +161,95 @@ def test_deletions_are_done_between_two_parts(world: World, monkeypatch: pytest.
     world.work(model_id)
     assert world.request(asked[0]).status == "completed" and world.head(live).number == 2
     assert world.model(model_id).status == "live"
+
+
+def people_apart(world: World, model_id: str) -> list[str]:
+    """One person of each shard."""
+    bench = build(world.settings, TENANT, RECIPE, Policy.from_json(world.model(model_id).policy))
+    assert isinstance(bench.method, Shards)
+    found: dict[int, str] = {}
+    for person in (f"p{number}" for number in range(24)):
+        name = subject_digest(world.storage.pepper, TENANT, person)
+        found.setdefault(bench.method._shard_of(bench.problem, (name,)), person)
+    assert len(found) == 3
+    return list(found.values())
+
+
+@pytest.fixture
+def asked(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str, list[str]]:
+    """Two equal models of which two people of two shards ask to be forgotten, and another worker lives."""
+    whole, model_id = (world.live(RECIPE, "shards", name=name, options=OPTIONS) for name in ("whole", "m"))
+    people = people_apart(world, model_id)
+    requests = [world.delete(person) for person in people[:2]]
+    world.work(whole)  # alone, as the slow twin
+    assert LeavingUnits.NOTE not in (world.generation(whole).manifest or {})
+    monkeypatch.setattr(parts, "WORTH_SECONDS", 0.0)
+    helper = open_world(world.settings)
+    helper.pulse().beat()
+    helper.storage.close()
+    return whole, model_id, [*requests, people[2]]
+
+
+def same(world: World, asked: tuple[str, str, list[str]]) -> None:
+    whole, model_id, (first, second, _) = asked
+    assert [world.request(each).status for each in (first, second)] == ["completed"] * 2
+    assert world.head(model_id).checkpoint == world.head(whole).checkpoint
+    assert LeavingUnits.NOTE not in (world.generation(model_id).manifest or {}) and world.rows_of(WorkUnit) == []
+    assert set(names_in(world.storage.private)) == {world.head(each).state for each in (model_id, whole)}
+
+
+def test_an_update_of_two_shards_by_two_workers_has_the_bits_of_one(
+    world: World, asked: tuple[str, str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, model_id, _ = asked
+    helper = open_world(world.settings)
+    take: Any = WorkUnits.take
+    owners: dict[int, str] = {}
+
+    def taken(self: WorkUnits, session: Any) -> int | None:
+        number: int | None = take(self, session)
+        if number is not None:
+            owners[number] = self.owner
+        return number
+
+    attempt: Any = LeavingUnits.attempt
+
+    def attempted(self: Any, *given: Any) -> None:
+        attempt(self, *given)
+        if self.process is world.process:  # what a message to an idle worker does meanwhile
+            assert assist(helper.process, model_id, [LeavingUnits])
+
+    monkeypatch.setattr(WorkUnits, "take", taken)
+    monkeypatch.setattr(LeavingUnits, "attempt", attempted)
+    world.work(model_id)
+    assert sorted(owners.values()) == sorted([world.process.owner, helper.process.owner])
+    same(world, asked)
+    helper.storage.close()
+
+
+def test_an_update_whose_worker_died_between_two_parts_begins_anew(
+    world: World, asked: tuple[str, str, list[str]]
+) -> None:
+    """A person who asked since leaves too: what was trained with that person is of no use."""
+    whole, model_id, (*_, third) = asked
+    release_connections(world)
+
+    def dies(other: World) -> None:
+        parts.WORTH_SECONDS = 0.0
+        other.work(model_id)
+
+    die_at(world, "work-unit-after", dies)
+    note = (world.generation(model_id).manifest or {})[LeavingUnits.NOTE]
+    assert len(note["gone"]) == 2 and len(world.rows_of(WorkUnit)) == 2
+    later = world.delete(third)
+    world.work(whole)
+    world.expire_lease(model_id)
+    world.work(model_id)
+    assert world.request(later).status == "completed"
+    assert world.head(model_id).people == 3
+    assert world.head(model_id).checkpoint == world.head(whole).checkpoint
+    assert world.rows_of(WorkUnit) == [] and LeavingUnits.NOTE not in (world.generation(model_id).manifest or {})
+    assert set(names_in(world.storage.private)) == {world.head(each).state for each in (model_id, whole)}
 
 
 def test_what_one_training_saw_holds_for_all() -> None:
