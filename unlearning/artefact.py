@@ -87,10 +87,10 @@ class Bytes(nn.Module):
 
     data: Tensor
 
-    def __init__(self, artefact: Artefact) -> None:
+    def __init__(self, artefact: Artefact, data: Tensor | None = None) -> None:
         super().__init__()
         self.artefact = artefact
-        self.register_buffer(Artefact.HELD, torch.empty(0, dtype=torch.uint8))
+        self.register_buffer(Artefact.HELD, torch.empty(0, dtype=torch.uint8) if data is None else data)
 
     def forward(self, x: Tensor) -> Tensor:
         if not len(self.data):

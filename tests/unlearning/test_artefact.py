@@ -98,6 +98,11 @@ def test_the_module_answers_by_predict() -> None:
     assert float(module(torch.ones(1))) == 3.0
 
 
+def test_a_published_file_answers_again() -> None:
+    answering = ul.published(ul.Artefact(lambda data, x: x * len(data)), b"abcd")
+    assert float(answering(torch.ones(1))) == 4.0
+
+
 def _samples(value: float, *, missing: bool = False) -> ul.Samples:
     inputs = torch.tensor([[value], [1.0]])
     return ul.Samples(("a", "b"), ("p", "q"), inputs, torch.zeros(2, dtype=torch.int64), missing=missing)

@@ -70,6 +70,8 @@ class Estimator:
     classes: int
 
     def __call__(self, run: Run) -> bytes:
+        if self.kind in BOOSTED and len(run.inputs) < 2:
+            raise RecipeError("One of the trainings has a single sample.", "Use fewer shards, or a forest.")
         ensemble: Any = import_module("sklearn.ensemble")
         one_thread = {"n_jobs": 1} if "n_jobs" in self.options else {}
         estimator = getattr(ensemble, self.kind)(**{**self.options, **one_thread, "verbose": 0})

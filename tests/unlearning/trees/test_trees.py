@@ -194,6 +194,18 @@ def test_a_class_that_one_member_lacks_is_a_forests_zero_and_a_boosters_refusal(
     _, booster = ul.trees.sklearn(NUMBERS, HistGradientBoostingClassifier(random_state=0), classes=3)
     with pytest.raises(ul.RecipeError, match="2 of 3 classes"):
         booster(run_of(x, seen))
+    with pytest.raises(ul.RecipeError, match="a single sample"):
+        booster(run_of(x[:1], seen[:1]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_member_of_four_samples_or_less_merges_with_a_large_one(kind: str) -> None:
+    (model, train), _, seen = KINDS[kind]
+    x, y, _ = table()
+    few = [int((seen(y) == each).nonzero()[0]) for each in seen(y).unique()[:3].tolist()] + [5]
+    members = [train(run_of(x[part], seen(y)[part])) for part in (few, slice(None))]
+    answers = model.predict(model.merge(members), x)
+    assert bool(torch.isfinite(answers).all())
 
 
 TRAPS: dict[str, tuple[Any, str]] = {

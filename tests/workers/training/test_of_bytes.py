@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from expunge.service.infra.tables import Generation
+from expunge.workers import doctor
 from expunge.workers.storage import manifest
 from tests.workers.recipes import of_bytes
 from tests.workers.worlds import RECIPES, World
@@ -55,9 +56,7 @@ def test_the_published_file_is_what_a_registration_without_the_person_publishes(
     assert any("may be values of samples" in each for each in claim.assumptions)
 
 
-def test_other_libraries_end_in_a_new_generation_and_never_in_a_mix(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_libraries_end_in_a_new_generation_and_never_in_a_mix(world: World) -> None:
     options = {"shards": 3}
     model_id = world.live("of_bytes", "shards", options=options, fallback="retrain")
     before = world.head(model_id)
@@ -67,6 +66,8 @@ def test_other_libraries_end_in_a_new_generation_and_never_in_a_mix(
         libraries = generation.manifest["libraries"]
         assert {"numpy", "numpy wheel", "instructions", "threads"} <= libraries.keys()
         generation.manifest = {**generation.manifest, "libraries": {**libraries, "numpy": "1.0"}}
+    (found,) = [each for each in doctor.examine(world.settings) if each.name == "generation of m"]
+    assert not found.well and "numpy 1.0" in found.what
     request = world.delete("p5")
     world.work(model_id)
     assert world.task(request).reason == "awaiting_retrain"

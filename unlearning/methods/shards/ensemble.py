@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from unlearning.artefact import Artefact, Bytes, tensor_of
 from unlearning.model.problem import build
 from unlearning.recipe import Recipe, SampleLoss
 
@@ -80,20 +81,25 @@ class EnsembleOf:
 
 def published(
     model: Recipe | Callable[[], nn.Module],
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor] | bytes,
     loss: str | SampleLoss = "cross_entropy",
 ) -> nn.Module:
     """Return the module of a published version, ready to answer: one model, or several that answer as one.
 
     Args:
         model: the recipe, or what builds one model.
-        tensors: the version's file, as ``safetensors.torch.load_file`` reads it.
+        tensors: the version's file, as ``safetensors.torch.load_file`` reads it; of an ``Artefact`` its bytes.
         loss: what the model was trained with; a recipe says so itself.
 
     Raises:
         RuntimeError: the names or shapes are not those of the model, nor of an ensemble of it.
+        TypeError: bytes are given, and the model is no ``Artefact``.
     """
     build_one, loss = (model.model, model.loss) if isinstance(model, Recipe) else (model, loss)
+    if isinstance(tensors, bytes):
+        if not isinstance(build_one, Artefact):
+            raise TypeError("The file is given as bytes, and the model is no Artefact. Read its tensors.")
+        return Bytes(build_one, tensor_of(tensors)).eval()
     module = build_one()
     members = {name.split(".")[1] for name in tensors if name.startswith("members.")}
     if members and set(module.state_dict()) != set(tensors):
