@@ -241,7 +241,7 @@ def test_text_is_readable_in_both_schemes_and_nothing_overflows(
 DEADLINES = """
 const box = (each) => each.getBoundingClientRect();
 document.querySelectorAll("#queue li > a:first-of-type").forEach((why) => why.textContent += `, ${why.textContent}`);
-return [...document.querySelectorAll("#queue li .left")].map((cell) => ({
+return [...document.querySelectorAll("#queue li .left:has(time, .warn)")].map((cell) => ({
   text: cell.innerText, left: box(cell).left, right: box(cell).right,
   room: Math.min(document.documentElement.clientWidth, box(cell.closest(".triage")).right),
 }));

@@ -135,6 +135,7 @@ def test_pages_show_every_request_once(login: Login, town: list[str], service: S
     client = login()
     first = client.get(PATH, params={"status": "blocked"}).text
     assert "page 1 of 2" in first and 'rel="next"' in first and 'rel="prev"' not in first
+    assert '<span aria-current="page"><strong>1</strong>' in first and 'aria-label="Page 2">2<' in first
     second = client.get(PATH, params={"status": "blocked", "page": 2}).text
     seen = [*listed(first), *listed(second)]
     assert len(seen) == len(set(seen)) == total(first) == 63
