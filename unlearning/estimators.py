@@ -22,7 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unlearning.artefact import Artefact
 from unlearning.features.constant_column import ConstantColumn
+from unlearning.fitted import ANSWERS, Answer, Fit, kind_of, require_known
 from unlearning.recipe import Recipe, Samples
 from unlearning.settings import Training
 from unlearning.types import RecipeError
@@ -34,7 +36,7 @@ PRECISION = 1e-6
 FITTED_ON_NOTHING = {"Normalizer", "Binarizer", "PolynomialFeatures", "FunctionTransformer", "HashingVectorizer"}
 GIVEN_CATEGORIES = {"OneHotEncoder", "OrdinalEncoder"}
 KNOWN = "LogisticRegression with an l2 penalty, Ridge, RidgeClassifier, and LinearSVC with squared_hinge"
-OTHERWISE = "Train it inside Recipe(train=...): that is exact by retrain."
+OTHERWISE = "Give exact=True: all of it is fitted inside the training, which is exact by retrain."
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,12 @@ def sklearn(
     classes: Sequence[Any] | None = None,
     ids: Sequence[str] | None = None,
     weight: Any = None,
+    exact: bool = False,
 ) -> Recipe:
     """Return the recipe of an estimator that is not fitted yet; register it by newton with the guarantee proved.
+
+    With ``exact`` the estimator and all steps are fitted inside the training; register it by retrain. Then ``rows`` is
+    not needed, any of ``unlearning.fitted.ANSWERS`` will do, and the published file is JSON and arrays.
 
     A share of the people is the holdout, by a hash of their ids. ``class_weight={...}`` becomes a weight of each row.
     The published ``weight`` (K, k + 1) is ``coef_``, and its last column times the constant ``intercept_``.
@@ -76,6 +82,8 @@ def sklearn(
         RecipeError: another estimator, a setting that breaks the proof, or a step that is fitted on all rows.
     """
     *steps, (_, last) = getattr(estimator, "steps", [("estimator", estimator)])
+    if exact:
+        return _exact([*steps, ("estimator", last)], x, y, subjects, classes=classes, ids=ids, weight=weight)
     for name, step in steps:
         x = x if isinstance(step, str) else _transformed(name, step, x)  # "passthrough"
     settings = last.get_params()
@@ -100,6 +108,39 @@ def sklearn(
         loss=form.loss if outputs > 1 or form.loss != "cross_entropy" else "binary_logistic",
         metric="accuracy" if classifies else "r2",
         training=Training(epochs=0, weight_decay=decay, converge=PRECISION * decay),
+    )
+
+
+def _exact(
+    steps: Sequence[tuple[str, Any]],
+    x: Any,
+    y: Any,
+    subjects: Sequence[str | Sequence[str]],
+    *,
+    classes: Sequence[Any] | None,
+    ids: Sequence[str] | None,
+    weight: Any,
+) -> Recipe:
+    kept = [(name, step) for name, step in steps if step != "passthrough"]
+    for name, step in kept:
+        require_known(name, step)
+    labels, classifies = np.asarray(y), "classes_" in ANSWERS[kind_of(kept[-1][1])]
+    _require_constants(len(labels), len(labels), classes, np.unique(labels).tolist() if classifies else None)
+    if classes is None:
+        targets = torch.from_numpy(labels.astype(np.float64).reshape(len(labels), -1))
+    else:
+        targets = _numbered(labels, classes)
+    heavy = None if weight is None else torch.as_tensor(np.asarray(weight, dtype=np.float64))
+    samples = Samples(ids or _ids(subjects), subjects, _numbers(x), targets, weight=heavy)
+    samples, holdout, aside = samples.split()
+    count = None if classes is None else len(classes)
+    return Recipe(
+        model=Artefact(Answer(count), suffix="sklearn.zip", libraries=("scikit-learn", "numpy", "scipy")),
+        train=Fit(tuple(step for _, step in kept)),
+        samples=samples,
+        holdout=holdout,
+        holdout_subjects=aside,
+        loss="squared_error" if classes is None else "cross_entropy",
     )
 
 
@@ -162,15 +203,20 @@ def _targets(estimator: Any, y: np.ndarray[Any, Any], classes: Sequence[Any] | N
     if classes is None:
         values = torch.from_numpy(y.astype(np.float64))
         return (1 if values.dim() == 1 else values.shape[1]), values
+    numbers, count = _numbered(y, classes), len(classes)
+    if type(estimator).__name__ == "RidgeClassifier":  # two classes have two outputs, each the other's negative
+        return count, 2.0 * nn.functional.one_hot(numbers, count).double() - 1.0
+    return (count, numbers) if count > 2 else (1, numbers.double())
+
+
+def _numbered(y: np.ndarray[Any, Any], classes: Sequence[Any]) -> Tensor:
+    """Return the number of each row's class (n,) int64."""
     place = {value: number for number, value in enumerate(classes)}
     unknown = {value for value in y.tolist() if value not in place}
     if unknown or len(place) < 2:
         what = f"{len(unknown)} classes of y are not among the {len(place)} of classes."
         raise RecipeError(what, "Name every class there is, two at least.")
-    numbers = torch.tensor([place[value] for value in y.tolist()])
-    if type(estimator).__name__ == "RidgeClassifier":  # two classes have two outputs, each the other's negative
-        return len(place), 2.0 * nn.functional.one_hot(numbers, len(place)).double() - 1.0
-    return (len(place), numbers) if len(place) > 2 else (1, numbers.double())
+    return torch.tensor([place[value] for value in y.tolist()])
 
 
 def _by_class(

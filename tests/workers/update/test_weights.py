@@ -7,6 +7,7 @@ import pytest
 from tests.workers import meanwhile
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
+from unlearning.fitted import read
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 POLICY = {"guarantee": "proved", "reference": "fixed-denominator"}
@@ -29,3 +30,15 @@ def test_another_weight_of_a_retained_sample_is_a_change(world: World) -> None:
     world.work(model_id)
     assert world.task(request).status == "blocked"
     assert "changed" in str(world.task(request).reason)
+
+
+def test_a_pipeline_that_is_fitted_inside_the_training_is_exact(world: World) -> None:
+    model_id = world.live("fitted", "retrain")
+    request = world.delete("p3")
+    meanwhile.DROPPED.update({"s9", "s10", "s11"})
+    world.work(model_id)
+    assert world.task(request).status == "completed", world.model(model_id).reason
+    head = world.head(model_id)
+    assert (Claim.from_json(head.claim).guarantee, head.number) == (Guarantee.EXACT, 2)
+    assert len(read(world.storage.store.read(head.checkpoint))) == 2
+    assert world.head(world.live("fitted", "retrain", name="cold")).checkpoint == head.checkpoint
