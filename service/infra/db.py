@@ -74,7 +74,8 @@ class Database:
             return
         self._serve(_sqlite(parsed.database))
         self._fresh = create_engine(self.engine.url, hide_parameters=True, poolclass=NullPool)
-        tell_sqlite(self._fresh)
+        event.listen(self._fresh, "connect", _let_begin)
+        event.listen(self._fresh, "begin", _begin_sqlite)
 
     def _serve(self, engine: Engine) -> None:
         self.engine = engine
@@ -232,8 +233,12 @@ def tell_sqlite(engine: Engine) -> None:
     event.listen(engine, "begin", _begin_sqlite)
 
 
-def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+def _let_begin(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # _begin_sqlite begins transactions, not the driver
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, record: object) -> None:
+    _let_begin(connection, record)
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
 

@@ -52,6 +52,7 @@ _STILL = select(
 )
 _CURRENT = select(Model.id, Model.name, Version.number, Version.id).join(Version, Version.id == Model.current_id)
 _CURRENT_OF = _CURRENT.where(Model.id == bindparam("model"))
+_STANDING = _CURRENT.where(Model.status.not_in(("retired", "cancelled")))
 _ROOTS = select(TreeHead.size, TreeHead.root).where(TreeHead.size.in_(bindparam("sizes", expanding=True)))
 _SIGNED = select(TreeHead.size).where(TreeHead.note != UNSIGNED).order_by(TreeHead.size.desc()).limit(1)
 _STANDS = select(
@@ -164,10 +165,11 @@ class Guard:
     def _differs(self, only: str | None) -> str | None:
         """Return in what database and store differ, as far as one look shows."""
         self.asks_store = True
+        first = self._versions is None
         if self._versions is None:
             self._versions = self._released()
         epoch = self.witness.epoch(self._epoch).number
-        if epoch != self._epoch or self._head is None:  # heads of an older epoch do not bind
+        if epoch != self._epoch or first:  # heads of an older epoch do not bind
             self.asks_store = False
             with self._database.fresh() as session:
                 self._epoch, self._head = epoch, newest_signed(session)
@@ -179,7 +181,7 @@ class Guard:
             current = _current(session, only)
             lost = self._lost(session, released)
             heads = [head for head in (following, self._head) if head]
-            rows = session.execute(_ROOTS, {"sizes": [head.size for head in heads]})
+            rows = session.execute(_ROOTS, {"sizes": [head.size for head in heads]}) if heads else ()
             roots = {size: root for size, root in rows}
         lost += [f"the signed head of {head.size} entries" for head in heads if roots.get(head.size) != head.root]
         if current.epoch < epoch:
@@ -330,8 +332,7 @@ def at_once(read: Callable[[Item], Value], items: Collection[Item]) -> list[Valu
 def _current(session: Session, only: str | None) -> Recorded:
     if session.get_bind().dialect.name == "postgresql" and session.scalar(text("SELECT pg_is_in_recovery()")):
         raise Busy("A standby answered, which may not know the last commits yet.")
-    standing = _CURRENT.where(Model.status.not_in(("retired", "cancelled")))
-    rows = session.execute(_CURRENT_OF, {"model": only}) if only else session.execute(standing)
+    rows = session.execute(_CURRENT_OF, {"model": only}) if only else session.execute(_STANDING)
     models = {row[0]: (row[1], Known(row[2], row[3])) for row in rows}
     epoch, waits, size, root = session.execute(_STANDS).one()
     return Recorded(epoch or 0, waits, None if size is None else WitnessedHead(size, root), models)
