@@ -291,6 +291,7 @@ def test_a_request_is_cancelled_inside_its_window_by_who_may(login: Login, held:
 
 
 @pytest.mark.both_engines
+@pytest.mark.both_engines
 def test_one_box_finds_case_request_model_and_digest(
     login: Login, held: str, service: Service, client: TestClient, caplog: pytest.LogCaptureFixture
 ) -> None:

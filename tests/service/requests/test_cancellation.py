@@ -154,6 +154,7 @@ def test_a_malformed_batch_is_refused_whole(client: TestClient, service: Service
         assert session.scalar(select(func.count()).select_from(DeletionRequest)) == 0
 
 
+@pytest.mark.both_engines
 def test_an_estimate_says_what_it_would_cost_and_changes_nothing(client: TestClient, service: Service) -> None:
     model = live_model(service)
     live_model(service, "faces", {"zoe": ["x"]})
