@@ -50,7 +50,12 @@ FOLDERS: dict[str, tuple[str, ...]] = {
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of programs of an environment that has the wheel, and the libraries of this one."""
+    """The folder of programs of an environment that has the wheel, and the libraries of this one.
+
+    ``EXPUNGE_TEST_PROGRAMS`` names that of another, where pip installed both wheels: on another Python, for instance.
+    """
+    if (given := os.environ.get("EXPUNGE_TEST_PROGRAMS")) is not None:
+        return Path(given)
     folder = tmp_path_factory.mktemp("wheel")
     source, environment = folder / "source", folder / "environment"
     source.mkdir()
