@@ -328,7 +328,8 @@ def test_a_bound_above_the_cap_holds_and_costs_nothing(world: World) -> None:
 
 
 def test_a_draw_that_the_utility_gate_refused_is_charged_and_held(world: World) -> None:
-    model_id = world.live(max_accuracy_drop=0.0, noise_std=1.0)
+    model_id = world.live(noise_std=1.0)
+    world.change(Model, model_id, policy=world.model(model_id).policy | {"max_accuracy_drop": 0.0})
     world.change(Version, world.head(model_id).id, holdout_accuracy=2.0)
     request = world.delete("p3")
     world.work(model_id)
