@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import threading
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,23 @@ def test_a_beat_writes_the_phase_and_the_present_memory(world: World, monkeypatc
     monkeypatch.setattr(heartbeat, "resident_mebibytes", lambda: None)
     beating.beat()
     assert [row.phase for row in world.rows_of(Generation)] == ["train"]
+
+
+@ON_SQLITE
+def test_what_follows_a_beat_delays_none_and_may_fail(world: World) -> None:
+    """A store that hangs: the lease of what the worker computes meanwhile is renewed."""
+    beats, hangs, done = threading.Semaphore(0), threading.Event(), threading.Event()
+    pulse = heartbeat.HeartbeatSender(world.database, "here", "worker", 0.3, clock=lambda: beats.release() or 0.0)
+
+    def fail() -> None:
+        raise OSError("the store does not answer")
+
+    pulse.after_beats = [fail, lambda: hangs.wait(60), done.set]
+    pulse.start()
+    assert all(beats.acquire(timeout=30) for _ in range(4)) and not done.is_set()
+    hangs.set()
+    assert done.wait(30), "what comes after one that failed is done too"
+    pulse.stop()
 
 
 def test_where_the_system_does_not_tell_the_memory_none_is_shown(
