@@ -74,7 +74,7 @@ def hour_passes(world: World, *owners: str) -> None:
             world.change(Heartbeat, row.process, beat_at=row.beat_at - ago)
 
 
-@pytest.mark.both_engines
+@pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.drill)], indirect=True)
 def test_sixteen_deletions_are_done_by_four_workers_of_two_places(world: World, start: Start) -> None:
     """The updates of ``mini`` follow the path that was recorded on one kind of device, and on no other."""
     workers = [start("cuda"), start("cpu"), start("cpu"), start("cpu")]
