@@ -11,7 +11,7 @@ TESTS := $(if $(TEMPORARY),TMPDIR=$(TEMPORARY)) PYTHONDONTWRITEBYTECODE= $(BIN)/
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: demo up test test-all check room bench papers drills docs release clean
+.PHONY: demo up test test-all check room bench papers drills image-check docs release clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.runtime
@@ -55,6 +55,10 @@ bench: $(VENV)/.dev
 # bench, papers and drills write to build/reports; papers: what the five papers promised, measured here
 papers: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.papers
+
+# the image built by buildah and entered by bubblewrap, without a daemon; the compose file read by podman-compose. As root
+image-check: $(VENV)/.dev
+	$(BIN)/python -m pytest -m drill tests/docs/test_image.py
 
 drills: $(VENV)/.dev
 	@$(BIN)/python -m tests.harness.servers
