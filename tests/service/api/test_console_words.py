@@ -31,7 +31,7 @@ def test_free_text_is_shown_as_it_was_written(login: Login, client: TestClient, 
     for path in ("/", "/console/models/digits"):
         assert html.unescape(login().get(path).text).count(text) == 1
     page = login().get(f"/console/requests/{request}").text
-    assert '<p class="reason">some_CODE_that_is_new</p>' in page
+    assert "<h1>some_CODE_that_is_new</h1>" in page
     assert '<span class="why">some_CODE_that_is_new</span>' in page
 
 
