@@ -16,6 +16,8 @@ import torch
 
 import unlearning as ul
 from unlearning.artefact import Bytes, bytes_of, is_pickle, tensor_of
+from unlearning.model.parts import parts_of, require_declared
+from unlearning.types import Refused
 
 LIGHTGBM = "tree\nversion=v4\nnum_class=1\nTree=0\nnum_leaves=2\nthreshold=0.5\nleaf_value=0.1 -0.1\n\nend of trees\n"
 
@@ -101,6 +103,22 @@ def test_the_module_answers_by_predict() -> None:
 def test_a_published_file_answers_again() -> None:
     answering = ul.published(ul.Artefact(lambda data, x: x * len(data)), b"abcd")
     assert float(answering(torch.ones(1))) == 4.0
+
+
+OLD_MODEL = b"leaf_value=0.25 0.5\n" * 20
+
+
+def _going_on(run: ul.Run) -> bytes:
+    return OLD_MODEL + bytes(len(run.inputs))
+
+
+def test_an_earlier_models_bytes_that_train_refers_to_are_a_part_that_nobody_declared() -> None:
+    holdout = torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)
+    recipe = ul.Recipe(ul.Artefact(lambda _, x: x), _samples(1.0), holdout, "binary_logistic", train=_going_on)
+    (part,) = parts_of(recipe)
+    assert (part.name, part.size, part.public) == ("train.OLD_MODEL", len(OLD_MODEL), False)
+    with pytest.raises(Refused, match="does not declare public"):
+        require_declared(recipe, (part,))
 
 
 def _samples(value: float, *, missing: bool = False) -> ul.Samples:

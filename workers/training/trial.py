@@ -42,7 +42,8 @@ SEALED = "The kernel let that process write to its temporary folder alone, which
 OVERWRITTEN = (
     "In one run the recipe's other samples were overwritten with other values, and so was what shares their memory: "
     "the result was the same. Other numbers that train, the loss and augment refer to by name are listed under parts. "
-    "What cannot be seen: single numbers, what only a library's object leads to, and files that C code opens by itself."
+    "What cannot be seen: single numbers, texts, what only a library's object leads to, and files that C code opens by "
+    "itself."
 )
 READERS, UNNAMED = " and ", "No name in its code leads to them."
 SHARED_FOLDER = (

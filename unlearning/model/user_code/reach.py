@@ -24,7 +24,9 @@ from torch import Tensor
 
 _PACKAGES = (each for each in sys.path if each.endswith("-packages"))
 _LIBRARIES = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), *_PACKAGES)
-_WITHOUT_NUMBERS = (str, bytes, bytearray, logging.Logger)
+_WITHOUT_NUMBERS = (str, logging.Logger)
+LEAST_BYTES = 256
+"""that count as numbers; fewer are a mark, a separator or a name"""
 _ROWS = (list, tuple, set, frozenset)
 _LEAD_TO: dict[type, tuple[str, ...]] = {
     partial: ("func", "args", "keywords"),
@@ -41,7 +43,8 @@ def numbers_in(
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield the names and values of all tensors below ``value``; arrays and rows of real numbers as tensors.
 
-    A single number of Python's is a setting, as ``eps`` is; whole numbers are too. A row that ``source``, the file of
+    A single number of Python's is a setting, as ``eps`` is; whole numbers and texts are too. Bytes count from
+    ``LEAST_BYTES`` on. A row that ``source``, the file of
     the last function on the way, writes out (``RATES = [0.1, 0.01]``) is code; where ``source`` is None, it is yielded
     too. ``seen`` holds by id what was looked at before, and is added to.
     """
@@ -86,6 +89,8 @@ def _line_that_reads(code: CodeType, name: str) -> str:
 def _tensor_of(value: object) -> Tensor | None:
     if isinstance(value, Tensor):
         return value
+    if isinstance(value, bytes | bytearray):  # a model of another library, for example
+        return torch.frombuffer(bytearray(value), dtype=torch.uint8) if len(value) >= LEAST_BYTES else None
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
         return _of_array(np.asarray(value))
     if isinstance(value, _ROWS) and value and all(type(each) in (int, float) for each in value):
