@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from sqlalchemy.orm import Session
 
 from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.requests import intake
@@ -69,6 +70,10 @@ def test_when_everybody_asks_nothing_is_trained(world: World, method: str) -> No
     assert world.head(model_id).number == 1
 
 
+def asked(session: Session, world: World, person: str) -> intake.NewRequest:
+    return intake.decide(session, world.storage.pepper, TENANT, intake.Order(subject_id=person), intake.NO_WINDOWS)
+
+
 def test_registration_and_an_estimate_say_what_an_update_repeats(world: World) -> None:
     model_id = world.live("unshared", "late")
     report = world.report(model_id)
@@ -77,10 +82,10 @@ def test_registration_and_an_estimate_say_what_an_update_repeats(world: World) -
     assert report["state_bytes"] > 2 * 4 * report["dimension"]
     assert len(report["dry_run"]) == 1 and 0.0 <= report["dry_run"][0]["accuracy"] <= 1.0
     with world.database.read() as session:
-        (cost,) = estimate(session, world.storage.pepper, TENANT, intake.Order(subject_id="p1"))
+        ((_, cost),) = estimate(session, asked(session, world, "p1"))
     assert (cost.repeats, cost.seconds) == (pytest.approx(0.55), pytest.approx(0.55 * report["seconds"]))
     world.delete("p1")
     world.work(model_id)
     with world.database.read() as session:
-        (cost,) = estimate(session, world.storage.pepper, TENANT, intake.Order(subject_id="p2"))
+        ((_, cost),) = estimate(session, asked(session, world, "p2"))
     assert cost.repeats == pytest.approx(0.55), "it follows from the options, not from the people"
