@@ -95,7 +95,7 @@ def test_an_update_that_lacks_memory_waits_as_after_a_fault_of_the_machine(
         asked.append(pause)
         done(database, job, why, pause, most)
 
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(app, "requeue", noted)
