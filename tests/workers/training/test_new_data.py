@@ -223,7 +223,7 @@ def test_a_retrain_is_planned_when_it_is_due_and_the_next_one_after_it(
     world, table = table_of(world, tmp_path / "tables", 40)
     model_id = world.live("people", guarantee="proved", retrain_every=WEEK)
     rung: list[str] = []
-    monkeypatch.setattr(run, "notify_one", lambda _, name: rung.append(name))
+    monkeypatch.setattr(run, "notify_one", lambda _, name, _place: rung.append(name))
     world.change(Model, model_id, notified_at=0)
     world.work(model_id)
     assert (world.head(model_id).number, run.sweep(world.database, world.process.notifier)) == (1, 0)
