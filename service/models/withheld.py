@@ -56,5 +56,5 @@ def publish_anyway(session: Session, model: Model) -> bool:
     model.reason, model.due_at, model.notified_at = None, now(session), 0
     record(session, model.tenant_id, "preparation.accepted", model_id=model.id, generation=generation.id)
     session.flush()
-    crash_point("accept-after-audit")
+    crash_point("api-after-audit")
     return True

@@ -87,7 +87,7 @@ def publish_withheld(
     A registration whose version is less accurate than a plain training by more than `max_accuracy_drop` waits for this,
     or for `retire`. The model is trained once more; later updates keep the gate.
     """
-    with service.database.write(crash="accept-inside-commit") as session:
+    with service.database.write(crash="api-inside-commit") as session:
         model = locked_model(session, caller.tenant_id, name)
         require(model_view(session, model), if_match)
         accepted = publish_anyway(session, model)
