@@ -79,7 +79,7 @@ def line_of(value: object, path: str) -> str:
 def _line_that_reads(code: CodeType, name: str) -> str:
     line = code.co_firstlineno
     for each in dis.get_instructions(code):
-        line = each.starts_line or line
+        line = (each.positions and each.positions.lineno) or line  # starts_line is a bool from Python 3.13 on
         if each.opname in _READS and each.argval == name:
             return f"line {line} of {Path(code.co_filename).name}"
     inner = (_line_that_reads(each, name) for each in code.co_consts if isinstance(each, CodeType))
