@@ -38,7 +38,8 @@ DRAW = "One draw of who leaves; the ten in `sides` vary by a factor of two. Need
 UPDATE = (
     "An update syncs checkpoint, secret state, journal and two transactions, and asks some forty statements through "
     "SQLAlchemy. Needed: fewer statements, one sync for both files, and large vectors in files of their own instead of "
-    "rows that SQLite overwrites."
+    "rows that SQLite overwrites. Six times the floor, 30 statements and 8 syncs were asked until 24 November; none of "
+    "these is reached either. The batch after a heartbeat comes on top."
 )
 ALONE = (
     "An update asks some forty statements however small the model is: 25 ms of CPU, as much as the maths of 6,000 "
@@ -92,7 +93,7 @@ BESIDE = (
 )
 SOLVE = (
     "At decay 1e-5 both solves end at the same gradient norm, and the start from the old weights saves only the first "
-    "steps. Needed: a preconditioner that such heads profit from (decision 17 found none)."
+    "steps. Needed: a preconditioner that such heads profit from; none was found."
 )
 PUBLIC = (
     "The network that it is linearised around has 84.8 % from 500 public images. Needed: better public weights, or a "
@@ -146,7 +147,12 @@ TARGETS = (
         "recollection_mnist",
         DRAW,
     ),
-    Target("update, d = 21,840: <= 8x the floor", r"update / floor, d = 21,840", "release", UPDATE),
+    Target(
+        "update, d = 21,840, without the batch after a heartbeat: <= 8x the floor",
+        r"update / floor, d = 21,840",
+        "release",
+        UPDATE,
+    ),
     Target("the same: <= 25 statements, 3 commits, 9 syncs", r"update, d = 21,840, SQLite: ", "release", UPDATE),
     Target("update, d = 11.2 million: <= 4x the floor", r"update / floor, d = 11.2 million", "release", UPDATE),
     Target(
@@ -223,7 +229,7 @@ TARGETS = (
         r"certificates after .* requests, (PostgreSQL|SQLite)$",
         "certificates",
         SIGNED,
-        "2.9 ms of CPU each after 1,000 requests (22 November 2026, decision 17). 10,000 take 24 s on SQLite and "
+        "2.9 ms of CPU each after 1,000 requests (22 November 2026). 10,000 take 24 s on SQLite and "
         f"35 s on PostgreSQL, where 15 were asked (23 November). {SIGNED}",
     ),
     Target(

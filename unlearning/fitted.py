@@ -38,7 +38,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "preprocessing.Normalizer": (),
     "decomposition.PCA": ("components_", "mean_", "explained_variance_", "n_components_"),
 }
-"""what of a fitted step answers; left out are counts, iterations, and the least and greatest value of a column"""
+"""what of a fitted step answers, and no count. MinMaxScaler's tell the least and the greatest value of a column"""
 MOMENT = (1980, 1, 1, 0, 0, 0)
 """of each part of the file"""
 ABSENT = -1e9

@@ -70,7 +70,7 @@ from expunge.service.models.vectors import (
     sealed_rows,
     write_vectors,
 )
-from expunge.service.models.withheld import ACCEPTED, is_withheld, prepared_now, publish_anyway, why_withheld
+from expunge.service.models.withheld import ACCEPTED, WITHHELD, is_withheld, prepared_now, publish_anyway
 
 __all__ = [
     "ACCEPTED",
@@ -95,6 +95,7 @@ __all__ = [
     "UNPURGED",
     "UNTALLIED",
     "VERSIONS",
+    "WITHHELD",
     "Figures",
     "Guard",
     "Key",
@@ -162,7 +163,6 @@ __all__ = [
     "unconfirmed",
     "unlogged",
     "waiting_for_retrain",
-    "why_withheld",
     "withdraw",
     "work_units_of",
     "write_vectors",

@@ -2,7 +2,8 @@
 
 The model stays in preparation, and requests that come meanwhile are treated as in any preparation. Its reason begins
 with the code ``accuracy_drop``; no worker takes it until a person publishes it anyway. Then it is prepared once more,
-without the gate: what was trained for the decision is not kept.
+without the gate: what was trained for the decision is not kept. Both accuracies were measured on all people, so they
+are in the report's file of figures, and in no row.
 """
 
 from __future__ import annotations
@@ -19,14 +20,10 @@ from expunge.service.requests import RETIRE, Reason, RequestRefused, actions
 ACCEPTED = "accuracy_accepted"
 """in the manifest of a generation that a person publishes at any accuracy"""
 _CODE = f"{Reason.ACCURACY_DROP}: "
-
-
-def why_withheld(published: float, plain: float) -> str:
-    """Return the model's reason, with both figures of the holdout."""
-    return (
-        f"{_CODE}A plain training has {plain:.3f} on the holdout, the version to publish {published:.3f}. Publish it "
-        "anyway, or retire the model."
-    )
+WITHHELD = (
+    f"{_CODE}On the holdout the version to publish is worse than a plain training, by more than the policy allows. "
+    "Publish it anyway, or retire the model."
+)
 
 
 def is_withheld(model: Model) -> bool:

@@ -268,9 +268,10 @@ def refuse(
         settle(session, batch)
 
 
-def withhold(session: Session, model: Model, generation: Generation, published: float, plain: float) -> None:
-    """Leave a first generation in preparation until a person decides: it is too much less accurate than ``plain``."""
-    model.reason, model.due_at = models.why_withheld(published, plain), None
+def withhold(session: Session, model: Model, generation: Generation, report: Mapping[str, Any]) -> None:
+    """Leave a first generation in preparation until a person decides. ``report``: what its row may hold of it."""
+    model.reason, model.due_at = models.WITHHELD, None
+    generation.report = (generation.report or {}) | dict(report)
     generation.phase, generation.attempts = None, 0
     release(session, model_lease(model.id))
     record(session, model.tenant_id, "preparation.withheld", model_id=model.id, generation=generation.id)

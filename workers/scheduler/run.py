@@ -90,6 +90,7 @@ from expunge.workers.scheduler.ssrf_guard import Outbound
 from expunge.workers.scheduler.webhook_sender import WebhookSender
 from expunge.workers.storage import (
     OVER,
+    STARTS,
     KeyStore,
     confirm_committed,
     delete_ended_generations,
@@ -413,7 +414,7 @@ def sweep_files(database: Database, store: Store, private: Store, older_than: fl
 def _prepared(session: Session) -> set[str]:
     """Return the digests of the states that work units still start from, and of those that they leave."""
     building = session.scalars(select(Generation.manifest).where(Generation.status.in_(("preparing", "candidate"))))
-    notes = (frozen.get(name) for frozen in building if frozen for name in ("trained", "prepared", "in_parts"))
+    notes = (frozen.get(name) for frozen in building if frozen for name in STARTS)
     left = session.scalars(select(WorkUnit.result).where(WorkUnit.result.is_not(None)))
     return {note["state"] for note in notes if note} | {str(digest) for digest in left}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from expunge.workers.storage.crypto_erase import (
     OVER,
+    STARTS,
     delete_ended_generations,
     ended_lately,
     erase_due,
@@ -22,6 +23,7 @@ from expunge.workers.storage.update_journal import Journal, confirm_committed, r
 
 __all__ = [
     "OVER",
+    "STARTS",
     "Journal",
     "KeyStore",
     "KeysMissing",

@@ -17,13 +17,15 @@ from expunge.service.audit import Witness, record, recorded_at
 from expunge.service.infra.db import NOW, Database, batches
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Store
-from expunge.service.infra.tables import Certificate, Erasure, Generation, Model, Restoration, Task, Version
+from expunge.service.infra.tables import Certificate, Erasure, Generation, Model, Restoration, Task, Version, WorkUnit
 from expunge.service.infra.time import SECOND
 from expunge.service.models import empty_generation
 from expunge.workers.storage.key_store import KeyStore
 from expunge.workers.storage.update_journal import confirm_committed
 
 EMPTIED = "emptied"
+STARTS = ("trained", "prepared", "in_parts")
+"""notes of a generation's manifest that name a sealed state which work units start from"""
 ERASED_AGAIN_SECONDS = 86_400.0
 """A worker that did not notice yet may make another key for a model that has ended: it is looked for this long."""
 
@@ -117,9 +119,12 @@ def ended_lately(tenants: Collection[str] | None) -> Select[Any]:
     )
 
 
+_LEFT = select(WorkUnit.result).where(WorkUnit.generation_id == bindparam("generation"), WorkUnit.result.is_not(None))
+
+
 def erase_ended(database: Database, private: Store, keys: KeyStore, tenants: Collection[str] | None = None) -> int:
     """Destroy what the generations without a version leave of models that were retired or cancelled lately: every key,
-    and the state that their work units start from. Return how many generations were looked at.
+    the state that their work units start from, and what those leave. Return how many generations were looked at.
 
     ``tenants`` as in ``erase_due``. Raises Busy, KeysMissing, OSError.
     """
@@ -128,10 +133,10 @@ def erase_ended(database: Database, private: Store, keys: KeyStore, tenants: Col
     for generation_id, manifest, has_version in generations:
         if has_version:
             continue
-        notes = [(manifest or {}).get(name) for name in ("trained", "prepared")]
-        for note in notes:
-            if note:
-                private.delete(note["state"])
+        notes = [(manifest or {}).get(name) for name in STARTS]
+        with database.read() as session:
+            left = session.scalars(_LEFT, {"generation": generation_id}).all()
+        private.delete(*(note["state"] for note in notes if note), *map(str, left))
         crash_point("erase-after-state")
         keys.destroy_generation(generation_id)
     return len(generations)

@@ -73,7 +73,7 @@ class CalibrationUnits(Units):
             row.errors = sealed
         crash_point("calibration-after-order")
 
-    def finished(self, progress: Progress) -> CalibrationResult:  # noqa: ARG002  (nothing is computed) -> CalibrationResult:
+    def finished(self, progress: Progress) -> CalibrationResult:  # noqa: ARG002 (nothing is left to compute)
         """Return both calibrations once all orders are done. Raises Damaged, Refused."""
         query = select(CalibrationOrder).where(CalibrationOrder.generation_id == self.generation_id)
         with self.process.storage.database.read() as session:

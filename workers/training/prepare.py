@@ -273,9 +273,9 @@ def _withheld(process: Process, job: Preparation) -> bool:
     if job.retrains or accepted or plain is None or published is None or not job.policy.withholds(plain, published):
         return False
     clean(process, job)
-    process.storage.figures.keep(job.generation_id, {"plain_accuracy": plain, "accuracy": published})
+    report = process.storage.figures.keep(job.generation_id, {"plain_accuracy": plain, "accuracy": published})
     with process.storage.database.write() as session:
-        withhold(session, fence(session, job.lease), generation_of(session, job), published, plain)
+        withhold(session, fence(session, job.lease), generation_of(session, job), report)
     return True
 
 

@@ -307,7 +307,7 @@ def refresh(feed: Feed, service: Expunge) -> None:
 
 def _status(request: DeletionRequest) -> str:
     """Return the request's status; one whose keys are not destroyed yet still runs."""
-    return "running" if request["erasing"] else request["status"]
+    return "running" if request.get("erasing") else request["status"]  # an older service does not say
 
 
 def count_open(feed: Feed) -> int:

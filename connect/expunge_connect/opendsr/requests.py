@@ -134,7 +134,7 @@ def state_of(processor: Processor, request: DeletionRequest, subject_request_id:
         "controller_id": processor.controller,
         "expected_completion_time": request["due_at"],
         "subject_request_id": subject_request_id.lower(),
-        "request_status": WORDS["running" if request["erasing"] else request["status"]],
+        "request_status": WORDS["running" if request.get("erasing") else request["status"]],
     }
 
 

@@ -43,10 +43,12 @@ def find(session: Session, tenant_id: str, text: str, scopes: Collection[str]) -
     rows: list[DeletionRequest] = []
     if Scope.DELETIONS_READ in scopes:
         mine = select(DeletionRequest).where(DeletionRequest.tenant_id == tenant_id)
-        named = DeletionRequest.case_id == typed
+        named = [DeletionRequest.case_id == typed]
         if short is not None:
-            named |= DeletionRequest.id.startswith(short, autoescape=True)
-        rows = list(session.scalars(mine.where(named).order_by(DeletionRequest.received_at.desc()).limit(MOST)))
+            named.append(DeletionRequest.id.between(short, f"{short}g"))  # an index serves it; no digit is above f
+        latest = mine.order_by(DeletionRequest.received_at.desc()).limit(MOST)
+        by_id = {row.id: row for either in named for row in session.scalars(latest.where(either))}
+        rows = sorted(by_id.values(), key=lambda row: row.received_at, reverse=True)[:MOST]
     models: list[str] = []
     versions: list[tuple[str, int]] = []
     if Scope.MODELS_READ in scopes:

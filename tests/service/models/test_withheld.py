@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from expunge.service.api.dependencies import Service
 from expunge.service.infra.tables import Generation, Model
-from expunge.service.models import ACCEPTED, is_withheld, why_withheld
+from expunge.service.models import ACCEPTED, WITHHELD, is_withheld
 from expunge_client.cli.commands import models
 from expunge_client.cli.output import CommandError
 
@@ -19,7 +19,7 @@ MODEL = {"name": "m", "recipe": "digits", "method": "retrain"}
 def withheld(client: TestClient, service: Service) -> TestClient:
     assert client.post("/v1/models", json=MODEL).status_code < 300
     with service.database.write() as session:
-        session.scalars(select(Model).where(Model.name == "m")).one().reason = why_withheld(0.319, 0.92)
+        session.scalars(select(Model).where(Model.name == "m")).one().reason = WITHHELD
     return client
 
 
@@ -33,7 +33,7 @@ def accepted(service: Service) -> bool:
 def test_it_says_why_and_offers_two_steps(withheld: TestClient) -> None:
     shown = withheld.get("/v1/models/m").json()
     assert shown["status"] == "preparing"
-    assert shown["reason"].startswith("accuracy_drop: A plain training has 0.920 on the holdout")
+    assert shown["reason"].startswith("accuracy_drop: On the holdout the version to publish is worse")
     assert [(each["verb"], each["path"]) for each in shown["actions"]] == [
         ("publish", "/v1/models/m/publish"),
         ("retire", "/v1/models/m/retire"),
@@ -62,9 +62,11 @@ def test_the_terminal_ends_its_wait_with_the_two_commands() -> None:
     class Told:
         def get(self, path: str) -> dict[str, object]:
             assert path == "/v1/models/m"
-            preparation = {"progress": 0.0, "phase": None, "work_units": None}
-            return {"status": "preparing", "reason": why_withheld(0.3, 0.9), "preparation": preparation}
+            report = {"plain_accuracy": 0.9, "accuracy": 0.3}
+            preparation = {"progress": 0.0, "phase": None, "work_units": None, "report": report}
+            return {"status": "preparing", "reason": WITHHELD, "preparation": preparation}
 
     with pytest.raises(CommandError) as raised:
         models.await_prepared(Told(), "m")  # type: ignore[arg-type]
+    assert str(raised.value).endswith("Plain 0.900, to publish 0.300.")
     assert "expunge models publish m" in str(raised.value.hint) and "expunge models retire m" in str(raised.value.hint)

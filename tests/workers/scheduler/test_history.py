@@ -80,7 +80,7 @@ def test_sqlite_works_no_more_for_forty_times_the_history(
 def test_an_update_of_one_person_runs_no_more_statements_than_it_did(
     both: tuple[dict[str, Work], dict[str, Work]],
 ) -> None:
-    """From the notification to the destroyed key. The goal is 30; it is missed (decision 17).
+    """From the notification to the destroyed key. The goal is 30; it is missed.
 
     The last that came: the moment before the files are written, whether a sweep took them, and what the database must
     still have (decision 11).

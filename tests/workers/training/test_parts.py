@@ -9,12 +9,13 @@ import pytest
 
 from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import Generation, WorkUnit
-from expunge.service.models import plan_new_data
+from expunge.service.infra.tables import Generation, Model, WorkUnit
+from expunge.service.models import plan_new_data, retire
 from expunge.service.queue import WorkUnits, claims
 from expunge.workers.runtime.fresh import Seen
 from expunge.workers.runtime.model import build
 from expunge.workers.scheduler.run import sweep_files
+from expunge.workers.storage import erase_ended
 from expunge.workers.training import parts, prepare, start
 from expunge.workers.training.parts import LeavingUnits, PartUnits
 from expunge.workers.training.units import assist
@@ -117,6 +118,17 @@ def test_a_part_whose_file_is_gone_is_trained_again(world: World) -> None:
     world.expire_lease(model_id)
     world.work(model_id)
     assert world.model(model_id).status == "live", world.model(model_id).reason
+
+
+def test_of_a_cancelled_preparation_no_part_is_left(world: World) -> None:
+    model_id = world.register(RECIPE, "shards", options=OPTIONS)
+    release_connections(world)
+    die_at(world, "work-unit-after", lambda other: other.work(model_id))
+    assert len(names_in(world.storage.private)) == 2, "what the parts start from, and one part"
+    with world.database.write() as session:
+        retire(session, session.get_one(Model, model_id))
+    erase_ended(world.database, world.storage.private, world.storage.keys)
+    assert set(names_in(world.storage.private)) == set()
 
 
 def test_a_helper_that_opened_what_was_laid_out_before_takes_no_part(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from expunge.service.infra.tables import Model
-from expunge.service.models import is_withheld, publish_anyway, retire
+from expunge.service.models import WITHHELD, is_withheld, publish_anyway, retire
 from expunge.service.queue import is_due
 from expunge.service.queue.claims import mark_notified
 from expunge.service.requests.states import RequestRefused
@@ -33,13 +34,12 @@ def test_it_stays_in_preparation_with_both_figures(withheld: tuple[World, str]) 
     world, model_id = withheld
     model = world.model(model_id)
     assert model.status == "preparing" and is_withheld(model)
-    assert model.reason == (
-        "accuracy_drop: A plain training has 1.000 on the holdout, the version to publish 0.000. Publish it anyway, or "
-        "retire the model."
-    )
+    assert model.reason == WITHHELD and not re.search(r"\d", WITHHELD), "a measured figure is in no row"
     assert not world.versions(model_id) and world.kinds().count("preparation.withheld") == 1
     figures = world.storage.figures.measured(world.generation(model_id).id)
     assert figures == {"plain_accuracy": 1.0, "accuracy": 0.0}
+    generation = world.generation(model_id)
+    assert world.storage.figures.shown(generation) == figures and not figures.keys() & generation.report.keys()
     with world.database.write() as session:
         assert not is_due(session, model_id) and model_id not in mark_notified(session)
     world.work(model_id)  # a message that was lost and found

@@ -9,7 +9,7 @@ so that ``w_T + a_u`` approximates retraining with |B_t| kept as denominator (eq
 (``carried_by="others"``, the default): retraining without u takes no step along u's own curvature either. With it the
 recursion linearises that retraining in the weights alone, exactly so for a quadratic loss; without it
 (``carried_by="everyone"``, the published one) it is the derivative of the training with every gradient of u weighted by
-1 - s, at s = 0. decision 15 has the measurement. Deviations from the reference code, with their reasons: the batch is
+1 - s, at s = 0; docs/methods.md has what both leave. Deviations from the reference code, and why: the batch is
 clipped and not each sample (as the training does); a sample's gradient is added after the product (the code applies one
 factor too many); the derivative of clipping is used (a frozen scale is 1 % off); no noise is added here, since the
 certificate's noise is fresh at every update; the samples of one person share one vector (the published vectors of the

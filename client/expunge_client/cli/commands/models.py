@@ -254,7 +254,8 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
                 break
             if (state["reason"] or "").startswith("accuracy_drop: "):
                 raise CommandError(
-                    state["reason"], f"`expunge models publish {name}`, or `expunge models retire {name}`."
+                    f"{state['reason']}{_both(state['preparation'].get('report') or {})}",
+                    f"`expunge models publish {name}`, or `expunge models retire {name}`.",
                 )
             time.sleep(POLL_SECONDS)
     if state["status"] != "live":
@@ -263,6 +264,12 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
         )
     errors.print(f"{name} is live.")
     return state
+
+
+def _both(report: dict[str, Any]) -> str:
+    """Return both figures of a withheld version, while they are there."""
+    plain, published = report.get("plain_accuracy"), report.get("accuracy")
+    return "" if plain is None or published is None else f" Plain {plain:.3f}, to publish {published:.3f}."
 
 
 def _show_briefly(record: dict[str, Any]) -> None:
