@@ -117,6 +117,19 @@ def test_a_training_that_was_recorded_on_the_device_is_not_repeated_on_the_host(
     assert world.task(request).reason == Reason.ENVIRONMENT_CHANGED
 
 
+def test_a_worker_on_the_host_leaves_an_update_that_is_bound_to_the_device_to_a_worker_there(world: World) -> None:
+    model_id = world.live("network", "mini", threshold=1e9)
+    assert world.model(model_id).place == "pretend"
+    request = world.delete("p4")
+    world.change(Model, model_id, due_at=None)
+    host = open_world(world.settings.model_copy(update={"device": "cpu"}))
+    host.work(model_id)
+    assert (world.task(request).status, world.task(request).attempts) == ("queued", 0)
+    world.work(model_id)
+    assert world.request(request).status == "completed"
+    host.storage.close()
+
+
 def test_a_recipe_that_breaks_the_device_is_refused_and_takes_no_other_model_with_it(world: World) -> None:
     healthy, guilty = world.live(), world.register("guilty", "newton", name="guilty")
     ends = 0

@@ -16,9 +16,10 @@ from alembic.operations import Operations
 from sqlalchemy import MetaData, Table, select, text
 
 import expunge.service.infra.migrate
-from expunge.service.infra.db import Database
+from expunge.service.infra.db import Database, now
 from expunge.service.infra.migrate import SchemaState, compare, migrate, schema_state
-from expunge.service.infra.tables import DeletionRequest, Generation, Lease, Model, Record, Task
+from expunge.service.infra.tables import DeletionRequest, Generation, Lease, Model, Record, Task, Version
+from expunge.service.infra.time import DAY_SECONDS, SECOND
 from expunge.service.queue import Stale, TakenLease, fence, renew
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Fallback, Policy
@@ -41,6 +42,7 @@ FROZEN = {
     "v0012_places.py": "5030624a4d20582c8939af643e3ba2508e8a1d616cd2c4ffaff6c37f6c0cf3c4",
     "v0013_state.py": "4d4ad309d25ba2b2a00a5f01addad00a5c6763d1bb02fc342fb33196c18b34b5",
     "v0014_parts.py": "7508829eef921feb573f0b7b985777e5ed6e4e101f4669dbf0b4a9dec2bd6bf1",
+    "v0015_state.py": "e7f6792139eb7fac1db9099b10662ad9affcafb8958b76c0be8bd53848186843",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """
@@ -333,6 +335,30 @@ def test_a_path_that_was_recorded_before_places_is_bound_to_its_device(first: Da
         assert {each: session.get_one(Model, each).place for each in "opq"} == {"o": "cuda", "p": "any", "q": "any"}
         manifests = {each: session.get_one(Generation, each).manifest for each in (70, 71)}
     assert manifests == {70: frozen | {"bound_to": "cuda"}, 71: frozen}
+
+
+def test_state_of_versions_that_were_replaced_lately_is_looked_for_and_of_older_ones_taken_for_deleted(
+    first: Database,
+) -> None:
+    with first.read() as session:
+        at = now(session)
+    frozen = {"tenant_id": "t", "model_id": "m", "status": "live", "guarantee": "none", "created_at": 1, "method": "r"}
+    add_rows(first, "generations", {**frozen, "id": 80, "manifest": {}})
+    row = {"tenant_id": "t", "model_id": "m", "generation_id": 80, "checkpoint": "c", "size": 1, "state": "s"}
+    row |= {"method": "r", "claim": {}, "samples": 1, "people": 1, "published_at": 1}
+    ended = {"old": at - 3 * DAY_SECONDS * SECOND, "lately": at - 60 * SECOND, "current": None}
+    add_rows(
+        first,
+        "versions",
+        *(
+            {**row, "id": name, "number": number, "status": "retired" if when else "current", "retired_at": when}
+            for number, (name, when) in enumerate(ended.items(), 1)
+        ),
+    )
+    migrate(first)
+    with first.read() as session:
+        found = {name: session.get_one(Version, name).state_deleted_at for name in ended}
+    assert found == {"old": ended["old"], "lately": None, "current": None}
 
 
 def test_whether_a_registration_leaves_out_the_forgotten_is_kept(first: Database) -> None:
