@@ -159,7 +159,10 @@ def _require_quiet(session: Session, lease_seconds: float) -> None:
     since = now(session) - int(lease_seconds * SECOND)
     alive = session.scalars(select(Heartbeat.process).where(Heartbeat.beat_at >= since)).all()
     if alive:
-        raise NotAuthentic(f"{len(alive)} processes were seen within {lease_seconds:g} s; stop workers and scheduler.")
+        raise NotAuthentic(
+            f"{len(alive)} of the workers and the scheduler sent a heartbeat in the last {lease_seconds:g} s. "
+            f"Stop them, wait {lease_seconds:g} s, and run the restore again."
+        )
 
 
 def _known(session: Session, entry: JournalEntry) -> bool:
