@@ -363,6 +363,7 @@ def test_every_cell_of_a_list_has_its_label_for_a_phone(login: Login, held: str)
     for path in (
         "/console/requests",
         "/console/models",
+        "/console/models/digits",
         "/console/keys",
         "/console/audit",
         f"/console/requests/{held}",
@@ -388,6 +389,24 @@ def test_checked_tried_and_declared_stand_apart(login: Login, held: str, service
         for words in ("Checked by the service", "this one", "Tried on a few samples", "that one", "Declared", "another")
     ]
     assert places == sorted(places)
+
+
+def test_versions_are_a_table_below_the_claim_of_the_newest(login: Login, held: str, service: Service) -> None:
+    """An older version of another guarantee says which; its own claim is in its file."""
+    with service.database.write() as session:
+        session.execute(update(Version).values(claim={"guarantee": "exact", "statement": "first", "epsilon": 0.0}))
+        model = session.scalars(select(Model)).one()
+    claim = {"guarantee": "proved", "statement": "second", "epsilon": 1.25, "assumptions": ["this"]}
+    publish(service, model, b"two", claim=claim, people=2, samples=20, holdout_accuracy=0.936)
+    page = login().get("/console/models/digits").text
+    versions = page[page.index('id="versions"') :]
+    claimed, table = versions[: versions.index("<table>")], versions[versions.index("<table>") :]
+    assert "Claim of version 2" in claimed and "second" in claimed and "this" in claimed and "first" not in versions
+    heads = re.findall(r'<th scope="col">(.*?)</th>', table)
+    assert heads[:5] == ["Version", "Date", "People deleted", "Accuracy", "Epsilon"]
+    rows = [re.sub(r"<[^>]+>", " ", each).split() for each in re.findall(r"<tr id=.*?</tr>", table, re.S)]
+    assert [row[:2] for row in rows] == [["2", "current"], ["1", "retired"]]
+    assert {"2", "(20", "93.6", "1.25"} <= set(rows[0]) and "exact" in rows[1] and "exact" not in rows[0]
 
 
 def test_what_others_wrote_is_escaped(login: Login, held: str, service: Service) -> None:

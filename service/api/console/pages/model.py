@@ -45,7 +45,7 @@ def show(name: ModelName, visit: Visitor) -> Response:
         facts = {
             "row": row,
             "versions": shown,
-            "suffixes": suffixes_of(session, {each.generation_id for each in shown}),
+            "suffix": suffixes_of(session, {shown[0].generation_id}).popitem()[1] if shown else "",
             "consumers": worst_first(consumer_rows(session, models=[found.id])),
             "forecast": words,
             "budget": charts.updates_left(budget_changes(session, row.generation), at, words)
