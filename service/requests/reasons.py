@@ -126,11 +126,11 @@ CONSUMERS = WayOut("consumers", "GET", f"{_MODEL}/consumers", "expunge models sh
 REMOVE_CONSUMER = WayOut(
     "remove", "DELETE", f"{_MODEL}/consumers/CONSUMER", "expunge models remove-consumer {model} CONSUMER", _ADMIN
 )
-RETRAIN = WayOut("retrain", "POST", f"{_MODEL}/retrains", "expunge models retrain {model} --new-data", _ADMIN, {})
+RETRAIN = WayOut("retrain", "POST", f"{_MODEL}/retrains", "expunge models retrain {model}", _ADMIN, {})
 FALL_BACK = _policy("fallback", "retrain")
 TOLERATE = _policy("max_accuracy_drop", "NUMBER")
 RETIRE = WayOut("retire", "POST", f"{_MODEL}/retire", "expunge models retire {model}", _ADMIN)
-PUBLISH = WayOut("publish", "POST", f"{_MODEL}/publish", "expunge models publish {model}", _ADMIN)
+PUBLISH = WayOut("publish", "POST", f"{_MODEL}/publish", "expunge models retrain {model}", _ADMIN)
 REGISTER = WayOut(
     "register",
     "POST",

@@ -150,7 +150,7 @@ def test_the_product_has_no_command_beyond_its_surface() -> None:
         parts = getattr(COMMAND.get_command(None, name), "commands", {})
         found |= {f"{name} {part}" for part in parts} or {name}
     assert found <= surface()
-    assert len({" ".join(words.split()[:1]) if words.startswith("run ") else words for words in found}) == 46
+    assert len({" ".join(words.split()[:1]) if words.startswith("run ") else words for words in found}) == 45
 
 
 def surface() -> set[str]:
@@ -191,7 +191,7 @@ SURFACE = (
     "list; requests show; requests verify; requests reject; requests approve; requests cancel; requests retry; "
     "requests extend; certificate show --out; certificate verify; models add --recipe --method --option --guarantee "
     "--epsilon --fallback --batch --retrain-every --leave-out-forgotten --set --no-wait; models list; models show; "
-    "models retrain; models policy --set; models publish; models retire; holds place; holds list; holds lift; audit "
+    "models retrain; models policy --set; models retire; holds place; holds list; holds lift; audit "
     "list; audit verify; audit export; audit rotate-key; keys create; keys list; keys rotate; keys revoke; webhooks "
     "add; webhooks list; webhooks remove; models remove-consumer; login; logout; doctor; init; migrate; backup; "
     "restore; run api; run worker --gpus; run updater; run scheduler; lab evaluate; lab attack; drop import; drop "

@@ -316,6 +316,6 @@ def count_changes(
     if scheduled and not ended and found.gone > MOST_GONE * found.served:
         raise Refused(
             f"{found.gone} of {found.served} samples are missing from the recipe's data.",
-            "Put them back. If they are to stay away: `expunge models retrain NAME --new-data`.",
+            "Put them back. If they are to stay away: `expunge models retrain NAME`.",
         )
     return not ended

@@ -35,6 +35,7 @@ GONE = {
     "holds show": "It is `expunge holds list HOLD`.",
     "suppressions": f"{_ON_THE_PAGE}: POST /v1/deletion-requests/REQUEST/lift.",
     "models cancel": "It is `expunge models retire NAME`.",
+    "models publish": "It is `expunge models retrain NAME`, which asks.",
     "consumers list": "`expunge models show NAME` lists them.",
     "consumers remove": "It is `expunge models remove-consumer NAME CONSUMER`.",
     "consumers report": f"{_ON_THE_PAGE}: PUT /v1/models/NAME/consumers/CONSUMER.",
@@ -63,6 +64,7 @@ GONE = {
     "models --on-suppressed": "It is --leave-out-forgotten.",
     "models --utility-tolerance": "It is --set max_accuracy_drop=VALUE.",
     "models --threshold": "It is fixed: 0.7 of the distance to retraining.",
+    "models --new-data": "Leave it out: a retrain always reads what the recipe gives now.",
     "models --on-unchecked-feed": "expunge-connect decides at registration; docs/connectors.md says how.",
 } | {
     f"models --{field.replace('_', '-')}": f"It is --set {field}=VALUE."

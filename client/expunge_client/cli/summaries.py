@@ -32,7 +32,6 @@ SUMMARIES = {
         "requests extend": "Extend the deadline by what the regulation allows, once: the GDPR two months.",
     },
     ADMINISTER: {
-        "models publish": "Publish a first version that was withheld for its accuracy.",
         "models remove-consumer": "Remove a consumer that no longer serves the model.",
         "backup": "Copy the database while it runs.",
         "doctor": "Look at secrets, stores, disk, broker, database, clocks, processes, recipes and...",

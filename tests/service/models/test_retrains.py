@@ -111,18 +111,18 @@ def planned(service: Service) -> list[tuple[str, bool]]:
 
 def test_the_command_shows_the_dry_run_what_it_costs_and_asks(command: Callable[..., Any], service: Service) -> None:
     model = live_model(service)
-    result = command("--new-data", input="n\n")
+    result = command(input="n\n")
     assert "594 of 2,391 samples are missing" in result.output
     assert "6 samples (2 people) are left out" in result.output
     assert "Nobody has timed a training of this model." in result.output
     assert planned(service) == [("ended", True)]
     assert "Train on these data?" in result.output
-    result = command("--new-data")
+    result = command()
     assert result.exit_code != 0 and "the question was not answered" in str(result.exception)
     with service.database.write() as session:
         served = session.get_one(Generation, model.generation_id)
         served.report = (served.report or {}) | {"seconds": 41.7}
-    result = command("--new-data", input="y\n")
+    result = command(input="y\n")
     assert result.exit_code == 0, result.output
     assert "The last training took 41.7 s." in result.output
     assert planned(service) == [("ended", True), ("ended", True), ("ended", True), ("live", False)]
@@ -133,8 +133,6 @@ def test_the_command_stops_after_a_dry_run_that_is_all_that_was_asked_for(
     command: Callable[..., Any], service: Service
 ) -> None:
     live_model(service)
-    result = command("--new-data", "--dry-run", "--json")
+    result = command("--dry-run", "--json")
     assert (result.exit_code, planned(service)) == (0, [("ended", True)])
     assert '"gone": 594' in result.stdout
-    assert command("--dry-run").exit_code == 1, "new data are asked for by name"
-    assert planned(service) == [("ended", True)]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
+from click.testing import Result
 from fastapi.testclient import TestClient
 from sqlalchemy import select
+from typer.testing import CliRunner
 
 from expunge.service.api.dependencies import Service
 from expunge.service.infra.tables import Generation, Model
 from expunge.service.models import ACCEPTED, WITHHELD, is_withheld
 from expunge_client.cli.commands import models
+from expunge_client.cli.main import app
 from expunge_client.cli.output import CommandError
 
 MODEL = {"name": "m", "recipe": "digits", "method": "retrain"}
@@ -58,15 +63,50 @@ def test_what_does_not_wait_is_refused(client: TestClient) -> None:
     assert (refused.status_code, refused.json()["code"]) == (409, "not_withheld")
 
 
-def test_the_terminal_ends_its_wait_with_the_two_commands() -> None:
-    class Told:
-        def get(self, path: str) -> dict[str, object]:
-            assert path == "/v1/models/m"
-            report = {"plain_accuracy": 0.9, "accuracy": 0.3}
-            preparation = {"progress": 0.0, "phase": None, "work_units": None, "report": report}
-            return {"status": "preparing", "reason": WITHHELD, "preparation": preparation}
+class Told:
+    """A service with one model in preparation; it is live as soon as its publication is asked for."""
 
-    with pytest.raises(CommandError) as raised:
-        models.await_prepared(Told(), "m")  # type: ignore[arg-type]
-    assert str(raised.value).endswith("Plain 0.900, to publish 0.300.")
-    assert "expunge models publish m" in str(raised.value.hint) and "expunge models retire m" in str(raised.value.hint)
+    def __init__(self) -> None:
+        self.posted: list[str] = []
+
+    def get(self, path: str) -> dict[str, object]:
+        assert path == "/v1/models/m"
+        report = {"plain_accuracy": 0.9, "accuracy": 0.3}
+        preparation = {"progress": 0.0, "phase": None, "work_units": None, "report": report}
+        status, reason = ("live", None) if "/v1/models/m/publish" in self.posted else ("preparing", WITHHELD)
+        return {"name": "m", "status": status, "reason": reason, "preparation": preparation}
+
+    def post(self, path: str, body: dict[str, object]) -> dict[str, object]:
+        self.posted.append(path)
+        return {}
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, answer: str, *command: str) -> tuple[Told, Result]:
+    told = Told()
+    monkeypatch.setattr(models, "connect", lambda: nullcontext(told))
+    return told, CliRunner().invoke(app, command, input=answer)
+
+
+ADD = ("models", "add", "m", "--recipe", "digits")
+
+
+@pytest.mark.parametrize("words", [ADD, ("models", "retrain", "m")])
+def test_the_terminal_shows_both_figures_and_asks(monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+    publish, registered = ["/v1/models/m/publish"], ["/v1/models"] if words == ADD else []
+    for answer, posted in (("y\n", publish), ("n\n", []), ("", [])):
+        told, result = answered(monkeypatch, answer, *words)
+        assert "Plain 0.900, to publish 0.300." in result.output
+        assert "publish it at any accuracy?" in result.output
+        assert [path for path in told.posted if path != "/v1/models"] == posted
+        assert told.posted == registered + posted
+        if not posted:
+            assert isinstance(result.exception, CommandError)
+            hint = str(result.exception.hint)
+            assert "expunge models retrain m" in hint and "expunge models retire m" in hint
+
+
+def test_with_yes_it_is_not_asked_and_a_dry_run_publishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, result = answered(monkeypatch, "", "models", "retrain", "m", "--yes", "--no-wait")
+    assert (result.exit_code, told.posted) == (0, ["/v1/models/m/publish"]), result.output
+    told, _ = answered(monkeypatch, "", "models", "retrain", "m", "--dry-run")
+    assert told.posted == ["/v1/models/m/retrains"], "the service refuses it"

@@ -126,7 +126,7 @@ def test_an_exhausted_budget_is_news_once(client: TestClient, service: Service) 
             announce_exhaustion(session, model.generation_id or 0)
     (sent,) = outbox(service)
     told = json.loads(sent.payload)["data"]
-    assert told.pop("actions")[0]["command"] == "expunge models retrain digits --new-data"
+    assert told.pop("actions")[0]["command"] == "expunge models retrain digits"
     assert told == {
         "model": "digits",
         "generation": model.generation_id,

@@ -30,9 +30,7 @@ from expunge_client.cli.output import (
     show_rows,
 )
 
-commands = typer.Typer(
-    no_args_is_help=True, help="Models: add, list, show, retrain, policy, publish, retire, remove-consumer."
-)
+commands = typer.Typer(no_args_is_help=True, help="Models: add, list, show, retrain, policy, retire, remove-consumer.")
 POLL_SECONDS = 0.3
 SETTLED = {"live", "refused", "cancelled", "exhausted", "retired"}
 METHOD_OPTIONS = (
@@ -118,33 +116,28 @@ def show(name: ModelArgument) -> None:
 @commands.command("retrain")
 def retrain(
     name: ModelArgument,
-    new_data: Annotated[
-        bool,
-        typer.Option("--new-data", help="Train on what the recipe gives now, without people with a deletion request."),
-    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what changed in the data, and stop.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask after the dry run.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     wait: Annotated[bool, typer.Option(help="Stay until the new version is published or refused.")] = True,
 ) -> None:
-    """Train a model again under its name, after a dry run."""
-    if not new_data:
-        raise CommandError(
-            "A retrain reads what the recipe gives now, and that may have changed.", "Say --new-data.", USAGE
-        )
+    """Train a model again under its name, after a dry run. It reads what the recipe gives now.
+
+    People with a deletion request are left out. A first version that was withheld for its accuracy is trained once
+    more and published.
+    """
     path = f"/v1/models/{name}/retrains"
     with connect() as client:
+        state = client.get(f"/v1/models/{name}")
+        if _is_withheld(state) and not dry_run:
+            _publish_anyway(client, state, yes=yes)
+            _show_briefly(await_prepared(client, name) if wait else client.get(f"/v1/models/{name}"))
+            return
         found = _await_retrain(client, name, client.post(path, {"dry_run": True})["generation"])
         if not as_json() or not dry_run:
             _show_changes(found["changes"])
             _show_cost(found["expected_seconds"])
         if not dry_run:
-            try:
-                agreed = yes or typer.confirm("Train on these data?", err=True)
-            except typer.Abort:
-                hint = "Say --yes where there is no terminal."
-                raise CommandError("Nothing was trained: the question was not answered.", hint, USAGE) from None
-            if not agreed:
-                raise CommandError("Nothing was trained.", "")
+            _agree("Train on these data?", yes=yes)
             found = client.post(path, {})
             if wait:
                 found = _await_retrain(client, name, found["generation"])
@@ -168,14 +161,6 @@ def policy(
         path = f"/v1/models/{name}"
         record = client.patch(f"{path}/policy", changes) if changes else client.get(path)
     show_facts(record["policy"])
-
-
-@commands.command("publish", rich_help_panel="Administer")
-def publish(name: ModelArgument) -> None:
-    """Publish a first version that was withheld for its accuracy. It is trained once more."""
-    with connect() as client:
-        client.post(f"/v1/models/{name}/publish", {})
-        _show(await_prepared(client, name))
 
 
 @commands.command("retire")
@@ -203,6 +188,31 @@ def remove_consumer(
     with connect() as client:
         client.delete(f"/v1/models/{model}/consumers/{consumer}")
     errors.print("removed.")
+
+
+def _agree(question: str, *, yes: bool, hint: str = "") -> None:
+    """Ask, unless the answer was given by --yes. Raises CommandError where it is not yes."""
+    try:
+        agreed = yes or typer.confirm(question, err=True)
+    except typer.Abort:
+        hint = hint or "Say --yes where there is no terminal."
+        raise CommandError("Nothing was trained: the question was not answered.", hint, USAGE) from None
+    if not agreed:
+        raise CommandError("Nothing was trained.", hint)
+
+
+def _is_withheld(state: dict[str, Any]) -> bool:
+    """Return whether the model's first version waits for a decision on its accuracy."""
+    return state["status"] == "preparing" and (state["reason"] or "").startswith("accuracy_drop: ")
+
+
+def _publish_anyway(client: Client, state: dict[str, Any], *, yes: bool = False) -> None:
+    """Show both accuracies, ask, and let the first version be published. Raises CommandError where it is not."""
+    name = state["name"]
+    hint = f"`expunge models retrain {name}` publishes it, `expunge models retire {name}` cancels it."
+    errors.print(f"{state['reason']}{_both(state['preparation'].get('report') or {})}", markup=False)
+    _agree("Train it once more and publish it at any accuracy?", yes=yes, hint=hint)
+    client.post(f"/v1/models/{name}/publish", {})
 
 
 def _await_retrain(client: Client, name: str, generation: int) -> dict[str, Any]:
@@ -245,19 +255,20 @@ def versions(name: ModelArgument) -> None:
 
 
 def await_prepared(client: Client, name: str) -> dict[str, Any]:
-    """Show preparation until the model is live. Raises CommandError where it is refused."""
+    """Show preparation until the model is live; ask where its first version is withheld for its accuracy.
+
+    Raises CommandError where it is refused, or is not to be published.
+    """
     with meter(f"preparing {name}") as progress:
         while True:
             state: dict[str, Any] = client.get(f"/v1/models/{name}")
             progress.show(state["preparation"]["progress"], _doing(state))
-            if state["status"] in SETTLED:
+            if state["status"] in SETTLED or _is_withheld(state):
                 break
-            if (state["reason"] or "").startswith("accuracy_drop: "):
-                raise CommandError(
-                    f"{state['reason']}{_both(state['preparation'].get('report') or {})}",
-                    f"`expunge models publish {name}`, or `expunge models retire {name}`.",
-                )
             time.sleep(POLL_SECONDS)
+    if _is_withheld(state):
+        _publish_anyway(client, state)
+        return await_prepared(client, name)
     if state["status"] != "live":
         raise CommandError(
             f"{name} is {state['status']}: {state.get('reason') or 'no reason given'}", "Nothing was published."

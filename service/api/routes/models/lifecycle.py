@@ -32,7 +32,6 @@ class PolicyChange(BaseModel):
 
     fallback: Literal["retrain", "hold"] | None = None
     batch: _Seconds | None = None
-    collect_seconds: _Seconds | None = None
     retrain_every: _Seconds | None = None
     place: PlaceName | None = None
     complete_when: Literal["published", "served"] | None = None
