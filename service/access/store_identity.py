@@ -7,8 +7,8 @@ process that meets others than its own does not start.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from sqlalchemy import select, text
@@ -46,13 +46,11 @@ def claim_places(database: Database, places: Mapping[str, Markable]) -> None:
     Raises SettingsError for a place that is another's or unfit, and Busy where the database or a place does not answer.
     """
     try:
-        with database.write() as session:
-            if database.dialect == "postgresql":
-                session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+        with _alone(database) as session:
             installation = _installation(session)
         # committed before any mark is made of it: a process that dies here leaves a mark that the next one knows
         for name, place in places.items():
-            with database.write() as session:
+            with _alone(database) as session:
                 _claim(session, installation, name, place)
             place.check()
     except OSError as error:
@@ -72,6 +70,15 @@ def check_places(database: Database, places: Mapping[str, Markable]) -> None:
         raise Busy(f"A store does not answer: {error}") from error
 
 
+@contextmanager
+def _alone(database: Database) -> Iterator[Session]:
+    """Open a transaction in which no other process claims: a lock on rows would not show one that was just added."""
+    with database.write() as session:
+        if database.dialect == "postgresql":  # SQLite has one writer
+            session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+        yield session
+
+
 def _installation(session: Session) -> str:
     row = session.get(ClaimedPlace, DATABASE)
     if row is None:
@@ -82,7 +89,7 @@ def _installation(session: Session) -> str:
 
 def _claim(session: Session, installation: str, name: str, place: Markable) -> None:
     """Mark a place that neither the database nor the place knows of; raise SettingsError where they disagree."""
-    known = {row.name: row.installation for row in session.scalars(select(ClaimedPlace).with_for_update())}
+    known = {row.name: row.installation for row in session.scalars(select(ClaimedPlace))}
     found = place.mark()
     _agree(known, name, found)
     if found is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -39,6 +41,19 @@ def test_a_place_is_claimed_once_and_known_from_then_on(make: Make, place: Path 
     claim_places(ours, {"store": folder})
     check_places(ours, {"store": folder})
     assert folder.mark() == mark
+
+
+@pytest.mark.both_engines
+def test_processes_that_start_at_once_claim_the_same_places(database_url: str, tmp_path: Path) -> None:
+    def start(_: int) -> str | None:
+        folders = {name: DiskFolder(tmp_path / name) for name in ("store", "private_store")}
+        together.wait()
+        claim_places(Database(database_url), folders)
+        return folders["store"].mark()
+
+    together = Barrier(6)
+    with ThreadPoolExecutor(6) as processes:
+        assert len(set(processes.map(start, range(6)))) == 1
 
 
 def test_another_installations_place_is_refused_with_the_remedy(make: Make, place: Path | str) -> None:
