@@ -425,7 +425,7 @@ def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_sp
 
 def test_a_restore_waits_until_workers_and_scheduler_are_stopped(world: World) -> None:
     world.pulse().beat()
-    with pytest.raises(NotAuthentic, match="stop workers"):
+    with pytest.raises(NotAuthentic, match="Stop them"):
         restore(world.storage, world.limits.lease_seconds, signer(world), [])
     with world.database.write() as session:
         session.get_one(Heartbeat, world.process.owner).beat_at = 1
