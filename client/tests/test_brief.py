@@ -32,17 +32,35 @@ def test_a_completed_request_is_four_lines() -> None:
     ]
 
 
-def test_a_part_that_waits_says_why_and_the_first_step() -> None:
+def test_a_part_that_waits_says_why_and_what_to_do() -> None:
     blocked = {
         "model": "tumours", "status": "blocked", "samples": None, "version": None, "method": None,
-        "title": "The model's privacy budget is used up.", "actions": [{"command": "expunge models retrain tumours"}],
+        "title": "The model's privacy budget is used up.",
+        "remedy": {"action": "Train again.", "by": "ML engineer"},
+        "actions": [{"command": "expunge models retrain tumours"}, {"command": "expunge models policy tumours"}],
     }  # fmt: skip
+    also = blocked | {"model": "faces"}
     lines = request_lines(
-        REQUEST | {"status": "blocked", "due_at": None, "regulation": None, "models": [blocked], "opening": None}
+        REQUEST | {"status": "blocked", "due_at": None, "regulation": None, "models": [blocked, also], "opening": None}
     )
     assert aligned(lines).splitlines() == [
         "Request d6ab3ca5  blocked, no deadline: no regulation was named",
-        "  tumours         The model's privacy budget is used up.  Do: expunge models retrain tumours",
+        "  tumours         The model's privacy budget is used up.",
+        "  faces           The model's privacy budget is used up.",
+        "  do              Train again. (ML engineer)",
+        "                  expunge models retrain tumours",
+        "                  expunge models policy tumours",
+    ]
+
+
+def test_a_request_says_its_case_its_day_and_what_a_holdout_needs() -> None:
+    ended = {"case_id": "C-101", "completed_at": "2026-11-26T08:00:00Z", "models": [], "opening": None}
+    remedy = {"action": "Remove them from the recipe's test data.", "by": "ML engineer"}
+    lines = request_lines(REQUEST | ended | {"title": "These data measure accuracy.", "remedy": remedy})
+    assert aligned(lines).splitlines() == [
+        "Request d6ab3ca5  completed on 26 November 2026, due 24 December 2026 (UK GDPR), case C-101",
+        "                  These data measure accuracy.",
+        "  do              Remove them from the recipe's test data. (ML engineer)",
     ]
 
 

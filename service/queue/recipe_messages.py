@@ -16,8 +16,10 @@ from expunge.service.infra.tables import Generation, Model, SuppressionEntry
 LONGEST = 300
 """characters of a message that are kept"""
 SAYS = "It says: "
-ADVICE = "Run the recipe by itself, correct it, and register it again."
-SAID = re.compile(f'{SAYS}".*" (?={re.escape(ADVICE)})')
+ADVICE = "Correct it and try again; `expunge check PATH` tries a recipe in seconds."
+_FORMER = "Run the recipe by itself, correct it, and register it again."
+"""what rows of before 26 November 2026 hold"""
+SAID = re.compile(f'{SAYS}".*" (?={re.escape(ADVICE)}|{re.escape(_FORMER)})')
 
 
 def hint_of(error: BaseException) -> str:

@@ -251,8 +251,11 @@ def reach(session: Session, models: Sequence[Forgetter], named: Named, windows: 
     """
     touched, count = _touched(session, models, named)
     most = windows.large_samples if named.subjects else 0
-    measured = (model for model in touched if most and model.status != "preparing")
-    large = frozenset(model.id for model in measured if count[model.generation_id] > most)
+    measured = [
+        model for model in touched if most and model.status != "preparing" and count[model.generation_id] > most
+    ]
+    gone = suppression.removed_from(session, [model.generation_id for model in measured], named.subjects)
+    large = frozenset(model.id for model in measured if count[model.generation_id] - gone[model.generation_id] > most)
     to_notify = tuple(model.id for model in touched if model.notified_at == 0 and model.id not in large)
     return Reach(tuple((model.id, model.name) for model in touched), large, to_notify)
 

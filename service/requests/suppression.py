@@ -47,6 +47,16 @@ _OF_SUBJECTS, _OF_SAMPLES = (
     .group_by(_MEMBERS.generation_id)
     for name in (_MEMBERS.subject_digest, _MEMBERS.sample_digest)
 )
+_REMOVED = (
+    select(Membership.generation_id, func.count())
+    .join(
+        Removal,
+        (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position),
+    )
+    .where(Membership.generation_id.in_(bindparam("generations", expanding=True)))
+    .where(Membership.subject_digest.in_(bindparam("names", expanding=True)))
+    .group_by(Membership.generation_id)
+)
 
 
 def _same(ours: type[SuppressionEntry], theirs: type[SuppressionEntry]) -> ColumnElement[bool]:
@@ -124,6 +134,16 @@ def trained_on(
     for here in batches(generations):
         for part in batches(names):
             for generation_id, count in session.execute(query, {"generations": here, "names": part}):
+                found[generation_id] += count
+    return found
+
+
+def removed_from(session: Session, generations: Iterable[int | None], subjects: Collection[str]) -> Counter[int | None]:
+    """Return how many of the samples that ``trained_on`` counts for these subjects were deleted since."""
+    found: Counter[int | None] = Counter()
+    for here in batches(generations):
+        for part in batches(subjects):
+            for generation_id, count in session.execute(_REMOVED, {"generations": here, "names": part}):
                 found[generation_id] += count
     return found
 

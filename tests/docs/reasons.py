@@ -12,7 +12,7 @@ _HEAD = """\
 # Reasons
 
 A deletion request that waits or has ended says why, and what to do. The API answers with these fields, and the page,
-the terminal (`hint:`), webhooks, alerts, the log and `expunge doctor` repeat them:
+the terminal (`do`), webhooks, alerts, the log and `expunge doctor` repeat them:
 
 ```json
 {

@@ -73,7 +73,7 @@ def test_your_own_model_in_ten_minutes_word_for_word(stack: Stack, clone: Path) 
     said = dict(followed(TUTORIAL[TUTORIAL.index("## 1. ") :] + GROWN, clone, stack))
     assert len(said) == 6
     checked = next(text for block, text in said.items() if "expunge check" in block)
-    assert "Without every tenth person in people.csv nobody changes sides" in checked and "FAIL" not in checked
+    assert "Without every tenth person in people.csv no person changes sides" in checked and "FAIL" not in checked
     statement = next(text for block, text in said.items() if "certificate show" in block)
     assert '"guarantee": "proved"' in statement
     assert json.loads((clone / "certificate.json").read_text())["signatures"]

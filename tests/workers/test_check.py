@@ -162,9 +162,9 @@ def findings(file: Path) -> dict[str, Finding]:
 
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize(("body", "growth"), [
-    (SPLIT, "Without every tenth person in people.csv nobody changes sides"),
-    (good(), "Without every tenth person in people.csv nobody changes sides"),
-    (ARRAYS, "Without every tenth person in id.npy, person.npy, x.npy and others nobody changes sides"),
+    (SPLIT, "Without every tenth person in people.csv no person changes sides"),
+    (good(), "Without every tenth person in people.csv no person changes sides"),
+    (ARRAYS, "Without every tenth person in id.npy, person.npy, x.npy and others no person changes sides"),
     (IN_CODE, "are no tables in its folder, so their growth was not tried. The split is by unlearning.held_out"),
 ], ids=["split", "by hand", "arrays", "no table"])  # fmt: skip
 def test_good_recipes_are_sound(write: Callable[[str], Path], body: str, growth: str) -> None:

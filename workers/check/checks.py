@@ -155,7 +155,7 @@ def _holdout(recipe: Recipe) -> Finding:
     if both:
         what = f"{len(both)} people are trained on and in the holdout: its accuracy is too good."
         return Finding("holdout", False, what, "Split by the person, not by the sample.")
-    return Finding("holdout", True, "Nobody in the holdout is trained on.")
+    return Finding("holdout", True, "No person of the holdout is trained on.")
 
 
 def _repeats(first: Reading, again: SecondReading, seconds: float) -> Finding:
@@ -199,7 +199,7 @@ def _grows(recipe: Recipe, full: Reading, shorter: SecondReading | None, tables:
         return Finding("growing data", False, what, FIXED_SIZE)
     if part.settings != full.settings:
         return Finding("growing data", False, f"{without} the training settings are others.", ADVICE)
-    return Finding("growing data", True, f"{without} nobody changes sides and no other sample changes.")
+    return Finding("growing data", True, f"{without} no person changes sides and no other sample changes.")
 
 
 def _everyone(recipe: Recipe) -> frozenset[str]:
@@ -212,7 +212,7 @@ def _by_hash(recipe: Recipe) -> Finding:
     apart = "The recipe's data are no tables in its folder, so their growth was not tried."
     held, trained = recipe.holdout_subjects, recipe.samples.people
     if held and all(held_out(people) for people in held) and not any(held_out(people) for people in trained):
-        return Finding("growing data", True, f"{apart} The split is by unlearning.held_out: nobody changes sides.")
+        return Finding("growing data", True, f"{apart} The split is by unlearning.held_out: no person changes sides.")
     return Finding("growing data", True, apart, ADVICE)
 
 

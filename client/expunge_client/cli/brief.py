@@ -14,11 +14,17 @@ _SHORT = 8
 def request_lines(request: dict[str, Any]) -> list[Line]:
     """Return a request, a line for each model, and what the person needs to check the certificate."""
     short = request["id"][:_SHORT]
-    lines = [(f"Request {short}", f"{_accepted(request)}, {_due(request)}")]
+    case = f", case {request['case_id']}" if request.get("case_id") else ""
+    lines = [(f"Request {short}", f"{_accepted(request)}, {_due(request)}{case}")]
     parts = request.get("models") or []
     lines += [(f"  {part['model']}", _part(part)) for part in parts]
     if not parts and request.get("title"):
-        lines.append(("", _with_step(request["title"], request)))
+        lines.append(("", request["title"]))
+    if request.get("rejection"):
+        lines.append(("  because", request["rejection"]))
+    lines += _steps(parts if any(part.get("title") for part in parts) else [request])
+    if request.get("related"):
+        lines.append(("Same person", ", ".join(each[:_SHORT] for each in request["related"])))
     if request["status"] == "completed" and any(part["version"] for part in parts):
         lines.append(("Certificate", f"expunge certificate show {short}"))
     if request.get("opening"):
@@ -33,7 +39,7 @@ def rehearsal_lines(told: dict[str, Any]) -> list[Line]:
     lines += [(f"  {part['model']}", _rehearsed(part)) for part in told["models"]]
     lines += [(f"  {name}", "is being prepared; its people are not known yet") for name in told.get("preparing", ())]
     if not told["models"] and not told.get("preparing"):
-        lines.append(("", "No model was trained on what you named."))
+        lines.append(("", "No model holds what you named."))
     letter = told.get("letter")
     if letter is None:
         return [*lines, ("Letter", "none yet: a decision comes first, or the key lacks deletions:read")]
@@ -60,7 +66,9 @@ def day(moment: str) -> str:
 
 
 def _accepted(request: dict[str, Any]) -> str:
-    return "accepted" if request["status"] == "queued" else str(request["status"])
+    if request["status"] == "queued":
+        return "accepted"
+    return str(request["status"]) + (f" on {day(request['completed_at'])}" if request.get("completed_at") else "")
 
 
 def _due(request: dict[str, Any]) -> str:
@@ -74,7 +82,7 @@ def _part(part: dict[str, Any]) -> str:
     if part["version"]:
         return f"{_samples(part['samples'])}, version {part['version']} by {part['method']}"
     if part.get("title"):
-        return _with_step(part["title"], part)
+        return str(part["title"])
     when = f", about {_time(part['expected_at'])}" if part.get("expected_at") else ""
     return f"{part['status']}{when}"
 
@@ -119,10 +127,13 @@ def _samples(count: int | None) -> str:
     return f"{count or 0:,} {'sample' if count == 1 else 'samples'}"
 
 
-def _with_step(title: str, explained: dict[str, Any]) -> str:
-    """Return the reason, and the first step out."""
-    step = next(iter(explained.get("actions") or ()), None)
-    return title if step is None else f"{title}  Do: {step['command']}"
+def _steps(explained: Iterable[dict[str, Any]]) -> list[Line]:
+    """Return what to do about the reasons, each remedy once, and below it the commands of its steps."""
+    explained = [each for each in explained if each.get("title")]
+    remedies = (each["remedy"] for each in explained if each.get("remedy"))
+    said = [f"{each['action']} ({each['by']})" for each in remedies]
+    said += [step["command"] for each in explained for step in each.get("actions") or ()]
+    return [("" if place else "  do", text) for place, text in enumerate(dict.fromkeys(said))]
 
 
 def _time(moment: str) -> str:

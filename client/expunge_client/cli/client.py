@@ -179,23 +179,32 @@ class Client:
                 return
 
     def whole_id(self, path: str, prefix: str) -> str:
-        """Return the one id in a list that begins with ``prefix``. Raises CommandError for none, and for several."""
+        """Return the one id in a list that begins with ``prefix``, or the one request of the case ``prefix``.
+
+        Raises CommandError for none, and for several: a case and the digits of another request's id count as two.
+        """
         if len(prefix) == ID_DIGITS:
             return prefix
-        if not re.fullmatch("[0-9a-f]+", prefix):
+        digits, by_case = re.fullmatch("[0-9a-f]+", prefix), path == REQUESTS
+        if not digits and not by_case:
             raise CommandError(
                 f"{prefix!r} is no id.", "An id has the digits 0 to 9 and a to f; its first few do.", USAGE
             )
-        query = {"id_prefix": prefix} if path == REQUESTS else {}
-        found = [row for row in self.pages(path, **query) if str(row["id"]).startswith(prefix)]
+        query = {"id_prefix": prefix} if by_case else {}
+        rows = [row for row in self.pages(path, **query) if str(row["id"]).startswith(prefix)] if digits else []
+        if by_case:
+            rows += self.pages(path, case_id=prefix)
+        found = list({row["id"]: row for row in rows}.values())
         if len(found) == 1:
             return str(found[0]["id"])
         noun = path.rpartition("/")[2].replace("-", " ").removesuffix("s")
         if not found:
-            raise CommandError(f"No {noun} has an id that begins with {prefix!r}.", f"`expunge {_LISTS[path]}` lists.")
+            or_case = f", or the case {prefix!r}" if by_case else ""
+            what = f"No {noun} has an id that begins with {prefix!r}{or_case}."
+            raise CommandError(what, f"`expunge {_LISTS[path]}` lists.")
         choices = ", ".join(f"{row['id'][:12]} ({_told_apart(row)})" for row in found[:MOST_CHOICES])
         more = f" and {len(found) - MOST_CHOICES} more" if len(found) > MOST_CHOICES else ""
-        raise CommandError(f"{len(found)} ids begin with {prefix!r}.", f"Type more of one: {choices}{more}.", USAGE)
+        raise CommandError(f"{prefix!r} names {len(found)} {noun}s.", f"Type more of one id: {choices}{more}.", USAGE)
 
     def _send(self, method: str, path: str, **arguments: Any) -> Any:
         answer = self._answer(method, path, **arguments)

@@ -127,6 +127,14 @@ def show_list(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
         show_rows(rows, columns)
 
 
+def for_people(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return requests as a table shows them: eight digits of an id, which every command takes, and days for moments."""
+    if not briefly():
+        return list(rows)
+    days = ("received_at", "due_at", "completed_at")
+    return [row | {"id": row["id"][:8]} | {name: row[name][:10] for name in days if row.get(name)} for row in rows]
+
+
 def due_in(request: dict[str, Any]) -> str:
     """Return how long a request has until its deadline, in the two largest units; "-" where nothing is due."""
     due_at = request.get("due_at")

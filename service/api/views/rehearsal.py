@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from expunge.service.api.views.history import letter_facts
@@ -53,9 +54,12 @@ def rehearse(session: Session, pepper: Pepper, tenant_id: str, order: Order, win
         begins = row.created_at + int(windows.large_seconds * SECOND) if large else ready
         part = _part(session, model, cost, begins, row.due_at or row.received_at + PLANNED_DAYS * DAY_SECONDS * SECOND)
         parts.append(replace(part, reason=Reason.LARGE) if large else part)
-    touched = {model.name for model, _ in costs}
-    preparing = tuple(name for name in new.found.names if name not in touched)
-    said = _letter(session, row, parts, new.named, bool(preparing))
+    being_prepared = select(Model.name).where(
+        Model.id.in_([key for key, _ in new.found.places]), Model.status == "preparing"
+    )
+    preparing = tuple(sorted(session.scalars(being_prepared)))
+    already = sorted({*new.found.names}.difference(preparing, (model.name for model, _ in costs)))
+    said = None if preparing else _letter(session, row, parts, already, new.named)
     return Rehearsal(row, tuple(parts), preparing, said)
 
 
@@ -99,11 +103,14 @@ def _letter(
     session: Session,
     row: DeletionRequest,
     parts: list[RehearsedPart],
+    already: list[str],
     named: Named,
-    preparing: bool,
 ) -> PersonalLetter | None:
-    """Return the letter after every part was done. Of a claim that cannot be foreseen it is silent."""
-    if preparing or any(part.version is None for part in parts):
+    """Return the letter after every part was done. Of a claim that cannot be foreseen it is silent.
+
+    ``already``: the models that an earlier request deleted these samples from.
+    """
+    if any(part.version is None for part in parts):
         return None
     claims = [
         (part.cost.model, part.version, part.cost.samples, part.claim)
@@ -117,7 +124,10 @@ def _letter(
             facts,
             status=Status.COMPLETED,
             completed=instant(ends),
-            parts=[ModelOutcome(part.cost.model, None, part.version, part.cost.samples) for part in parts],
+            parts=[
+                *(ModelOutcome(part.cost.model, None, part.version, part.cost.samples) for part in parts),
+                *(ModelOutcome(name, Reason.ALREADY_DELETED, None, 0) for name in already),
+            ],
             statement=foreseen(claims, len(named.samples) or None) if parts and len(claims) == len(parts) else None,
         )
     )

@@ -54,7 +54,7 @@ def _restored(exports: list[Path]) -> dict[str, Any]:
         what = done.stderr.strip().splitlines()[-1:] or ["The restore failed."]
         raise CommandError(what[0], "Nothing was changed.")
     report: dict[str, Any] = json.loads(done.stdout)
-    errors.print("The service reads only now. Read the report, then: expunge restore --confirm")
+    errors.print("The service reads only now. Read the report, then: expunge restore --confirm", soft_wrap=True)
     return report
 
 

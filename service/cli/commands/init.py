@@ -23,4 +23,8 @@ def init(
     for recipe in sorted(EXAMPLES.glob("*/recipe.py")):
         target = folder / recipe.parent.name
         shutil.copytree(recipe.parent, target, ignore=shutil.ignore_patterns("__pycache__"))
-    errors.print(f"written: {folder}. Some of them read their data from scikit-learn. Next: expunge up", markup=False)
+    errors.print(
+        f"written: {folder}. Some of them read their data from scikit-learn. Next: expunge up",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -103,15 +103,31 @@ def test_every_command_prints_json_and_a_list_csv(site: Site, tmp_path: Path) ->
 
 
 def test_a_short_id_is_enough_where_one_request_has_it(site: Site, tmp_path: Path) -> None:
-    site.answers = [page(row(FIRST)), (200, row(FIRST))]
+    site.answers = [page(row(FIRST)), page(), (200, row(FIRST))]
     done = here("requests", "show", "ab1", home=tmp_path, **keys(site))
     assert done.returncode == 0, done.stderr
-    paths = [path for _, path, _ in site.calls]
-    assert paths == ["/v1/deletion-requests?id_prefix=ab1", f"/v1/deletion-requests/{FIRST}"]
+    paths = [path.partition("/v1/deletion-requests")[2] for _, path, _ in site.calls]
+    assert paths == ["?id_prefix=ab1", "?case_id=ab1", f"/{FIRST}"]
+
+
+def test_a_case_is_enough_where_it_has_one_request(site: Site, tmp_path: Path) -> None:
+    site.answers = [page(row(FIRST)), (200, row(FIRST, case_id="C-101"))]
+    done = here("requests", "show", "C-101", home=tmp_path, **keys(site))
+    assert done.returncode == 0 and "case C-101" in done.stdout, done.stderr
+    paths = [path.partition("/v1/deletion-requests")[2] for _, path, _ in site.calls]
+    assert paths == ["?case_id=C-101", f"/{FIRST}"]
+    site.answers = [page(row(FIRST)), page(row(SECOND, "blocked"))]
+    done = here("requests", "cancel", "ab12", home=tmp_path, **keys(site))
+    assert done.returncode == 2 and "'ab12' names 2 deletion requests." in done.stderr, (
+        "one id's digits, and another's case"
+    )
+    site.answers = [page()]
+    done = here("requests", "show", "C-9", home=tmp_path, **keys(site))
+    assert done.returncode == 1 and "or the case 'C-9'" in done.stderr
 
 
 def test_a_certificate_is_fetched_by_a_short_id(site: Site, tmp_path: Path) -> None:
-    site.answers = [page(row(FIRST)), (200, {"payload": "signed"})]
+    site.answers = [page(row(FIRST)), page(), (200, {"payload": "signed"})]
     done = here("certificate", "show", "ab1", "--out", str(tmp_path / "certificate.json"), home=tmp_path, **keys(site))
     assert done.returncode == 0, done.stderr
     assert site.calls[-1][1] == f"/v1/deletion-requests/{FIRST}/certificate"
@@ -125,11 +141,11 @@ def test_a_whole_id_is_not_looked_up(site: Site, tmp_path: Path) -> None:
 
 
 def test_of_several_requests_the_choices_are_shown_and_nothing_is_changed(site: Site, tmp_path: Path) -> None:
-    site.answers = [page(row(FIRST), row(SECOND, "blocked"))]
+    site.answers = [page(row(FIRST), row(SECOND, "blocked")), page()]
     done = here("requests", "cancel", "ab", home=tmp_path, **keys(site))
     assert done.returncode == 2
     assert "ab1200000000 (queued" in done.stderr and "ab3400000000 (blocked" in done.stderr
-    assert [method for method, _, _ in site.calls] == ["GET"]
+    assert {method for method, _, _ in site.calls} == {"GET"}
     site.answers = [page()]
     done = here("holds", "lift", "cd", home=tmp_path, **keys(site))
     assert done.returncode == 1 and "No hold has an id that begins with 'cd'" in done.stderr
@@ -179,7 +195,7 @@ def test_blocked_has_an_exit_code_of_its_own(site: Site, tmp_path: Path) -> None
         assert (brief.returncode, brief.stdout.splitlines()[1].split(maxsplit=4)[:4]) == (
             code, ["Nobody", "has", "confirmed", "it."],
         )  # fmt: skip
-        assert brief.stdout.endswith("Do: expunge requests verify ID\n")
+        assert brief.stdout.endswith("Verify it. (privacy officer)\n                  expunge requests verify ID\n")
 
 
 def test_status_shows_what_is_open_late_and_blocked(site: Site, tmp_path: Path) -> None:

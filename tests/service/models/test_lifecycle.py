@@ -12,8 +12,8 @@ from sqlalchemy import select
 from expunge.service.api.dependencies import Service
 from expunge.service.audit.log import integrate
 from expunge.service.audit.signed_note import Signer
-from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.tables import AuditEntry, DeletionRequest, Task
+from expunge.service.infra.pseudonyms import new_id, subject_digest
+from expunge.service.infra.tables import AuditEntry, DeletionRequest, Membership, Model, Removal, Task, Version
 from expunge.service.requests.legal_holds import retry_large
 from tests.service.worlds import live_model
 
@@ -106,6 +106,24 @@ def test_an_unusually_large_request_waits_for_an_approval(client: TestClient, la
     assert ask(client, subject_id="bob")["status"] == "queued", "exactly the limit is not large"
     assert client.post(f"{PATH}/{large['id']}/approve").json()["status"] == "queued"
     assert set(parts(client, large).values()) == {("queued", None)}
+
+
+def test_what_was_deleted_before_does_not_make_a_request_large(
+    client: TestClient, service: Service, large: dict[str, object]
+) -> None:
+    with service.database.write() as session:
+        wide = session.scalars(select(Model).where(Model.name == "wide")).one()
+        version = session.scalars(select(Version.id).where(Version.model_id == wide.id)).one()
+        of_ada = select(Membership.position).where(
+            Membership.generation_id == wide.generation_id,
+            Membership.subject_digest == subject_digest(service.pepper, "default", "ada"),
+        )
+        session.add_all(
+            Removal(generation_id=wide.generation_id or 0, position=position, version_id=version)
+            for position in session.scalars(of_ada).all()
+        )
+    again = ask(client, subject_id="ada", regulation="gdpr")
+    assert (again["status"], again["reason"]) == ("queued", None)
 
 
 def test_or_until_its_window_is_over(client: TestClient, service: Service, large: dict[str, object]) -> None:

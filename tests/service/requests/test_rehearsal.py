@@ -115,6 +115,15 @@ def test_the_rehearsed_letter_is_the_real_one_but_for_the_certificate(client: Te
         assert told["letter"]["paragraphs"] == paragraphs
 
 
+def test_of_a_person_who_was_deleted_before_it_says_so(client: TestClient, service: Service) -> None:
+    model = live_model(service)
+    made = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": "first"}).json()
+    carry_out(service, model, made["id"], first=0)
+    told = rehearsed(client, subject_id="ada")
+    assert (told["models"], told["preparing"], told["samples"]) == ([], [], 0)
+    assert "We had deleted these data before" in " ".join(told["letter"]["paragraphs"])
+
+
 def test_a_hold_comes_before_the_letter(client: TestClient, service: Service) -> None:
     live_model(service)
     client.post("/v1/holds", json={"subject_id": "ada", "reason": "court"}, headers={"Idempotency-Key": "h"})

@@ -262,7 +262,7 @@ def test_the_terminal_and_the_webhook_name_the_steps(
         payload = session.scalars(select(WebhookDelivery.payload)).one()
     assert f"expunge holds lift {hold}" in payload and f'"path":"/v1/holds/{hold}"' in payload
     printed = run(client, monkeypatch, "requests", "show", request)
-    assert "hint:" in printed.output and f"expunge holds lift {hold}" in printed.output
+    assert "\n  do " in printed.output and f"expunge holds lift {hold}" in printed.output
     assert "(privacy officer)" in printed.output
 
 

@@ -23,6 +23,7 @@ from expunge_client.cli.output import (
     commands_of,
     due_in,
     errors,
+    for_people,
     json_list,
     meter,
     show_facts,
@@ -136,7 +137,7 @@ def find(
     if found["models"]:
         show_rows(found["models"], ("model", "state", "samples", "in_holdout", "version", "forgotten_at"))
     if found["requests"]:
-        show_rows(found["requests"], _COLUMNS)
+        show_rows(for_people(found["requests"]), _COLUMNS)
     if not found["models"] and not found["requests"]:
         errors.print("No model and no request knows this person.", markup=False)
 
@@ -200,8 +201,8 @@ def list_requests(
     """List all deletion requests, newest first."""
     with connect() as client:
         rows = list(client.pages(REQUESTS, status=status, model=model, case_id=case))
-    shown = [row | {"due in": due_in(row)} for row in rows]
-    columns = ("id", "status", "reason", "due in", "received_at", "due_at", "completed_at")
+    shown = for_people([row | {"due in": due_in(row)} for row in rows])
+    columns = ("id", "case_id", "status", "reason", "due in", "received_at", "due_at", "completed_at")
     show_list(rows if as_json() else shown, columns)
 
 
@@ -210,7 +211,7 @@ def show(request: Request) -> None:
     """Show one request and what each model did."""
     with connect() as client:
         record = client.get(_at(client, request))
-    _show_whole(record)
+    _show(record)
 
 
 @commands.command("cancel")
@@ -266,7 +267,7 @@ def extend(request: Request) -> None:
 
 
 def _at(client: Client, request: str) -> str:
-    """Return the address of the request whose id begins so."""
+    """Return the address of the request with an id that begins so, or of this case."""
     return f"{REQUESTS}/{client.whole_id(REQUESTS, request)}"
 
 

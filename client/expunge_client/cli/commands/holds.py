@@ -9,7 +9,7 @@ import typer
 
 from expunge_client.cli.client import connect
 from expunge_client.cli.completion import HoldArgument, hold_ids
-from expunge_client.cli.output import errors, show_facts, show_list
+from expunge_client.cli.output import errors, show_facts, show_hint, show_list
 
 commands = typer.Typer(no_args_is_help=True, help="Legal holds: place, list, lift.")
 _PATH = "/v1/holds"
@@ -41,7 +41,10 @@ def list_holds(
     """List all holds, newest first, lifted ones included; or one."""
     with connect() as client:
         if hold is not None:
-            show_facts(client.get(f"{_PATH}/{client.whole_id(_PATH, hold)}"))
+            found = client.get(f"{_PATH}/{client.whole_id(_PATH, hold)}")
+            show_facts(found)
+            if found["lifted_at"] is None:
+                show_hint(f"It is in force. `expunge holds lift {found['id'][:8]}` ends it; what it blocks continues.")
             return
         rows = list(client.pages(_PATH))
     show_list(rows, ("id", "reason", "created_at", "lifted_at"))
@@ -52,4 +55,4 @@ def lift(hold: HoldArgument) -> None:
     """Lift a hold; the requests that it blocked continue."""
     with connect() as client:
         client.delete(f"{_PATH}/{client.whole_id(_PATH, hold)}")
-    errors.print("lifted.")
+    errors.print("lifted; the requests that it blocked continue.")

@@ -271,7 +271,8 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
         return await_prepared(client, name)
     if state["status"] != "live":
         raise CommandError(
-            f"{name} is {state['status']}: {state.get('reason') or 'no reason given'}", "Nothing was published."
+            f"{name} is {state['status']}: {state.get('reason') or 'no reason given'}",
+            "Nothing was published. The same command may be repeated: the name is free.",
         )
     errors.print(f"{name} is live.")
     return state

@@ -15,6 +15,7 @@ from expunge_client.cli.output import (
     as_json,
     due_in,
     errors,
+    for_people,
     output,
     show_facts,
     show_hint,
@@ -43,8 +44,8 @@ def status(
     if found["blocked"]:
         rows = [row | {"due in": due_in(row)} for row in found["blocked"][:MOST_SHOWN]]
         output.print()
-        show_rows(rows, ("id", "status", "reason", "due in"))
-        show_hint("`expunge requests show ID` says what to do about each.")
+        show_rows(for_people(rows), ("id", "case_id", "status", "reason", "due in"))
+        show_hint("`expunge requests show ID` says what to do about each; a case does for an id.")
 
 
 def _overview(client: Client) -> dict[str, Any]:
