@@ -50,6 +50,8 @@ GONE = {
     "keys rename": f"{_ON_THE_PAGE}: PUT /v1/actors/ACTOR.",
     "keys erase": f"{_ON_THE_PAGE}: PUT /v1/actors/ACTOR.",
     "keys rotate-signing": "It is `expunge audit rotate-key`.",
+    "keys --days": "It is --expires, as 90d.",
+    "keys --overlap-hours": "It is --overlap, as 12h.",
     "advise": "It is `expunge check RECIPE --measure`.",
     "evaluate": "It is `expunge lab evaluate`.",
     "audit epsilon": "It is `expunge lab attack`.",

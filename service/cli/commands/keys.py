@@ -28,7 +28,8 @@ from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.service.infra.time import DAY_SECONDS, HOUR_SECONDS, SECOND
+from expunge.service.infra.time import SECOND
+from expunge_client.cli.durations import seconds
 from expunge_client.cli.output import CommandError, as_json, errors, show_hint, show_json, show_list
 
 commands = typer.Typer(
@@ -53,14 +54,17 @@ def create(
     role: Annotated[
         KeyRole | None, typer.Option(help="A named set of scopes: viewer, operator, privacy or admin.")
     ] = None,
-    days: Annotated[int | None, typer.Option(help="Days until it expires; never otherwise.", min=1)] = None,
+    expires: Annotated[str | None, typer.Option(help="After how long, as 90d or 12h; never otherwise.")] = None,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> None:
     """Make a key. It is shown once and not stored."""
+    lifetime = None if expires is None else seconds(expires)
+    if lifetime == 0:
+        raise typer.BadParameter("0 is no lifetime of a key; 90d and 12h are.")
     settings = Settings()
     scopes = {*(scope or ()), *(SCOPES[role] if role else ())} or set(Scope)
     with open_database(settings) as database, database.write() as session:
-        expires_at = None if days is None else now(session) + days * DAY_SECONDS * SECOND
+        expires_at = None if lifetime is None else now(session) + lifetime * SECOND
         pepper = Pepper.load(settings.pepper_file)
         if actor is not None and find_actor(session, tenant, actor) is None:
             raise CommandError(f"There is no actor {actor}.", "`expunge keys list` shows them.")
@@ -112,14 +116,13 @@ def list_all(tenant: Tenant = DEFAULT_TENANT) -> None:
 @told()
 def rotate_one(
     key: Annotated[str, typer.Argument(help="Id or prefix of the key.")],
-    overlap_hours: Annotated[int, typer.Option(help="How long the old key still works.", min=0)] = 24,
+    overlap: Annotated[str, typer.Option(help="How long the old key still works, as 7d or 12h.")] = "24h",
     tenant: Tenant = DEFAULT_TENANT,
 ) -> None:
     """Make a key's successor, with the same scopes; it is shown once. The old key ends after the overlap."""
-    settings = Settings()
+    settings, remaining = Settings(), seconds(overlap) * SECOND
     with open_database(settings) as database, database.write() as session:
-        overlap = overlap_hours * HOUR_SECONDS * SECOND
-        made = rotate_key(session, Pepper.load(settings.pepper_file), key, overlap, tenant)
+        made = rotate_key(session, Pepper.load(settings.pepper_file), key, remaining, tenant)
     if made is None:
         raise CommandError("There is no such key, or it is over.", "`expunge keys list` shows them.")
     errors.print("The key, shown once:")

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -216,7 +217,9 @@ def test_doctor_sees_a_secret_that_others_can_read(tmp_path: Path) -> None:
 
 def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
     here("migrate", home=tmp_path)
-    made = json.loads(here("keys", "create", "--scope", "models:read", "--days", "2", "--json", home=tmp_path).stdout)
+    made = json.loads(
+        here("keys", "create", "--scope", "models:read", "--expires", "2d", "--json", home=tmp_path).stdout
+    )
     listed = json.loads(here("keys", "list", "--json", home=tmp_path).stdout)
     assert [key["scopes"] for key in listed] == [["models:read"]]
     assert made["key"] not in json.dumps(listed)
@@ -226,6 +229,25 @@ def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
     assert "keys list" in here("keys", "create", "--actor", "nobody", home=tmp_path).stderr
     assert here("keys", "revoke", made["prefix"], home=tmp_path).returncode == 0
     assert here("keys", "revoke", made["prefix"], home=tmp_path).returncode == 1
+
+
+def test_how_long_a_key_is_valid_is_written_as_a_duration(tmp_path: Path) -> None:
+    here("migrate", home=tmp_path)
+    made = json.loads(here("keys", "create", "--expires", "90d", "--json", home=tmp_path).stdout)
+    assert here("keys", "rotate", made["prefix"], "--overlap", "12h", home=tmp_path).returncode == 0
+    new, old = sorted(
+        json.loads(here("keys", "list", "--json", home=tmp_path).stdout), key=lambda key: key["id"] == made["id"]
+    )
+    at = [
+        datetime.fromisoformat(each)
+        for each in (old["created_at"], old["expires_at"], new["created_at"], new["expires_at"])
+    ]
+    hours = [(at[1] - at[0]) / timedelta(hours=1), (at[3] - at[2]) / timedelta(hours=1)]
+    assert hours == [pytest.approx(12, abs=0.1), pytest.approx(90 * 24, abs=0.1)]
+    for wrong in ("90 days", "0", "40000d"):
+        refused = here("keys", "create", "--expires", wrong, home=tmp_path)
+        assert refused.returncode == 2 and wrong in refused.stderr
+    assert len(json.loads(here("keys", "list", "--json", home=tmp_path).stdout)) == 2
 
 
 def test_who_makes_a_key_reads_what_its_scopes_tell_together(tmp_path: Path) -> None:

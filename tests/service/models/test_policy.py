@@ -148,6 +148,8 @@ def test_the_terminal_changes_and_shows_a_policy(
     for said, batch in (("by-deadline", 31_536_000), ("0", 0)):
         run(client, monkeypatch, "models", "policy", "digits", "--batch", said)
         assert client.get("/v1/models/digits").json()["policy"]["batch"] == batch
+    run(client, monkeypatch, "models", "policy", "digits", "--set", "batch=12h")
+    assert client.get("/v1/models/digits").json()["policy"]["batch"] == 43_200, "written alike in both ways"
     run(client, monkeypatch, "models", "policy", "digits", "--set", "batch=null")
     assert client.get("/v1/models/digits").json()["policy"]["batch"] is None, "by the rule"
     retired = run(client, monkeypatch, "models", "retire", "digits")

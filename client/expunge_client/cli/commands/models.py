@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 from expunge_client.cli.brief import model_lines
 from expunge_client.cli.client import Client, connect
 from expunge_client.cli.completion import ModelArgument, consumer_names
+from expunge_client.cli.durations import seconds
 from expunge_client.cli.output import (
     USAGE,
     CommandError,
@@ -240,9 +240,9 @@ def _show_changes(found: dict[str, int]) -> None:
     errors.print(f"A retrain trains on {found['samples']:,} samples.")
 
 
-def _show_cost(seconds: float | None) -> None:
+def _show_cost(taken: float | None) -> None:
     """Print what a retrain will take, by the last one, on standard error."""
-    told = "Nobody has timed a training of this model" if seconds is None else f"The last training took {seconds:.3g} s"
+    told = "Nobody has timed a training of this model" if taken is None else f"The last training took {taken:.3g} s"
     errors.print(f"{told}. The current version is served until the new one is ready.")
 
 
@@ -319,21 +319,13 @@ def _show(record: dict[str, Any]) -> None:
 
 def _policy(named: dict[str, Any], fields: list[str] | None) -> dict[str, Any]:
     """Return the fields of a policy: those of the options that were given, then --set."""
-    given = {name: value for name, value in named.items() if value is not None}
+    given = {name: value for name, value in named.items() if value is not None} | dict(map(_field, fields or []))
     if given.get("batch") == "by-deadline":
         given["batch"] = "365d"  # the most that a policy takes: every deadline comes before
     for name in ("batch", "retrain_every"):
-        if name in given:
-            given[name] = _seconds(given[name])
-    return given | dict(map(_field, fields or []))
-
-
-def _seconds(text: str) -> int:
-    """Read a duration: 7d, 12h, 30m, 90s, or seconds."""
-    found = re.fullmatch(r"(\d+)([smhd]?)", text)
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is no duration; 7d, 12h, 30m and 90s are.")
-    return int(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
+        if isinstance(given.get(name), str):
+            given[name] = seconds(given[name])
+    return given
 
 
 def _doing(state: dict[str, Any]) -> str:
