@@ -16,6 +16,7 @@ from expunge.service.models import ACCEPTED, WITHHELD, is_withheld
 from expunge_client.cli.commands import models
 from expunge_client.cli.main import app
 from expunge_client.cli.output import CommandError
+from tests.harness.ways_out import run
 
 MODEL = {"name": "m", "recipe": "digits", "method": "retrain"}
 
@@ -54,6 +55,15 @@ def test_published_anyway_it_is_prepared_again_and_asked_twice_changes_nothing(
     assert (first.status_code, first.json()["status"], first.json()["reason"]) == (200, "preparing", None)
     assert accepted(service)
     assert withheld.post("/v1/models/m/publish").json() == first.json()
+
+
+def test_the_command_of_the_step_makes_the_same_call(
+    withheld: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = withheld.get("/v1/models/m").json()["actions"][0]
+    assert step["command"] == "expunge models retrain m"
+    done = run(withheld, monkeypatch, *step["command"].split()[1:], "--no-wait")
+    assert done.exit_code == 0 and accepted(service), done.output
 
 
 def test_what_does_not_wait_is_refused(client: TestClient) -> None:
