@@ -150,7 +150,7 @@ def test_who_is_named_resolves_what_is_blocked_by_what_the_page_says(
     enter(stack, browser, KeyRole.PRIVACY)
     name = stack.live("tiny")
     unverified = str(stack.delete(name, subject_id="tiny-person-1", verified=False)["id"])
-    sure = "Verify and go on"
+    sure = "Verify and continue"
     follow(stack, browser, "(b) unverified", unverified, sure, sure)
 
     stack.client.post("/v1/holds", {"subject_id": "tiny-person-2", "reason": "a lawsuit"})

@@ -101,19 +101,19 @@ class Act:
 _REQUEST, _MODEL = "/console/requests/{request_id}", "/console/models/{name}"
 ACTS = {
     "verify": Act(
-        "Verify and go on",
+        "Verify and continue",
         deletion_requests.verify,
         _REQUEST,
-        "Verified. The models that hold this person forget them now.",
-        "You confirm that the request comes from the person it names. The models then forget this person. That cannot "
-        "be undone.",
+        "Verified. The request continues as shown below.",
+        "You confirm that the request comes from the person it names. The person is then deleted from the models. "
+        "That cannot be undone.",
     ),
     "reject": Act(
         "Reject the request",
         deletion_requests.reject,
         _REQUEST,
         "Rejected. The request has changed no model.",
-        "The request ends and cannot be opened again. Tell the person why; the reason is kept and must name nobody.",
+        "The request ends and cannot be opened again. Tell the person why; the reason is kept and must not name a person.",
         _why,
     ),
     "approve": Act(
@@ -121,7 +121,7 @@ ACTS = {
         deletion_requests.approve_large,
         _REQUEST,
         "Approved. The request is in the queue.",
-        "The request removes unusually many samples. The models forget them for ever once a worker has begun.",
+        "The request removes unusually many samples. Once a worker has begun, that cannot be undone.",
     ),
     "retry": Act("Retry", deletion_requests.retry_request, _REQUEST, "Retried. The request is in the queue again."),
     "cancel": Act(
@@ -144,7 +144,7 @@ ACTS = {
         holds.lift_hold,
         "/console/holds",
         "Lifted. Requests that it blocked are in the queue again.",
-        "Requests that this hold blocks go on at once, and the models forget what it kept. That cannot be undone.",
+        "Requests that this hold blocks continue at once and delete what it kept. That cannot be undone.",
     ),
     "retrain": Act(
         "Retrain now",
@@ -166,7 +166,7 @@ ACTS = {
         lifecycle.retire_model,
         "/",
         "Cancelled. The name is free again.",
-        "What was built so far is destroyed and the name is free again. Requests that waited for this model go on "
+        "What was built so far is destroyed and the name is free again. Requests that waited for this model continue "
         "without it.",
     ),
     "publish": Act(
@@ -188,7 +188,7 @@ ACTS = {
         "Change the policy",
         lifecycle.policy,
         _MODEL,
-        "Changed. Requests that may go on now are in the queue.",
+        "Changed. Requests that may continue are in the queue.",
         "",
         _policy,
     ),
@@ -198,7 +198,7 @@ ACTS = {
         _MODEL,
         "Removed. No request waits for this consumer any more.",
         "Do this only if the consumer serves the model no more. Requests that wait for it are completed, although a "
-        "consumer that is still there may go on serving people who were deleted.",
+        "consumer that is still there may still serve people who were deleted.",
     ),
     "revoke": Act(
         "Revoke the key",

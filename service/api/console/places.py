@@ -23,6 +23,7 @@ class Place:
     current: bool
 
 
+_CALLS = Link("API", "/openapi.json")
 _PLACES: tuple[tuple[str, tuple[tuple[Scope | None, Link], ...]], ...] = (
     ("Inbox", ((None, Link("Inbox", "/")),)),
     (
@@ -52,18 +53,21 @@ _PLACES: tuple[tuple[str, tuple[tuple[Scope | None, Link], ...]], ...] = (
         (
             (Scope.KEYS_ADMIN, Link("Keys", "/console/keys")),
             (Scope.MODELS_ADMIN, Link("Webhooks", "/console/webhooks")),
-            (None, Link("API", "/openapi.json")),
+            (None, _CALLS),
         ),
     ),
 )
 
 
 def places(here: str, may: Callable[[str], bool]) -> list[Place]:
-    """Return the places with a page that the caller may open. ``here``: the path of the page that is shown."""
+    """Return the places with a page that the caller may open. ``here``: the path of the page that is shown.
+
+    A place that only has the description of the calls is no place for a person.
+    """
     found = []
     for name, pages in _PLACES:
         links = tuple(link for scope, link in pages if scope is None or may(scope))
-        if links:
+        if links and links[0] != _CALLS:
             found.append(Place(name, links, any(_within(here, link.address) for link in links)))
     return found
 

@@ -12,7 +12,7 @@ from expunge.service.api.views.requests import ActionView
 _ID, _NAME = "([0-9a-f]{32})", "([a-z0-9][a-z0-9_-]{0,62})"
 _REQUEST, _MODEL, _HOLD = f"/v1/deletion-requests/{_ID}", f"/v1/models/{_NAME}", f"/v1/holds/{_ID}"
 _ACTS = (
-    ("POST", f"{_REQUEST}/verify", "verify", "request_id", "Verify and go on"),
+    ("POST", f"{_REQUEST}/verify", "verify", "request_id", "Verify and continue"),
     ("DELETE", _REQUEST, "cancel", "request_id", "Cancel the request"),
     ("POST", f"{_REQUEST}/approve", "approve", "request_id", "Approve"),
     ("POST", f"{_REQUEST}/retry", "retry", "request_id", "Retry"),

@@ -43,7 +43,8 @@ def find(session: Session, tenant_id: str, text: str, scopes: Collection[str]) -
     rows: list[DeletionRequest] = []
     if Scope.DELETIONS_READ in scopes:
         mine = select(DeletionRequest).where(DeletionRequest.tenant_id == tenant_id)
-        named = [DeletionRequest.case_id == typed]
+        # a phone's keyboard writes c-201 for C-201; the index serves each of the three
+        named = [DeletionRequest.case_id == case for case in dict.fromkeys((typed, typed.upper(), typed.lower()))]
         if short is not None:
             named.append(DeletionRequest.id.between(short, f"{short}g"))  # an index serves it; no digit is above f
         latest = mine.order_by(DeletionRequest.received_at.desc()).limit(MOST)

@@ -175,7 +175,7 @@ def test_many_are_verified_at_once_after_a_question(login: Login, town: list[str
     token = token_in(client.get(PATH).text)
     chosen = {"token": token, "action": "verify", "id": [town[2], town[5], town[3]]}
     asked = client.post(f"{PATH}/bulk", data=chosen).text
-    assert "Verify and go on: 3 requests?" in asked and town[5] in asked
+    assert "Verify and continue: 3 requests?" in asked and town[5] in asked
     assert total(client.get(PATH, params={"reason": "unverified"}).text) == 2, "asking changed something"
     done = client.post(f"{PATH}/bulk", data=chosen | {"sure": "yes"}).text
     assert total(client.get(PATH, params={"reason": "unverified"}).text) == 0
