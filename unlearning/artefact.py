@@ -39,6 +39,7 @@ class Artefact:
             other versions are never mixed.
         threads: how many threads ``train`` uses; None: as many as the machine has, and that number is recorded.
         clean: whether the bytes hold no value of a sample, as a threshold is. Certificates say so where they may.
+        rows: whether the bytes hold whole samples, as support vectors are. Certificates say so.
 
     Raises:
         RecipeError: the suffix is not allowed, or is that of pickled files.
@@ -50,6 +51,7 @@ class Artefact:
     libraries: tuple[str, ...] = ()
     threads: int | None = None
     clean: bool = False
+    rows: bool = False
 
     HELD: ClassVar[str] = "data"
     """the name of the tensor that holds the bytes inside Expunge"""

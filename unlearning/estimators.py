@@ -24,7 +24,17 @@ from torch import Tensor, nn
 
 from unlearning.artefact import Artefact
 from unlearning.features.constant_column import ConstantColumn
-from unlearning.fitted import ANSWERS, Answer, Fit, kind_of, require_known
+from unlearning.fitted import (
+    ANSWERS,
+    HOLD_ROWS,
+    MAY_MISS,
+    Answer,
+    Fit,
+    all_of,
+    kind_of,
+    planned,
+    vocabulary,
+)
 from unlearning.recipe import Recipe, Samples
 from unlearning.settings import Training
 from unlearning.types import RecipeError
@@ -59,6 +69,7 @@ def sklearn(
     ids: Sequence[str] | None = None,
     weight: Any = None,
     exact: bool = False,
+    publish_rows: bool = False,
 ) -> Recipe:
     """Return the recipe of an estimator that is not fitted yet; register it by newton with the guarantee proved.
 
@@ -77,13 +88,15 @@ def sklearn(
         classes: every class that there is, in the order of the outputs: constants too.
         ids: of the rows; left out: the subject and a number that counts the rows of the subject.
         weight: (n,) sample weights of 0 or more, given as data.
+        publish_rows: whether the published file may hold rows of people, as support vectors and neighbours are; asked
+            for SVC, SVR and nearest neighbours, which are ``exact`` alone.
 
     Raises:
         RecipeError: another estimator, a setting that breaks the proof, or a step that is fitted on all rows.
     """
-    *steps, (_, last) = getattr(estimator, "steps", [("estimator", estimator)])
     if exact:
-        return _exact([*steps, ("estimator", last)], x, y, subjects, classes=classes, ids=ids, weight=weight)
+        return _exact(estimator, x, y, subjects, classes=classes, ids=ids, weight=weight, publish_rows=publish_rows)
+    *steps, (_, last) = getattr(estimator, "steps", [("estimator", estimator)])
     for name, step in steps:
         x = x if isinstance(step, str) else _transformed(name, step, x)  # "passthrough"
     settings = last.get_params()
@@ -112,7 +125,7 @@ def sklearn(
 
 
 def _exact(
-    steps: Sequence[tuple[str, Any]],
+    estimator: Any,
     x: Any,
     y: Any,
     subjects: Sequence[str | Sequence[str]],
@@ -120,28 +133,52 @@ def _exact(
     classes: Sequence[Any] | None,
     ids: Sequence[str] | None,
     weight: Any,
+    publish_rows: bool,
 ) -> Recipe:
-    kept = [(name, step) for name, step in steps if step != "passthrough"]
-    for name, step in kept:
-        require_known(name, step)
-    labels, classifies = np.asarray(y), "classes_" in ANSWERS[kind_of(kept[-1][1])]
+    name = "" if hasattr(estimator, "steps") else "estimator"  # a pipeline's steps have names of their own
+    steps = planned(name, estimator, [str(each) for each in getattr(x, "columns", ())])
+    kind = kind_of(steps[-1]) if steps else "no step"
+    if not hasattr(steps[-1] if steps else None, "predict"):
+        raise RecipeError(f"The last step is {kind}, which answers no question.", "End with an estimator.")
+    if kind in HOLD_ROWS and not publish_rows:
+        raise RecipeError(
+            f"{kind.partition('.')[2]} answers from rows of people, so that the published file holds them. A deletion "
+            "takes away the person's rows.",
+            "Give publish_rows=True where readers of the model may see them; LinearSVC and ul.trees hold none.",
+        )
+    if weight is not None and kind.startswith("neighbors."):
+        raise RecipeError(f"{kind.partition('.')[2]} takes no weight of a row.", "Leave weight out.")
+    labels, classifies = np.asarray(y), "classes_" in ANSWERS[kind]
     _require_constants(len(labels), len(labels), classes, np.unique(labels).tolist() if classifies else None)
     if classes is None:
         targets = torch.from_numpy(labels.astype(np.float64).reshape(len(labels), -1))
     else:
         targets = _numbered(labels, classes)
+        _number_weights(steps[-1], classes)
     heavy = None if weight is None else torch.as_tensor(np.asarray(weight, dtype=np.float64))
-    samples = Samples(ids or _ids(subjects), subjects, _numbers(x), targets, weight=heavy)
+    missing = any(kind_of(step) in MAY_MISS for step in all_of(steps))
+    samples = Samples(ids or _ids(subjects), subjects, _numbers(x), targets, missing=missing, weight=heavy)
     samples, holdout, aside = samples.split()
-    count = None if classes is None else len(classes)
+    answer, libraries = Answer(None if classes is None else len(classes)), ("scikit-learn", "numpy", "scipy")
     return Recipe(
-        model=Artefact(Answer(count), suffix="sklearn.zip", libraries=("scikit-learn", "numpy", "scipy")),
-        train=Fit(tuple(step for _, step in kept)),
+        model=Artefact(answer, suffix="sklearn.zip", libraries=libraries, rows=kind in HOLD_ROWS),
+        train=Fit(steps, vocabulary(steps)),
         samples=samples,
         holdout=holdout,
         holdout_subjects=aside,
         loss="squared_error" if classes is None else "cross_entropy",
     )
+
+
+def _number_weights(last: Any, classes: Sequence[Any]) -> None:
+    """Give class weights to the numbers of the classes, which are the labels inside the training."""
+    given = getattr(last, "class_weight", None)
+    if isinstance(given, dict):
+        place = {value: number for number, value in enumerate(classes)}
+        unknown = [value for value in given if value not in place]
+        if unknown:
+            raise RecipeError(f"class_weight names {unknown[0]!r}, which is no class.", "Name classes of classes=.")
+        last.class_weight = {place[value]: weight for value, weight in given.items()}
 
 
 def _head(features: int, outputs: int, constant: float | None) -> nn.Module:
@@ -267,7 +304,13 @@ def _parts(name: str, step: Any) -> Iterator[tuple[str, Any]]:
 
 def _numbers(x: Any) -> Tensor:
     values = np.asarray(x.toarray() if hasattr(x, "toarray") else x)
-    return torch.tensor(values if values.dtype == np.float32 else values.astype(np.float64))
+    try:
+        return torch.tensor(values if values.dtype == np.float32 else values.astype(np.float64))
+    except (TypeError, ValueError) as error:
+        raise RecipeError(
+            f"x holds what is no number: {error}.",
+            "Number texts by a list that you choose: x['city'].map({'Oslo': 0, 'Rome': 1}).",
+        ) from None
 
 
 def _ids(subjects: Sequence[str | Sequence[str]]) -> list[str]:

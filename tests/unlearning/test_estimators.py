@@ -10,10 +10,18 @@ from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge, RidgeClassifier, SGDClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, Normalizer, OneHotEncoder, StandardScaler
-from sklearn.svm import LinearSVC
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    MinMaxScaler,
+    Normalizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    StandardScaler,
+)
+from sklearn.svm import SVC, LinearSVC
 
 import unlearning as ul
 from unlearning.bounds.minimiser import Minimiser
@@ -98,6 +106,12 @@ def test_a_deletion_ends_at_the_librarys_own_fit_without_the_person(case: str) -
             make_pipeline(ColumnTransformer([("city", OneHotEncoder(), [0])]), LogisticRegression()),
             "step 'columntransformer/city'",
         ),
+        (
+            make_pipeline(SimpleImputer(), LogisticRegression()),
+            r"step 'simpleimputer' \(SimpleImputer\) is fitted on all",
+        ),
+        (make_pipeline(OrdinalEncoder(), Ridge()), "step 'ordinalencoder'"),
+        (SVC(), "SVC is not known to be strongly convex.*exact=True"),
         (make_pipeline(FunctionTransformer(lambda x: x - x.mean(axis=0)), LogisticRegression()), "when other rows are"),
         (LogisticRegression(l1_ratio=1.0), "l1_ratio=1.0"),
         (LinearSVC(loss="hinge"), "loss='hinge'"),

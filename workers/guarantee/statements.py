@@ -43,6 +43,10 @@ ONE_PLATFORM = (
     "the same instruction set and number of threads. The registration records them."
 )
 VALUES = "Numbers in the published file, as thresholds are, may be values of samples of people who stay."
+ROWS = (
+    "The published file holds whole samples of people who stay, as support vectors and neighbours are: its readers see "
+    "them. Those of a deleted person are in older versions, and not in this one."
+)
 CALIBRATION = "The distances of the calibration were measured with everyone, the deleted people included."
 
 
@@ -66,6 +70,8 @@ def of_bytes(artefact: Artefact | None) -> tuple[str, ...]:
     """List what a model of bytes adds to the assumptions."""
     if artefact is None:
         return ()
+    if artefact.rows:
+        return ONE_PLATFORM, ROWS
     return (ONE_PLATFORM,) if artefact.clean else (ONE_PLATFORM, VALUES)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from expunge.workers.guarantee.statements import ROWS
 from tests.workers import meanwhile
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
@@ -32,13 +33,16 @@ def test_another_weight_of_a_retained_sample_is_a_change(world: World) -> None:
     assert "changed" in str(world.task(request).reason)
 
 
-def test_a_pipeline_that_is_fitted_inside_the_training_is_exact(world: World) -> None:
-    model_id = world.live("fitted", "retrain")
+@pytest.mark.parametrize("recipe", ["fitted", "neighbours"])
+def test_a_pipeline_that_is_fitted_inside_the_training_is_exact(world: World, recipe: str) -> None:
+    model_id = world.live(recipe, "retrain")
     request = world.delete("p3")
     meanwhile.DROPPED.update({"s9", "s10", "s11"})
     world.work(model_id)
     assert world.task(request).status == "completed", world.model(model_id).reason
     head = world.head(model_id)
-    assert (Claim.from_json(head.claim).guarantee, head.number) == (Guarantee.EXACT, 2)
+    claim = Claim.from_json(head.claim)
+    assert (claim.guarantee, head.number) == (Guarantee.EXACT, 2)
+    assert (ROWS in claim.assumptions) == (recipe == "neighbours")
     assert len(read(world.storage.store.read(head.checkpoint))) == 2
-    assert world.head(world.live("fitted", "retrain", name="cold")).checkpoint == head.checkpoint
+    assert world.head(world.live(recipe, "retrain", name="cold")).checkpoint == head.checkpoint
