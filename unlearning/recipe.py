@@ -103,6 +103,7 @@ class Samples:
         person: str,
         target: str,
         features: Sequence[str] | str,
+        weight: str | None = None,
     ) -> Samples:
         """Read samples from columns of Parquet files, one after the other. Needs ``pip install "expunge[parquet]"``.
 
@@ -113,13 +114,14 @@ class Samples:
             target: the column of targets; whole numbers become int64, others keep their type.
             features: the columns of numbers that make an input (features,), or one column of lists of equal length.
                 An input is float64 where a column needs it (float64, int32, int64), else float32.
+            weight: the column of weights, which are read whole.
 
         Raises:
-            RecipeError: a column is missing, an id is missing, a row group is too large to be read at once.
+            RecipeError: a column is missing, an id or a weight is missing, a row group is too large to be read at once.
         """
         rows = sources.ParquetRows(sources.paths_of(paths), features, target)
         ids, people = sources.names_in(rows.tables((id, person)), id, person)
-        return cls(ids, cast("Sequence[str]", people), rows)
+        return cls(ids, cast("Sequence[str]", people), rows, weight=sources.weights_in(rows, weight))
 
     @classmethod
     def from_frame(
@@ -155,21 +157,45 @@ class Samples:
 
     @classmethod
     def from_numpy(
-        cls, inputs: sources.Array, targets: sources.Array, *, ids: Sequence[str], people: Sequence[str | Sequence[str]]
+        cls,
+        inputs: sources.Array,
+        targets: sources.Array,
+        *,
+        ids: Sequence[str],
+        people: Sequence[str | Sequence[str]],
+        weight: sources.Array | None = None,
     ) -> Samples:
-        """Read samples from arrays (n, ...), or from ``.npy`` files of them, which are mapped and never read whole."""
-        return cls(ids, people, sources.NumpyRows(sources.mapped(inputs), sources.mapped(targets)))
+        """Read samples from arrays (n, ...), or from ``.npy`` files of them, which are mapped and never read whole.
+
+        The weights (n,) are read at once.
+        """
+        rows = sources.NumpyRows(sources.mapped(inputs), sources.mapped(targets))
+        heavy = None if weight is None else torch.tensor(sources.mapped(weight), dtype=torch.float64)
+        return cls(ids, people, rows, weight=heavy)
 
     @classmethod
     def from_dataset(
-        cls, dataset: PairDataset, *, ids: Sequence[str], people: Sequence[str | Sequence[str]], workers: int = 2
+        cls,
+        dataset: PairDataset,
+        *,
+        ids: Sequence[str],
+        people: Sequence[str | Sequence[str]],
+        workers: int = 2,
+        weight: Tensor | None = None,
     ) -> Samples:
         """Read samples from a map-style dataset of (x, y), by blocks, with ``workers`` processes (0: this one)."""
-        return cls(ids, people, sources.DatasetRows(dataset, workers))
+        return cls(ids, people, sources.DatasetRows(dataset, workers), weight=weight)
 
     @classmethod
     def from_huggingface(
-        cls, dataset: Any, *, id: str, person: str, target: str, features: Sequence[str] | str
+        cls,
+        dataset: Any,
+        *,
+        id: str,
+        person: str,
+        target: str,
+        features: Sequence[str] | str,
+        weight: str | None = None,
     ) -> Samples:
         """Read samples from columns of a Hugging Face ``datasets.Dataset``; the columns are those of ``from_parquet``.
 
@@ -177,7 +203,7 @@ class Samples:
         """
         rows = sources.ArrowRows(dataset.with_format("arrow"), features, target)
         ids, people = sources.names_in(rows.tables((id, person)), id, person)
-        return cls(ids, cast("Sequence[str]", people), rows)
+        return cls(ids, cast("Sequence[str]", people), rows, weight=sources.weights_in(rows, weight))
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -355,6 +355,14 @@ def numbers_of(column: Any) -> Tensor:
     return torch.from_numpy(values.astype(np.int64) if values.dtype.kind in "iub" else values.copy())
 
 
+def weights_in(rows: ArrowRows | ParquetRows, name: str | None) -> Tensor | None:
+    """Return the column of weights (n,) float64; None where the recipe names none."""
+    if name is None:
+        return None
+    parts = [numbers_of(table.column(name)).double() for table in rows.tables((name,))]
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
+
+
 def mapped(array: Array) -> np.ndarray[Any, Any]:
     """Return an array as it is, or the ``.npy`` file of that path, mapped and not read."""
     return array if isinstance(array, np.ndarray) else np.load(array, mmap_mode="r", allow_pickle=False)

@@ -103,7 +103,7 @@ def test_wrong_fields_and_rows_are_refused() -> None:
         PACK.decode(torch.zeros(2, 53, dtype=torch.uint8))
 
 
-@pytest.mark.parametrize("kind", ["arrow", "pandas", "parquet"])
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "parquet", "polars"])
 def test_samples_come_from_a_frame(kind: str, tmp_path: Path) -> None:
     table = pa.Table.from_pylist(
         [
@@ -112,7 +112,10 @@ def test_samples_come_from_a_frame(kind: str, tmp_path: Path) -> None:
         ]
     )
     pq.write_table(table, tmp_path / "t.parquet")
-    frame = {"arrow": table, "pandas": table.to_pandas(), "parquet": tmp_path / "t.parquet"}[kind]
+    frame = {"arrow": table, "pandas": table.to_pandas(), "parquet": tmp_path / "t.parquet"}.get(kind)
+    if kind == "polars":
+        polars = pytest.importorskip("polars", reason="unverified here: polars is not installed")
+        frame = polars.read_parquet(tmp_path / "t.parquet")
     samples = ul.Samples.from_frame(frame, id="id", person="who", target="y", inputs=PACK, weight="w")
     assert [*samples.ids] == ["s0", "s1", "s2"] and samples.people == (("p0",), ("p1",), ("p0",))
     assert torch.equal(samples.inputs, PACK.encode(table))  # type: ignore[arg-type]

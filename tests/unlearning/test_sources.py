@@ -101,6 +101,53 @@ def test_every_source_gives_the_samples_that_the_tensors_give(name: str, tmp_pat
     assert inputs.dtype == X.dtype and targets.dtype == Y.dtype
 
 
+HEAVY = draw(COUNT, 1, seed=2)[:, 0].abs().double()
+
+
+def weighted_parquet(folder: Path, column: Any = HEAVY) -> ul.Samples:
+    parquet.write_table(table(w=np.asarray(column)), folder / "weighted.parquet", row_group_size=101)
+    return ul.Samples.from_parquet(folder / "weighted.parquet", features=NAMES, weight="w", **COLUMNS)
+
+
+def weighted_numpy(folder: Path) -> ul.Samples:
+    np.save(folder / "w.npy", HEAVY.numpy())
+    return ul.Samples.from_numpy(X.numpy(), Y.numpy(), ids=IDS, people=PEOPLE, weight=folder / "w.npy")
+
+
+def weighted_huggingface(_: Path) -> ul.Samples:
+    datasets = pytest.importorskip("datasets", reason="unverified here: Hugging Face datasets is not installed")
+    whole = datasets.Dataset(table(w=HEAVY.numpy()))
+    return ul.Samples.from_huggingface(whole, features=NAMES, weight="w", **COLUMNS)
+
+
+WEIGHTED: dict[str, Callable[[Path], ul.Samples]] = {
+    "parquet": weighted_parquet,
+    "npy": weighted_numpy,
+    "dataset": lambda _: ul.Samples.from_dataset(Pairs(), ids=IDS, people=PEOPLE, workers=0, weight=HEAVY),
+    "huggingface": weighted_huggingface,
+}
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_weights_of_every_source_are_those_of_tensors(name: str, tmp_path: Path) -> None:
+    """Also in an order of its own, and of some rows: the weight is in the target, and goes with its sample."""
+    there = torch.arange(COUNT - 1, 0, -3)
+    found, plain = WEIGHTED[name](tmp_path).take(there), ul.Samples(IDS, PEOPLE, X, Y, weight=HEAVY).take(there)
+    assert len(list(found.blocks())) > 1
+    for mine, theirs in zip(found.tensors(), plain.tensors(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_a_weight_of_a_file_that_is_missing_or_below_zero_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ul.RecipeError, match="rows of weight hold NaN"):
+        weighted_parquet(tmp_path, pa.array([None] + [1.0] * (COUNT - 1)))
+    with pytest.raises(ul.RecipeError, match="the least is -1"):
+        weighted_parquet(tmp_path, np.append(np.ones(COUNT - 1), -1.0))
+    with pytest.raises(ul.RecipeError, match="lacks the columns heavy"):
+        ul.Samples.from_parquet(tmp_path / "weighted.parquet", features=NAMES, weight="heavy", **COLUMNS)
+
+
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("name", SOURCES)
 def test_examples_of_every_source_can_be_picked_and_left_out(name: str, tmp_path: Path) -> None:
