@@ -1,12 +1,13 @@
 """What trees cost through the service: a first version, a deletion, and accuracy, each beside one plain fit.
 
 Fair's affairs: 6,366 women, one row each, of the package ``statsmodels`` (``pip install -e .[benchmarks]``): did she
-have one? A fifth of the women is the holdout. The plain fit is the library's own, with its own bins, in one thread.
-S = 1 is the method ``retrain``, others are ``shards``.
+have one? A fifth of the women is the holdout. With ``--large``: 48,000 rows of 3,000 people, made by
+``sklearn.datasets.make_classification``, and four shards alone. The plain fit is the library's own, with its own bins,
+in one thread. S = 1 is the method ``retrain``, others are ``shards``.
 
 A worker in this process registers each model, carries out deletions one by one, and registers a second model without
 these people: are the two files equal? CPU seconds are those of this process and of the server of fresh processes.
-``python -m benchmarks.trees [deletions]`` prints the table.
+``python -m benchmarks.trees [--large] [deletions] [kinds]`` prints the table.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.datasets import make_classification
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.metrics import roc_auc_score
 
@@ -49,11 +51,20 @@ ANSWERS = {
     "occupation_husb": (1, 2, 3, 4, 5, 6),
 }
 """what the questionnaire lets a woman answer; trees may split between two answers"""
+LARGE_ROWS, LARGE_COLUMNS, LARGE_PEOPLE = 48_000, 14, 3_000
 TICK = os.sysconf("SC_CLK_TCK")
 
 
-def table() -> tuple[ul.Samples, tuple[torch.Tensor, torch.Tensor]]:
+def table(large: bool) -> tuple[ul.Samples, tuple[torch.Tensor, torch.Tensor]]:
     """Return samples and holdout."""
+    if large:
+        x, y = make_classification(
+            LARGE_ROWS, LARGE_COLUMNS, n_informative=8, n_clusters_per_class=4, flip_y=0.15, random_state=0
+        )
+        people = [f"person-{row % LARGE_PEOPLE:04d}" for row in range(len(x))]
+        ids = [f"row-{row:05d}" for row in range(len(x))]
+        samples, holdout, _ = ul.Samples(ids, people, torch.tensor(x), torch.tensor(y)).split(0.2)
+        return samples, holdout
     import statsmodels.api  # noqa: PLC0415 (an extra)
 
     data = statsmodels.api.datasets.fair.load_pandas().data
@@ -70,8 +81,10 @@ def estimators() -> dict[str, Any]:
     return {"hist": booster, "forest": RandomForestClassifier(100, min_samples_leaf=20, random_state=0)}
 
 
-def model(kind: str) -> tuple[Any, Any]:
+def model(kind: str, large: bool) -> tuple[Any, Any]:
     between = {name: [(low + high) / 2 for low, high in pairwise(given)] for name, given in ANSWERS.items()}
+    if large:
+        between = {f"x{column}": [edge / 16 for edge in range(-95, 96)] for column in range(LARGE_COLUMNS)}
     where = ul.grid(**between)
     if kind == "lightgbm":
         return ul.trees.lightgbm(where, rounds=ROUNDS, num_leaves=LEAVES, learning_rate=RATE)
@@ -80,10 +93,10 @@ def model(kind: str) -> tuple[Any, Any]:
     return ul.trees.sklearn(where, estimators()[kind], classes=2)
 
 
-def recipe_of(kind: str) -> ul.Recipe:
+def recipe_of(kind: str, large: bool) -> ul.Recipe:
     """Return the recipe of a kind; the grid is declared public."""
-    samples, holdout = table()
-    made, train = model(kind)
+    samples, holdout = table(large)
+    made, train = model(kind, large)
     loss = "cross_entropy" if kind == "forest" else "binary_logistic"
     bare = ul.Recipe(made, samples, holdout, loss, train=train)
     from unlearning.model.parts import digest_below, parts_of  # noqa: PLC0415
@@ -91,12 +104,12 @@ def recipe_of(kind: str) -> ul.Recipe:
     return ul.Recipe(made, samples, holdout, loss, train=train, public={"train": digest_below(parts_of(bare))})
 
 
-def plain_fit(kind: str) -> tuple[float, float]:
+def plain_fit(kind: str, large: bool) -> tuple[float, float]:
     """Return the CPU seconds of the library's own fit, and its AUC on the holdout."""
     import lightgbm  # noqa: PLC0415
     import xgboost  # noqa: PLC0415
 
-    samples, (inputs, targets) = table()
+    samples, (inputs, targets) = table(large)
     x, y = (each.numpy() for each in samples.tensors())
     fits: dict[str, Any] = {
         "lightgbm": lightgbm.LGBMClassifier(
@@ -122,12 +135,12 @@ def timed(act: Callable[[], Any]) -> tuple[Any, float]:
     return act(), cpu() - start
 
 
-def world_in(folder: Path) -> World:
+def world_in(folder: Path, large: bool) -> World:
     place = folder / "recipes"
     place.mkdir()
     for kind in KINDS:
         (place / f"{kind}.py").write_text(
-            f"from benchmarks.trees import recipe_of\n\n\ndef recipe():\n    return recipe_of({kind!r})\n"
+            f"from benchmarks.trees import recipe_of\n\n\ndef recipe():\n    return recipe_of({kind!r}, {large})\n"
         )
     settings = Settings(home=folder, database_url=f"sqlite:///{folder}/trees.db", recipes=place, device="cpu")
     ensure_secrets(settings)
@@ -158,13 +171,13 @@ def measured(world: World, kind: str, shards: int, deletions: int) -> dict[str, 
     return {"first": first, "deletions": spent, "auc": float(roc_auc_score(targets, scores)), "equal": equal}
 
 
-def rows(deletions: int = DELETIONS, kinds: tuple[str, ...] = KINDS) -> Iterator[dict[str, Any]]:
+def rows(deletions: int = DELETIONS, kinds: Sequence[str] = KINDS, large: bool = False) -> Iterator[dict[str, Any]]:
     """Yield a row for each library and each S: the CPU seconds of a deletion, over those of one plain fit."""
     for kind in kinds:
-        plain, auc = plain_fit(kind)
-        for shards in SHARDS:
+        plain, auc = plain_fit(kind, large)
+        for shards in (4,) if large else SHARDS:
             with tempfile.TemporaryDirectory() as folder:  # requests of one model leave the others alone
-                found = measured(world_in(Path(folder)), kind, shards, deletions)
+                found = measured(world_in(Path(folder), large), kind, shards, deletions)
             mean = sum(found["deletions"]) / len(found["deletions"])
             yield {
                 "name": f"{kind}, S = {shards}: a deletion through the service, in CPU seconds",
@@ -183,10 +196,10 @@ def rows(deletions: int = DELETIONS, kinds: tuple[str, ...] = KINDS) -> Iterator
             }
 
 
-def main(deletions: int, kinds: tuple[str, ...]) -> None:
+def main(deletions: int, kinds: Sequence[str], large: bool) -> None:
     print("| | S | plain fit | first version | a deletion | AUC (plain fit) | equal to a cold training |")
     print("|---|---|---|---|---|---|---|")
-    for row in rows(deletions, kinds):
+    for row in rows(deletions, kinds, large):
         kind, shards = row["name"].split(":")[0].split(", S = ")
         sides = row["sides"]
         print(
@@ -198,4 +211,5 @@ def main(deletions: int, kinds: tuple[str, ...]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else DELETIONS, tuple(sys.argv[2:]) or KINDS)
+    given = [each for each in sys.argv[1:] if each != "--large"]
+    main(int(given[0]) if given else DELETIONS, given[1:] or KINDS, "--large" in sys.argv)
