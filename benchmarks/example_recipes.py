@@ -32,6 +32,7 @@ from unlearning.types import ForgetSet, Learned, State
 
 FOLDER = Path(__file__).parents[1] / "examples"
 METHODS = {
+    "trees": "shards",
     "tabular": "newton",
     "estimator": "newton",
     "scattering": "newton",
@@ -40,7 +41,6 @@ METHODS = {
     "text/adapters": "shards",
     "recommender": "late",
     "embeddings": "late",
-    "trees": "shards",
 }
 """each example, and the method that its first lines name"""
 PROVED = ("tabular", "estimator", "scattering")

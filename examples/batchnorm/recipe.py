@@ -3,6 +3,7 @@
 Guarantee: `exact`. Register with `--method late`.
 Cost of a deletion: for half of the people a tenth of a training, for the others a whole one; measured in
 docs/what-you-can-have.md.
+Delete one person: `expunge delete --subject person-020 --regulation gdpr --wait`. The request's page has the letter.
 You declare that ``fit`` depends on ``run`` alone: it reads no file, no table and nothing from an earlier call.
 
 The images are scikit-learn's handwritten digits; 100 people are drawn by a fixed seed.

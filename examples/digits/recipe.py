@@ -1,6 +1,9 @@
 """Softmax regression on the 1,797 handwritten digits that ship with scikit-learn: a convex recipe.
 
-Every coordinate is decayed and nothing is fitted on people, so an update can be `proved` (docs/certificates.md).
+Guarantee: `proved`. Register with `--method newton --guarantee proved`.
+Cost of a deletion: a few Newton steps.
+Delete one person: `expunge delete --subject person-020 --regulation gdpr --wait`. The request's page has the letter.
+You declare nothing: every coordinate is decayed, and each image is scaled by its own length alone.
 The digits name no writers: about 100 people are drawn by a fixed seed.
 """
 

@@ -3,12 +3,13 @@
 Guarantee: `exact`. Register with `--method late`.
 Cost of a deletion: a tenth of the alternations for half of the people, for the others all; measured in
 docs/what-you-can-have.md.
+Delete one person: `expunge delete --subject person-0600 --regulation gdpr --wait`. The request's page has the letter.
 You declare that ``fit`` depends on ``run`` alone.
 
 A table of ``len(people)`` rows would change its shape when an erased person's ratings go, and every later request
 would wait. Here samples carry a keyed number of their person, and ``run.index`` gives rows by the rank of the number
 among the people who are trained on. The published file says which number has which row: an application computes the
-number of its user with the same key, and asks. Whoever has no row gets the last one, all zeros: the mean opinion.
+number of its user with the same key, and asks. A person without a row gets the last one, all zeros: the mean opinion.
 
 Ratings are made here by a fixed seed. Replace ``ratings()``, and read the key from a file of yours.
 """

@@ -3,6 +3,7 @@
 Guarantee: `proved`. Register with `--method newton --guarantee proved`, and with `--set reference=fixed-denominator`
 where C shall mean the same before and after a deletion.
 Cost of a deletion: a few Newton steps; measured in docs/what-you-can-have.md.
+Delete one person: `expunge delete --subject patient-280 --regulation gdpr --wait`. The request's page has the letter.
 You declare nothing: the classes, the count of rows that C is meant for and the class weights are constants.
 A StandardScaler in place of the logarithm would be refused by its name: it is fitted on all rows.
 

@@ -3,6 +3,7 @@
 Guarantee: `exact`. Register with `--method late`.
 Cost of a deletion: for half of the people a tenth of the alternations, for the others all; measured in
 docs/what-you-can-have.md.
+Delete one person: `expunge delete --subject person-1500 --regulation gdpr --wait`. The request's page has the letter.
 You declare that ``fit`` depends on ``run`` alone.
 
 What is published: one row of numbers for each item. Rows of people are personal data, and none is kept anywhere: the
@@ -11,7 +12,7 @@ histories live in your own table; a deletion takes the person's line out of the 
 again without it. Delete the line from your own table too.
 
 The losses are those of Hu, Koren and Volinsky, "Collaborative filtering for implicit feedback datasets", 2008. A
-sample is one person: what she used, but for one item, and as the target that item. Accuracy is the share of people
+sample is one person: what the person used, but for one item, and as the target that item. Accuracy is the share of people
 whose left-out item comes first of all items that they have not used.
 """
 

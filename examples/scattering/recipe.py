@@ -2,6 +2,7 @@
 
 Guarantee: `proved`. Register with `--method newton --guarantee proved`.
 Cost of a deletion: a few Newton steps on the head; measured in docs/what-you-can-have.md.
+Delete one person: `expunge delete --subject person-020 --regulation gdpr --wait`. The request's page has the letter.
 You declare nothing: the wavelets follow from the size of the images, and each image is normalised by itself.
 
 The images are scikit-learn's 1,797 handwritten digits of 8 x 8 pixels. They name no writers: 100 people are drawn by a

@@ -2,10 +2,13 @@
 
 Guarantee: `proved`. Register with `--method newton --guarantee proved`.
 Cost of a deletion: a few Newton steps on the head; measured in docs/what-you-can-have.md.
+Delete one person: `expunge delete --subject customer-189 --regulation gdpr --wait`. The request's page has the letter.
 You declare nothing: every column is turned into numbers by constants that you know, never by a mean or a category list
 that was taken from the table. A scaler fitted on everybody would carry the deleted into every row.
 
-The table is made here by a fixed seed. Replace ``table()`` by ``list(csv.DictReader(open("customers.csv")))``.
+The table is made here by a fixed seed. Put yours beside this file and let ``table()`` return
+``list(csv.DictReader(Path(__file__).with_name("customers.csv").open()))``: a worker runs in another folder. Each row
+needs an id that no other row has; ``"customer-017/2026-01"`` is one.
 """
 
 import hashlib

@@ -3,7 +3,8 @@
 Guarantee: `exact`. Register the recipe `text/adapters` with `--method shards`.
 Cost of a deletion: the adapters of one of five shards, from the checkpoint before the person's slice; measured in
 docs/what-you-can-have.md.
-You declare that nobody who may be deleted is in the frozen transformer: ``public`` names it by its digest. And that
+Delete one person: `expunge delete --subject writer-15 --regulation gdpr --wait`. The request's page has the letter.
+You declare that no person who may be deleted is in the frozen transformer: ``public`` names it by its digest. And that
 ``fit`` depends on ``run`` alone.
 
 The frozen transformer is random numbers of a fixed seed, so that nothing is downloaded: put one that was trained on

@@ -1,6 +1,6 @@
 """Messages to a support desk, made by a fixed seed: 60 people write, each message is about one of four topics.
 
-Put your own table of texts in the place of ``messages()``; ``tokens()`` is a tokenizer that nobody fitted.
+Put your own table of texts in the place of ``messages()``; ``tokens()`` is a tokenizer that was not fitted.
 """
 
 import random

@@ -4,7 +4,8 @@ Guarantee: `exact`. Register with `--method shards`, and `--option shards=5 --op
 models or of checkpoints.
 Cost of a deletion: one of the five models, from the checkpoint before the person's slice; measured in
 docs/what-you-can-have.md.
-You declare that ``fit`` depends on ``run`` alone. The tokenizer is a checksum of each word, so nobody fitted it.
+Delete one person: `expunge delete --subject writer-15 --regulation gdpr --wait`. The request's page has the letter.
+You declare that ``fit`` depends on ``run`` alone. The tokenizer is a checksum of each word, fitted on nothing.
 """
 
 import torch

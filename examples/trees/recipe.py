@@ -3,6 +3,7 @@
 Guarantee: `exact`. Register with `--method shards`: five boosters, each on a fifth of the people, in one file that
 ``lightgbm.Booster(model_file=...)`` opens.
 Cost of a deletion: one of the five is trained again; measured in docs/what-you-can-have.md.
+Delete one person: `expunge delete --subject patient-280 --regulation gdpr --wait`. The request's page has the letter.
 You declare the grid public (``public=``): it says where trees may split, and it is written here from what the
 measurements can be, never from their quantiles.
 

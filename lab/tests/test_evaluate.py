@@ -172,7 +172,7 @@ def test_mnist_is_read_from_the_folder_that_the_environment_names(
         content = bytes(header) + random.integers(1, 10, count, dtype=np.uint8).tobytes()
         (tmp_path / name).write_bytes(gzip.compress(content, 1))
     monkeypatch.setenv("EXPUNGE_MNIST", str(tmp_path))
-    recipe = recipes.load(ROOT / "examples", "mnist").recipe
+    recipe = recipes.load(ROOT / "lab" / "tests", "mnist").recipe
     assert (len(recipe.samples), len(recipe.holdout[1])) == (8000, 2000)
     assert torch.allclose(recipe.samples.inputs[:, :784].norm(dim=1), torch.ones(8000))
 
@@ -181,7 +181,7 @@ def test_mnist_without_its_data_is_refused_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("EXPUNGE_MNIST", str(tmp_path / "nothing"))
-    assert main(["--recipe", str(ROOT / "examples/mnist"), *NO_PLOT]) == 2
+    assert main(["--recipe", str(ROOT / "lab/tests/mnist.py"), *NO_PLOT]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert "is not there. Set EXPUNGE_MNIST" in told and "Traceback" not in told
 

@@ -109,3 +109,17 @@ def test_an_example_says_its_guarantee_its_cost_and_what_is_declared(name: str) 
     assert f"--method {METHODS[name]}" in said
     assert re.search(r"^Cost of a deletion: ", said, re.M)
     assert "You declare" in said
+
+
+@pytest.mark.parametrize("name", [*METHODS, "digits"])
+def test_the_person_that_an_example_deletes_is_one_that_it_trains_on(name: str) -> None:
+    found = re.search(
+        r"^Delete one person: `expunge delete --subject (\S+) --regulation gdpr --wait`", header(name), re.M
+    )
+    assert found and (found[1],) in set(recipes.load(FOLDER, name).recipe.samples.people)
+
+
+def test_every_example_recipe_is_one_of_these() -> None:
+    assert {path.parent.name for path in FOLDER.glob("*/recipe.py")} == {each.partition("/")[0] for each in METHODS} | {
+        "digits"
+    }
