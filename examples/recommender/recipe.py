@@ -12,8 +12,8 @@ histories live in your own table; a deletion takes the person's line out of the 
 again without it. Delete the line from your own table too.
 
 The losses are those of Hu, Koren and Volinsky, "Collaborative filtering for implicit feedback datasets", 2008. A
-sample is one person: what the person used, but for one item, and as the target that item. Accuracy is the share of people
-whose left-out item comes first of all items that they have not used.
+sample is one person: what the person used, but for one item, and as the target that item. Accuracy is the share of
+people whose left-out item comes first of all items that they have not used.
 """
 
 import numpy as np

@@ -113,7 +113,7 @@ ACTS = {
         deletion_requests.reject,
         _REQUEST,
         "Rejected. The request has changed no model.",
-        "The request ends and cannot be opened again. Tell the person why. The reason is kept; it must not name a person.",
+        "The request ends and cannot be opened again. Tell the person why. The reason is kept and must name no person.",
         _why,
     ),
     "approve": Act(
