@@ -24,7 +24,7 @@ _OVER = {"completed", "cancelled", "rejected", "blocked"}
 
 
 class Order(TypedDict, total=False):
-    """Whom to forget: one of ``subject_id``, ``subject_ids``, ``sample_ids``. The API reference explains the fields."""
+    """The person: one of ``subject_id``, ``subject_ids``, ``sample_ids``. The API reference explains the fields."""
 
     subject_id: str
     subject_ids: Sequence[str]

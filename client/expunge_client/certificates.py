@@ -414,7 +414,9 @@ def _check_opening(
     entries = statement["predicate"]["audit"]["entries"]
     body = next(entry["body"] for entry in entries if entry["kind"] == "request.accepted" and entry["body"] is not None)
     if not hmac.compare_digest(str(json.loads(body)["commitment"]), expected):
-        raise NotAuthentic("The certificate is not about whom you named, or the opening is another request's.")
+        raise NotAuthentic(
+            "The certificate is not about the person that you named, or the opening is another request's."
+        )
 
 
 def _decoded(text: str) -> bytes:

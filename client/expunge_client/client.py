@@ -47,7 +47,7 @@ class Expunge:
 
         Without ``models`` it covers every model. When it returns, the service has promised to carry the request out.
         After Unreachable send it again under that error's ``idempotency_key``: it takes effect at most once. Keep the
-        ``opening`` of the answer; it shows later whom the certificate is about.
+        ``opening`` of the answer; it shows later which person the certificate is about.
         """
         return cast(DeletionRequest, self._run(calls.delete(order, idempotency_key)))
 

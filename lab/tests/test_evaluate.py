@@ -102,7 +102,7 @@ def test_a_stream_has_a_row_for_each_round(recipe: Path, tmp_path: Path, capsys:
         (["--methods", "magic"], "method is 'magic'. Allowed:"),
         (["--forget", "lots"], "Write 5% or 0.05"),
         (["--forget", "150%"], "Each must lie between 0 and 1"),
-        (["--forget", "99.9%"], "leaves nobody"),
+        (["--forget", "99.9%"], "leaves none"),
         (["--stream", "20"], "Write rounds x samples"),
         (["--epsilon", "-1"], "epsilon is -1.0"),
         (["--shadows", "3"], "even number"),

@@ -146,7 +146,7 @@ def test_whole_people_are_chosen_and_never_everyone() -> None:
     examples = memorising().samples.examples()
     chosen = choose(examples, 7, torch.Generator().manual_seed(0))
     assert len(chosen.positions) == 8 and len(chosen.people) == 4
-    with pytest.raises(Refused, match="leaves nobody"):
+    with pytest.raises(Refused, match="leaves none"):
         choose(examples, 60, torch.Generator().manual_seed(0))
 
 

@@ -246,7 +246,7 @@ def agreed(service: Service, session: Session, caller: Caller, act: TwoPersonAct
     if act not in service.settings.acts_of_two:
         return True
     if service.settings.actor_header and not caller.vouched:
-        detail = f"To {act} takes two people, whom the proxy names. This call did not come through it."
+        detail = f"To {act} takes two people, which the proxy names. This call did not come through it."
         raise ApiProblem(403, "person_unnamed", detail)
     return second_approval(session, caller, act, subject)
 

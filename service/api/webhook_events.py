@@ -108,14 +108,14 @@ _SUMMARIES = {
     WebhookEvent.REQUEST_ACCEPTED: "A request was accepted",
     WebhookEvent.REQUEST_VERIFIED: "A request was verified: it does come from the person",
     WebhookEvent.REQUEST_REJECTED: "A request was rejected",
-    WebhookEvent.REQUEST_BLOCKED: "A request is blocked and waits for somebody",
+    WebhookEvent.REQUEST_BLOCKED: "A request is blocked and waits for a person",
     WebhookEvent.REQUEST_CANCELLED: "A request was cancelled",
     WebhookEvent.REQUEST_DUE_SOON: "An open request is due within seven days, or late; once for each deadline",
     WebhookEvent.REQUEST_COMPLETED: "A request was completed in every model",
     WebhookEvent.CERTIFICATE_ISSUED: "The certificate of a request can be fetched",
     WebhookEvent.VERSION_PUBLISHED: "A version was published",
     WebhookEvent.BUDGET_EXHAUSTED: "The budget of a generation does not pay for another update",
-    WebhookEvent.TEST: "Somebody tests the endpoint",
+    WebhookEvent.TEST: "An operator tests the endpoint",
 }
 _BODIES: dict[WebhookEvent, type[BaseModel]] = {
     WebhookEvent.CERTIFICATE_ISSUED: CertificateNews,

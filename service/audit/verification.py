@@ -95,7 +95,7 @@ def _roots(entries: Sequence[ExportedEntry], size: int, wanted: set[int]) -> dic
         raise NotAuthentic(f"The log was truncated: {len(entries)} entries, and its head was signed over {size}.")
     if len(entries) > size:
         behind = len(entries) - size
-        raise NotAuthentic(f"{behind} entries are behind the {size} that the head was signed over: nobody signed them.")
+        raise NotAuthentic(f"{behind} entries are behind the {size} that the head was signed over: they are unsigned.")
     return roots
 
 

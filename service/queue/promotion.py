@@ -193,7 +193,7 @@ def _switch_results(
         if status == "completed" and not positions <= target | current.asked.protected:
             raise Replan(still_there(named, positions - target))
         if status == "completed" and positions - target:
-            what = "somebody was forgotten while the candidate was trained, and is under a legal hold since"
+            what = "a person was forgotten while the candidate was trained, and is under a legal hold since"
             raise Replan(what, train_again=True)
         if status not in OPEN or request_id in current.asked.later:
             continue
@@ -250,4 +250,4 @@ def _require_held_people(session: Session, job: Preparation, old_id: int) -> Non
             Membership.generation_id == job.generation_id, Membership.sample_digest.in_(wanted)
         )
         if wanted - set(session.scalars(there)):
-            raise Replan("a legal hold was placed on somebody whom the candidate lacks", train_again=True)
+            raise Replan("a legal hold was placed on a person that the candidate lacks", train_again=True)

@@ -65,9 +65,9 @@ def test_a_split_keeps_every_row_with_its_person() -> None:
 
 
 def test_a_side_without_anybody_is_refused() -> None:
-    with pytest.raises(ul.RecipeError, match="nobody is left for the holdout"):
+    with pytest.raises(ul.RecipeError, match="no person is left for the holdout"):
         samples(4).split(0.0)
-    with pytest.raises(ul.RecipeError, match="nobody is left for the training"):
+    with pytest.raises(ul.RecipeError, match="no person is left for the training"):
         samples(4).split(1.0)
     with pytest.raises(ValueError, match="between 0 and 1"):
         ul.held_out("p", 2.0)

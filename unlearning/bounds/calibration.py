@@ -77,7 +77,7 @@ class Design:
         if self.sizes[-1] >= len(names):
             raise Refused(
                 f"The largest size is {self.sizes[-1]} and there are {len(names)} people.",
-                "Leave somebody to train on.",
+                "Leave people to train on.",
             )
         digest = hashlib.sha256(f"{self.seed}:{index}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))

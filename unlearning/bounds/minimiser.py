@@ -73,7 +73,7 @@ class Minimiser(Bound):
         if not max_distance <= _usual_displacement(work, w, examples) / ROOM:
             raise Refused(
                 f"max_distance {max_distance:g} is more than a third of what forgetting one person changes: an update "
-                "that forgot nobody would come close to meeting it.",
+                "that forgot no person would come close to meeting it.",
                 "Lower max_distance and noise_std together.",
             )
         if tangent_of(work) is None:

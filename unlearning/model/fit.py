@@ -32,7 +32,7 @@ REUSED = (
 """what an exact claim says where checkpoints are used again"""
 PHASES = (
     "Each phase of the training was handed the samples of those who remain and no others. A checkpoint was used again "
-    "only where nobody of its phases was deleted; the first phase started from what model() gives.",
+    "only where no person of its phases was deleted; the first phase started from what model() gives.",
 )
 """what the service makes sure of in that case"""
 

@@ -79,7 +79,7 @@ def require_declared(recipe: Recipe, parts: Sequence[Part]) -> None:
             f"The model brings along numbers that the recipe does not declare public: {_WORDS[first.kind]} "
             f"{first.name!r} ({first.size:,} numbers{place and f', {place}'}){more}. If they were fitted on people who "
             "may ask to be forgotten, no retraining forgets them.",
-            f"If nobody who may ask is in them, add to ul.Recipe: {to_paste(parts)}. Otherwise "
+            f"If no person who may ask is in them, add to ul.Recipe: {to_paste(parts)}. Otherwise "
             f"{_OTHERWISE[first.kind == REFERENCE]}",
         )
     try:

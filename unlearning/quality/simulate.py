@@ -35,7 +35,7 @@ def choose(examples: Examples, count: int, generator: torch.Generator) -> Forget
             break
         chosen.append(names[index])
     if len(chosen) == len(names):
-        raise Refused(f"Forgetting {count} of {len(examples)} samples leaves nobody.", "Forget fewer.")
+        raise Refused(f"Forgetting {count} of {len(examples)} samples leaves none.", "Forget fewer.")
     return forget_set(examples, chosen)
 
 

@@ -149,7 +149,7 @@ def _holdout(recipe: Recipe) -> Finding:
     """Look for people of both training and holdout."""
     if recipe.holdout_subjects is None:
         what = "The recipe does not say whose the holdout is."
-        hint = "Give holdout_subjects: then a deletion of somebody who is only there says so."
+        hint = "Give holdout_subjects: then a deletion of a person who is only there says so."
         return Finding("holdout", True, what, hint)
     both = on_both_sides(recipe)
     if both:

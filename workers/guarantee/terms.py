@@ -181,7 +181,7 @@ def design_of(policy: Policy, people: int) -> Design:
     asked = policy.calibration
     sizes = asked.sizes or _doubling(max(1, people // 20))
     if sizes[-1] >= people:
-        raise Refused(f"The largest size is {sizes[-1]} and there are {people} people.", "Leave somebody to train on.")
+        raise Refused(f"The largest size is {sizes[-1]} and there are {people} people.", "Leave people to train on.")
     return Design(sizes=sizes, alpha=asked.alpha, orders=asked.orders)
 
 

@@ -239,7 +239,7 @@ def to_do(report: RestoreReport) -> list[str]:
             "models with `expunge models retire NAME`: nothing can be downloaded or forgotten in them.",
         ),
         (report.requests_lost, "Ask the controller to send the requests under requests_lost again."),
-        (report.holds_lost, "Place the holds under holds_lost again: the log does not say whom they name."),
+        (report.holds_lost, "Place the holds under holds_lost again: the log does not say which person they name."),
         (
             report.webhooks_lost,
             "Add the webhooks under webhooks_lost again with `expunge webhooks add URL`, and give each receiver its "

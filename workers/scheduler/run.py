@@ -460,7 +460,7 @@ def run(settings: Settings, limits: Limits = LIMITS) -> None:
         try:
             scheduler.tick(count)
             said = ""
-        except PutBack as error:  # nothing is done until somebody acts: said once
+        except PutBack as error:  # nothing is done until an operator acts: said once
             if str(error) != said:
                 said = str(error)
                 log.error("%s", said)

@@ -92,6 +92,6 @@ def _failed(name: str, error: Exception) -> Refused:
     """Return the refusal. It gives the error's type alone: a message may name a person."""
     log.error("the admission check %s failed: %s", name, type(error).__name__)
     return Refused(
-        f"The admission check {name} could not be asked ({type(error).__name__}), so nobody is trained on.",
+        f"The admission check {name} could not be asked ({type(error).__name__}), so no person is trained on.",
         "Run the check's own command (drop: `expunge drop status`) where this worker runs, and register again.",
     )

@@ -187,7 +187,7 @@ def _require_nobody_left_out(everyone: manifest.SampleIndex, names: frozenset[st
     known = int((everyone.named(names) & ~under_hold).sum())
     if known:
         raise Refused(
-            f"The weights were trained on {known} samples of people whom an admission check leaves out.",
+            f"The weights were trained on {known} samples of people that an admission check leaves out.",
             "Ask for their deletion (drop: `expunge drop match`), or train the weights again without them; then "
             "register again.",
         )

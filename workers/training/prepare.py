@@ -338,7 +338,7 @@ def bring_into_service(process: Process, job: Preparation, prepared: Prepared, w
             holders = leaving.target.holders if prepared.bench.recipe.vectors_for is not None else ()
             keeps = isinstance(prepared.bench.method, KeepsVectors)
             if keeps and without_vector(session, job.generation_id, holders):
-                what = "somebody without a vector asked while the model was prepared"
+                what = "a person without a vector asked while the model was prepared"
                 raise Replan(what, train_again=True)
         draft = _draft(storage, job, prepared, watch, leaving)
         if _accuracy_fell(job, draft, leaving):

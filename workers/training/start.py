@@ -299,7 +299,7 @@ def require_nobody_in_public(storage: Storage, job: Preparation, bench: OpenMode
             raise Refused(
                 f"The recipe declares {found.name!r} public, and it is a tensor of version {number} of the model "
                 f"{name!r}, which was trained on people who may ask to be forgotten.",
-                "Train it with this model, or start from numbers that nobody who may ask is in.",
+                "Train it with this model, or start from numbers that hold no person who may ask.",
             )
 
 

@@ -1,4 +1,4 @@
-"""Names that a shell completes, asked of the service while somebody types. Where it does not answer there are none."""
+"""Names that a shell completes, asked of the service while its user types. Where it does not answer there are none."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """``expunge``: the command line.
 
-Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not reachable, 4 blocked: the request waits for somebody.
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not reachable, 4 blocked: the request waits for a person.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ OK, FAILED, USAGE, UNREACHABLE, BLOCKED = 0, 1, 2, 3, 4
 LINE_SECONDS = 2.0
 """least time between two lines of progress that say the same with another figure"""
 
-# without markup: a text that somebody wrote, as a hold's reason, may hold brackets and colons
+# without markup: a text that a person wrote, as a hold's reason, may hold brackets and colons
 errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
 output = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 200)
 

@@ -68,7 +68,7 @@ def _cost(visit: PageContext, name: str) -> str:
     with visit.service.database.read() as session:
         row = model_row(session, find_model(session, visit.caller.tenant_id, name))
     seconds = measured_seconds(row.generation) if row.generation else None
-    took = "nobody has timed a training of this model" if seconds is None else f"the last training took {span(seconds)}"
+    took = "no training of this model was timed yet" if seconds is None else f"the last training took {span(seconds)}"
     serves = {0: "No request waits for it.", 1: "It serves the request that waits, too."}
     return (
         f"The model is trained again on what its recipe gives now, without anyone who asked to be forgotten: {took}. "
@@ -182,7 +182,7 @@ ACTS = {
         _MODEL,
         "Retired. No version of it is served any more.",
         "No version is served any more, its requests end with it, and its state and keys are destroyed. A retired "
-        "model cannot be brought back. Copies that somebody downloaded are not reached.",
+        "model cannot be brought back. Copies that were downloaded are not reached.",
     ),
     "policy": Act(
         "Change the policy",

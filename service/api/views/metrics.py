@@ -221,7 +221,7 @@ def _reasons(session: Session) -> Iterator[Metric]:
     """Yield why tasks are blocked and which role can act, as the table of reasons says."""
     blocked = GaugeMetricFamily(
         "expunge_requests_blocked_by_reason",
-        "Tasks of a model that wait for somebody, by reason and by who can act",
+        "Tasks of a model that wait for a person, by reason and by who can act",
         labels=["tenant", "model", "reason", "by", "what", "action"],
     )
     counts: Counter[tuple[str, ...]] = Counter()

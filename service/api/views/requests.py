@@ -107,7 +107,7 @@ class DeletionRequestView(_Explained):
     related: list[str] | None = Field(
         None,
         description="other requests that name the same person, or one of the samples; newest first, at most 50. Shown "
-        "with one request; null where nobody verified it: that would tell whether the person is known",
+        "with one request; null where it is unverified: that would tell whether the person is known",
     )
 
 

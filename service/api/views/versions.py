@@ -69,7 +69,7 @@ def why_never_again(session: Session, version: Version) -> str:
     shown = session.execute(later.order_by(Version.number, Task.request_id).limit(_NAMED)).all()
     told = ", ".join(f"request {request} (forgotten in version {number})" for request, number in shown)
     more = f" and {count - len(shown)} more" if count > len(shown) else ""
-    return f"Version {version.number} still holds whom these requests had forgotten: {told}{more}."
+    return f"Version {version.number} still holds people that these requests had forgotten: {told}{more}."
 
 
 def version_views(session: Session, model: Model, versions: Sequence[Version]) -> list[VersionView]:

@@ -97,8 +97,10 @@ def test_what_does_not_fit_is_refused_and_said(papers: dict[str, str], tmp_path:
     other.write_text("something")
     assert "1 The certificate does not verify" in refusal(certificate, "--key", _key(tmp_path, b"x"))
     assert "1 " in refusal(certificate, *key, "--checkpoint", str(other))
-    assert "about whom you named" in refusal(certificate, *key, "--opening", papers["opening"], "--subject", "bob")
-    assert "about whom you named" in refusal(certificate, *key, "--opening", "00" * 32, "--subject", "ada")
+    assert "about the person that you named" in refusal(
+        certificate, *key, "--opening", papers["opening"], "--subject", "bob"
+    )
+    assert "about the person that you named" in refusal(certificate, *key, "--opening", "00" * 32, "--subject", "ada")
     assert "2 The opening is not hex" in refusal(certificate, *key, "--opening", "zz", "--subject", "ada")
     assert "2 An opening opens" in refusal(certificate, *key, "--subject", "ada")
     assert "2 An opening opens" in refusal(certificate, *key, "--opening", papers["opening"])
@@ -164,7 +166,7 @@ def test_a_request_that_named_samples_is_opened_by_its_samples(
     options = [str(tmp_path / "c"), "--key", str(tmp_path / "k"), "--opening", made["opening"]]
     verified = run(*options, "--sample", "ada-2", "--sample", "ada-1")
     assert verified.exit_code == 0 and Signer.of(service.settings).verifier.fingerprint in verified.output
-    assert "about whom" in refusal(*options, "--sample", "ada-2")
+    assert "about the person" in refusal(*options, "--sample", "ada-2")
 
 
 @ON_SQLITE

@@ -163,7 +163,7 @@ def test_only_who_holds_the_opening_can_say_whom_it_names(service: Service, issu
     made, envelope, _ = issued
     key = str(Signer.of(service.settings).verifier)
     assert verify_certificate(envelope, key, opening=made["opening"], subject_id="ada")
-    with pytest.raises(ValueError, match="about whom"):
+    with pytest.raises(ValueError, match="about the person"):
         verify_certificate(envelope, key, opening=made["opening"], subject_id="bob")
     text = b64decode(envelope["payload"]).decode()
     assert made["opening"] not in text

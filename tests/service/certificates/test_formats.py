@@ -46,7 +46,7 @@ def test_a_certificate_of_every_form_is_read(form: str, tmp_path: Path) -> None:
         assert set(said[form].values()) == {True}
     named = {"opening": issued["opening"], "subject_id": issued["subject"]}
     verify_certificate(issued["certificate"], issued["key"], log=log_of(issued), **named)
-    with pytest.raises(NotAuthentic, match="not about whom you named"):
+    with pytest.raises(NotAuthentic, match="not about the person that you named"):
         verify_certificate(issued["certificate"], issued["key"], **named | {"subject_id": "tiny-person-4"})
 
 

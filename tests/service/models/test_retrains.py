@@ -114,7 +114,7 @@ def test_the_command_shows_the_dry_run_what_it_costs_and_asks(command: Callable[
     result = command(input="n\n")
     assert "594 of 2,391 samples are missing" in result.output
     assert "6 samples (2 people) are left out" in result.output
-    assert "Nobody has timed a training of this model." in result.output
+    assert "No training of this model was timed yet." in result.output
     assert planned(service) == [("ended", True)]
     assert "Train on these data?" in result.output
     result = command()

@@ -175,7 +175,7 @@ def test_oversize_is_refused_and_sizes_between_take_the_next_bound() -> None:
 
 
 def test_a_size_that_leaves_nobody_is_refused() -> None:
-    with pytest.raises(Refused, match="Leave somebody"):
+    with pytest.raises(Refused, match="Leave people"):
         Design((1, 3)).order(["a", "b", "c"], 0)
 
 

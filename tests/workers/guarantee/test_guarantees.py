@@ -167,7 +167,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
         "steps",
         "newton",
         {"guarantee": "calibrated", "calibration": {"sizes": [12]}},
-        ("Leave somebody",),
+        ("Leave people",),
     ),
 }
 

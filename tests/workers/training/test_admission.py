@@ -74,7 +74,7 @@ def test_whom_a_legal_hold_keeps_stays(world: World, monkeypatch: pytest.MonkeyP
     ("check", "said"),
     [
         (here("cannot_tell"), "The admission check cannot_tell refuses: three entries name nobody. Run this or that."),
-        (here("fails"), "The admission check fails could not be asked (OSError), so nobody is trained on."),
+        (here("fails"), "The admission check fails could not be asked (OSError), so no person is trained on."),
         ("no_such_package:gone", "The admission check gone could not be asked (ModuleNotFoundError)"),
     ],
 )
@@ -101,6 +101,6 @@ def test_weights_that_know_somebody_whom_a_check_names_are_refused_until_a_reque
     """Nobody can be left out of weights that were trained elsewhere; a request forgets her by the method."""
     install(monkeypatch, here("names_p1"))
     refused = world.register("imported", name="early")
-    assert "The weights were trained on 3 samples of people whom an admission check leaves out." in reason(
+    assert "The weights were trained on 3 samples of people that an admission check leaves out." in reason(
         world, refused
     )

@@ -119,4 +119,4 @@ def test_a_certificate_says_what_is_reused(world: World) -> None:
     world.work(model_id)
     text = json.dumps(world.head(model_id).claim)
     assert "same reused secret numbers" in text
-    assert "only where nobody of its phases was deleted" in text
+    assert "only where no person of its phases was deleted" in text

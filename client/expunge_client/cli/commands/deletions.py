@@ -143,7 +143,7 @@ def find(
 
 
 def _named(subjects: list[str], samples: list[str]) -> dict[str, Any]:
-    """Return the part of an order that says whom it is about."""
+    """Return the part of an order that says which person it is about."""
     if samples:
         return {"sample_ids": samples}
     ids = [_typed(each) for each in subjects]

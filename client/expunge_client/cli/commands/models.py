@@ -242,7 +242,7 @@ def _show_changes(found: dict[str, int]) -> None:
 
 def _show_cost(taken: float | None) -> None:
     """Print what a retrain will take, by the last one, on standard error."""
-    told = "Nobody has timed a training of this model" if taken is None else f"The last training took {taken:.3g} s"
+    told = "No training of this model was timed yet" if taken is None else f"The last training took {taken:.3g} s"
     errors.print(f"{told}. The current version is served until the new one is ready.")
 
 

@@ -22,7 +22,7 @@ def index(visit: Visitor, cursor: MomentCursor = None) -> Response:
 @router.post("/console/holds")
 def place(visit: Visitor, fields: Form) -> Response:
     """Place a hold. The person's id is in the form's body alone, and is not shown again."""
-    hint = "A hold needs either a person's id or a sample's id, and a reason that names nobody."
+    hint = "A hold needs either a person's id or a sample's id, and a reason that names no person."
     names = ("subject_id", "sample_id", "reason")
     order = filled(holds.HoldOrder, hint, **{name: field(fields, name) for name in names})
     visit.check_form(fields)

@@ -98,7 +98,7 @@ class Registration(BaseModel):
         "update repeats training that takes over a minute, else 0",
     )
     retrain_every: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
-        default=None, description="how often to train again on the recipe's present data; 0: when somebody asks"
+        default=None, description="how often to train again on the recipe's present data; 0: when a caller asks"
     )
     place: PlaceName | None = Field(
         default=None, description="which workers take the model: any, cpu, cuda, or a group of EXPUNGE_PLACES"

@@ -360,7 +360,7 @@ def retry_request(
         row = find_request(session, caller.tenant_id, request_id)
         require(request_view(session, row, caller.scopes), if_match)
         if awaits_decision(Status(row.status), row.reason):
-            raise ApiProblem(409, "unverified", "Nobody has verified this request. Verify it, or reject it.")
+            raise ApiProblem(409, "unverified", "This request is not verified. Verify it, or reject it.")
         to_notify = retry(session, row)
         if not to_notify:
             raise ApiProblem(409, "not_blocked", "Only a request that is blocked or awaits_others can be retried.")
