@@ -45,6 +45,7 @@ def furnish(stack: Stack, recipe: str = "tiny", people: str = "tiny-person-{}") 
         "requests": "/console/requests",
         "request": request,
         "request-unverified": f"/console/requests/{unverified[0]['id']}",
+        "decision": f"/console/requests/{unverified[0]['id']}/decide",
         "request-blocked": f"/console/requests/{blocked['id']}",
         "certificate": f"{request}/certificate",
         "letter": f"{request}/letter",

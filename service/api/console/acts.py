@@ -87,6 +87,7 @@ class Act:
         back: the address that it leads back to, with the arguments in place.
         done: what the page says afterwards; empty: it shows the key that was made.
         warning: what cannot be undone, asked before; empty: it is done at once.
+        question: what the act answers, on the page of a decision; empty: it answers none.
         body: makes the route's body from the form.
     """
 
@@ -95,25 +96,30 @@ class Act:
     back: str
     done: str
     warning: str | Callable[[PageContext, str], str] = ""
+    question: str = ""
     body: Callable[[Fields], BaseModel] | None = None
 
 
 _REQUEST, _MODEL = "/console/requests/{request_id}", "/console/models/{name}"
+_FROM_PERSON = "Does this request come from the person?"
 ACTS = {
     "verify": Act(
         "Verify and continue",
         deletion_requests.verify,
         _REQUEST,
         "Verified. The request continues as shown below.",
-        "You confirm that the request comes from the person it names. The person is then deleted from the models. "
-        "That cannot be undone.",
+        "You confirm that the request comes from the person it names. Each model that holds data of this person then "
+        "deletes them. A deletion that a worker has begun cannot be undone.",
+        _FROM_PERSON,
     ),
     "reject": Act(
         "Reject the request",
         deletion_requests.reject,
         _REQUEST,
         "Rejected. The request has changed no model.",
-        "The request ends and cannot be opened again. Tell the person why. The reason is kept and must name no person.",
+        "The request ends, no model changes, and the request cannot be opened again. The reason is stored and "
+        "is in the letter to the person. It must not name a person.",
+        _FROM_PERSON,
         _why,
     ),
     "approve": Act(
@@ -121,7 +127,8 @@ ACTS = {
         deletion_requests.approve_large,
         _REQUEST,
         "Approved. The request is in the queue.",
-        "The request removes unusually many samples. Once a worker has begun, that cannot be undone.",
+        "The models delete all these samples. A deletion that a worker has begun cannot be undone.",
+        "Should the models delete so many samples at once?",
     ),
     "retry": Act("Retry", deletion_requests.retry_request, _REQUEST, "Retried. The request is in the queue again."),
     "cancel": Act(
@@ -152,7 +159,7 @@ ACTS = {
         _MODEL,
         "A retrain is planned. A worker begins with it soon.",
         _cost,
-        lambda _: retrains.RetrainOrder(),
+        body=lambda _: retrains.RetrainOrder(),
     ),
     "dry-run": Act(
         "Count what a retrain would change",
@@ -189,8 +196,7 @@ ACTS = {
         lifecycle.policy,
         _MODEL,
         "Changed. Requests that may continue are in the queue.",
-        "",
-        _policy,
+        body=_policy,
     ),
     "remove-consumer": Act(
         "Remove the consumer",
@@ -244,13 +250,15 @@ def act(visit: Visitor, fields: Form) -> Response:
     if chosen is None:
         raise not_found("page")
     arguments = _arguments(chosen.route, fields)
-    back = visit.request.state.back = chosen.back.format(**arguments)
+    back = chosen.back.format(**arguments)
+    asked = f"{back}/decide" if chosen.question else ""
+    visit.request.state.back = asked or back
     require_scopes_of(chosen.route, visit.caller)
     visit.check_form(fields)
     body = {} if chosen.body is None else {"body": chosen.body(fields)}
     if chosen.warning and field(fields, "sure") != "yes":
         warning = chosen.warning if isinstance(chosen.warning, str) else chosen.warning(visit, arguments["name"])
-        return visit.ask(chosen.label, warning, fields, back)
+        return visit.ask(chosen.label, warning, fields, asked or back, question=chosen.question)
     # the state that a form was made in, where what it does would be another thing in another state
     seen = {"if_match": field(fields, "state")} if "state" in fields else {}
     made = visit.call(chosen.route, **arguments, **body, **seen)

@@ -69,9 +69,12 @@ class PageContext:
             what = "This form is from an older session. Go back, reload the page, try again."
             raise ApiProblem(403, "form_refused", what)
 
-    def ask(self, label: str, warning: str, fields: Fields, back: str, names: Sequence[str] = ()) -> Response:
-        """Show a page that asks whether to go on. Its form sends the same fields to the same address again."""
-        return self.page("confirm.html", label=label, warning=warning, kept=typed(fields), back=back, names=names)
+    def ask(
+        self, label: str, warning: str, fields: Fields, back: str, *, names: Sequence[str] = (), question: str = ""
+    ) -> Response:
+        """Show what was answered, to be checked. The page's form sends the same fields to the same address again."""
+        shown = {"label": label, "warning": warning, "back": back, "names": names, "question": question}
+        return self.page("confirm.html", kept=typed(fields), **shown)
 
     def lead(self, back: str, said: str) -> Response:
         """Redirect to a page of ours, which says what happened."""

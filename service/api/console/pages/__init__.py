@@ -4,6 +4,7 @@ from expunge.service.api.console.pages import (
     audit,
     certificate,
     consumers,
+    decision,
     dossier,
     find,
     holds,
@@ -28,6 +29,7 @@ ROUTERS = tuple(
         overview,
         requests,  # before the page of one request: its fixed addresses are no ids
         certificate,
+        decision,
         request,
         model,
         holds,

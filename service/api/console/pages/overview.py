@@ -20,14 +20,10 @@ from expunge.service.api.views.requests import DeletionRequestView, request_view
 from expunge.service.api.views.selection import ROWS, page_of
 from expunge.service.infra.db import now
 from expunge.service.infra.time import HOUR_SECONDS
-from expunge.service.requests import Reason, Status
+from expunge.service.requests import Status
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _BROKEN = ("refused", "exhausted")
-
-
-_TO_DECIDE = frozenset({Reason.UNVERIFIED, Reason.LARGE, Reason.LEGAL_HOLD})
-"""reasons that a person has to read about before a step"""
 
 
 @router.get("/")
@@ -64,14 +60,14 @@ def overview(visit: Visitor) -> Response:
 
 def _sorted(visit: PageContext, views: list[DeletionRequestView]) -> dict[str, list[Any]]:
     """Return open requests in three parts: what needs this caller, with the first step; what needs others; the rest."""
-    needs: list[tuple[DeletionRequestView, NextStep | str]] = []
+    needs: list[tuple[DeletionRequestView, NextStep]] = []
     others, runs = [], []
     for view in views:
         steps = ways([*view.actions, *(step for part in view.models for step in part.actions)], visit.caller)
         if view.status != Status.BLOCKED:
             runs.append(view)
         elif steps:
-            needs.append((view, "decide" if view.reason in _TO_DECIDE else steps[0]))
+            needs.append((view, steps[0]))
         else:
             others.append(view)
     return {"needs": needs, "others": others, "runs": runs}

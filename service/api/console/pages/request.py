@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from expunge.service.access import Scope, TwoPersonAct, consented
+from expunge.service.access import Scope
 from expunge.service.api.console.acts import ACTS
 from expunge.service.api.console.render import PageRoute
 from expunge.service.api.console.visit import Visitor
@@ -13,7 +13,7 @@ from expunge.service.api.types import RequestId
 from expunge.service.api.views.history import certificate_of, phases, timeline, window_ends
 from expunge.service.api.views.requests import DeletionRequestView, find_request, request_view
 from expunge.service.infra.db import now
-from expunge.service.requests import RequestRefused, Status, awaits_decision, require_extendable
+from expunge.service.requests import RequestRefused, Status, require_extendable
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -38,8 +38,6 @@ def show(request_id: RequestId, visit: Visitor) -> Response:
             "awaited": expected and not issued,
             "window_ends": ends,
             "ways": [way for way in ways(steps, visit.caller) if way.verb != "cancel" or ends is not None],
-            "undecided": awaits_decision(view.status, view.reason) and visit.allows(ACTS["verify"].route),
-            "agreed_by_one": consented(session, visit.caller.tenant_id, TwoPersonAct.VERIFY, row.id) is not None,
             "cancellable": ends is not None and visit.allows(ACTS["cancel"].route),
             "extendable": extendable,
             "busy": view.status in (Status.QUEUED, Status.RUNNING) or (expected and not issued),

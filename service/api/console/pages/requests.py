@@ -70,7 +70,7 @@ def decide(visit: Visitor, fields: Form) -> Response:
     action = ACTS[name]
     if field(fields, "sure") != "yes":
         label = f"{action.label}: {len(ids)} {'request' if len(ids) == 1 else 'requests'}"
-        return visit.ask(label, str(action.warning), fields, "/console/requests", ids)
+        return visit.ask(label, str(action.warning), fields, "/console/requests", names=ids)
     return visit.page("bulk.html", label=action.label, outcomes=[(each, _decided(visit, name, each)) for each in ids])
 
 
