@@ -41,6 +41,7 @@ METHODS = {
     "text/adapters": "shards",
     "recommender": "late",
     "embeddings": "late",
+    "mixed": "late",
 }
 """each example, and the method that its first lines name"""
 PROVED = ("tabular", "estimator", "scattering")

@@ -26,8 +26,11 @@ LEAST = {
     "text/adapters": 0.5,
     "recommender": 0.08,
     "trees": 0.93,
+    "embeddings": 0.85,
+    "mixed": 0.84,
 }
-"""accuracy; texts with a quarter of their passes, from four topics; the recommender's is one item of 200"""
+"""accuracy; texts with a quarter of their passes, from four topics; the recommender's is one item of 200, and of the
+embeddings R2"""
 
 
 @pytest.fixture
