@@ -78,3 +78,21 @@ def test_a_person_is_found_and_a_request_verified_without_scripts(
     browser.shows("Check your answer", "h1")
     browser.click("#sure")
     assert "Verified." in browser.shows("completed", "main")
+
+
+def test_all_rows_are_selected_on_a_phone_without_scripts(
+    browser: Browser, stack: Stack, pages: dict[str, str]
+) -> None:
+    """The bar is there once a row is selected, at the bottom of what is seen."""
+    browser.without_scripts()
+    browser.frame(*PHONE)
+    log_in(browser, stack)
+    browser.go(f"{stack.account.url}/console/requests?reason=unverified")
+    shown = "const bar = document.querySelector('.selected').getBoundingClientRect();return [bar.height, bar.bottom]"
+    assert browser.script(shown)[0] == 0
+    browser.click("#every")
+    browser.shows("Select none")
+    height, bottom = browser.script(shown)
+    assert height >= 44 and bottom <= PHONE[1] and browser.script(OVERFLOWING) == []
+    browser.click("button[value=verify]")
+    browser.shows("Verify and continue: ", "h1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import re
 from datetime import UTC, datetime, timedelta
@@ -180,6 +181,22 @@ def test_many_are_verified_at_once_after_a_question(login: Login, town: list[str
     done = client.post(f"{PATH}/bulk", data=chosen | {"sure": "yes"}).text
     assert total(client.get(PATH, params={"reason": "unverified"}).text) == 0
     assert "of 3 done" in done and town[3] in done
+
+
+def test_rows_are_selected_one_by_one_or_all_without_a_script(login: Login, town: list[str]) -> None:
+    """The column of boxes is there with the first row that can be decided, and so is the bar with its buttons."""
+    client = login()
+    boxes = r'<input type="checkbox" form="bulk" name="id" value="(\w+)" aria-label="[^"]+"( checked)?>'
+    page = client.get(PATH, params={"status": "blocked"}).text
+    assert dict(re.findall(boxes, page)) == {town[2]: "", town[5]: ""}
+    bar = page[page.index('<div class="selected"') :].partition("</div>")[0]
+    assert re.findall(r"<button[^>]*>(\w+)<", bar) == ["Verify"], "no row is to be approved"
+    every = re.search(r'<a id="every" href="([^"]+)">Select all 2 to decide</a>', page)
+    assert every
+    page = client.get(html.unescape(every[1])).text
+    assert dict(re.findall(boxes, page)) == {town[2]: " checked", town[5]: " checked"} and "Select none" in page
+    assert "checkbox" not in client.get(PATH, params={"reason": "failed", "select": "all"}).text
+    assert "checkbox" not in login("deletions:read").get(PATH).text
 
 
 def test_only_what_is_large_is_approved(login: Login, town: list[str], service: Service) -> None:

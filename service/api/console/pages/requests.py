@@ -6,9 +6,9 @@ import csv
 import io
 from collections.abc import Iterator
 from math import ceil
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import StreamingResponse
 
 from expunge.service.access import Scope
@@ -27,14 +27,13 @@ from expunge.service.requests import Reason, Regulation, RequestRefused, Status
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 Chosen = Annotated[ListFilter, Depends()]
-_IN_BULK = ("verify", "approve")
-_SELECTABLE = (Reason.UNVERIFIED, Reason.LARGE)
-"""of what may be decided about many requests at once"""
+_IN_BULK = {"verify": Reason.UNVERIFIED, "approve": Reason.LARGE}
+"""acts on many requests at once, and the reason that a request must have for it"""
 _COLUMNS = ("id", "status", "reason", "regulation", "received_at", "due_at", "completed_at", "samples", "models")
 
 
 @router.get("/console/requests")
-def index(visit: Visitor, chosen: Chosen) -> Response:
+def index(visit: Visitor, chosen: Chosen, select: Annotated[Literal["", "all"], Query()] = "") -> Response:
     visit.need(Scope.DELETIONS_READ)
     tenant = visit.caller.tenant_id
     with visit.service.database.read() as session:
@@ -44,10 +43,12 @@ def index(visit: Visitor, chosen: Chosen) -> Response:
         models = model_names(session, tenant)
         actors = taken_in_by(session, tenant, [row.id for row in rows])
     choices = {"status": STATUSES, "reason": list(Reason), "model": models, "regulation": list(Regulation)}
-    selectable = any(row.status == Status.BLOCKED and row.reason in _SELECTABLE for row in rows)
-    bulk = [name for name in _IN_BULK if selectable and visit.allows(ACTS[name].route)]
+    blocked = {row.id: row.reason for row in rows if row.status == Status.BLOCKED}
+    bulk = [name for name, each in _IN_BULK.items() if each in blocked.values() and visit.allows(ACTS[name].route)]
+    selectable = [id for id, reason in blocked.items() if reason in [_IN_BULK[name] for name in bulk]]
+    marks = {"bulk": bulk, "selectable": selectable, "selected": select == "all"}
     facts = {"chosen": chosen, "rows": rows, "total": total, "pages": max(1, ceil(total / ROWS)), "due": DUE}
-    return visit.page("requests.html", **facts, choices=choices, sorts=SORTS, bulk=bulk, actors=actors, size=ROWS)
+    return visit.page("requests.html", **facts, choices=choices, sorts=SORTS, **marks, actors=actors, size=ROWS)
 
 
 @router.get("/console/requests.csv")
@@ -66,7 +67,7 @@ def decide(visit: Visitor, fields: Form) -> Response:
     if name not in _IN_BULK:
         raise not_found("page")
     if not ids:
-        raise ApiProblem(422, "nothing_chosen", "Choose at least one request of the list, then press the button.")
+        raise ApiProblem(422, "nothing_chosen", "Select at least one request of the list, then press the button.")
     action = ACTS[name]
     if field(fields, "sure") != "yes":
         label = f"{action.label}: {len(ids)} {'request' if len(ids) == 1 else 'requests'}"
