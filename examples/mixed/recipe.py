@@ -3,6 +3,7 @@
 Guarantee: `exact`. Register with `--method late`.
 Cost of a deletion: a tenth of the training for half of the people, for the others all; measured in
 docs/what-you-can-have.md.
+Delete one person: `expunge delete --subject customer-0750 --regulation gdpr --wait`. The request's page has the letter.
 You declare that ``fit`` depends on ``run`` alone, and that the cities are written down and not taken from the table
 (``public=``).
 
