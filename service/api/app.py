@@ -11,6 +11,7 @@ import expunge
 from expunge.service.access import check_pepper, check_places
 from expunge.service.api import health, problems, webhook_events
 from expunge.service.api.console import acts, pages, runbooks, verify
+from expunge.service.api.console.pages import missing
 from expunge.service.api.dependencies import Service, look_for_unread
 from expunge.service.api.http.bodies import Bodies
 from expunge.service.api.http.limits import Limiter, Quotas
@@ -72,6 +73,7 @@ def create_app(settings: Settings | None = None, limits: Limits = LIMITS) -> Fas
     )
     app.state.service = service
     problems.install(app)
+    missing.install(app)
     for room in (
         batches,
         deletion_requests,

@@ -16,6 +16,7 @@ from starlette.routing import Match
 
 from expunge.service.api.console import plots, words
 from expunge.service.api.console.forms import Fields, field, sent, typed
+from expunge.service.api.console.places import places
 from expunge.service.api.problems import ApiProblem
 from expunge.service.infra.db import Busy
 from expunge.service.requests import RequestRefused
@@ -102,11 +103,13 @@ class PageRoute(APIRoute):
 
 async def _error(request: Request, status: int, detail: str) -> HTMLResponse:
     """Return a page that says what happened. After a form it leads back, and has what was typed: browsers keep no
-    input of our pages.
+    input of our pages. The form keeps the token that it was sent with: one of another site does not get ours.
     """
     form = await _offered(request, status)
     facts = {"title": _TITLES.get(status, HTTPStatus(status).phrase), "detail": detail, "back": _page_of(request)}
-    return page("error.html", status, **facts, here=request.url.path, token=field(form, "token"), typed=typed(form))
+    visit, path = getattr(request.state, "visit", None), request.url.path
+    bar = {"navigation": places(path, visit.may), "token": visit.token} if visit else {"navigation": []}
+    return page("error.html", status, **facts, **bar, here=path, sent_token=field(form, "token"), typed=typed(form))
 
 
 async def _offered(request: Request, status: int) -> Fields:

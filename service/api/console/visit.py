@@ -134,7 +134,8 @@ def visiting(request: Request, service: Running) -> PageContext:
     if caller is None:
         raise ApiProblem(401, "login_needed", "Log in first.")
     cookie = read_cookie(request, service.over_tls(request)) or ""
-    return PageContext(request, service, caller, cookie, form_token(service.session_key, cookie))
+    visit = request.state.visit = PageContext(request, service, caller, cookie, form_token(service.session_key, cookie))
+    return visit
 
 
 Visitor = Annotated[PageContext, Depends(visiting)]

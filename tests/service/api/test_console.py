@@ -346,6 +346,28 @@ def test_an_unknown_address_is_answered_with_a_page_and_its_places(login: Login,
     assert login().get("/console/static/none.css").status_code == 404
 
 
+def test_an_unknown_address_outside_the_page_is_a_page_for_a_browser_alone(login: Login, api: TestClient) -> None:
+    html = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    answer = api.get("/requests", headers=html)
+    assert answer.status_code == 401 and 'action="/console/login"' in answer.text
+    answer = login().get("/requests", headers=html)
+    assert answer.status_code == 404 and 'aria-label="Places"' in answer.text
+    for path, headers in (("/requests", {}), ("/v1/nowhere", html)):
+        answer = api.get(path, headers=headers)
+        assert answer.status_code == 404 and answer.json()["code"] == "not_found", path
+    assert api.post("/requests", headers=html | {"Content-Type": "application/json"}).json()["code"] == "not_found"
+
+
+def test_a_refusal_has_the_places_and_a_form_of_another_site_gets_no_token(login: Login, held: str) -> None:
+    visitor = login()
+    for path in ("/console/requests/none", f"/console/requests/{'0' * 32}", f"/console/requests/{held}/letter"):
+        answer = visitor.get(path)
+        assert answer.status_code in (404, 409) and 'aria-label="Places"' in answer.text, path
+    forged = visitor.post("/console/holds", data={"token": "another", "subject_id": "ada", "sample_id": "s"})
+    form = forged.text[forged.text.index("What you sent") :]
+    assert forged.status_code == 422 and 'value="another"' in form and not re.search(r'value="[0-9a-f]{64}"', form)
+
+
 def test_five_places_hold_every_page_that_the_key_may_open(login: Login, held: str) -> None:
     visitor = login()
     page = visitor.get("/console/holds").text

@@ -292,6 +292,9 @@ def test_the_page_shows_the_plain_words_first_and_a_letter(login: Login, client:
     console = login()
     page = console.get(f"/console/requests/{request}/certificate").text
     places = [page.index(each) for each in ("In plain words", "2 training samples of this person", "Formal text")]
+    actions = ("Download the certificate</a>", "Letter to the person</a>", "Print</button>")
+    after = [page.index(each) for each in ("What it does not say", *actions, '<details class="formal">')]
+    assert after == sorted(after) and page.index("Signed by") > after[-1] and page.count("/certificate.json") == 1
     assert places == sorted(places) and "within the deadline of the GDPR" in page and "What it does not say" in page
     letter = console.get(f"/console/requests/{request}/letter").text
     assert "DSR-7" in page and "Our reference: <strong>DSR-7</strong>" in letter

@@ -1,11 +1,16 @@
-"""``/console/...``: an address that no page has is answered with a page, so that the way back is a link."""
+"""An address that no page has is answered with a page, so that the way back is a link."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from http import HTTPStatus
 
-from expunge.service.api.console.render import PageRoute
-from expunge.service.api.console.visit import Visitor
+from fastapi import APIRouter, FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+from expunge.service.api.console.render import PageRoute, login_page
+from expunge.service.api.console.visit import Visitor, visiting
+from expunge.service.api.problems import ApiProblem
+from expunge.service.infra.db import Busy
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -13,3 +18,22 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 @router.get("/console/{rest:path}")
 def missing(rest: str, visit: Visitor) -> Response:  # noqa: ARG001
     return visit.page("missing.html", status=404)
+
+
+def install(app: FastAPI) -> None:
+    """Answer a browser with that page also outside of ``/console``. A client of the API gets its problem as before."""
+    as_problem = app.exception_handlers[HTTPException]
+
+    def unknown(request: Request, error: Exception) -> Response:
+        path, wants = request.url.path, request.headers.get("accept", "")
+        lost = isinstance(error, HTTPException) and error.status_code == HTTPStatus.NOT_FOUND
+        if not lost or request.method != "GET" or "text/html" not in wants or path.startswith("/v1/"):
+            return as_problem(request, error)  # type: ignore[no-any-return]
+        try:
+            return visiting(request, request.app.state.service).page("missing.html", status=404)
+        except ApiProblem:
+            return login_page(401)
+        except Busy:
+            return as_problem(request, error)  # type: ignore[no-any-return]
+
+    app.add_exception_handler(HTTPException, unknown)

@@ -123,6 +123,7 @@ function move(by) {
 }
 
 document.documentElement.classList.add("scripted");
+for (const each of document.querySelectorAll(".print")) each.addEventListener("click", () => print());
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
   if (!button) return;
