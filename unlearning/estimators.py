@@ -13,8 +13,8 @@ scikit-learn itself is not needed: an estimator's class and ``get_params()`` say
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -35,6 +35,7 @@ from unlearning.fitted import (
     planned,
     vocabulary,
 )
+from unlearning.model.user_code.reach import numbers_in
 from unlearning.recipe import Recipe, Samples
 from unlearning.settings import Training
 from unlearning.types import RecipeError
@@ -70,6 +71,7 @@ def sklearn(
     weight: Any = None,
     exact: bool = False,
     publish_rows: bool = False,
+    public: Mapping[str, str] | None = None,
 ) -> Recipe:
     """Return the recipe of an estimator that is not fitted yet; register it by newton with the guarantee proved.
 
@@ -90,12 +92,14 @@ def sklearn(
         weight: (n,) sample weights of 0 or more, given as data.
         publish_rows: whether the published file may hold rows of people, as support vectors and neighbours are; asked
             for SVC, SVR and nearest neighbours, which are ``exact`` alone.
+        public: as of ``Recipe``: with ``exact``, the digest of categories that are given; a refusal prints the line.
 
     Raises:
         RecipeError: another estimator, a setting that breaks the proof, or a step that is fitted on all rows.
     """
     if exact:
-        return _exact(estimator, x, y, subjects, classes=classes, ids=ids, weight=weight, publish_rows=publish_rows)
+        made = _exact(estimator, x, y, subjects, classes=classes, ids=ids, weight=weight, publish_rows=publish_rows)
+        return replace(made, public=dict(public or {}))
     *steps, (_, last) = getattr(estimator, "steps", [("estimator", estimator)])
     for name, step in steps:
         x = x if isinstance(step, str) else _transformed(name, step, x)  # "passthrough"
@@ -120,6 +124,7 @@ def sklearn(
         holdout_subjects=aside,
         loss=form.loss if outputs > 1 or form.loss != "cross_entropy" else "binary_logistic",
         metric="accuracy" if classifies else "r2",
+        public=dict(public or {}),
         training=Training(epochs=0, weight_decay=decay, converge=PRECISION * decay),
     )
 
@@ -283,12 +288,17 @@ def _transformed(name: str, step: Any, x: Any) -> Any:
                 f"The step {path!r} ({kind}) is fitted on all rows: each row then carries every other person.",
                 f"Use constants that you know, as in a FunctionTransformer or categories=[...]. {OTHERWISE}",
             )
+        for number, found in numbers_in(path, [settings.get("func"), settings.get("kw_args")], {}):
+            raise RecipeError(
+                f"The step {path!r} ({kind}) refers to {number!r}, {found.numel()} numbers that may be of all rows.",
+                "Write them as a list into the recipe's function, or give a step that learns them, and exact=True.",
+            )
     whole = copy.deepcopy(step).fit_transform(x)
     half = copy.deepcopy(step).fit_transform(x[::2])
     whole, half = (each.toarray() if hasattr(each, "toarray") else np.asarray(each) for each in (whole, half))
     if not np.array_equal(whole[::2], half, equal_nan=whole.dtype.kind == "f"):
         what = f"The step {name!r} ({type(step).__name__}) gives a row other numbers when other rows are missing."
-        raise RecipeError(what, f"Let it look at one row at a time. {OTHERWISE}")
+        raise RecipeError(what, "Let it look at one row at a time.")
     return whole
 
 

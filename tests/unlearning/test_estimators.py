@@ -37,6 +37,7 @@ SCORES = X @ DRAW.normal(size=(K, 3)) + DRAW.normal(size=(N, 3)) + 0.3
 TWO, THREE = (SCORES[:, 0] > 0).astype(int), SCORES.argmax(axis=1)
 PEOPLE = [f"p{place // 4}" for place in range(N)]
 HEAVY = DRAW.uniform(0.2, 3.0, size=N)
+MEANS = X.mean(axis=0)
 BY_CLASS = {0: 1.0, 1: 2.5, 2: 0.5}
 CASES: dict[str, tuple[Any, np.ndarray[Any, Any], Any]] = {
     "logistic": (LogisticRegression(C=0.7), TWO, None),
@@ -113,6 +114,11 @@ def test_a_deletion_ends_at_the_librarys_own_fit_without_the_person(case: str) -
         (make_pipeline(OrdinalEncoder(), Ridge()), "step 'ordinalencoder'"),
         (SVC(), "SVC is not known to be strongly convex.*exact=True"),
         (make_pipeline(FunctionTransformer(lambda x: x - x.mean(axis=0)), LogisticRegression()), "when other rows are"),
+        (
+            make_pipeline(FunctionTransformer(StandardScaler().fit(X).transform), LogisticRegression()),
+            "step 'functiontransformer'.*__self__.*numbers that may be of all rows",
+        ),
+        (make_pipeline(FunctionTransformer(lambda x: x - MEANS), Ridge()), "MEANS.*of all rows"),
         (LogisticRegression(l1_ratio=1.0), "l1_ratio=1.0"),
         (LinearSVC(loss="hinge"), "loss='hinge'"),
         (Ridge(alpha=0.0), "no penalty"),
@@ -132,6 +138,15 @@ def test_steps_that_are_fitted_on_nothing_are_applied() -> None:
     encoder = OneHotEncoder(categories=[["Oslo", "Rome", "Bonn"]], handle_unknown="ignore")
     recipe = ul.sklearn(make_pipeline(encoder, LogisticRegression()), cities, TWO, PEOPLE, rows=N, classes=(0, 1))
     assert recipe.samples.inputs.shape[1] == 3 and set(recipe.samples.inputs.unique().tolist()) == {0.0, 1.0}  # type: ignore[union-attr]
+
+
+WRITTEN = [0.5, 1.5, 2.5, 3.5, 4.5]
+
+
+def test_numbers_that_a_step_has_written_out_are_code() -> None:
+    step = FunctionTransformer(lambda x: x / WRITTEN)
+    recipe = ul.sklearn(make_pipeline(step, Ridge()), X, SCORES[:, 0], PEOPLE, rows=N)
+    assert recipe.samples.inputs.shape[1] == K  # type: ignore[union-attr]
 
 
 def test_counts_of_the_table_are_refused_with_the_constants_to_paste() -> None:

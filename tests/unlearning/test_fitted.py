@@ -176,14 +176,20 @@ def test_a_vocabulary_that_is_given_is_a_part_to_declare_and_one_that_is_learnt_
     x, known = PATCHY[:, 3:4], {"classes": (0, 1), "exact": True}
     fixed = OneHotEncoder(categories=[[0, 1, 2, 3, 9]], handle_unknown="ignore")
     given = ul.sklearn(make_pipeline(fixed, BernoulliNB()), x, TWO, PEOPLE, **known)
-    assert [(part.name, part.public) for part in parts_of(given)] == [("train.categories", False)]
+    (part,) = parts_of(given)
+    assert (part.name, part.public) == ("train.categories", False)
+    told = {"train.categories": part.digest}
+    declared = ul.sklearn(make_pipeline(fixed, BernoulliNB()), x, TWO, PEOPLE, **known, public=told)
+    assert [part.public for part in parts_of(declared)] == [True]
     learnt = ul.sklearn(make_pipeline(OneHotEncoder(handle_unknown="ignore"), BernoulliNB()), x, TWO, PEOPLE, **known)
     without = learnt.samples.take(
         torch.tensor([subject != ("p7",) for subject in learnt.samples.people]).nonzero()[:, 0]
     )
-    problem, told = Problem(learnt), lambda weights: read(bytes_of(weights))[0].categories_[0].tolist()
-    assert told(weights_of(learnt)) == [0, 1, 2, 3, 9]
-    assert told(train(problem, without.examples()).weights) == [0, 1, 2, 3]
+    all_of_them, left = (
+        read(bytes_of(train(Problem(learnt), each.examples()).weights))[0].categories_[0].tolist()
+        for each in (learnt.samples, without)
+    )
+    assert (all_of_them, left) == ([0, 1, 2, 3, 9], [0, 1, 2, 3])
 
 
 def test_rows_of_people_are_in_the_file_of_neighbours_and_a_deleted_persons_are_not() -> None:
