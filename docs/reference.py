@@ -10,13 +10,20 @@ from typing import Any
 
 ROUTES, COMMANDS = "<!-- every route -->", "<!-- every command -->"
 FOR_ALL = ("--help", "--json", "--csv")
+BOOSTS = {"privacy-officer.md": 3, "backup.md": 2} | dict.fromkeys(
+    ("api.md", "cli.md", "reasons.md", "settings.md", "glossary.md", "results.md", "how-it-works.md"), 0.1
+)
+"""how much a page's matches weigh in the search; a page that is not named: 1"""
 METHODS = ("get", "head", "post", "put", "patch", "delete")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """The page with every route or command in place of its mark."""
+    # a reader looks for what to do, and finds the guides first
     if page.file.src_uri.startswith("decisions/"):
-        page.meta["search"] = {"exclude": True}  # a reader looks for what to do, and finds the guides first
+        page.meta["search"] = {"exclude": True}
+    else:
+        page.meta["search"] = {"boost": BOOSTS.get(page.file.src_uri, 1)}
     if page.file.src_uri == "api.md":
         return markdown.replace(ROUTES, "\n".join(routes(description())))
     if page.file.src_uri == "cli.md":

@@ -10,10 +10,13 @@ import shlex
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import typer
@@ -86,6 +89,40 @@ def test_the_search_has_the_guides_and_no_decision(site: Path, words: str, guide
         if all(word in f"{entry['title']} {entry['text']}".lower() for word in words.split())
     ]
     assert any(location.startswith(f"{guide}/") for location in having), having
+    boosts = {entry["location"].partition("/")[0]: entry.get("boost", 1) for entry in entries}
+    assert max(boosts["cli"], boosts["api"], boosts["reasons"]) < boosts["faq"] < boosts[guide]
+
+
+@contextmanager
+def served(site: Path) -> Iterator[str]:
+    class Silent(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.drill
+def test_a_browsers_search_finds_the_guide_first(site: Path, tmp_path: Path) -> None:
+    """``boosts`` above is the small twin: it does not run the site's search."""
+    asked = {
+        "rotate key": "backup/",
+        "legal hold": "privacy-officer/",
+        "how do I delete a person": "privacy-officer/",
+    }
+    link = "return document.querySelector('.md-search-result__link')?.getAttribute('href') ?? ''"
+    with served(site) as address, chromium(tmp_path / "profile") as browser:
+        browser.frame(1280, 900)
+        for words, guide in asked.items():
+            browser.go(f"{address}/?q={quote(words)}")
+            first = browser.eventually(lambda: str(browser.script(link)), bool)
+            assert first == f"{address}/{guide}", words
 
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
@@ -95,21 +132,14 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
 
 @pytest.mark.drill
 def test_no_page_is_wider_than_a_phone(site: Path, tmp_path: Path) -> None:
-    class Silent(SimpleHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    served = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(site)))
-    threading.Thread(target=served.serve_forever, daemon=True).start()
     pages = sorted(page.relative_to(site) for page in site.rglob("index.html"))
     assert len(pages) > 40
     widths = {}
-    with chromium(tmp_path / "profile") as browser:
+    with served(site) as address, chromium(tmp_path / "profile") as browser:
         browser.frame(PHONE, 844)
         for page in pages:
-            browser.go(f"http://127.0.0.1:{served.server_port}/{page.parent}/")
+            browser.go(f"{address}/{page.parent}/")
             widths[str(page)] = browser.script("return document.documentElement.scrollWidth")
-    served.shutdown()
     print(f"{len(pages)} pages at {PHONE} px, the widest {max(widths.values())}")
     assert {page: width for page, width in widths.items() if width > PHONE} == {}
 
