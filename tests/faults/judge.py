@@ -56,7 +56,7 @@ def judge(settings: Settings, journal: Journal, *, restored: bool = False) -> li
             + left_behind(database, keys)
         )
         found += unreadable(database, Store.at(settings.store), Store.at(settings.private_store))
-        with database.read() as session:
+        with database.snapshot() as session:  # the scheduler may sign between a head and its entries
             for rule in (_requests, _people, _log):
                 found += rule(session, settings, journal)
     finally:
