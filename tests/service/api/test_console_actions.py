@@ -152,7 +152,7 @@ def test_an_exhausted_budget_is_answered_from_the_requests_page(
     }  # fmt: skip
     train = offered["Train digits again now"]
     asked = client.post(ACT, data=train).text
-    assert "nobody has timed a training" in asked and "It serves the request that waits, too." in asked
+    assert "no training of this model was timed yet" in asked and "It serves the request that waits, too." in asked
     planned = client.post(ACT, data=train | {"sure": "yes"}).text
     assert "A retrain is planned" in planned and "A retrain is planned or runs." in planned
 

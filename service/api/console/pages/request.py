@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from expunge.service.access import Scope
+from expunge.service.access import Scope, TwoPersonAct, consented
 from expunge.service.api.console.acts import ACTS
 from expunge.service.api.console.render import PageRoute
 from expunge.service.api.console.visit import Visitor
@@ -38,6 +38,8 @@ def show(request_id: RequestId, visit: Visitor) -> Response:
             "awaited": expected and not issued,
             "window_ends": ends,
             "ways": [way for way in ways(steps, visit.caller) if way.verb != "cancel" or ends is not None],
+            "agreed_by_one": view.status == Status.BLOCKED
+            and consented(session, visit.caller.tenant_id, TwoPersonAct.VERIFY, row.id) is not None,
             "cancellable": ends is not None and visit.allows(ACTS["cancel"].route),
             "extendable": extendable,
             "busy": view.status in (Status.QUEUED, Status.RUNNING) or (expected and not issued),
