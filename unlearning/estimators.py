@@ -35,7 +35,7 @@ from unlearning.fitted import (
     planned,
     vocabulary,
 )
-from unlearning.model.user_code.reach import numbers_in
+from unlearning.reach import numbers_in
 from unlearning.recipe import Recipe, Samples
 from unlearning.settings import Training
 from unlearning.types import RecipeError

@@ -22,7 +22,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from unlearning.accounting.certificate import Part
 from unlearning.model.problem import build
-from unlearning.model.user_code.reach import line_of, numbers_in
+from unlearning.reach import line_of, numbers_in
 from unlearning.recipe import OwnTraining, Recipe
 from unlearning.settings import SGD, AdamW, Schedule, Training
 from unlearning.sources import NumpyRows

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 _PACKAGES = (each for each in sys.path if each.endswith("-packages"))
-_LIBRARIES = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), *_PACKAGES)
+_LIBRARIES = (sys.prefix, sys.base_prefix, str(Path(__file__).parent), *_PACKAGES)
 _WITHOUT_NUMBERS = (str, logging.Logger)
 LEAST_BYTES = 256
 """that count as numbers; fewer are a mark, a separator or a name"""
