@@ -425,7 +425,7 @@ class Recipe:
             is trained on, so deleting a holdout person changes no model, and says so.
         public: what the model brings along without any deletable person in it, by the name of a tensor (or of the
             part that holds it), each with its sha256 digest. A refusal prints the line to paste.
-        vectors_for: the people that ``recollection`` keeps a vector; None: all. A person not among them is
+        vectors_for: the people that ``recollection`` keeps vectors of; None: all. A person not among them is
             forgotten by the policy's fallback, a retraining.
 
     Raises:
