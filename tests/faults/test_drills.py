@@ -55,7 +55,7 @@ def test_a_crowd_of_any_size_is_registered_as_proved(people: int) -> None:
     Minimiser().require_useful(problem, examples, State(learned.weights), policy["max_distance"], {})
     assert policy["noise_std"] == 1000 * policy["max_distance"]
     if people == 60_000:
-        with pytest.raises(Refused, match="forgot nobody"):
+        with pytest.raises(Refused, match="forgot no person"):
             Minimiser().require_useful(problem, examples, State(learned.weights), 1e-5, {})
 
 

@@ -209,7 +209,8 @@ def test_only_what_is_large_is_approved(login: Login, town: list[str], service: 
     done = client.post(f"{PATH}/bulk", data=chosen).text
     assert "1 of 3 done" in done and done.count("does not wait for an approval") == 1 and "no such deletion" in done
     with service.database.read() as session:
-        states = dict(session.execute(select(DeletionRequest.id, DeletionRequest.status)).tuples().all())
+        rows = session.execute(select(DeletionRequest.id, DeletionRequest.status))
+        states = {row.id: row.status for row in rows}
     assert (states[town[1]], states[town[4]]) == ("blocked", "queued")
 
 
