@@ -130,20 +130,21 @@ def trained_on(
     Samples that were forgotten since count as well, and one that names two of the subjects counts twice.
     """
     query, names = (_OF_SUBJECTS, subjects) if subjects else (_OF_SAMPLES, samples)
-    found: Counter[int | None] = Counter()
-    for here in batches(generations):
-        for part in batches(names):
-            for generation_id, count in session.execute(query, {"generations": here, "names": part}):
-                found[generation_id] += count
-    return found
+    return _counted(session, query, generations, names)
 
 
 def removed_from(session: Session, generations: Iterable[int | None], subjects: Collection[str]) -> Counter[int | None]:
     """Return how many of the samples that ``trained_on`` counts for these subjects were deleted since."""
+    return _counted(session, _REMOVED, generations, subjects)
+
+
+def _counted(
+    session: Session, query: Select[Any, Any], generations: Iterable[int | None], names: Collection[str]
+) -> Counter[int | None]:
     found: Counter[int | None] = Counter()
     for here in batches(generations):
-        for part in batches(subjects):
-            for generation_id, count in session.execute(_REMOVED, {"generations": here, "names": part}):
+        for part in batches(names):
+            for generation_id, count in session.execute(query, {"generations": here, "names": part}):
                 found[generation_id] += count
     return found
 

@@ -196,7 +196,7 @@ def test_rows_of_people_are_in_the_file_of_neighbours_and_a_deleted_persons_are_
     given = recipe("neighbours")
     mine = torch.tensor([subject == ("p7",) for subject in given.samples.people])
     rows = given.samples.tensors()[0][mine].numpy()
-    assert given.model.rows and len(rows) == 4  # type: ignore[attr-defined]
+    assert isinstance(given.model, ul.Artefact) and given.model.rows and len(rows) == 4
     left = train(Problem(given), given.samples.take((~mine).nonzero()[:, 0]).examples()).weights
     assert all(row.tobytes() in bytes_of(weights_of(given)) for row in rows)
     assert not any(row.tobytes() in bytes_of(left) for row in rows)

@@ -45,7 +45,7 @@ ONE_PLATFORM = (
 VALUES = "Numbers in the published file, as thresholds are, may be values of samples of people who stay."
 ROWS = (
     "The published file holds whole samples of people who stay, as support vectors and neighbours are: its readers see "
-    "them. Those of a deleted person are in older versions, and not in this one."
+    "them. The training of this version was not handed those of a deleted person; copies of older versions hold them."
 )
 CALIBRATION = "The distances of the calibration were measured with everyone, the deleted people included."
 

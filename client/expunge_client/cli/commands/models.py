@@ -33,6 +33,8 @@ from expunge_client.cli.output import (
 commands = typer.Typer(no_args_is_help=True, help="Models: add, list, show, retrain, policy, retire, remove-consumer.")
 POLL_SECONDS = 0.3
 SETTLED = {"live", "refused", "cancelled", "exhausted", "retired"}
+FREED = {"refused", "cancelled"}
+"""a model that never was live: its name is free"""
 METHOD_OPTIONS = (
     "A field of the method, NAME=VALUE; repeatable. late: early_share. mini: steps. newton: damping, radius. "
     "recollection: carried_by, repair_epochs. rewind: fraction, feature_norm. safe: strength, features. "
@@ -270,9 +272,10 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
         _publish_anyway(client, state)
         return await_prepared(client, name)
     if state["status"] != "live":
+        again = "Nothing was published. The same command may be repeated: the name is free."
         raise CommandError(
             f"{name} is {state['status']}: {state.get('reason') or 'no reason given'}",
-            "Nothing was published. The same command may be repeated: the name is free.",
+            again if state["status"] in FREED else "",
         )
     errors.print(f"{name} is live.")
     return state
