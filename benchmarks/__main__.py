@@ -2,8 +2,9 @@
 
 A benchmark is a file of this folder with ``rows()``: mappings with ``name, value, target, unit``, ``met`` (None where
 the target is not a number to meet) and ``sides``, the figures of both sides. Each runs in a process of its own, so that
-none warms or crowds another, and is ended after ``SECONDS``. Named ones alone replace their own rows in the file.
-The figures lie beside the page in ``bench.json``; ``--publish`` copies them to ``benchmarks/results``.
+none warms or crowds another, and is ended after ``SECONDS``. Named ones alone replace their own rows
+among the published ones. The figures lie beside the page in ``bench.json``; ``--publish`` copies them to
+``benchmarks/results``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,11 +44,12 @@ def main(arguments: list[str]) -> int:
     names = [each for each in arguments if each != "--publish"]
     files = (file for file in HERE.glob("[a-z]*.py") if "def rows(" in file.read_text())
     chosen = names or sorted({file.stem for file in files} - ONLY_WHEN_NAMED)
-    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    kept = json.loads((RESULTS if RESULTS.exists() else PUBLISHED).read_text())
     rows = [row for row in kept if names and row["benchmark"] not in chosen]
     failed: list[str] = []
-    for name in chosen:
-        CONSOLE.print(f"running {name} ...")
+    CONSOLE.print(estimate(chosen))
+    for place, name in enumerate(chosen, 1):
+        CONSOLE.print(f"{place} of {len(chosen)}: {name} ...")
         rows += measure(name, failed)
         write(rows)
     CONSOLE.print(table(rows))
@@ -60,8 +63,17 @@ def main(arguments: list[str]) -> int:
     return 1 if failed else 0
 
 
+def estimate(chosen: list[str]) -> str:
+    """How long the last published runs of these took."""
+    spent = {row["benchmark"]: row["seconds"] for row in json.loads(PUBLISHED.read_text()) if "seconds" in row}
+    known = [spent[name] for name in chosen if name in spent]
+    untimed = len(chosen) - len(known)
+    return f"about {sum(known) / 60:.0f} minutes" + (f", and {untimed} that were never timed" if untimed else "")
+
+
 def measure(name: str, failed: list[str]) -> list[dict[str, Any]]:
     command = [sys.executable, "-c", RUN, f"benchmarks.{name}"]
+    start = time.monotonic()
     try:
         done = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True, check=False, timeout=SECONDS)
         output, ended = done.stdout, done.returncode == 0
@@ -70,8 +82,10 @@ def measure(name: str, failed: list[str]) -> list[dict[str, Any]]:
     if not ended:
         failed.append(name)
     lines = (line for line in output.splitlines() if line.startswith("{") and line.endswith("}"))
-    at = datetime.now(UTC).isoformat(timespec="minutes")
-    return [explained({"benchmark": name, "at": at, **json.loads(line)}) for line in lines]
+    run = {"benchmark": name, "at": datetime.now(UTC).isoformat(timespec="minutes")}
+    seconds = round(time.monotonic() - start)
+    CONSOLE.print(f"   {seconds} s")
+    return [explained({**run, "seconds": seconds, **json.loads(line)}) for line in lines]
 
 
 def write(rows: list[dict[str, Any]]) -> None:
