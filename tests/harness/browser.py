@@ -19,6 +19,11 @@ Value = TypeVar("Value")
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 TAB, ENTER, SHIFT, ESCAPE = "\ue004", "\ue007", "\ue008", "\ue00c"
 PATIENCE_SECONDS = 60.0
+PHONE = {
+    "deviceMetrics": {"width": 390, "height": 844, "pixelRatio": 3, "touch": True},
+    "userAgent": "Mozilla/5.0 (Linux; Android 15; Pixel 9) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 "
+    "Mobile Safari/537.36",
+}
 _PASSING = {"no such element", "stale element reference"}
 """W3C's words for an element that is not there yet, or not there any more"""
 
@@ -59,6 +64,17 @@ class Browser:
         """Give a file to an input."""
         found = self._call("POST", "element", {"using": "css selector", "value": selector})[_ELEMENT]
         self._call("POST", f"element/{found}/value", {"text": str(file)})
+
+    def touch(self, x: float, y: float) -> None:
+        """Put a finger on the glass there, in CSS pixels of what is seen, and lift it."""
+        kinds: list[dict[str, Any]] = [
+            {"type": "pointerMove", "x": round(x), "y": round(y), "duration": 0, "origin": "viewport"},
+            {"type": "pointerDown", "button": 0},
+            {"type": "pause", "duration": 60},
+            {"type": "pointerUp", "button": 0},
+        ]
+        finger = {"type": "pointer", "id": "finger", "parameters": {"pointerType": "touch"}, "actions": kinds}
+        self._call("POST", "actions", {"actions": [finger]})
 
     def type(self, text: str) -> None:
         """Press keys at the place that has the focus."""
@@ -163,14 +179,18 @@ class Browser:
 
 
 @contextmanager
-def chromium(profile: Path) -> Iterator[Browser]:
-    """Start a Chromium with a new profile, and stop it afterwards. Skip the test where there is none."""
+def chromium(profile: Path, phone: dict[str, Any] | None = None) -> Iterator[Browser]:
+    """Start a Chromium with a new profile, as this phone if one is given, and stop it afterwards.
+
+    Skip the test where there is none.
+    """
     driver, binary, port = program("chromedriver"), program("chromium"), free_port()
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1280,1100"]
     wanted = {
         "browserName": "chrome",
         "acceptInsecureCerts": True,  # a test's own certificate
-        "goog:chromeOptions": {"binary": binary, "args": [*options, f"--user-data-dir={profile}"]},
+        "goog:chromeOptions": {"binary": binary, "args": [*options, f"--user-data-dir={profile}"]}
+        | ({"mobileEmulation": phone} if phone else {}),
         "goog:loggingPrefs": {"browser": "ALL"},
         "timeouts": {"script": 60_000, "pageLoad": 60_000},
     }

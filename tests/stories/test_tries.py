@@ -150,7 +150,7 @@ def test_who_is_named_resolves_what_is_blocked_by_what_the_page_says(
     enter(stack, browser, KeyRole.PRIVACY)
     name = stack.live("tiny")
     unverified = str(stack.delete(name, subject_id="tiny-person-1", verified=False)["id"])
-    follow(stack, browser, "(b) unverified", unverified, "Decide", "Verify and continue", "Verify and continue")
+    follow(stack, browser, "(b) unverified", unverified, "Verify and continue", "Verify and continue")
 
     stack.client.post("/v1/holds", {"subject_id": "tiny-person-2", "reason": "a lawsuit"})
     held = blocked(stack, name, subject_id="tiny-person-2")
@@ -159,7 +159,7 @@ def test_who_is_named_resolves_what_is_blocked_by_what_the_page_says(
     stack.restart("api", EXPUNGE_LARGE_REQUEST="1")
     stack.eventually(lambda: ready(stack), lambda up: up)
     large = blocked(stack, name, subject_id="tiny-person-3")
-    follow(stack, browser, "(b) large", large, "Decide", "Approve", "Approve")
+    follow(stack, browser, "(b) large", large, "Approve", "Approve")
     stack.restart("api")
     stack.eventually(lambda: ready(stack), lambda up: up)
 

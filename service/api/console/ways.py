@@ -13,6 +13,8 @@ _ID, _NAME = "([0-9a-f]{32})", "([a-z0-9][a-z0-9_-]{0,62})"
 _REQUEST, _MODEL, _HOLD = f"/v1/deletion-requests/{_ID}", f"/v1/models/{_NAME}", f"/v1/holds/{_ID}"
 _ACTS = (
     ("DELETE", _REQUEST, "cancel", "request_id", "Cancel the request"),
+    ("POST", f"{_REQUEST}/verify", "verify", "request_id", "Verify and continue"),
+    ("POST", f"{_REQUEST}/approve", "approve", "request_id", "Approve"),
     ("POST", f"{_REQUEST}/retry", "retry", "request_id", "Retry"),
     ("DELETE", _HOLD, "lift", "hold_id", "Lift the hold"),
     ("POST", f"{_MODEL}/retrains", "retrain", "name", "Train {} again now"),
@@ -24,7 +26,7 @@ _ACTS = (
 _LINKS = (
     ("POST", "(/v1/deletion-requests)", "", "Delete from all models"),
     ("GET", _REQUEST, "/console/requests/{}", "Show the request"),
-    ("POST", f"{_REQUEST}/(?:verify|reject|approve)", "/console/requests/{}/decide", "Decide"),
+    ("POST", f"{_REQUEST}/reject", "/console/requests/{}/decide", "Reject"),
     ("GET", _HOLD, "/console/holds#hold-{}", "Open the hold"),
     ("GET", _MODEL, "/console/models/{}", "See how far {} is"),
     ("GET", f"{_MODEL}/consumers", "/console/models/{}#consumers", "Consumers of {}"),

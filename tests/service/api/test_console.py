@@ -251,7 +251,7 @@ def test_a_held_request_is_driven_on_by_who_may(login: Login, held: str, service
     [
         (Reason.LEGAL_HOLD, None),
         (Reason.BUDGET_EXHAUSTED, "Train digits again now"),
-        (Reason.LARGE, "Decide"),
+        (Reason.LARGE, "Approve"),
         (Reason.FAILED, "Retry"),
         (Reason.AWAITING_BATCH, "Do it now"),
     ],

@@ -37,12 +37,13 @@ def test_an_unverified_request_is_verified_by_who_may(login: Login, client: Test
     request = ask_unverified(client)
     place, verify = f"/console/requests/{request}", {"act": "verify", "request_id": request}
     page = login("deletions:read").get(place).text
-    assert ">Decide</a>" not in page and client.get(f"{place}/decide").status_code == 403
+    assert ">Verify and continue<" not in page and client.get(f"{place}/decide").status_code == 403
     assert client.post(ACT, data=verify | {"token": token_in(page)}).status_code == 403
     page = login("deletions:read", "deletions:decide").get(place).text
+    assert ">Verify and continue</button>" in page and ">Reject</a>" in page
     assert client.post(ACT, data=verify | {"token": "0" * 64}).status_code == 403
     after = client.post(ACT, data=verify | {"token": token_in(page), "sure": "yes"})
-    assert after.status_code == 200 and "badge queued" in after.text and ">Decide</a>" not in after.text
+    assert after.status_code == 200 and "badge queued" in after.text and ">Verify and continue<" not in after.text
     late = {"act": "reject", "request_id": request, "reason": "late", "sure": "yes"}
     assert client.post(ACT, data=late | {"token": token_in(page)}).status_code == 409
     with service.database.read() as session:

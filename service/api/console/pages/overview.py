@@ -67,7 +67,14 @@ def _sorted(visit: PageContext, views: list[DeletionRequestView]) -> dict[str, l
         if view.status != Status.BLOCKED:
             runs.append(view)
         elif steps:
-            needs.append((view, steps[0]))
+            needs.append((view, _decided_elsewhere(view.id, steps[0])))
         else:
             others.append(view)
     return {"needs": needs, "others": others, "runs": runs}
+
+
+def _decided_elsewhere(request_id: str, step: NextStep) -> NextStep:
+    """Return the step; an answer that is final is given on the page that has the request's facts, not in the inbox."""
+    if step.verb not in ("verify", "approve"):
+        return step
+    return NextStep(step.verb, "Decide", f"/console/requests/{request_id}/decide", False, (), step.command)
