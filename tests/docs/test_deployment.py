@@ -18,7 +18,8 @@ import yaml
 
 from expunge.service.cli.checks import _broker
 from expunge.service.infra.broker.notify import QUEUE, consumer, notify_one, publisher
-from expunge.service.infra.settings import Settings
+from expunge.service.infra.settings import API_SECRETS, Settings
+from expunge.workers.main import NEEDED
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
@@ -44,11 +45,20 @@ def test_no_password_has_a_default() -> None:
 
 def test_the_api_can_open_neither_states_nor_vectors(services: dict[str, Any]) -> None:
     api = services["api"]
-    assert api["secrets"] == ["pepper", "signing.key", "session.key"]
     private = {"EXPUNGE_KEY_STORE_URL", "EXPUNGE_KEY_FOLDER", "EXPUNGE_PRIVATE_STORE"}
     assert private <= set(services["worker"]["environment"])
     assert not private & set(api["environment"])
     assert api["volumes"] == ["store:/var/lib/expunge/store:ro"]
+
+
+@pytest.mark.parametrize("name", ["api", "worker", "gpu-worker", "updater", "gpu-updater", "scheduler"])
+def test_a_container_holds_the_secret_files_that_its_process_reads(
+    services: dict[str, Any], tmp_path: Path, name: str
+) -> None:
+    kind = services[name]["command"][-1]
+    settings = Settings(home=tmp_path)
+    read = {getattr(settings, each).name for each in {"api": API_SECRETS, **NEEDED}[kind]}
+    assert set(services[name]["secrets"]) == read
 
 
 def test_everything_named_exists(services: dict[str, Any]) -> None:
