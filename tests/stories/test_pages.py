@@ -59,6 +59,45 @@ def test_axe_core_finds_nothing_serious_on_any_page(browser: Browser, stack: Sta
     assert not found, json.dumps(found, indent=1)
 
 
+SPILT = """
+const wide = [...document.querySelectorAll(".scroll, .triage li")].filter((e) => e.scrollWidth > e.clientWidth);
+const high = [...document.querySelectorAll(".list tr, .triage li")].filter((e) => e.offsetHeight > 45);
+return [...wide, ...high].map((e) => e.innerText);
+"""
+
+
+LENGTHEN = "document.querySelectorAll('.cut, .rest-of-row').forEach((each) => each.append(' and more'.repeat(20)))"
+
+
+@pytest.mark.parametrize("width", [390, 1100, 1440])
+def test_a_row_of_a_list_is_one_line(browser: Browser, stack: Stack, pages: dict[str, str], width: int) -> None:
+    """Also where the case, the models and the reason are long, and the deadline is missed; on a phone it is a card."""
+    order = {"subject_id": "late", "regulation": "gdpr", "received_at": "2026-01-01T00:00:00Z"}
+    late = stack.delete(verified=False, case_id=f"C-{'7' * 60}", **order)
+    browser.frame(width, 900)
+    log_in(browser, stack)
+    asked = {"one": f"/console/requests/{late['id']}", "asked": f"/console/requests/{late['id']}/decide"}
+    for name in ("overview", "requests", "one", "asked"):
+        show(browser, stack, pages | asked, name)
+        browser.script(LENGTHEN)
+        assert browser.script(OVERFLOWING) == [], name
+        assert width < 1100 or browser.script(SPILT) == [], name
+
+
+def test_a_reason_that_was_typed_is_there_again_after_change(browser: Browser, stack: Stack) -> None:
+    waiting = stack.delete(subject_id="nobody-at-all", verified=False)
+    browser.without_scripts()
+    log_in(browser, stack)
+    browser.go(f"{stack.account.url}/console/requests/{waiting['id']}/decide")
+    browser.click("#why")
+    browser.type("The letter was not signed.\ue007")
+    browser.shows("Check your answer", "h1")
+    browser.click("[formaction]")
+    browser.shows("Does this request come from the person?", "h1")
+    assert browser.script("return document.querySelector('#why').value") == "The letter was not signed."
+    assert "letter" not in browser.url
+
+
 def test_a_person_is_found_and_a_request_verified_without_scripts(
     browser: Browser, stack: Stack, pages: dict[str, str]
 ) -> None:

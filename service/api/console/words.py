@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime
 
 from expunge.service.infra.time import instant
@@ -21,6 +22,8 @@ HAPPENINGS = {
     "request.retried": "Retried",
     "request.verified": "Verified",
     "update.blocked": "Update blocked",
+    "update.claimed": "Update begun by a worker",
+    "preparation.claimed": "Preparation begun by a worker",
     "version.published": "Version published",
     "certificate.issued": "Certificate issued",
 }
@@ -62,8 +65,8 @@ def number(value: float) -> str:
 
 
 def happening(kind: str) -> str:
-    """Name an entry of the audit log; a kind without a name here keeps its code."""
-    return HAPPENINGS.get(kind, kind)
+    """Name an entry of the audit log; a kind without a name here is written out: ``Hold placed``."""
+    return HAPPENINGS.get(kind, re.sub("[._]", " ", kind).capitalize())
 
 
 def as_pair(code: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from typing import Any
 
@@ -58,20 +59,37 @@ def test_a_request_shows_its_phases_and_the_unlearning_as_one(login: Login, serv
     assert ">load</td>" in page and ">0.03125 s</td>" in page and "unlearn<" not in page
 
 
-def test_the_list_has_the_case_and_who_took_the_request_in(login: Login, service: Service) -> None:
+def test_the_list_has_what_a_reader_needs_of_a_request_and_its_page_who_took_it_in(
+    login: Login, service: Service
+) -> None:
     live_model(service)
     api = login()
-    sent(api, service, "the helpdesk", subject_id="ada", case_id="DSR-2026/113")
-    request = sent(api, service, "Grace", subject_id="bob")
+    order = {"case_id": "DSR-2026/113", "regulation": "gdpr", "verified": False}
+    first = sent(api, service, "the helpdesk", subject_id="ada", models=["digits"], **order)
+    request = sent(api, service, "Grace", subject_id="bob", verified=False)
     page = api.get("/console/requests").text
-    assert page.count('<th scope="col">Case</th>') == page.count('<th scope="col">Taken in by</th>') == 1
-    assert ">DSR-2026/113</td>" in page and "the helpdesk" in page and "Grace" in page
+    assert re.findall(r'<th scope="col">(?:<span class="rest">)?(\w+)<', page) == [
+        "Select", "Request", "Case", "Deadline", "Status", "Models", "Received",
+    ]  # fmt: skip
+    rows = {each: page[page.index(f"/console/requests/{each}") :].partition("</tr>")[0] for each in (first, request)}
+    for shown in (
+        ">DSR-2026/113</td>",
+        ">in 29 d 23 h<",
+        "GDPR",
+        ">blocked<",
+        "Not yet confirmed that",
+        ">digits</td>",
+    ):
+        assert shown in rows[first], shown
+    assert f'data-copy="{first}"' in rows[first] and ">every model</td>" in rows[request]
+    assert "the helpdesk" not in page and "the helpdesk" in api.get(f"/console/requests/{first}").text
+    assert "<dt>Taken in by</dt><dd>Grace</dd>" in api.get(f"/console/requests/{request}").text
     with service.database.write() as session:
         grace = next(each for each in list_actors(session) if each.name == "Grace")
         name_actor(session, grace, None)
-    page = api.get("/console/requests").text
+    page = api.get(f"/console/requests/{request}").text
     assert "Grace" not in page and f"{grace.id[:8]}, no name" in page, "an erased name is gone from the page"
-    assert "DSR-2026/113" not in api.get(f"/console/requests/{request}").text
+    assert "DSR-2026/113" not in page
 
 
 def test_the_audit_page_says_who_acted(login: Login, service: Service) -> None:

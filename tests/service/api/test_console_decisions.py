@@ -16,6 +16,8 @@ from tests.service.api.test_console import ACT, token_in
 from tests.service.conftest import Login
 from tests.service.worlds import live_model
 
+ASKED = "Does this request come from the person?"
+
 
 def ask_unverified(client: TestClient) -> str:
     body, key = {"subject_id": "ada", "verified": False}, {"Idempotency-Key": "k"}
@@ -70,7 +72,7 @@ def test_a_decision_is_one_question_with_two_answers_and_what_follows(login: Log
     shown = visitor.get(place).text
     assert shown.count(f'href="{place}/decide"') == 1 and "<button id=" not in shown
     page = visitor.get(f"{place}/decide").text
-    assert "<h1>Does this request come from the person?</h1>" in page
+    assert f"<h1>{ASKED}</h1>" in page
     assert "<dd>C-101</dd>" in page and "GDPR" in page and not re.search(r"\bada\b", page)
     forms = re.findall(r'<form class="panel fields".*?</form>', page, re.S)
     assert len(forms) == 2
@@ -79,8 +81,13 @@ def test_a_decision_is_one_question_with_two_answers_and_what_follows(login: Log
     sent = {"token": token_in(page), "act": "reject", "request_id": request}
     checked = visitor.post(ACT, data=sent | {"reason": "no <answer>"}).text
     assert "<h1>Check your answer</h1>" in checked and "no &lt;answer&gt;" in checked and request[:8] in checked
-    assert f'<a href="{place}/decide">Change</a>' in checked and "badge rejected" not in visitor.get(place).text
+    assert f'formaction="{place}/decide">Change</button>' in checked and "badge rejected" not in visitor.get(place).text
+    again = visitor.post(f"{place}/decide", data=sent | {"reason": "no <answer>"})
+    assert f"<h1>{ASKED}</h1>" in again.text and 'value="no &lt;answer&gt;"' in again.text
+    assert not again.url.query and 'value=""' in visitor.get(f"{place}/decide").text
+    assert visitor.post(f"{place}/decide", data=sent | {"token": "0" * 64}).status_code == 403
     assert "badge rejected" in visitor.post(ACT, data=sent | {"reason": "no <answer>", "sure": "yes"}).text
+    assert str(visitor.post(f"{place}/decide", data=sent).url).endswith(place), "it waits for no decision now"
     after = visitor.get(f"{place}/decide")
     assert str(after.url).endswith(place) and "This request waits for no decision." in after.text
 

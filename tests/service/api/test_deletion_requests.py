@@ -87,7 +87,7 @@ def test_a_request_for_named_models_says_nothing_of_the_others(
     console = login()
     page, listed = console.get(f"/console/requests/{body['id']}").text, console.get("/console/requests").text
     for text in (page, listed):
-        assert "done for the named models only" in text and "No model" not in text
+        assert "met for the named models" in text and "No model" not in text
     assert "people still holds 3 samples" in page and "Delete from all models" in page
     met = post(client, subject_id="zoe", regulation="gdpr").json()
     assert met["reason"] is None, "the model that was not named gets a task now"

@@ -23,8 +23,8 @@ from expunge.service.infra.settings import SettingsError
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _ROWS = 50
 _NOUNS = (
-    "request", "version", "certificate", "model", "generation", "retrain", "update", "hold", "suppression", "people",
-    "key", "actor", "consent", "webhook", "consumer", "log",
+    "request", "version", "certificate", "model", "generation", "retrain", "update", "preparation",
+    "hold", "suppression", "people", "key", "keys", "actor", "consent", "webhook", "consumer", "log",
 )  # fmt: skip
 """the first words of the entries' kinds"""
 

@@ -6,8 +6,9 @@ from fastapi import APIRouter, Response
 
 from expunge.service.access import Scope, TwoPersonAct, consented
 from expunge.service.api.console.acts import ACTS
+from expunge.service.api.console.forms import Form, field
 from expunge.service.api.console.render import PageRoute
-from expunge.service.api.console.visit import Visitor
+from expunge.service.api.console.visit import PageContext, Visitor
 from expunge.service.api.dependencies import require_scopes_of
 from expunge.service.api.types import RequestId
 from expunge.service.api.views.history import window_ends
@@ -25,6 +26,17 @@ _ANSWERS: dict[str | None, tuple[str, str]] = {
 
 @router.get("/console/requests/{request_id}/decide")
 def decide(request_id: RequestId, visit: Visitor) -> Response:
+    return _question(request_id, visit, reason="")
+
+
+@router.post("/console/requests/{request_id}/decide")
+def change(request_id: RequestId, visit: Visitor, fields: Form) -> Response:
+    """Ask again, with the reason that was typed: it is in the form, and in no address."""
+    visit.check_token(fields)
+    return _question(request_id, visit, reason=field(fields, "reason"))
+
+
+def _question(request_id: RequestId, visit: PageContext, reason: str) -> Response:
     """Ask the question; lead back to the request where it waits for no decision."""
     visit.need(Scope.DELETIONS_READ)
     with visit.service.database.read() as session:
@@ -38,5 +50,12 @@ def decide(request_id: RequestId, visit: Visitor) -> Response:
     answers = _ANSWERS[view.reason]
     require_scopes_of(ACTS[answers[0]].route, visit.caller)
     offered = [name for name in answers if visit.allows(ACTS[name].route) and (name != "cancel" or inside)]
-    facts = {"request": view, "sender": sender, "agreed_by_one": agreed, "answers": offered, "acts": ACTS}
+    facts = {
+        "request": view,
+        "sender": sender,
+        "agreed_by_one": agreed,
+        "answers": offered,
+        "acts": ACTS,
+        "reason": reason,
+    }
     return visit.page("decision.html", question=ACTS[answers[0]].question, **facts)

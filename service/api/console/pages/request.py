@@ -11,6 +11,7 @@ from expunge.service.api.console.visit import Visitor
 from expunge.service.api.console.ways import ways
 from expunge.service.api.types import RequestId
 from expunge.service.api.views.history import certificate_of, phases, timeline, window_ends
+from expunge.service.api.views.log import taken_in_by
 from expunge.service.api.views.requests import DeletionRequestView, find_request, request_view
 from expunge.service.infra.db import now
 from expunge.service.requests import RequestRefused, Status, require_extendable
@@ -32,6 +33,7 @@ def show(request_id: RequestId, visit: Visitor) -> Response:
         steps = [*view.actions, *(step for part in view.models for step in part.actions)]
         facts = {
             "request": view,
+            "sender": taken_in_by(session, visit.caller.tenant_id, [row.id])[row.id],
             "timeline": timeline(session, row),
             "phases": phases(session, row),
             "certificate": issued,

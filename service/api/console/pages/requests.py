@@ -17,7 +17,6 @@ from expunge.service.api.console.forms import Form, field
 from expunge.service.api.console.render import HEADERS, PageRoute
 from expunge.service.api.console.visit import PageContext, Visitor
 from expunge.service.api.problems import ApiProblem, not_found
-from expunge.service.api.views.log import taken_in_by
 from expunge.service.api.views.models import model_names
 from expunge.service.api.views.requests import DeletionRequestView, request_views
 from expunge.service.api.views.selection import DUE, ROWS, SORTS, STATUSES, ListFilter, all_of, count, page_of
@@ -41,14 +40,13 @@ def index(visit: Visitor, chosen: Chosen, select: Annotated[Literal["", "all"], 
         rows = request_views(session, page_of(session, chosen, tenant, at), visit.caller.scopes)
         total = count(session, chosen, tenant, at)
         models = model_names(session, tenant)
-        actors = taken_in_by(session, tenant, [row.id for row in rows])
     choices = {"status": STATUSES, "reason": list(Reason), "model": models, "regulation": list(Regulation)}
     blocked = {row.id: row.reason for row in rows if row.status == Status.BLOCKED}
     bulk = [name for name, each in _IN_BULK.items() if each in blocked.values() and visit.allows(ACTS[name].route)]
     selectable = [id for id, reason in blocked.items() if reason in [_IN_BULK[name] for name in bulk]]
     marks = {"bulk": bulk, "selectable": selectable, "selected": select == "all"}
     facts = {"chosen": chosen, "rows": rows, "total": total, "pages": max(1, ceil(total / ROWS)), "due": DUE}
-    return visit.page("requests.html", **facts, choices=choices, sorts=SORTS, **marks, actors=actors, size=ROWS)
+    return visit.page("requests.html", **facts, choices=choices, sorts=SORTS, **marks)
 
 
 @router.get("/console/requests.csv")
