@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 OK, FAILED, USAGE, UNREACHABLE, BLOCKED = 0, 1, 2, 3, 4
 """exit codes"""
+WHAT_TO_DO = "`expunge requests show ID` says what to do about each that is blocked; a case does for an id."
 LINE_SECONDS = 2.0
 """least time between two lines of progress that say the same with another figure"""
 

@@ -159,6 +159,9 @@ def test_a_list_says_why_and_how_long_there_is(site: Site, tmp_path: Path) -> No
     assert "reason" in head and "due in" in head
     assert "unverified" in first and "3 d 2 h" in first
     assert "3 d" not in second, "a completed request is not due"
+    assert "`expunge requests show ID` says what to do" in done.stderr
+    site.answers = [page(row(SECOND, "completed", due_at=due))]
+    assert here("requests", "list", home=tmp_path, **keys(site)).stderr == ""
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from expunge_client.cli.completion import Request, model_names
 from expunge_client.cli.output import (
     BLOCKED,
     FAILED,
+    WHAT_TO_DO,
     CommandError,
     as_json,
     briefly,
@@ -204,6 +205,8 @@ def list_requests(
     shown = for_people([row | {"due in": due_in(row)} for row in rows])
     columns = ("id", "case_id", "status", "reason", "due in", "received_at", "due_at", "completed_at")
     show_list(rows if as_json() else shown, columns)
+    if briefly() and any(row["status"] == "blocked" for row in rows):
+        show_hint(WHAT_TO_DO)
 
 
 @commands.command("show")

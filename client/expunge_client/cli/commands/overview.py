@@ -11,6 +11,7 @@ import typer
 
 from expunge_client.cli.client import REQUESTS, Client, connect, read_servers, servers_file
 from expunge_client.cli.output import (
+    WHAT_TO_DO,
     CommandError,
     as_json,
     due_in,
@@ -45,7 +46,7 @@ def status(
         rows = [row | {"due in": due_in(row)} for row in found["blocked"][:MOST_SHOWN]]
         output.print()
         show_rows(for_people(rows), ("id", "case_id", "status", "reason", "due in"))
-        show_hint("`expunge requests show ID` says what to do about each; a case does for an id.")
+        show_hint(WHAT_TO_DO)
 
 
 def _overview(client: Client) -> dict[str, Any]:
