@@ -34,16 +34,6 @@ def within_reach(when: datetime) -> datetime:
     return when
 
 
-def read_rfc_3339(text: str) -> datetime:
-    """Read a moment that was typed. Raises ValueError, which does not repeat it."""
-    if not RFC_3339.fullmatch(text):
-        raise ValueError("must be an RFC 3339 date and time with its offset, as 2026-01-31T12:00:00Z")
-    try:
-        return within_reach(datetime.fromisoformat(text.upper()))
-    except ValueError:
-        raise ValueError("must be a date and time between the years 1971 and 9998") from None
-
-
 def moment(when: datetime) -> int:
     """Return microseconds since 1970 UTC, exactly. ``when`` has a timezone."""
     return (when - _EPOCH) // timedelta(microseconds=1)

@@ -15,11 +15,11 @@ from sqlalchemy import select
 from expunge.service.infra.broker.notify import notify_one
 from expunge.service.infra.db import now
 from expunge.service.infra.files import Damaged
-from expunge.service.infra.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
 from expunge.service.infra.tables import Model
 from expunge.workers.scheduler import replay
 from tests.faults.bugs import every_bug
 from tests.faults.invariants import Broken, Wrong, harms_of
+from tests.faults.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
 from tests.faults.planted_bugs import copy_tree
 from tests.faults.result import Result
 from tests.faults.simulation import Simulation, simulate

@@ -21,7 +21,6 @@ from expunge.service.audit.witness import Witness
 from expunge.service.infra import fault_injection
 from expunge.service.infra.broker.notify import notify
 from expunge.service.infra.files import Folder, folder_at
-from expunge.service.infra.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
 from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.settings import Settings, session_key
 from expunge.service.infra.tables import Hold, Membership, Model, Removal, WebhookEndpoint
@@ -39,6 +38,7 @@ from expunge.workers.storage.key_store import ERASED, SHARE_BYTES, KeyFiles, Key
 from expunge.workers.training.prepare import prepare
 from expunge.workers.update.run import update
 from tests.faults.judge import exported
+from tests.faults.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
 from tests.harness.databases import sqlite_databases, sqlite_template
 from tests.harness.files import root_of
 from tests.workers.worlds import TENANT, World, open_world, settings_of

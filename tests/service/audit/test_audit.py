@@ -15,6 +15,7 @@ from expunge.service.audit import merkle
 from expunge.service.audit.log import integrate, record
 from expunge.service.audit.signed_note import Signer
 from expunge.service.audit.verification import verify
+from tests.harness import log_tree
 from tests.service import rfc6962
 from tests.service.audit.test_verify import KINDS, tamper
 
@@ -92,7 +93,7 @@ def test_proofs_are_those_of_the_signed_head(client: TestClient, service: Servic
     grown = client.get("/v1/audit-log/consistency", params={"old_size": old.size}).json()
     head = verifier.checkpoint(grown["checkpoint"])
     hashes = [b64decode(each) for each in grown["hashes"]]
-    assert merkle.verify_consistency(old.size, head.size, old.root, head.root, hashes)
+    assert log_tree.verify_consistency(old.size, head.size, old.root, head.root, hashes)
 
 
 def test_a_leaf_or_a_head_that_is_not_there_is_not_found(client: TestClient, service: Service) -> None:

@@ -25,6 +25,7 @@ from expunge.service.infra.settings import SettingsError
 from expunge.service.infra.tables import AuditEntry
 from expunge_client import verify_certificate
 from expunge_client.cli.main import app
+from tests.harness import log_tree
 from tests.service.audit.test_audit import download, grow
 from tests.service.certificates.test_certificates import PATH, carry_out, tick
 from tests.service.worlds import live_model
@@ -67,7 +68,7 @@ def test_the_log_is_one_log_across_a_rotation(
     grown = client.get("/v1/audit-log/consistency", params={"old_size": old.size}).json()
     new = third.checkpoint(grown["checkpoint"])
     hashes = [b64decode(each) for each in grown["hashes"]]
-    assert merkle.verify_consistency(old.size, new.size, old.root, new.root, hashes)
+    assert log_tree.verify_consistency(old.size, new.size, old.root, new.root, hashes)
 
 
 def test_certificates_of_before_and_after_verify(
@@ -168,13 +169,13 @@ def test_a_stolen_retired_key_signs_no_later_head_that_is_believed() -> None:
     handed = {"kind": ROTATED, **signatures(old, new)}
     entries = exported([canonical({"n": 0}), canonical(handed), *(canonical({"n": n}) for n in range(2, 6))])
     leaves = [bytes.fromhex(each["leaf_hash"]) for each in entries]
-    newest = new.checkpoint(6, merkle.root_of(leaves))
-    at_handover = Handover(old, new).checkpoint(2, merkle.root_of(leaves[:2]))
+    newest = new.checkpoint(6, log_tree.root_of(leaves))
+    at_handover = Handover(old, new).checkpoint(2, log_tree.root_of(leaves[:2]))
     assert verify(entries, newest, old.verifier, [at_handover, old.checkpoint(1, leaves[0])]).size == 6
     with pytest.raises(NotAuthentic, match="had retired"):
-        verify(entries, newest, new.verifier, [old.checkpoint(4, merkle.root_of(leaves[:4]))])
+        verify(entries, newest, new.verifier, [old.checkpoint(4, log_tree.root_of(leaves[:4]))])
     with pytest.raises(NotAuthentic, match="not authentic"):
-        verify(entries, old.checkpoint(6, merkle.root_of(leaves)), new.verifier)
+        verify(entries, old.checkpoint(6, log_tree.root_of(leaves)), new.verifier)
     with pytest.raises(NotAuthentic, match="malformed"):
         verify(exported([json.dumps({"kind": "log.key_rotated"}, separators=(",", ":"))]), newest, new.verifier)
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expunge.service.audit import merkle
+from tests.harness import log_tree
 
 # https://www.rfc-editor.org/rfc/rfc6962 section 2.1, as the certificate-transparency project publishes the values
 KNOWN = {
@@ -61,7 +62,7 @@ def leaves(count: int) -> tuple[list[bytes], list[bytes]]:
 
 @pytest.mark.parametrize("size", sorted(KNOWN))
 def test_roots_are_the_published_ones(size: int) -> None:
-    assert merkle.root_of([merkle.leaf_hash(each) for each in INPUTS[:size]]).hex() == KNOWN[size]
+    assert log_tree.root_of([merkle.leaf_hash(each) for each in INPUTS[:size]]).hex() == KNOWN[size]
 
 
 @pytest.mark.parametrize("size", range(70))
@@ -77,7 +78,7 @@ def test_appending_one_by_one_gives_the_root_of_the_definition(size: int) -> Non
 def test_proofs_are_those_of_the_definition() -> None:
     for size in range(1, 40):
         data, hashes = leaves(size)
-        node = merkle.in_memory(hashes)
+        node = log_tree.in_memory(hashes)
         for index in range(size):
             assert merkle.inclusion_proof(node, size, index) == path(index, data)
             assert merkle.consistency_proof(node, size, index + 1) == subproof(index + 1, data)
@@ -86,9 +87,9 @@ def test_proofs_are_those_of_the_definition() -> None:
 def test_every_inclusion_proof_verifies_and_no_other_leaf_does() -> None:
     for size in range(1, 34):
         _, hashes = leaves(size)
-        root = merkle.root_of(hashes)
+        root = log_tree.root_of(hashes)
         for index in range(size):
-            proof = merkle.inclusion_proof(merkle.in_memory(hashes), len(hashes), index)
+            proof = merkle.inclusion_proof(log_tree.in_memory(hashes), len(hashes), index)
             assert merkle.verify_inclusion(hashes[index], index, size, proof, root)
             assert not merkle.verify_inclusion(hashes[index], (index + 1) % size, size, proof, root) or size == 1
             assert not merkle.verify_inclusion(merkle.leaf_hash(b"other"), index, size, proof, root)
@@ -100,23 +101,23 @@ def test_every_inclusion_proof_verifies_and_no_other_leaf_does() -> None:
 def test_every_consistency_proof_verifies_and_a_rewritten_prefix_does_not() -> None:
     for size in range(1, 34):
         _, hashes = leaves(size)
-        root = merkle.root_of(hashes)
+        root = log_tree.root_of(hashes)
         for old in range(1, size + 1):
-            proof = merkle.consistency_proof(merkle.in_memory(hashes), len(hashes), old)
-            old_root = merkle.root_of(hashes[:old])
-            assert merkle.verify_consistency(old, size, old_root, root, proof)
-            forged = merkle.root_of([merkle.leaf_hash(b"other"), *hashes[1:old]])
-            assert not merkle.verify_consistency(old, size, forged, root, proof)
-            assert not merkle.verify_consistency(old, size, old_root, forged, proof)
+            proof = merkle.consistency_proof(log_tree.in_memory(hashes), len(hashes), old)
+            old_root = log_tree.root_of(hashes[:old])
+            assert log_tree.verify_consistency(old, size, old_root, root, proof)
+            forged = log_tree.root_of([merkle.leaf_hash(b"other"), *hashes[1:old]])
+            assert not log_tree.verify_consistency(old, size, forged, root, proof)
+            assert not log_tree.verify_consistency(old, size, old_root, forged, proof)
 
 
 def test_a_proof_that_ends_below_the_root_or_above_it_shows_nothing() -> None:
     """A verifier that only compares hashes would take an inner node for a leaf, and a root's parent for the root."""
     for size in range(1, 34):
         _, hashes = leaves(size)
-        root, stranger = merkle.root_of(hashes), merkle.leaf_hash(b"stranger")
+        root, stranger = log_tree.root_of(hashes), merkle.leaf_hash(b"stranger")
         for index in range(size):
-            proof = merkle.inclusion_proof(merkle.in_memory(hashes), size, index)
+            proof = merkle.inclusion_proof(log_tree.in_memory(hashes), size, index)
             for cut in range(
                 1, len(proof) + 1
             ):  # the node that stands `cut` levels above the leaf, as if it were a leaf
@@ -126,14 +127,14 @@ def test_a_proof_that_ends_below_the_root_or_above_it_shows_nothing() -> None:
             for above in (merkle.node_hash(root, stranger), merkle.node_hash(stranger, root)):
                 assert not merkle.verify_inclusion(hashes[index], index, size, longer, above)
         for old in range(1, size):
-            proof = merkle.consistency_proof(merkle.in_memory(hashes), size, old)
-            old_root = merkle.root_of(hashes[:old])
+            proof = merkle.consistency_proof(log_tree.in_memory(hashes), size, old)
+            old_root = log_tree.root_of(hashes[:old])
             for above in (merkle.node_hash(root, stranger), merkle.node_hash(stranger, root)):
                 for below in (old_root, merkle.node_hash(stranger, old_root)):
-                    assert not merkle.verify_consistency(old, size, below, above, [*proof, stranger])
+                    assert not log_tree.verify_consistency(old, size, below, above, [*proof, stranger])
             for cut in range(len(proof)):
                 for new_root in {*_partial(old, size, old_root, proof[:cut])}:
-                    assert not merkle.verify_consistency(old, size, old_root, new_root, proof[:cut])
+                    assert not log_tree.verify_consistency(old, size, old_root, new_root, proof[:cut])
 
 
 def _climbed(leaf: bytes, index: int, size: int, path: list[bytes]) -> bytes:
@@ -165,15 +166,15 @@ def _partial(old: int, size: int, old_root: bytes, proof: list[bytes]) -> list[b
 def test_proofs_are_as_long_as_the_rfc_says(size: int, data: st.DataObject) -> None:
     index = data.draw(st.integers(0, size - 1))
     _, hashes = leaves(size)
-    assert len(merkle.inclusion_proof(merkle.in_memory(hashes), len(hashes), index)) <= (size - 1).bit_length()
+    assert len(merkle.inclusion_proof(log_tree.in_memory(hashes), len(hashes), index)) <= (size - 1).bit_length()
 
 
 def test_proofs_outside_the_tree_are_refused() -> None:
     _, hashes = leaves(5)
     for index in (-1, 5):
         with pytest.raises(IndexError):
-            merkle.inclusion_proof(merkle.in_memory(hashes), len(hashes), index)
+            merkle.inclusion_proof(log_tree.in_memory(hashes), len(hashes), index)
         assert not merkle.verify_inclusion(hashes[0], index, 5, [], hashes[0])
     for old in (0, 6):
         with pytest.raises(IndexError):
-            merkle.consistency_proof(merkle.in_memory(hashes), len(hashes), old)
+            merkle.consistency_proof(log_tree.in_memory(hashes), len(hashes), old)

@@ -16,6 +16,7 @@ from expunge.service.audit.log import canonical
 from expunge.service.audit.signed_note import NotAuthentic, Signer
 from expunge.service.audit.verification import verify
 from expunge_client.cli.main import app
+from tests.harness import log_tree
 from tests.service import rfc6962
 
 SIGNER = Signer("log.example/one", b"s" * 32)
@@ -32,7 +33,7 @@ def exported(size: int, fork: int | None = None) -> list[dict[str, Any]]:
 
 def head(entries: list[dict[str, Any]], signer: Signer = SIGNER) -> str:
     leaves = [bytes.fromhex(entry["leaf_hash"]) for entry in entries]
-    return signer.checkpoint(len(leaves), merkle.root_of(leaves))
+    return signer.checkpoint(len(leaves), log_tree.root_of(leaves))
 
 
 def test_an_honest_log_verifies_with_the_heads_of_before() -> None:

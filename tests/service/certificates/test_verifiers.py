@@ -38,6 +38,7 @@ from expunge.service.certificates.envelope import FORMATS, payload_digest, sign
 from expunge.service.requests.intake import Order, commitment
 from expunge_client.cli.commands.certificate import verify
 from expunge_client.cli.output import CommandError
+from tests.harness import log_tree
 from tests.service.audit.test_audit import download
 from tests.service.audit.test_light_client import changed
 from tests.service.audit.test_rotation import head, rotate_signing
@@ -188,7 +189,7 @@ def lines_of(bodies: list[str]) -> list[Json]:
 
 
 def root_of(lines: list[Json]) -> bytes:
-    return merkle.root_of([bytes.fromhex(line["leaf_hash"]) for line in lines])
+    return log_tree.root_of([bytes.fromhex(line["leaf_hash"]) for line in lines])
 
 
 def exported(bodies: list[str], signer: Signer) -> tuple[Json, ...]:
@@ -209,7 +210,7 @@ def signed(signer: Signer, statement: Json) -> Json:
 def proved_in(statement: Json, bodies: list[str], signer: Signer, size: int | None = None) -> Json:
     """The statement with the proofs of its entries (by their index) in a log of these texts, under this key's head."""
     made, lines = copy.deepcopy(statement), lines_of(bodies)[:size]
-    node = merkle.in_memory([bytes.fromhex(line["leaf_hash"]) for line in lines])
+    node = log_tree.in_memory([bytes.fromhex(line["leaf_hash"]) for line in lines])
     audit = made["predicate"]["audit"]
     audit["checkpoint"] = signer.checkpoint(len(lines), root_of(lines))
     for entry in audit["entries"]:

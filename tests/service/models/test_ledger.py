@@ -18,6 +18,7 @@ from expunge.service.infra.migrate import migrate
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import AuditEntry, BudgetEntry, Generation, Membership, Model, TreeHead
 from expunge.service.models.generations import empty_generation, open_generation
+from tests.harness import log_tree
 
 pytestmark = pytest.mark.both_engines
 
@@ -119,7 +120,7 @@ def test_integration_in_batches_gives_the_tree_of_all_entries(database: Database
         head = newest_head(session)
         heads = session.scalars(select(TreeHead.note)).all()
     assert head is not None
-    assert head.root == merkle.root_of([merkle.leaf_hash(entry.body.encode()) for entry in entries]).hex()
+    assert head.root == log_tree.root_of([merkle.leaf_hash(entry.body.encode()) for entry in entries]).hex()
     lines = [{"index": e.log_index, "leaf_hash": e.leaf_hash, "body": e.body} for e in entries]
     assert verify(lines, head.note, SIGNER.verifier, heads).size == 15
 

@@ -58,6 +58,7 @@ from expunge_client.cli import output
 from expunge_client.cli.main import app
 from expunge_client.cli.output import CommandError
 from tests.faults.invariants import broken_after_restore
+from tests.harness import log_tree
 from tests.harness.files import root_of
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import TENANT, World, open_world
@@ -276,7 +277,7 @@ def test_a_restore_believes_no_handover_that_the_key_in_use_did_not_acknowledge(
     forged = [*export(world)[1]]
     more = [*forged, {"index": len(forged), "leaf_hash": merkle.leaf_hash(b"{}").hex(), "body": "{}"}]
     for liar in (stolen, thief):
-        head = liar.checkpoint(len(more), merkle.root_of([bytes.fromhex(line["leaf_hash"]) for line in more]))
+        head = liar.checkpoint(len(more), log_tree.root_of([bytes.fromhex(line["leaf_hash"]) for line in more]))
         with pytest.raises(NotAuthentic):
             restore(old.storage, old.limits.lease_seconds, current, [(head, more)])
     assert old.count(Restoration) == 0

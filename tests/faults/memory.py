@@ -77,7 +77,7 @@ class MemoryDatabase(Database):
     def _raw(self) -> sqlite3.Connection:
         with self.engine.connect() as connection:
             driver: Any = connection.connection.driver_connection
-        assert isinstance(driver, sqlite3.Connection)  # noqa: S101 (for mypy)
+        assert isinstance(driver, sqlite3.Connection)
         return driver
 
     def _tell_time(self, connection: sqlite3.Connection, _record: object) -> None:
