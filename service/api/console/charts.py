@@ -38,7 +38,7 @@ def accuracy(newest_first: Sequence[tuple[int, int, float | None]]) -> Plot | No
     )
 
 
-def updates_left(changes: Sequence[tuple[int, int]], at: int, forecast: str) -> Plot | None:
+def updates_left(changes: Sequence[tuple[int, int]], at: int) -> Plot | None:
     """Draw how many updates the budget still allowed, from (moment, updates left) after each change, up to now."""
     if not changes:
         return None
@@ -47,7 +47,7 @@ def updates_left(changes: Sequence[tuple[int, int]], at: int, forecast: str) -> 
     up = whole_steps(most)
     frame = Frame(points[0][0], max(float(at), points[0][0] + SECOND), 0, float(up[-1]))
     return Plot(
-        says=f"Updates left: {changes[0][1]:,} on {_date(changes[0][0])}, {changes[-1][1]:,} now. {forecast}",
+        says=f"Updates left: {changes[0][1]:,} on {_date(changes[0][0])}, {changes[-1][1]:,} now.",
         across=_days_across(frame, 4),
         up=tuple(Tick(frame.y(value), f"{value:,}") for value in up),
         lines=(frame.line(points),),

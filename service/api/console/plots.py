@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 Point = tuple[float, float]
-WIDTH, HEIGHT = 560, 170
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 10, 26
+WIDTH, HEIGHT = 560, 178
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 10, 34
 """the margins, in which the labels are written"""
 
 

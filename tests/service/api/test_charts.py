@@ -67,8 +67,8 @@ def test_the_forecast_is_in_words(left: int | None, charged: int, days: float, w
 
 
 def test_updates_left_fall_in_steps_to_now() -> None:
-    drawn = charts.updates_left([(AT - 4 * charts.DAY, 4), (AT - 2 * charts.DAY, 3)], AT, "At 1 a week.")
-    assert drawn is not None and drawn.says == "Updates left: 4 on 17 November 2026, 3 now. At 1 a week."
+    drawn = charts.updates_left([(AT - 4 * charts.DAY, 4), (AT - 2 * charts.DAY, 3)], AT)
+    assert drawn is not None and drawn.says == "Updates left: 4 on 17 November 2026, 3 now."
     half = (LEFT + WIDTH - RIGHT) / 2
     assert [pair.split(",")[0] for pair in drawn.lines[0].split()] == [
         f"{x:g}" for x in (LEFT, half, half, WIDTH - RIGHT)

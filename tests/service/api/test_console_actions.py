@@ -218,7 +218,7 @@ def test_a_person_is_found_and_their_id_is_nowhere(
     client = login()
     page = client.get("/console/people").text
     found = client.post("/console/people", data={"token": token_in(page), "subject_id": "ada"})
-    assert request in found.text and "badge holds" in found.text and "digits" in found.text
+    assert request in found.text and "trained on the person now" in found.text and "digits" in found.text
     assert not re.search(r"\bada\b", f"{found.url} {found.text}{caplog.text}")
     nobody = client.post("/console/people", data={"token": token_in(page), "subject_id": "eve"}).text
     assert "No model knows the person." in nobody and "No request ever named the person." in nobody

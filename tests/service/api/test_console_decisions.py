@@ -27,11 +27,16 @@ def ask_unverified(client: TestClient) -> str:
 def test_an_unverified_request_says_what_it_waits_for_and_a_rejected_one_why(login: Login, client: TestClient) -> None:
     request = ask_unverified(client)
     page = login().get(f"/console/requests/{request}").text
-    assert "Not yet confirmed that this request comes from the person." in page and 'value="retry"' not in page
-    assert "no model was changed" in page
+    assert (
+        "<h1>Not yet confirmed that this request comes from the person</h1>" in page
+        and "Nothing is deleted until" in page
+        and 'value="retry"' not in page
+    )
+    assert "no model was changed. It concerns every model." in page and "<dt>Completed</dt>" in page
     client.post(f"/v1/deletion-requests/{request}/reject", json={"reason": "<b>not them</b>"})
     page = login().get(f"/console/requests/{request}").text
     assert "badge rejected" in page and "&lt;b&gt;not them" in page and "<strong>Rejected</strong>" in page
+    assert "<dt>Completed</dt>" not in page and "&lt;b&gt;not them" in login().get("/console/requests").text
 
 
 def test_an_unverified_request_is_verified_by_who_may(login: Login, client: TestClient, service: Service) -> None:

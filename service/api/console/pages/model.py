@@ -40,17 +40,14 @@ def show(name: ModelName, visit: Visitor) -> Response:
         found = find_model(session, visit.caller.tenant_id, name)
         row, view = model_row(session, found), model_view(session, found)
         shown, at = versions_of(session, found), now(session)
-        words = _forecast(session, row, at)
         reports = [each.report or {} for each in retrains_of(session, found)]
         facts = {
             "row": row,
             "versions": shown,
             "suffix": suffixes_of(session, {shown[0].generation_id}).popitem()[1] if shown else "",
             "consumers": worst_first(consumer_rows(session, models=[found.id])),
-            "forecast": words,
-            "budget": charts.updates_left(budget_changes(session, row.generation), at, words)
-            if row.generation
-            else None,
+            "forecast": _forecast(session, row, at),
+            "budget": charts.updates_left(budget_changes(session, row.generation), at) if row.generation else None,
             "accuracy": charts.accuracy([(each.number, each.published_at, each.holdout_accuracy) for each in shown]),
             "updates": view.updates,
             "plan": plan_of(session, found),
