@@ -86,7 +86,7 @@ DECIDED_LATE = (
 POST = (
     "On PostgreSQL a request is 20 exchanges with the server: three transactions (key, restore check, intake) of 14 "
     "statements; the bare route has 3. Two fifths of its time are the driver's waits for them (py-spy, 26 November "
-    "2026). Needed: key and restore check in the transaction of the intake, four exchanges less, which does not reach 4."
+    "2026). Needed: key and restore check in the transaction of the intake, four exchanges less: that is not 4."
 )
 BESIDE = (
     "Members are written in blocks of 65,536, and a block on the same database slows each call. Which part the slowest "
