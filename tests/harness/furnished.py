@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.harness.browser import Browser
+from tests.harness.browser import ENTER, Browser
 from tests.harness.stack import Stack
 
 BUDGET = {"epsilon": 8, "delta": 1e-5, "noise_std": 3e-5}
 """about twenty updates, so that the chart shows them"""
 PRESSED = {
+    "found": ("overview", ["#find", f"=DSR-2026/113{ENTER}"], "Search"),
+    "checked": ("decision", ["#why", f"=The letter was not signed.{ENTER}"], "Check your answer"),
     "confirm": ("model", ["#do-retire"], "Retire the model?"),
     "secret": ("keys", ["main [name=scope]", "main form.fields button"], "New API key"),
     "refused": (
@@ -45,10 +47,11 @@ def furnish(stack: Stack, recipe: str = "tiny", people: str = "tiny-person-{}") 
         "requests": "/console/requests",
         "request": request,
         "request-unverified": f"/console/requests/{unverified[0]['id']}",
-        "decision": f"/console/requests/{unverified[0]['id']}/decide",
+        "decision": f"/console/requests/{unverified[-1]['id']}/decide",
         "request-blocked": f"/console/requests/{blocked['id']}",
         "certificate": f"{request}/certificate",
         "letter": f"{request}/letter",
+        "models": "/console/models",
         "model": f"/console/models/{name}",
         "people": "/console/people",
         "holds": f"/console/holds#hold-{hold['id']}",
@@ -60,6 +63,7 @@ def furnish(stack: Stack, recipe: str = "tiny", people: str = "tiny-person-{}") 
         "keys": "/console/keys",
         "dossier": "/console/dossier",
         "error": "/console/requests/none",
+        "missing": "/console/nowhere",
     }
 
 
