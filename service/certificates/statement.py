@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import json
 from base64 import b64encode
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -161,7 +160,7 @@ def _generations(completion: Completion, release: Release) -> list[Allowance]:
     return [own, *(each for at, each in release.later if asked is not None and at <= asked)]
 
 
-def foreseen(parts: Sequence[tuple[str, int, int, Claim]], samples_named: int | None) -> dict[str, Any]:
+def foreseen(parts: Sequence[tuple[str, int, int, Claim]]) -> dict[str, Any]:
     """Return, of the statement that a request would get, what its letter reads.
 
     ``parts``: model, version, samples and the claim of that version. There is neither a signature nor a log entry.
@@ -184,8 +183,7 @@ def foreseen(parts: Sequence[tuple[str, int, int, Claim]], samples_named: int | 
     ]
     total = summed([claim for *_, claim in parts])
     together = None if total is None else total | {"from_these_versions_on": _shown(over_models(limits))}
-    entry = {"kind": "request.accepted", "body": json.dumps({"samples_named": samples_named})}
-    return {"predicate": {"models": models, "together": together, "audit": {"entries": [entry]}}}
+    return {"predicate": {"models": models, "together": together}}
 
 
 def _part(key: bytes, completion: Completion, task: Task, release: Release) -> _Part:

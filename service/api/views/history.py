@@ -24,7 +24,7 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.infra.time import instant
-from expunge.service.requests import Cause, Reason, Status, reason_of
+from expunge.service.requests import Cause, Reason, Status, reason_of, stands, suppressed
 
 _ORDER = {"request.accepted": 0, "version.published": 1, "request.completed": 2, "certificate.issued": 3}
 """of what is written in one transaction, and so at one moment"""
@@ -108,7 +108,9 @@ def letter_facts(session: Session, row: DeletionRequest, named: Collection[str] 
     building = Generation.status.in_(("preparing", "candidate"))
     held_out = select(Model.name).join(HoldoutPerson, HoldoutPerson.generation_id == Model.generation_id)
     asked = select(SuppressionEntry.subject_digest).where(SuppressionEntry.request_id == row.id)
-    theirs = HoldoutPerson.subject_digest.in_(asked if named is None else named)
+    in_table = named is None
+    if named is None:
+        named = [each for each in session.scalars(asked) if each is not None]
     reason, known = reason_of(row.reason or ""), row.facts or {}
     causes = [(each or {}).get(Reason.IN_HOLDOUT, {}).get("cause") for each in _facts_of_parts(session, row) or [known]]
     due, first, done = (None if at is None else instant(at) for at in (row.due_at, row.first_due_at, row.completed_at))
@@ -123,6 +125,8 @@ def letter_facts(session: Session, row: DeletionRequest, named: Collection[str] 
         extended=row.extended_at is not None,
         rejection=row.rejection,
         limited_to=row.models,
+        of_samples=not named,
+        kept_out=None if in_table and not stands(session, row) else suppressed(row.models, row.suppress_after),
         parts=[
             ModelOutcome(name, reason_of(code or ""), number, samples or 0)
             for name, code, number, samples in session.execute(tasks.order_by(Model.name))
@@ -130,7 +134,11 @@ def letter_facts(session: Session, row: DeletionRequest, named: Collection[str] 
         searched=known.get(Reason.NO_MATCH, {}).get("searched"),
         preparing=session.scalar(select(Generation.id).where(Generation.tenant_id == row.tenant_id, building).limit(1))
         is not None,
-        holdouts=session.scalars(held_out.where(Model.tenant_id == row.tenant_id, theirs).order_by(Model.name)).all(),
+        holdouts=session.scalars(
+            held_out.where(Model.tenant_id == row.tenant_id, HoldoutPerson.subject_digest.in_(named)).order_by(
+                Model.name
+            )
+        ).all(),
         overwritten=all(cause == Cause.OVERWRITTEN for cause in causes),
         statement=None,
     )

@@ -128,6 +128,6 @@ def _letter(
                 *(ModelOutcome(part.cost.model, None, part.version, part.cost.samples) for part in parts),
                 *(ModelOutcome(name, Reason.ALREADY_DELETED, None, 0) for name in already),
             ],
-            statement=foreseen(claims, len(named.samples) or None) if parts and len(claims) == len(parts) else None,
+            statement=foreseen(claims) if parts and len(claims) == len(parts) else None,
         )
     )

@@ -20,7 +20,7 @@ from expunge.service.certificates.letters import Facts, Kind, ModelOutcome, Pers
 from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.tables import Generation, HoldoutPerson, Model
 from expunge.service.requests.reasons import Reason
-from expunge.service.requests.states import Status
+from expunge.service.requests.states import Status, Suppress
 from tests.service.certificates.test_plain_words import both, exact, part, statement
 from tests.service.conftest import Login
 from tests.service.worlds import live_model
@@ -39,6 +39,8 @@ OPEN = Facts(
     extended=False,
     rejection=None,
     limited_to=None,
+    of_samples=False,
+    kept_out=Suppress.EVERYWHERE,
     parts=(),
     searched=None,
     preparing=False,
@@ -76,6 +78,21 @@ LETTERS: dict[str, tuple[Facts, Kind]] = {
         Kind.DELETED,
     ),
     "without a certificate yet": (replace(deleted(part()), statement=None), Kind.DELETED),
+    "samples": (replace(deleted(part()), of_samples=True), Kind.DELETED),
+    "samples, exact": (replace(deleted(exact(deterministic=True)), of_samples=True), Kind.DELETED),
+    "samples, proved, none and exact": (
+        replace(
+            deleted(part(), part(Guarantee.NONE, model="faces"), exact(operators_word=True) | {"model": "voices"}),
+            of_samples=True,
+        ),
+        Kind.DELETED,
+    ),
+    "samples, without a certificate yet": (replace(deleted(part()), of_samples=True, statement=None), Kind.DELETED),
+    "samples not found": (replace(NO_MATCH, of_samples=True), Kind.ENDED),
+    "samples not in the named models": (
+        replace(DONE, reason=Reason.NOT_IN_NAMED_MODELS, limited_to=("digits",), searched=1, of_samples=True),
+        Kind.ENDED,
+    ),
     "some models": (replace(deleted(part()), limited_to=("digits",)), Kind.DELETED),
     "not in our data": (NO_MATCH, Kind.NOT_IN_OUR_DATA),
     "not in the named models": (
@@ -176,6 +193,30 @@ def test_no_training_is_ruled_out_only_where_each_had_overwritten_the_holdout() 
     assert "No model was trained" not in said and "did not check whether they influenced a training" in said
 
 
+@pytest.mark.parametrize("name", [name for name in LETTERS if name.startswith("samples")])
+def test_a_letter_about_samples_says_nothing_of_the_person(name: str) -> None:
+    """The person may have other records, which were not looked for."""
+    said = text(LETTERS[name][0])
+    assert not re.search("your data|identifier|about you from|you left", said), said
+    assert "the records that you named" in said or "records that you named from" in said
+
+
+def test_the_letter_says_that_the_person_is_left_out_later_only_where_that_is_in_force() -> None:
+    done, unknown = deleted(part()), NO_MATCH
+    assert "so that later training leaves your data out." in text(done)
+    limited = replace(done, limited_to=("digits",), kept_out=Suppress.NAMED_MODELS)
+    assert "so that later training leaves your data out of these models." in text(limited)
+    for facts in (done, unknown):
+        lifted = text(replace(facts, kept_out=None))
+        assert "coded form" in text(facts) and "coded form" not in lifted and "left out" not in lifted
+
+
+def test_the_letter_counts_systems_that_did_not_say_which_version_they_serve() -> None:
+    consumers = [{"name": "web", "version": 1, "status": "behind"}, {"name": "app", "version": 3, "status": "unknown"}]
+    said = text(deleted(part(consumers=consumers)))
+    assert "1 system still used an older version at the signature. 1 system did not say which version." in said
+
+
 def test_a_rejection_and_an_extension_are_sent_in_time() -> None:
     assert written(REJECTED).send_by == DUE, "one month after the receipt"
     assert "because: the copy of your passport shows another name. You can send us [ ]" in text(REJECTED)
@@ -242,6 +283,25 @@ def test_the_page_has_a_letter_for_each_ended_and_extended_request(
     client.post(f"/v1/deletion-requests/{ask(client, 'ada')}/extend")
     extended = ask(client, "ada")
     assert "We need more time." in shown(extended)
+
+
+def test_the_page_has_letters_for_samples_and_for_lifted_suppressions(
+    login: Login, client: TestClient, service: Service
+) -> None:
+    live_model(service)
+    console = login()
+
+    def lettered(key: str, body: dict[str, Any]) -> str:
+        made = client.post("/v1/deletion-requests", json=body, headers={"Idempotency-Key": key}).json()
+        return str(made["id"])
+
+    samples = lettered("s", {"sample_ids": ["unknown-record"], "regulation": "gdpr"})
+    assert "We did not find your identifier" not in console.get(f"/console/requests/{samples}/letter").text
+    person = lettered("p", {"subject_id": "zoe", "regulation": "gdpr"})
+    assert "We keep your identifier in coded form" in console.get(f"/console/requests/{person}/letter").text
+    lifted = client.post(f"/v1/deletion-requests/{person}/lift", json={"reason": "came back"})
+    assert lifted.is_success, lifted.text
+    assert "coded form" not in console.get(f"/console/requests/{person}/letter").text
 
 
 def test_the_page_says_who_is_only_in_a_holdout(login: Login, client: TestClient, service: Service) -> None:
