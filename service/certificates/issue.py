@@ -33,6 +33,7 @@ from expunge.service.infra.tables import (
     DeletionRequest,
     Erasure,
     Generation,
+    Hold,
     Membership,
     Model,
     Removal,
@@ -55,6 +56,7 @@ Outcome = str | NotAuthentic | None
 """the envelope as JSON; why it was not signed; None: what it attests has not all happened yet"""
 
 
+_REMOVED = (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position)
 UNISSUED = select(Certificate).where(Certificate.issued_at.is_(None))
 
 
@@ -245,8 +247,27 @@ def _release(session: Session, version: Version, publications: Sequence[AuditEnt
         keys_replaced=replaced,
         consumers=standing(session, model, version),
         later=tuple((each.created_at, _allowance(each)) for each in session.scalars(later.order_by(Generation.id))),
+        held_until=_held_until(session, version),
         publications=tuple(publications),
     )
+
+
+def _held_until(session: Session, version: Version) -> int:
+    """Return when the last legal hold ended on what the version forgot; 0: there was none.
+
+    A retrain that was prepared until then was trained on it, although its person had asked.
+    """
+    held = 0
+    gone = (Membership.generation_id == version.generation_id, Removal.version_id == version.id)
+    kinds = {Membership.subject_digest: Hold.subject_digest, Membership.sample_digest: Hold.sample_digest}
+    for column, name in kinds.items():
+        ended = (Hold.tenant_id == version.tenant_id, Hold.created_at <= version.published_at)
+        rows = session.execute(select(name, func.max(Hold.lifted_at)).where(*ended).group_by(name))
+        until = {each: at for each, at in rows if each is not None and at is not None}
+        for part in batches(until):
+            query = select(column).join(Removal, _REMOVED).where(*gone, column.in_(part))
+            held = max([held, *(until[each] for each in session.scalars(query))])
+    return held
 
 
 def _allowance(generation: Generation) -> Allowance:
@@ -280,7 +301,7 @@ def _samples(session: Session, requests: Sequence[str], versions: Iterable[Versi
     by_id = {version.id: version.generation_id for version in versions}
     forgotten = (
         select(Removal.version_id, Membership.sample_digest)
-        .join(Removal, (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position))
+        .join(Removal, _REMOVED)
         .where(Membership.generation_id.in_(set(by_id.values())), Removal.version_id.in_(by_id))
     )
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))

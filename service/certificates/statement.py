@@ -37,6 +37,7 @@ class Release:
             them were not overwritten where they lay.
         consumers: those of the model, with their versions.
         later: the model's generations after the version's own, each with the moment that it was created.
+        held_until: when the last legal hold ended on what the version forgot; 0: there was none.
         publications: the entries of the audit log that publish it.
     """
 
@@ -49,6 +50,7 @@ class Release:
     keys_replaced: int
     consumers: list[dict[str, Any]]
     later: tuple[tuple[int, Allowance], ...]
+    held_until: int
     publications: tuple[AuditEntry, ...]
 
     @cached_property
@@ -149,15 +151,15 @@ def _shown(limit: Composition | None) -> dict[str, Any] | None:
 def _generations(completion: Completion, release: Release) -> list[Allowance]:
     """Return the generations with versions from this one on that may have held the person.
 
-    A retrain that began before the person asked may hold them. It forgets them before it is published, at a cost. One
-    without fixed terms has no limit.
+    A retrain that began before the person asked may hold them, and so may one that began under a legal hold on them. It
+    forgets them before it is published, at a cost. One without fixed terms has no limit.
     """
     claim = release.claim
     own = Allowance(
         release.version.generation_id, claim.guarantee, 0 if claim.guarantee is Guarantee.EXACT else claim.limit
     )
-    asked = completion.asked
-    return [own, *(each for at, each in release.later if asked is not None and at <= asked)]
+    kept_until = max(completion.asked or 0, release.held_until)
+    return [own, *(each for at, each in release.later if at <= kept_until)]
 
 
 def foreseen(parts: Sequence[tuple[str, int, int, Claim]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,8 +17,10 @@ from expunge.service.infra.pseudonyms import sample_digest
 from expunge.service.infra.tables import (
     AuditEntry,
     BudgetEntry,
+    Certificate,
     DeletionRequest,
     Generation,
+    Hold,
     Lease,
     Membership,
     Model,
@@ -39,6 +42,7 @@ from tests.workers import meanwhile
 from tests.workers.training.test_calibrate import ASKED as CALIBRATED
 from tests.workers.training.test_retrain import entries, exhausted, finish_retrain, generations, rows_in, start_retrain
 from tests.workers.worlds import TENANT, World, seconds
+from unlearning.accounting.budget import mu_of
 from unlearning.accounting.certificate import Claim, Guarantee
 
 
@@ -124,6 +128,38 @@ def test_whoever_the_old_generation_forgets_during_the_draft_is_not_in_the_switc
     again = world.delete("p7")
     world.work(model_id)
     assert (world.task(again).samples, world.task(again).reason) == (0, "already_deleted")
+
+
+def test_a_retrain_that_a_hold_kept_the_person_in_counts_in_the_certificate(world: World) -> None:
+    """It was planned after she had asked, and its budget is spent on her all the same: the hold ended meanwhile."""
+    model_id = world.live(guarantee="proved", fallback="retrain")
+    world.hold("p7")
+    request = world.delete("p7")
+    world.work(model_id)
+    assert world.request(request).reason == "legal_hold"
+    world.delete(samples=["s0"])
+    world.work(model_id)
+    job, ready, watch = start_retrain(world, model_id)
+    assert in_generation(world, job.generation_id, "s21")
+
+    def lift_and_update() -> None:
+        with world.database.write() as session:
+            legal_holds.lift_hold(session, session.scalars(select(Hold)).one())
+        deletions = world.claim(model_id, owner="second")
+        assert isinstance(deletions, Deletions)
+        world.update(deletions)
+
+    while_drafting(ready, lift_and_update)
+    finish_retrain(world, job, ready, watch)
+    assert run.open_scheduler(world.settings).tick()
+    with world.database.read() as session:
+        envelope = json.loads(
+            session.get_one(Certificate, (request, world.request(request).completed_at)).envelope or ""
+        )
+    (part,) = json.loads(b64decode(envelope["payload"]))["predicate"]["models"]
+    limits = [Claim.from_json(version.claim).limit or 0 for version in world.versions(model_id)[1:]]
+    assert part["generations"] == [part["generation"], job.generation_id]
+    assert part["from_this_version_on"]["mu"] == mu_of(sum(limits))
 
 
 def test_a_hold_that_comes_between_training_and_switch_keeps_its_person(world: World) -> None:
