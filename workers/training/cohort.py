@@ -111,9 +111,9 @@ def admit(
 ) -> tuple[manifest.SampleIndex, dict[str, int]]:
     """Return the samples to train on, and how many samples each request keeps out.
 
-    Imported weights were trained on all people, so none can be left out; the method forgets them instead. Raises
-    Refused where no person is left, where the registration does not say what becomes of people that it brings back, and
-    where an admission check does.
+    Imported weights were trained on all people, so none can be left out; the method forgets them instead. A retrain
+    imports none. Raises Refused where no person is left, where the registration does not say what becomes of people
+    that it brings back, and where an admission check does.
     """
     storage, people = process.storage, {name for names in bench.recipe.samples.people.distinct() for name in names}
     not_admitted = frozenset(
@@ -129,7 +129,7 @@ def admit(
         asks = not job.retrains and not model_of(session, job).leave_out_forgotten
     if asks:
         _require_nobody_returns(everyone, [each for each in entries if each.request_id in before], under_hold)
-    if bench.recipe.weights is not None:
+    if bench.recipe.weights is not None and not job.retrains:
         _require_nobody_left_out(everyone, not_admitted - _names(entries), under_hold)
         return everyone, {}
     out = everyone.named(_names(entries) | not_admitted) & ~under_hold

@@ -260,3 +260,27 @@ def test_data_that_lost_many_samples_are_refused_and_looked_at_again_later(world
 def test_a_model_without_a_schedule_has_none(scene: tuple[World, Table, str]) -> None:
     world, _, model_id = scene
     assert world.model(model_id).retrain_at is None
+
+
+WEIGHTS = """
+
+def _elsewhere():
+    torch.manual_seed(3)
+    return build().state_dict()
+"""
+
+
+def test_a_retrain_of_a_model_from_elsewhere_reads_no_person_who_was_forgotten(world: World) -> None:
+    """The given weights knew everyone; a training from the start need not."""
+    assert world.settings.recipes is not None
+    source = (world.settings.recipes / "own_training.py").read_text() + WEIGHTS
+    source = source.replace("        train=fit,\n", "        train=fit,\n        weights=_elsewhere(),\n")
+    (world.settings.recipes / "given.py").write_text(source)
+    model_id = world.live("given", method="retrain", fallback="retrain")
+    request = world.delete("p3")
+    world.work(model_id)
+    assert (world.request(request).status, world.task(request).samples) == ("completed", 1)
+    candidate = plan(world, model_id)
+    world.work(model_id)
+    generation = world.generation(model_id)
+    assert (generation.id, (generation.manifest or {})["left_out"]) == (candidate, 1)
