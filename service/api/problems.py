@@ -128,7 +128,9 @@ def _framework(request: Request, error: Exception) -> Response:
         headers["Allow"] = ", ".join(methods)  # the framework names the methods of the first route alone
     phrase = HTTPStatus(error.status_code).phrase
     code = phrase.lower().replace(" ", "_").replace("-", "_")
-    return ApiProblem(error.status_code, code, f"{phrase}.", headers=headers).response()
+    unread = "The body cannot be read. Send it in UTF-8, with less nesting and shorter numbers."
+    detail = unread if error.status_code == 400 else f"{phrase}."
+    return ApiProblem(error.status_code, code, detail, headers=headers).response()
 
 
 def _invalid(request: Request, error: Exception) -> JSONResponse:

@@ -52,7 +52,9 @@ def verify(entries: Iterable[dict[str, Any]], head: str, verifier: Verifier, ear
     newest = _open(keys[:1], head)
     wanted = {newest, *(_open(keys, note) for note in earlier)}
     if max(each.size for each in wanted) > newest.size:
-        raise NotAuthentic("The log was truncated: an earlier signed head is longer than this one.")
+        raise NotAuthentic(
+            "The log was truncated, or this is an earlier export: a head that was seen before covers more entries."
+        )
     roots = _roots(parsed, newest.size, {each.size for each in wanted})
     for each in sorted(wanted, key=lambda each: each.size):
         if roots[each.size] != each.root:

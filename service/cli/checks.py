@@ -97,7 +97,7 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
         try:
             read_secret(path)
         except (SettingsError, OSError) as error:
-            yield Finding(name, False, str(error), "`expunge migrate` creates it in development.")
+            yield Finding(name, False, str(error), "The doctor looks at all four files, as `expunge migrate` does.")
             continue
         if path.stat().st_mode & 0o077:
             yield Finding(name, False, f"{path} can be read by others.", f"chmod 600 {path}")
@@ -218,7 +218,10 @@ def _database(settings: Settings, clock: Callable[[], float], lease_seconds: flo
         state = schema_state(database)
     except (Busy, SQLAlchemyError, ValueError, OSError) as error:
         yield Finding(
-            "database", False, f"{shown} cannot be used ({type(error).__name__}).", "Set EXPUNGE_DATABASE_URL."
+            "database",
+            False,
+            f"{shown} cannot be used ({type(error).__name__}).",
+            "Start the database, or set EXPUNGE_DATABASE_URL.",
         )
         return
     try:

@@ -380,7 +380,8 @@ def read_secret(path: Path) -> bytes:
     try:
         secret = bytes.fromhex(path.read_text().strip())
     except FileNotFoundError:
-        raise SettingsError(f"EXPUNGE_SECRETS: there is no file {path}. Run `expunge migrate` or create it.") from None
+        remedy = "Put it there, mode 0600. In development `expunge migrate` creates it."
+        raise SettingsError(f"EXPUNGE_SECRETS: there is no file {path}. {remedy}") from None
     except ValueError:
         secret = b""
     if len(secret) != 32:

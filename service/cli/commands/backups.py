@@ -30,10 +30,15 @@ def backup(file: Annotated[Path, typer.Argument(help="Where to write the copy; i
     if file.exists():
         raise CommandError(f"{file} exists.", "Name a new file: a backup is never overwritten.")
     url = make_url(Settings().database_url)
-    if url.get_backend_name() == "sqlite":
-        _copy_sqlite(Path(url.database or ""), file)
-    else:
-        _dump_postgresql(url.render_as_string(hide_password=False), file)
+    os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        if url.get_backend_name() == "sqlite":
+            _copy_sqlite(Path(url.database or ""), file)
+        else:
+            _dump_postgresql(url.render_as_string(hide_password=False), file)
+    except BaseException:
+        file.unlink()  # half a backup looks like one
+        raise
     errors.print(f"written: {file}", markup=False)
 
 
@@ -79,7 +84,6 @@ def _copy_sqlite(source: Path, target: Path) -> None:
     """Write a consistent copy. VACUUM leaves out free pages, and so what was deleted."""
     if not source.is_file():
         raise CommandError(f"There is no database {source}.", "Set EXPUNGE_DATABASE_URL.")
-    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     connection = sqlite3.connect(source)
     try:
         connection.execute("VACUUM INTO ?", (str(target),))

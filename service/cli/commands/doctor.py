@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import chain
 
 import typer
 
@@ -19,7 +19,7 @@ def doctor() -> None:
     fault.
     """
     findings = []
-    for finding in chain(examine(Settings()), ask_worker()):
+    for finding in _looked():
         findings.append(finding)
         if not as_json() and not briefly():
             _show(finding)
@@ -30,6 +30,19 @@ def doctor() -> None:
         show_json([asdict(finding) for finding in findings])
     if not all(finding.well for finding in findings):
         raise typer.Exit(FAILED)
+
+
+def _looked() -> Iterator[Finding]:
+    """Yield every finding. Under another pepper, private store or database each generation looks lost, and is not:
+    none is looked at.
+    """
+    faults = set()
+    for finding in examine(Settings()):
+        yield finding
+        if not finding.well:
+            faults.add(finding.name)
+    if not faults & {"pepper", "private_store", "witness"}:
+        yield from ask_worker()
 
 
 def _summary(wrong: int, looked: int) -> str:

@@ -65,6 +65,7 @@ def test_a_body_that_is_not_json_is_a_problem(client: TestClient, content: str) 
     answer = client.post(PATH, content=content.encode("latin-1"), headers=JSON)
     assert answer.status_code in (400, 422)
     assert is_problem(answer, answer.status_code, answer.json()["code"])
+    assert "Send it in UTF-8" in answer.json()["detail"] or answer.json()["errors"]
 
 
 def test_a_body_over_the_limit_is_refused_before_it_is_parsed(client: TestClient) -> None:

@@ -44,6 +44,12 @@ def test_an_honest_log_verifies_with_the_heads_of_before() -> None:
     assert verify([], SIGNER.checkpoint(0, merkle.EMPTY_ROOT), SIGNER.verifier).size == 0
 
 
+def test_an_earlier_export_is_not_called_cut() -> None:
+    entries, later = exported(9), exported(12)
+    with pytest.raises(NotAuthentic, match="or this is an earlier export"):
+        verify(entries, head(entries), SIGNER.verifier, [head(later)])
+
+
 def test_entries_behind_the_head_are_signed_by_nobody() -> None:
     entries = exported(9)
     for size in range(9):

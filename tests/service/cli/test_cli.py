@@ -22,6 +22,7 @@ from unittest.mock import patch
 import pytest
 
 from expunge.service.api.routes.models.models import Registration
+from expunge.service.cli.checks import Finding
 from expunge_client.cli import output
 from expunge_client.cli.client import Account, Client
 from expunge_client.cli.main import main
@@ -213,6 +214,43 @@ def test_doctor_sees_a_secret_that_others_can_read(tmp_path: Path) -> None:
     assert found["sealing_key_file"]["well"]
     assert found["schema"]["well"]
     assert not found["worker"]["well"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "asked"), [("pepper", False), ("private_store", False), ("witness", False), ("broker", True)]
+)
+def test_doctor_looks_at_no_generation_that_looks_lost_and_is_not(
+    wrong: str, asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said that all samples were gone, and to train every model again."""
+    commands = "expunge.service.cli.commands.doctor"
+    monkeypatch.setattr(f"{commands}.examine", lambda _: iter([Finding(wrong, False, "wrong")]))
+    monkeypatch.setattr(f"{commands}.ask_worker", lambda: [Finding("generation of m", False, "gone")])
+    found = json.loads(here("doctor", "--json", home=tmp_path).stdout)
+    assert ("generation of m" in {each["name"] for each in found}) is asked
+
+
+@pytest.mark.usefixtures("no_worker_is_asked")
+def test_doctor_never_promises_that_migrate_makes_a_secret_of_production(tmp_path: Path) -> None:
+    told = here("doctor", "--json", home=tmp_path, EXPUNGE_MODE="production").stdout
+    found = {each["name"]: each for each in json.loads(told)}
+    assert "all four files" in found["sealing_key_file"]["hint"]
+    assert "In development `expunge migrate` creates it" in found["sealing_key_file"]["what"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_dump_of_postgresql_is_private_and_whole_or_not_there(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "pg_dump"
+    tool.write_text(f'#!/bin/sh\necho rows > "${{2#--file=}}"\nexit {int(fails)}\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    copy = tmp_path / "copy"
+    done = here("backup", str(copy), home=tmp_path, EXPUNGE_DATABASE_URL="postgresql://nowhere/x")
+    assert done.returncode == int(fails), done.stderr
+    assert copy.exists() is not fails
+    assert fails or copy.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
