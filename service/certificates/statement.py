@@ -14,7 +14,7 @@ from expunge.service.certificates.envelope import PREDICATE_TYPE, STATEMENT_TYPE
 from expunge.service.certificates.plain_words import meaning
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, Task, TreeHead, Version
 from expunge.service.infra.time import rfc_3339
-from expunge.service.requests import Reason
+from expunge.service.requests import AT_ONCE, Reason
 from unlearning.accounting.certificate import Claim, Guarantee, together
 from unlearning.accounting.composition import Allowance, Composition, at_limit, over_models
 
@@ -148,17 +148,19 @@ def _shown(limit: Composition | None) -> dict[str, Any] | None:
     return {"guarantee": limit.guarantee.value, **numbers, "statement": limit.statement}
 
 
-def _generations(completion: Completion, release: Release) -> list[Allowance]:
+def _generations(completion: Completion, task: Task, release: Release) -> list[Allowance]:
     """Return the generations with versions from this one on that may have held the person.
 
-    A retrain that began before the person asked may hold them, and so may one that began under a legal hold on them. It
-    forgets them before it is published, at a cost. One without fixed terms has no limit.
+    A retrain that began before the person asked may hold them. So may one that began while the request could be
+    cancelled or waited for an approval, or under a legal hold on them. It forgets them before it is published, at a
+    cost. One without fixed terms has no limit.
     """
     claim = release.claim
     own = Allowance(
         release.version.generation_id, claim.guarantee, 0 if claim.guarantee is Guarantee.EXACT else claim.limit
     )
-    kept_until = max(completion.asked or 0, release.held_until)
+    decided = release.version.published_at if task.not_before == AT_ONCE else task.not_before
+    kept_until = max(completion.asked or 0, decided, release.held_until)
     return [own, *(each for at, each in release.later if at <= kept_until)]
 
 
@@ -192,7 +194,7 @@ def _part(key: bytes, completion: Completion, task: Task, release: Release) -> _
     """Return what happened in one model. Only the commitment depends on the deleted person."""
     version, parent = release.version, release.parent
     spent = int(version.claim.get("spent") or 0)
-    generations = _generations(completion, release)
+    generations = _generations(completion, task, release)
     limit = at_limit(generations, version.claim.get("delta"))
     part = {
         "model": release.model,

@@ -130,26 +130,33 @@ def test_whoever_the_old_generation_forgets_during_the_draft_is_not_in_the_switc
     assert (world.task(again).samples, world.task(again).reason) == (0, "already_deleted")
 
 
-def test_a_retrain_that_a_hold_kept_the_person_in_counts_in_the_certificate(world: World) -> None:
-    """It was planned after she had asked, and its budget is spent on her all the same: the hold ended meanwhile."""
+@pytest.mark.parametrize("kept_by", ["hold", "window"])
+def test_a_retrain_that_the_person_was_kept_in_counts_in_the_certificate(world: World, kept_by: str) -> None:
+    """It was planned after she had asked, and its budget is spent on her all the same: the wait ended meanwhile."""
     model_id = world.live(guarantee="proved", fallback="retrain")
-    world.hold("p7")
+    if kept_by == "hold":
+        world.hold("p7")
     request = world.delete("p7")
+    if kept_by == "window":
+        world.change(Task, world.task(request).id, not_before=world.task(request).created_at + seconds(3600))
     world.work(model_id)
-    assert world.request(request).reason == "legal_hold"
+    assert world.request(request).reason == ("legal_hold" if kept_by == "hold" else None)
     world.delete(samples=["s0"])
     world.work(model_id)
     job, ready, watch = start_retrain(world, model_id)
     assert in_generation(world, job.generation_id, "s21")
 
-    def lift_and_update() -> None:
+    def wait_ends() -> None:
         with world.database.write() as session:
-            legal_holds.lift_hold(session, session.scalars(select(Hold)).one())
+            if kept_by == "hold":
+                legal_holds.lift_hold(session, session.scalars(select(Hold)).one())
+            else:
+                session.get_one(Task, world.task(request).id).not_before = now(session)
         deletions = world.claim(model_id, owner="second")
         assert isinstance(deletions, Deletions)
         world.update(deletions)
 
-    while_drafting(ready, lift_and_update)
+    while_drafting(ready, wait_ends)
     finish_retrain(world, job, ready, watch)
     assert run.open_scheduler(world.settings).tick()
     with world.database.read() as session:
