@@ -44,14 +44,15 @@ def numbers_in(
     """Yield the names and values of all tensors below ``value``; arrays and rows of real numbers as tensors.
 
     A single number of Python's is a setting, as ``eps`` is; whole numbers and texts are too. Bytes count from
-    ``LEAST_BYTES`` on. A row that ``source``, the file of
+    ``LEAST_BYTES`` on. A dictionary of numbers that a function refers to is a row of them (``TABLE.mean().to_dict()``).
+    A row that ``source``, the file of
     the last function on the way, writes out (``RATES = [0.1, 0.01]``) is code; where ``source`` is None, it is yielded
     too. ``seen`` holds by id what was looked at before, and is added to.
     """
     if id(value) in seen or isinstance(value, _WITHOUT_NUMBERS):
         return
     seen[id(value)] = value
-    found = _tensor_of(value)
+    found = _tensor_of(list(value.values()) if source and isinstance(value, Mapping) else value)
     if found is not None:
         if not source or not _is_written(source, found):
             yield name, found
@@ -215,11 +216,25 @@ def _is_written(file: str, found: Tensor) -> bool:
 def _written(text: str) -> tuple[Tensor, ...]:
     """Return the rows of numbers that a source writes out, in float64."""
     try:
-        nodes = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.List | ast.Tuple | ast.Set)]
+        nodes = list(ast.walk(ast.parse(text)))
     except SyntaxError:
         return ()
     rows = []
-    for each in nodes:
+    for each in (row for node in nodes for row in _rows_of(node)):
         with suppress(TypeError, ValueError):  # not written out, or not numbers
-            rows.append(torch.tensor(ast.literal_eval(each), dtype=torch.float64, device="cpu"))
+            rows.append(torch.tensor([ast.literal_eval(one) for one in each], dtype=torch.float64, device="cpu"))
     return tuple(rows)
+
+
+def _rows_of(node: ast.AST) -> Iterator[list[ast.expr]]:
+    """Yield the rows that a piece of source has: a list's, a dictionary's values, ``dict(a=0.5)``, and defaults."""
+    match node:
+        case ast.List() | ast.Tuple() | ast.Set():
+            yield node.elts
+        case ast.Dict():
+            yield node.values
+        case ast.Call():
+            yield [each.value for each in node.keywords]
+        case ast.arguments():
+            yield node.defaults
+            yield [each for each in node.kw_defaults if each is not None]

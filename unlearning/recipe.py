@@ -553,5 +553,5 @@ def _check_finite(what: str, values: Tensor, start: int = 0) -> None:
         first = start + int(broken.nonzero()[0])
         raise RecipeError(
             f"{int(broken.sum())} rows of {what} hold NaN or infinity, the first at index {first}.",
-            "Clean the data, or keep missing values by ul.Pack.",
+            "Clean the data, or keep missing values: Samples(missing=True) where the training takes NaN, else ul.Pack.",
         )

@@ -34,7 +34,7 @@ from expunge.workers.training.trial import tried
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Fallback, Granularity, Policy
 from unlearning.methods import NAMES
-from unlearning.model.parts import trains_by_own_code
+from unlearning.model.parts import parts_of, require_declared, trains_by_own_code
 from unlearning.types import RecipeError, Refused
 
 LABORATORY = "expunge_lab"
@@ -94,6 +94,8 @@ def checked(folder: Path, name: str) -> dict[str, Any]:
     if all(each["well"] for each in found["findings"]) and trains_by_own_code(subject.recipe):
         found["findings"].append(asdict(_trial(subject)))
     if all(each["well"] for each in found["findings"]):
+        found["findings"].append(asdict(_declared(subject)))
+    if all(each["well"] for each in found["findings"]):
         found["methods"] = [asdict(each) for each in possible(subject)]
     return found
 
@@ -109,6 +111,15 @@ def _trial(subject: Subject) -> Finding:
     except Refused as error:
         return Finding("the training, tried", False, error.what, error.hint)
     return Finding("the training, tried", True, " ".join(trial.sentences))
+
+
+def _declared(subject: Subject) -> Finding:
+    """Look for numbers that the recipe brings along and does not declare public, with the line to paste."""
+    try:
+        require_declared(subject.recipe, parts_of(subject.recipe))
+    except (Refused, RecipeError) as error:
+        return Finding("numbers it brings along", False, error.what, error.hint)
+    return Finding("numbers it brings along", True, "None, or all of them are declared public.")
 
 
 def possible(subject: Subject) -> list[Possible]:

@@ -27,6 +27,7 @@ Y = (X[:, :3] + draw(40, 3, seed=1).float()).argmax(dim=1)
 
 
 MEANS = X.mean(dim=0)
+BY_NAME = {"age": float(X[:, 0].mean()), "bill": float(X[:, 1].mean())}
 FITTED = torch.linalg.lstsq(X, nn.functional.one_hot(Y, 3).float()).solution.T
 
 
@@ -343,6 +344,7 @@ REFERENCES: dict[str, tuple[Callable[[ul.Run], Any], str, str]] = {
     "a copy as an array": (lambda run: len(COUNTS), "train.COUNTS", "line"),
     "a function further on": (lambda run: shift(run.inputs), "train.shift.ROWS", "line"),
     "columns of an array": (lambda run: OBSERVED["age"], "train.OBSERVED.age", "line"),
+    "a dictionary of means": (lambda run: BY_NAME["age"], "train.BY_NAME", "line"),
     "a plain class": (lambda run: run.inputs - Constants.mean, "train.Constants.mean", "line"),
     "a class's constructor": (lambda run: Scaled(run.inputs), "train.Scaled.__init__.MEANS", "line"),
     "an object's value": (Trains(X.mean(dim=0)), "train.value", ""),
@@ -387,13 +389,14 @@ def test_samples_holdout_settings_and_numbers_that_the_source_writes_out_need_no
     late = [0.3, 0.2]
 
     def train(run: ul.Run) -> object:
-        return X.shape, Y, torch.nn, np.mean, RATES, CLASS_WEIGHTS, late, len(LOSSES), shorten(run)
+        return X.shape, Y, torch.nn, np.mean, RATES, CLASS_WEIGHTS, late, LOSSES, SPREADS, shorten(run)
 
     assert parts.parts_of(training(train)) == ()
 
 
 LOSSES = {"first": 0.5, "second": 1.5}
+SPREADS = dict(age=20.5, bill=30.5)  # noqa: C408  (as a recipe may write it)
 
 
-def shorten(run: ul.Run) -> object:
+def shorten(run: ul.Run, rate: float = 0.25, passes: int = 40, *, decay: float = 0.125) -> object:
     return run.inputs[:3] if run.share < 0.5 else run.inputs
