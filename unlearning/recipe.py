@@ -502,6 +502,11 @@ def holdout_people(recipe: Recipe) -> frozenset[str]:
     return frozenset(name for names in recipe.holdout_subjects or () for name in names)
 
 
+def everyone(recipe: Recipe) -> frozenset[str]:
+    """Return all people that the recipe names, for a sample or for the holdout."""
+    return holdout_people(recipe) | {name for names in recipe.samples.people.distinct() for name in names}
+
+
 def on_both_sides(recipe: Recipe) -> frozenset[str]:
     """Return all people that the recipe names for a holdout sample and for a sample to train on."""
     held_out = holdout_people(recipe)

@@ -19,7 +19,7 @@ from expunge.service.cli.checks import Finding
 from expunge.workers.check import __main__, checks, reading
 from expunge.workers.check.checks import inspect, read
 from expunge.workers.check.reading import Reading
-from expunge.workers.check.shortened import EVERY, shorten
+from expunge.workers.training.shortened import EVERY, shorten
 from unlearning.holdout import held_out
 from unlearning.types import Refused
 
@@ -278,6 +278,7 @@ def test_a_shortened_folder_lacks_every_tenth_row_and_changes_nothing_else(tmp_p
     assert np.load(copy / "rows.npy").tolist() == left
     for name in ("quoted.csv", "weights.bin", "recipe.py"):
         assert (copy / name).read_bytes() == (folder / name).read_bytes()
+    assert shorten(folder, tmp_path / "no", ["Ann"]) == [] and not (tmp_path / "no").exists()
 
 
 OWN = """def fit(run):

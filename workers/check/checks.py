@@ -16,12 +16,12 @@ from torch import Tensor
 
 from expunge.service.cli.checks import Finding
 from expunge.workers.check.reading import Reading, SecondReading, reading
-from expunge.workers.check.shortened import shorten
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.failures import refusal
+from expunge.workers.training.shortened import shorten
 from unlearning.holdout import held_out
 from unlearning.model.problem import Problem
-from unlearning.recipe import Recipe, holdout_people, on_both_sides
+from unlearning.recipe import Recipe, everyone, on_both_sides
 from unlearning.types import RecipeError, Refused
 
 FEW = 8
@@ -93,7 +93,7 @@ def inspect(subject: Subject) -> Iterator[Finding]:
         return
     yield _holdout(subject.recipe)
     with tempfile.TemporaryDirectory() as place:
-        tables = shorten(subject.folder, Path(place), _everyone(subject.recipe))
+        tables = shorten(subject.folder, Path(place), everyone(subject.recipe)) or shorten(subject.folder, Path(place))
         again = SecondReading(subject.folder, subject.name, seed=1)
         shorter = SecondReading(Path(place).resolve(), subject.name, seed=0) if tables else None
         first, patience = reading(subject.recipe), max(LEAST_SECONDS, 10.0 * subject.seconds)
@@ -200,11 +200,6 @@ def _grows(recipe: Recipe, full: Reading, shorter: SecondReading | None, tables:
     if part.settings != full.settings:
         return Finding("growing data", False, f"{without} the training settings are others.", ADVICE)
     return Finding("growing data", True, f"{without} no person changes sides and no other sample changes.")
-
-
-def _everyone(recipe: Recipe) -> frozenset[str]:
-    """Return all people that the recipe names, for a sample or for the holdout."""
-    return holdout_people(recipe) | {name for names in recipe.samples.people.distinct() for name in names}
 
 
 def _by_hash(recipe: Recipe) -> Finding:

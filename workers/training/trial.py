@@ -14,21 +14,26 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from expunge.service.infra.settings import Settings
+from expunge.service.infra.tenants import recipes_of
 from expunge.service.infra.time import time_bucket
 from expunge.workers.runtime.fresh import Doubtful, FreshProcesses, Lost, Unloadable, temporary_folder
 from expunge.workers.runtime.model import OpenModel
+from expunge.workers.runtime.recipes import find
 from expunge.workers.storage.manifest import SampleIndex
+from expunge.workers.training.shortened import shorten
 from unlearning.columns import Column
 from unlearning.model.fit import Phase
 from unlearning.model.parts import samples_read
 from unlearning.model.training import Whole
 from unlearning.model.user_code.own_training import WHOLE, Fitted
+from unlearning.recipe import everyone
 from unlearning.types import Examples, Refused, Tensors, silent
 
 PEOPLE, EACH, SHARE = 8, 32, 0.1
@@ -51,6 +56,9 @@ SHARED_FOLDER = (
     "was the same."
 )
 OTHERS = "The samples of other people gave other weights."
+SHORTER = (
+    "In one run the tables in the recipe's folder that name people lacked every tenth person: the result was the same."
+)
 NOT_REPEATABLE = (
     "Two runs on the same samples gave different results, with deterministic algorithms and the same seeds. So it was "
     "not compared whether the training reads other samples, continues from what an earlier one left, or ignores its "
@@ -162,9 +170,38 @@ class Runs:
                 "Start from run.state alone, and read no file that the training writes.",
             )
         reason = verdict["untouched"]
-        sentences = (*_confined(seen), *(() if reason else (OVERWRITTEN,)), SHARED_FOLDER, OTHERS)
+        shorter = self._with_shorter_tables(some, without)
+        sentences = (*_confined(seen), *(() if reason else (OVERWRITTEN,)), *shorter, SHARED_FOLDER, OTHERS)
         reasons = (f"The samples that the training is not handed kept their values. {reason}",) if reason else ()
         return Trial(tried=sentences, not_tried=(*reasons, *_read(seen)), operators_word=False)
+
+    def _with_shorter_tables(self, places: Tensor, usual: dict[str, str]) -> tuple[str, ...]:
+        """Train on these samples where the recipe finds tables without every tenth person; return what is to be said.
+
+        It is not said where no table in its folder names people, or where the recipe needs other files than those.
+        """
+        given = self.fresh.recipe
+        file = find(recipes_of(given.settings.recipes, given.tenant_id), given.name)
+        alone = file.name == "recipe.py"
+        with TemporaryDirectory() as place:
+            root = Path(place).resolve()
+            copy = recipes_of(root, given.tenant_id) / (given.name if alone else given.name.rpartition("/")[0])
+            tables = shorten(file.parent, copy, everyone(self.bench.recipe))
+            if not tables:
+                return ()
+            elsewhere = replace(given, settings=given.settings.model_copy(update={"recipes": root}))
+            try:
+                found, _ = replace(self, fresh=replace(self.fresh, recipe=elsewhere))._run(places)
+            except (Refused, Lost):
+                return ()
+        if found != usual:
+            raise Refused(
+                f"The training reads rows that it is not handed, of {', '.join(tables[:3])}: without every tenth "
+                "person there, it gave another result on the same samples.",
+                "Compute every number inside train, from run.inputs and run.targets. A table that train may read, as "
+                "it is of no person, belongs outside the recipe's folder.",
+            )
+        return (SHORTER,)
 
     def _run(
         self, places: Tensor, folder: Path | None = None, *, overwrite: bool = False

@@ -395,7 +395,7 @@ def test_samples_holdout_settings_and_numbers_that_the_source_writes_out_need_no
 
 
 LOSSES = {"first": 0.5, "second": 1.5}
-SPREADS = dict(age=20.5, bill=30.5)  # noqa: C408  (as a recipe may write it)
+SPREADS = dict(age=20.5, bill=30.5)
 
 
 def shorten(run: ul.Run, rate: float = 0.25, passes: int = 40, *, decay: float = 0.125) -> object:

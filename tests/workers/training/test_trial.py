@@ -221,6 +221,36 @@ def test_a_training_that_uses_more_than_its_arguments_is_refused(written: Callab
     assert reason.endswith(".")
 
 
+PEOPLE_TABLE = "person,age\n" + "".join(f"p{k},{20 + k % 7}\n" for k in range(24))
+READS = {
+    "a table in train": "rows = Path(__file__).with_name('people.csv').read_text()",
+    "its length, in the file": "rows = ROWS_OF_ALL",
+}
+
+
+@pytest.mark.parametrize("reads", READS)
+def test_a_training_that_reads_the_rows_of_everyone_in_a_table_is_refused(
+    written: Callable[..., World], tmp_path: Path, reads: str
+) -> None:
+    """No name leads to these numbers, and texts are not looked at: the table without every tenth person shows it."""
+    world = written(f"{READS[reads]}\ndescend(run, rate=len(rows) / 1000)")
+    (tmp_path / "recipes" / "people.csv").write_text(PEOPLE_TABLE)
+    with (tmp_path / "recipes" / "bad.py").open("a") as file:
+        file.write("\nROWS_OF_ALL = (Path(__file__).parent / 'people.csv').read_text()\n")
+    assert "reads rows that it is not handed, of people.csv: without every tenth person there" in refused(world)
+
+
+def test_a_training_beside_tables_that_uses_its_arguments_alone_is_not_refused(
+    written: Callable[..., World], tmp_path: Path
+) -> None:
+    """A table that names no person stays as it is, and so does the original of the one that does."""
+    world = written("descend(run, rate=len(Path(__file__).with_name('cities.csv').read_text()) / 1000)")
+    (tmp_path / "recipes" / "people.csv").write_text(PEOPLE_TABLE)
+    (tmp_path / "recipes" / "cities.csv").write_text("city\n" + "Oslo\nRome\n" * 20)
+    assert trial.SHORTER in world.report(world.live("bad", "retrain"))["trial"]["tried"]
+    assert (tmp_path / "recipes" / "people.csv").read_text() == PEOPLE_TABLE
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.drill if each in ("plain", "with draws") else ()) for each in GOOD]
 )

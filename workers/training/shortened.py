@@ -25,9 +25,9 @@ def shorten(folder: Path, copy: Path, people: Collection[str] = ()) -> list[str]
     """Copy the folder; return the names of the tables in it that are shorter in the copy, sorted.
 
     A row is left out where a field of it is the id of every tenth of ``people``; an array loses the rows that a table
-    of its length loses. Where no table names any of them, every tenth row is left out.
-    Modules are copied, other files are linked. Returns an empty list, without copying, where the folder has too many
-    files, or tables that are too large.
+    of its length loses. Without ``people`` every tenth row of each table is left out.
+    Modules are copied, other files are linked. Returns an empty list, without copying, where no table names any of
+    them, and where the folder has too many files, or tables that are too large.
     """
     files = _files(folder)
     tables = {file: TABLES[file.suffix] for file in files if file.suffix in TABLES}
@@ -36,19 +36,22 @@ def shorten(folder: Path, copy: Path, people: Collection[str] = ()) -> list[str]
     gone = frozenset(sorted(people)[EVERY // 2 :: EVERY])
     named = {file: found for file, table in tables.items() if (found := table.rows(file, gone)) is not None}
     by_length = {found.count: found.out for found in named.values() if found.out}
-    shorter = []
-    for file in files:
+    left_out = {
+        file: out
+        for file, found in named.items()
+        if (out := (found.out or by_length.get(found.count, ())) if people else range(EVERY // 2, found.count, EVERY))
+    }
+    for file in files if left_out else ():
         place = copy / file.relative_to(folder)
         place.parent.mkdir(parents=True, exist_ok=True)
-        if file in named:
-            rows = named[file]
-            every = range(EVERY // 2, rows.count, EVERY)
-            out = rows.out or by_length.get(rows.count, set() if by_length else {*every})
-            if out and tables[file].keep(file, place, [each for each in range(rows.count) if each not in out]):
-                shorter.append(file.relative_to(folder).as_posix())
-        if not place.exists():
-            shutil.copyfile(file, place) if file.suffix == ".py" else place.symlink_to(file)
-    return sorted(shorter)
+        if file in left_out:
+            out = frozenset(left_out[file])
+            tables[file].keep(file, place, [each for each in range(named[file].count) if each not in out])
+        elif file.suffix == ".py":
+            shutil.copyfile(file, place)
+        else:
+            place.symlink_to(file)
+    return sorted(file.relative_to(folder).as_posix() for file in left_out)
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,8 @@ class Table(Protocol):
     def rows(self, file: Path, gone: Collection[str]) -> Found | None:
         """Look for rows of these people. None: the file is not one that can be shortened."""
 
-    def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> bool:
-        """Write a copy with these rows alone; return whether one was written."""
+    def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> None:
+        """Write a copy with these rows alone."""
 
 
 def _files(folder: Path) -> list[Path]:
@@ -94,10 +97,9 @@ class Lines:
         out = [number for number, line in enumerate(rows) if not wanted.isdisjoint(WORDS.split(line))]
         return Found(len(rows), out)
 
-    def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> bool:
+    def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> None:
         lines = file.read_bytes().splitlines(keepends=True)
         copy.write_bytes(b"".join(lines[: self.header] + [lines[self.header + row] for row in rows]))
-        return True
 
 
 class Array:
@@ -113,9 +115,8 @@ class Array:
         texts = values.astype(str) if values.dtype.kind in "US" and values.ndim == 1 else np.empty(0, dtype=str)
         return Found(len(values), [number for number, each in enumerate(texts.tolist()) if each in gone])
 
-    def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> bool:
+    def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> None:
         np.save(copy, np.load(file, allow_pickle=False)[list(rows)])
-        return True
 
 
 class Parquet:
@@ -126,17 +127,19 @@ class Parquet:
             parquet: Any = import_module("pyarrow.parquet")  # an extra
         except ImportError:
             return None
-        table = parquet.read_table(file)
+        arrow: Any = import_module("pyarrow")
+        compute: Any = import_module("pyarrow.compute")
+        table, wanted = parquet.read_table(file), arrow.array(sorted(gone), arrow.string())
         out: set[int] = set()
         for column in table.columns:
             if str(column.type) in ("string", "large_string", "int64", "int32"):
-                out |= {number for number, each in enumerate(column.to_pylist()) if str(each) in gone}
+                found = compute.is_in(column.cast(arrow.string()), value_set=wanted)
+                out |= set(compute.indices_nonzero(found).to_pylist())
         return Found(table.num_rows, out)
 
-    def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> bool:
+    def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> None:
         parquet: Any = import_module("pyarrow.parquet")
         parquet.write_table(parquet.read_table(file).take(list(rows)), copy)
-        return True
 
 
 WORDS = re.compile(rb"""[\t,;"']""")
