@@ -62,6 +62,8 @@ ABSENT = -1e9
 """the score of a class that no person who is left has"""
 LEAST = 1e-15
 """the least probability of an answer: its logarithm is finite"""
+SEED = 0
+"""of a step that is given no random_state"""
 OTHERS = (
     "Forests and boosting are ul.trees.sklearn(grid, ...); for another one give ul.Recipe(model=ul.Artefact(...), "
     "train=...), a training of your own that returns a safe file."
@@ -106,7 +108,7 @@ def planned(name: str, step: Any, names: Sequence[str] = ()) -> tuple[Any, ...]:
     ``names`` are those of the columns that the step is given.
 
     Raises:
-        RecipeError: a step cannot be written as arrays, or draws without a seed.
+        RecipeError: a step cannot be written as arrays, or draws from a generator that it is given.
     """
     if isinstance(step, str):  # "passthrough"
         return ()
@@ -125,7 +127,10 @@ def planned(name: str, step: Any, names: Sequence[str] = ()) -> tuple[Any, ...]:
         rest = None if step.remainder == "drop" else planned(f"{name}/remainder", step.remainder)
         return (Columns(parts, rest),)
     _require_known(name, step)
-    return (import_module("sklearn.base").clone(step),)
+    new = import_module("sklearn.base").clone(step)
+    if new.get_params(deep=False).get("random_state", SEED) is None:
+        new.set_params(random_state=SEED)
+    return (new,)
 
 
 def _places(name: str, columns: Any, names: Sequence[str]) -> tuple[int, ...]:
@@ -147,7 +152,7 @@ def _require_known(name: str, step: Any) -> None:
     kind, settings = kind_of(step), step.get_params(deep=False)
     if kind not in ANSWERS:
         raise RecipeError(f"The step {name!r} ({kind}) is not known as plain arrays.", f"Known: {_known()}. {OTHERS}")
-    if "random_state" in settings and not isinstance(settings["random_state"], int):
+    if not isinstance(settings.get("random_state") or SEED, int):
         what = f"The step {name!r} has random_state={settings['random_state']!r}: two trainings may differ."
         raise RecipeError(what, "Give a whole number.")
     wrong = {

@@ -42,8 +42,9 @@ def require_recipe(root: Path, name: str) -> None:
         raise _refused(what, "Put NAME.py or NAME/recipe.py into the folder that EXPUNGE_RECIPES names.")
     try:
         found = defines_recipe(path)
-    except (SyntaxError, ValueError):
-        raise _refused("The recipe's file is not valid Python.", "Run it with Python to see where.") from None
+    except (SyntaxError, ValueError) as error:
+        line = f": see line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise _refused(f"The recipe's file is not valid Python{line}.", "Correct it and try again.") from None
     except OSError as error:
         what = f"The API cannot read the recipe's file ({type(error).__name__})."
         raise _refused(what, "Let the API's user read the folder that EXPUNGE_RECIPES names.") from None

@@ -115,7 +115,7 @@ STOPPING = "early_stopping"
 
 
 def lightgbm(
-    grid: Grid, *, rounds: int = 400, objective: str = "binary", classes: int = 1, **options: Any
+    grid: Grid, *, rounds: int = 400, objective: str | None = None, classes: int = 1, **options: Any
 ) -> tuple[Artefact, LightGBM]:
     """Return the model and the training of a LightGBM booster; its raw scores are (n,), of several classes (n, K).
 
@@ -123,7 +123,7 @@ def lightgbm(
         grid: where trees may split.
         rounds: how many trees, for each class.
         objective: ``binary`` (with the loss ``binary_logistic``), ``multiclass`` (``cross_entropy``), ``regression``
-            (``squared_error``), or another of the library's.
+            (``squared_error``), or another of the library's. Left out, it is ``multiclass`` where there are classes.
         classes: K, for ``multiclass``.
         options: of the library, by their first names; those that read other people's rows are refused.
 
@@ -131,13 +131,13 @@ def lightgbm(
         RecipeError: an option that is not allowed.
     """
     _require(options, LIGHTGBM_OPTIONS, "lightgbm")
-    fixed = {"objective": objective, **({"num_class": classes} if classes > 1 else {})}
+    fixed = _objective(objective or ("multiclass" if classes > 1 else "binary"), classes)
     train = LightGBM(grid, rounds, {**options, **fixed})
     return Artefact(_ask_lightgbm, _merge_lightgbm, "lightgbm.txt", ("lightgbm",), threads=1, clean=True), train
 
 
 def xgboost(
-    grid: Grid, *, rounds: int = 400, objective: str = "binary:logistic", classes: int = 1, **options: Any
+    grid: Grid, *, rounds: int = 400, objective: str | None = None, classes: int = 1, **options: Any
 ) -> tuple[Artefact, XGBoost]:
     """Return the model and the training of an XGBoost booster, as ``lightgbm`` does; a grid without categories.
 
@@ -148,9 +148,13 @@ def xgboost(
     if grid.categories:
         name = grid.names[grid.categories[0]]
         raise RecipeError(f"{name!r} is a category.", "Use lightgbm, or give xgboost a column for each of its values.")
-    fixed = {"objective": objective, **({"num_class": classes} if classes > 1 else {})}
+    fixed = _objective(objective or ("multi:softprob" if classes > 1 else "binary:logistic"), classes)
     train = XGBoost(grid, rounds, {**options, **fixed})
     return Artefact(_ask_xgboost, _merge_xgboost, "xgboost.json", XGBOOST, threads=1, clean=True), train
+
+
+def _objective(objective: str, classes: int) -> dict[str, Any]:
+    return {"objective": objective, **({"num_class": classes} if classes > 1 else {})}
 
 
 def _require(options: Mapping[str, Any], allowed: frozenset[str], library: str) -> None:

@@ -36,17 +36,18 @@ def sklearn(grid: Grid, estimator: Any, *, classes: int = 1) -> tuple[Artefact, 
 
     Args:
         grid: where trees may split; without categories.
-        estimator: one that is not fitted, with a ``random_state``.
+        estimator: one that is not fitted; its ``random_state`` is a number, or left out, which is 0.
         classes: K, of a classifier. A booster of two classes answers with one score (the loss ``binary_logistic``), all
             other classifiers with K logarithms or scores (``cross_entropy``).
 
     Raises:
-        RecipeError: another estimator, ``random_state=None``, a category, too many bins.
+        RecipeError: another estimator, a ``random_state`` that is no number, a category, too many bins.
     """
     kind = type(estimator).__name__
     if kind not in (*FORESTS, *BOOSTED):
         raise RecipeError(f"The estimator is a {kind}.", f"Use one of {', '.join((*FORESTS, *BOOSTED))}.")
-    if estimator.random_state is None or not isinstance(estimator.random_state, int):
+    seed = 0 if estimator.random_state is None else estimator.random_state
+    if not isinstance(seed, int):
         raise RecipeError(f"{kind} has random_state={estimator.random_state!r}.", "Give a whole number.")
     if grid.categories:
         raise RecipeError(f"{grid.names[grid.categories[0]]!r} is a category.", "Use ul.trees.lightgbm.")
@@ -56,7 +57,7 @@ def sklearn(grid: Grid, estimator: Any, *, classes: int = 1) -> tuple[Artefact, 
     if classifier == (classes < 2):
         raise RecipeError(f"{kind} has {classes} classes.", "Give classes of a classifier, and of no other.")
     ask: Callable[[bytes, Tensor], Tensor] = partial(_ask, logarithm=classifier and kind in FORESTS)
-    train = Estimator(grid, kind, estimator.get_params(deep=False), classes)
+    train = Estimator(grid, kind, {**estimator.get_params(deep=False), "random_state": seed}, classes)
     return Artefact(ask, _merge, "trees.npy", ("scikit-learn", "numpy"), threads=1, clean=True), train
 
 

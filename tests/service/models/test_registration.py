@@ -26,7 +26,7 @@ GOOD = {
 BAD = {
     "empty": ("", "does not define recipe"),
     "inside": ("def other():\n    def recipe(): ...\n", "does not define recipe"),
-    "no python": ("def recipe(:\n", "not valid Python"),
+    "no python": ("import sys\ndef recipe(:\n", "not valid Python: see line 2"),
     "null bytes": ("\0", "not valid Python"),
 }
 

@@ -52,14 +52,14 @@ def _same(y: Tensor) -> Tensor:
 KINDS: dict[str, tuple[Any, str, Any]] = {
     "lightgbm": (ul.trees.lightgbm(WITH_CATEGORY, rounds=12, num_leaves=7), "binary_logistic", two),
     "lightgbm of three": (
-        ul.trees.lightgbm(NUMBERS, rounds=6, objective="multiclass", classes=3, bagging_fraction=0.7, bagging_freq=1),
+        ul.trees.lightgbm(NUMBERS, rounds=6, classes=3, bagging_fraction=0.7, bagging_freq=1),
         "cross_entropy",
         three,
     ),
     "lightgbm, numbers": (ul.trees.lightgbm(NUMBERS, rounds=12, objective="regression"), "squared_error", _same),
     "xgboost": (ul.trees.xgboost(NUMBERS, rounds=12, max_depth=4, subsample=0.8), "binary_logistic", two),
     "xgboost of three": (
-        ul.trees.xgboost(NUMBERS, rounds=6, max_depth=3, objective="multi:softprob", classes=3),
+        ul.trees.xgboost(NUMBERS, rounds=6, max_depth=3, classes=3),
         "cross_entropy",
         three,
     ),
@@ -84,7 +84,7 @@ KINDS: dict[str, tuple[Any, str, Any]] = {
         _same,
     ),
     "forest": (
-        ul.trees.sklearn(NUMBERS, RandomForestClassifier(8, max_depth=6, random_state=0), classes=3),
+        ul.trees.sklearn(NUMBERS, RandomForestClassifier(8, max_depth=6), classes=3),
         "cross_entropy",
         three,
     ),

@@ -213,7 +213,10 @@ TRAPS: dict[str, tuple[Any, str]] = {
     "stopping in xgboost": (lambda: ul.trees.xgboost(NUMBERS, early_stopping_rounds=5), "rows of people that this"),
     "threads": (lambda: ul.trees.lightgbm(NUMBERS, num_threads=8), "no option 'num_threads'"),
     "bins from a file": (lambda: ul.trees.lightgbm(NUMBERS, forcedbins_filename="a"), "no option 'forcedbins"),
-    "no seed": (lambda: ul.trees.sklearn(NUMBERS, RandomForestClassifier(), classes=2), "random_state=None"),
+    "a generator": (
+        lambda: ul.trees.sklearn(NUMBERS, RandomForestClassifier(random_state=np.random.RandomState(0)), classes=2),
+        "random_state=RandomState",
+    ),
     "other estimator": (
         lambda: ul.trees.sklearn(NUMBERS, GradientBoostingClassifier(random_state=0), classes=2),
         "GradientBoostingClassifier",
