@@ -45,9 +45,8 @@ def numbers_in(
 
     A single number of Python's is a setting, as ``eps`` is; whole numbers and texts are too. Bytes count from
     ``LEAST_BYTES`` on. A dictionary of numbers that a function refers to is a row of them (``TABLE.mean().to_dict()``).
-    A row that ``source``, the file of
-    the last function on the way, writes out (``RATES = [0.1, 0.01]``) is code; where ``source`` is None, it is yielded
-    too. ``seen`` holds by id what was looked at before, and is added to.
+    A row that ``source``, the file of the last function on the way, writes out (``RATES = [0.1, 0.01]``) is code; where
+    ``source`` is None, it is yielded too. ``seen`` holds by id what was looked at before, and is added to.
     """
     if id(value) in seen or isinstance(value, _WITHOUT_NUMBERS):
         return
