@@ -19,13 +19,16 @@ EVERY = 10
 LARGEST_BYTES = 2**28
 """of all tables together; larger ones are not copied"""
 MOST_FILES = 2_000
+LEAST = 0.5
+"""a table names more than this share of the people to leave out: a few numbers may be those of other things"""
 
 
 def shorten(folder: Path, copy: Path, people: Collection[str] = ()) -> list[str]:
     """Copy the folder; return the names of the tables in it that are shorter in the copy, sorted.
 
-    A row is left out where a field of it is the id of every tenth of ``people``; an array loses the rows that a table
-    of its length loses. Without ``people`` every tenth row of each table is left out.
+    A row is left out where a field of it is the id of every tenth of ``people``, in a table that names most of these;
+    an array loses the rows that a table of its length loses. Without ``people`` every tenth row of each table is left
+    out.
     Modules are copied, other files are linked. Returns an empty list, without copying, where no table names any of
     them, and where the folder has too many files, or tables that are too large.
     """
@@ -35,11 +38,16 @@ def shorten(folder: Path, copy: Path, people: Collection[str] = ()) -> list[str]
         return []
     gone = frozenset(sorted(people)[EVERY // 2 :: EVERY])
     named = {file: found for file, table in tables.items() if (found := table.rows(file, gone)) is not None}
-    by_length = {found.count: found.out for found in named.values() if found.out}
+    of_people = {file: found.out for file, found in named.items() if found.out and found.named > LEAST * len(gone)}
+    by_length = {named[file].count: out for file, out in of_people.items()}
     left_out = {
         file: out
         for file, found in named.items()
-        if (out := (found.out or by_length.get(found.count, ())) if people else range(EVERY // 2, found.count, EVERY))
+        if (
+            out := (of_people.get(file) or by_length.get(found.count, ()))
+            if people
+            else range(EVERY // 2, found.count, EVERY)
+        )
     }
     for file in files if left_out else ():
         place = copy / file.relative_to(folder)
@@ -56,10 +64,11 @@ def shorten(folder: Path, copy: Path, people: Collection[str] = ()) -> list[str]
 
 @dataclass(frozen=True)
 class Found:
-    """How many rows a table has, and which of them name a person to leave out."""
+    """How many rows a table has, which of them name people to leave out, and how many people these are."""
 
     count: int
     out: Collection[int]
+    named: int
 
 
 class Table(Protocol):
@@ -94,8 +103,8 @@ class Lines:
             return None
         wanted = frozenset(each.encode() for each in gone)
         rows = lines[self.header :]
-        out = [number for number, line in enumerate(rows) if not wanted.isdisjoint(WORDS.split(line))]
-        return Found(len(rows), out)
+        hits = {number: hit for number, line in enumerate(rows) if (hit := wanted.intersection(WORDS.split(line)))}
+        return Found(len(rows), hits.keys(), len(frozenset().union(*hits.values())))
 
     def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> None:
         lines = file.read_bytes().splitlines(keepends=True)
@@ -113,7 +122,8 @@ class Array:
         if values.ndim == 0 or len(values) < EVERY:
             return None
         texts = values.astype(str) if values.dtype.kind in "US" and values.ndim == 1 else np.empty(0, dtype=str)
-        return Found(len(values), [number for number, each in enumerate(texts.tolist()) if each in gone])
+        hits = {number: each for number, each in enumerate(texts.tolist()) if each in gone}
+        return Found(len(values), hits.keys(), len(frozenset(hits.values())))
 
     def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> None:
         np.save(copy, np.load(file, allow_pickle=False)[list(rows)])
@@ -131,11 +141,14 @@ class Parquet:
         compute: Any = import_module("pyarrow.compute")
         table, wanted = parquet.read_table(file), arrow.array(sorted(gone), arrow.string())
         out: set[int] = set()
+        named: set[str] = set()
         for column in table.columns:
             if str(column.type) in ("string", "large_string", "int64", "int32"):
-                found = compute.is_in(column.cast(arrow.string()), value_set=wanted)
+                texts = column.cast(arrow.string())
+                found = compute.is_in(texts, value_set=wanted)
                 out |= set(compute.indices_nonzero(found).to_pylist())
-        return Found(table.num_rows, out)
+                named |= set(texts.filter(found).to_pylist())
+        return Found(table.num_rows, out, len(named))
 
     def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> None:
         parquet: Any = import_module("pyarrow.parquet")

@@ -178,7 +178,8 @@ class Runs:
     def _with_shorter_tables(self, places: Tensor, usual: dict[str, str]) -> tuple[str, ...]:
         """Train on these samples where the recipe finds tables without every tenth person; return what is to be said.
 
-        It is not said where no table in its folder names people, or where the recipe needs other files than those.
+        No sentence where no table in its folder names people, where the recipe needs other files than those, or where
+        the model's shape follows the tables.
         """
         given = self.fresh.recipe
         file = find(recipes_of(given.settings.recipes, given.tenant_id), given.name)
@@ -194,6 +195,8 @@ class Runs:
                 found, _ = replace(self, fresh=replace(self.fresh, recipe=elsewhere))._run(places)
             except (Refused, Lost):
                 return ()
+        if found["shapes"] != usual["shapes"]:
+            return ()
         if found != usual:
             raise Refused(
                 f"The training reads rows that it is not handed, of {', '.join(tables[:3])}: without every tenth "
@@ -250,14 +253,17 @@ def _read(verdict: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _digests(fitted: Fitted) -> dict[str, str]:
-    """Return digests: of the weights, and of everything that the training left."""
+    """Return digests: of the weights, of everything that the training left, and of its shapes."""
     weights = hashlib.sha256(_bytes(fitted.weights))
     whole = weights.copy()
     whole.update(json.dumps(fitted.facts).encode())
+    shapes = hashlib.sha256(str(tuple(fitted.weights.shape)).encode())
     for name in sorted(fitted.tensors):
-        whole.update(f"{name} {fitted.tensors[name].dtype} {tuple(fitted.tensors[name].shape)}".encode())
+        shape = f"{name} {fitted.tensors[name].dtype} {tuple(fitted.tensors[name].shape)}".encode()
+        shapes.update(shape)
+        whole.update(shape)
         whole.update(_bytes(fitted.tensors[name]))
-    return {"weights": weights.hexdigest(), "whole": whole.hexdigest()}
+    return {"weights": weights.hexdigest(), "whole": whole.hexdigest(), "shapes": shapes.hexdigest()}
 
 
 def _bytes(tensor: Tensor) -> bytes:

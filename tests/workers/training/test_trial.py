@@ -251,6 +251,25 @@ def test_a_training_beside_tables_that_uses_its_arguments_alone_is_not_refused(
     assert (tmp_path / "recipes" / "people.csv").read_text() == PEOPLE_TABLE
 
 
+def test_a_model_whose_shape_follows_the_table_is_not_refused(written: Callable[..., World], tmp_path: Path) -> None:
+    world = written("descend(run)")
+    (tmp_path / "recipes" / "people.csv").write_text(PEOPLE_TABLE)
+    file = tmp_path / "recipes" / "bad.py"
+    names = "WIDTH = (Path(__file__).parent / 'people.csv').read_text().count('p')\n"
+    wide = "torch.nn.Sequential(torch.nn.Linear(4, WIDTH), torch.nn.Linear(WIDTH, 2))"
+    file.write_text(file.read_text().replace("torch.nn.Linear(X.shape[1], int(Y.max()) + 1)", wide) + names)
+    assert trial.SHORTER not in world.report(world.live("bad", "retrain"))["trial"]["tried"]
+
+
+def test_numbers_of_other_things_are_no_people(written: Callable[..., World], tmp_path: Path) -> None:
+    """People have the numbers 0 to 23, and a table of two cities uses one that is to be left out."""
+    train = "descend(run, rate=len(Path(__file__).with_name('cities.csv').read_text()) / 1000)"
+    world = written(train, samples="ul.Samples(IDS, [each[1:] for each in PEOPLE], ROWS, Y)")
+    (tmp_path / "recipes" / "people.csv").write_text(PEOPLE_TABLE.replace("p", ""))
+    (tmp_path / "recipes" / "cities.csv").write_text("city,name\n13,Oslo\n3,Rome\n")
+    assert trial.SHORTER in world.report(world.live("bad", "retrain"))["trial"]["tried"]
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.drill if each in ("plain", "with draws") else ()) for each in GOOD]
 )
