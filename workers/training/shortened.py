@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
+import torch
+
+from expunge.service.infra.tenants import recipes_of
+from expunge.workers.runtime.recipes import find, load
+from unlearning.recipe import Recipe, everyone
+from unlearning.types import Refused
 
 EVERY = 10
 """one person in so many is left out"""
@@ -21,6 +30,8 @@ LARGEST_BYTES = 2**28
 MOST_FILES = 2_000
 LEAST = 0.5
 """a table names more than this share of the people to leave out: a few numbers may be those of other things"""
+AT_ONCE = 4096
+"""samples that are read together"""
 
 
 def shorten(folder: Path, copy: Path, people: Collection[str] = ()) -> list[str]:
@@ -60,6 +71,51 @@ def shorten(folder: Path, copy: Path, people: Collection[str] = ()) -> list[str]
         else:
             place.symlink_to(file)
     return sorted(file.relative_to(folder).as_posix() for file in left_out)
+
+
+@contextmanager
+def shorter(recipes: Path, tenant_id: str, name: str, recipe: Recipe) -> Iterator[tuple[Path, list[str]]]:
+    """Copy a recipe's folder as ``shorten`` does, for a while; yield what is then ``EXPUNGE_RECIPES``, and the tables.
+
+    Where no table in the folder names people of the recipe, the list is empty.
+    """
+    file = find(recipes_of(recipes, tenant_id), name)
+    inner = name if file.name == "recipe.py" else name.rpartition("/")[0]
+    with TemporaryDirectory() as place:
+        root = Path(place).resolve()
+        yield root, shorten(file.parent, recipes_of(root, tenant_id) / inner, everyone(recipe))
+
+
+def require_samples_apart(recipes: Path, tenant_id: str, name: str, recipe: Recipe) -> None:
+    """Raise Refused where samples of people who stay have another content without every tenth person in the tables.
+
+    It is not compared where the recipe does not run there, as one that needs other files.
+    """
+    with shorter(recipes, tenant_id, name, recipe) as (root, tables):
+        if not tables:
+            return
+        try:
+            part = load(recipes_of(root, tenant_id), name).recipe
+        except Refused:
+            return
+        contents, whole = _contents(part), _contents(recipe)
+    changed = sum(1 for each in contents if each not in whole)
+    if changed:
+        raise Refused(
+            f"Without every tenth person in {', '.join(tables[:3])}, {changed} of the {len(contents)} samples that "
+            "stay have another content: it was computed from the rows of other people, whom no retraining forgets.",
+            "Scale and encode each row by constants that you know, or inside train, from run.inputs and run.targets.",
+        )
+
+
+def _contents(recipe: Recipe) -> set[bytes]:
+    """Return digests of the samples' content: not of their ids, which may count rows."""
+    found = set()
+    for block in recipe.samples.rows.read(torch.split(torch.arange(len(recipe.samples)), AT_ONCE)):
+        for row in zip(*block, strict=True):
+            plain = (each.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for each in row)
+            found.add(hashlib.sha256(b"".join(plain)).digest())
+    return found
 
 
 @dataclass(frozen=True)

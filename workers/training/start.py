@@ -43,6 +43,7 @@ from expunge.workers.runtime.process import Process
 from expunge.workers.storage import Storage, checkpoint_format, manifest
 from expunge.workers.training.cohort import admit, count_changes, require_fits, require_readable, require_room
 from expunge.workers.training.parts import PartUnits
+from expunge.workers.training.shortened import require_samples_apart
 from expunge.workers.training.trial import Trial, tried
 from expunge.workers.training.units import VectorUnits, divisible, wanted
 from unlearning.accounting import policy
@@ -97,6 +98,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
         bench = bench.under(guarantee)
         if job.retrains or may_claim_without_her(job.policy, guarantee, bench.recipe):
             require_declared(bench.recipe, bench.parts)
+            require_samples_apart(process.settings.recipes, job.tenant_id, job.recipe, bench.recipe)
         require_nobody_in_public(storage, job, bench)
         most = process.settings.sample_bytes
         expected = require_fits(bench.recipe, bench.method, bench.problem.device, most)

@@ -14,26 +14,22 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tenants import recipes_of
 from expunge.service.infra.time import time_bucket
 from expunge.workers.runtime.fresh import Doubtful, FreshProcesses, Lost, Unloadable, temporary_folder
 from expunge.workers.runtime.model import OpenModel
-from expunge.workers.runtime.recipes import find
 from expunge.workers.storage.manifest import SampleIndex
-from expunge.workers.training.shortened import shorten
+from expunge.workers.training.shortened import shorter
 from unlearning.columns import Column
 from unlearning.model.fit import Phase
 from unlearning.model.parts import samples_read
 from unlearning.model.training import Whole
 from unlearning.model.user_code.own_training import WHOLE, Fitted
-from unlearning.recipe import everyone
 from unlearning.types import Examples, Refused, Tensors, silent
 
 PEOPLE, EACH, SHARE = 8, 32, 0.1
@@ -182,12 +178,7 @@ class Runs:
         the model's shape follows the tables.
         """
         given = self.fresh.recipe
-        file = find(recipes_of(given.settings.recipes, given.tenant_id), given.name)
-        alone = file.name == "recipe.py"
-        with TemporaryDirectory() as place:
-            root = Path(place).resolve()
-            copy = recipes_of(root, given.tenant_id) / (given.name if alone else given.name.rpartition("/")[0])
-            tables = shorten(file.parent, copy, everyone(self.bench.recipe))
+        with shorter(given.settings.recipes, given.tenant_id, given.name, self.bench.recipe) as (root, tables):
             if not tables:
                 return ()
             elsewhere = replace(given, settings=given.settings.model_copy(update={"recipes": root}))

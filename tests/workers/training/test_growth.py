@@ -108,6 +108,37 @@ def test_weeks_of_growth_and_deletions_under_one_name(world: World, tmp_path: Pa
     _require_the_record(world, model_id, asked, weeks)
 
 
+CHANGED = {
+    "scaled": ("1.0] for row in rows]),", "1.0] for row in rows]) / len(rows),"),
+    "weighed": ("targets=", "weight=[100.0 / len(rows)] * len(rows), targets="),
+}
+
+
+@pytest.mark.parametrize("changed", CHANGED)
+@pytest.mark.parametrize("method", ["retrain", "newton"])
+def test_samples_that_hold_numbers_of_everyone_are_refused(
+    world: World, tmp_path: Path, changed: str, method: str
+) -> None:
+    """A scaler that recipe() fits on all rows would put each deleted person into every row that stays."""
+    world, table = table_of(world, tmp_path / "tables", PEOPLE)
+    text = (table.folder / "people.py").read_text().replace(*CHANGED[changed])
+    (table.folder / "people.py").write_text(text)
+    model_id = world.register("people", method)
+    world.work(model_id)
+    assert world.model(model_id).status == "refused" and world.versions(model_id) == []
+    reason = world.model(model_id).reason or ""
+    assert "Without every tenth person in people.csv, 1" in reason and "from the rows of other people" in reason
+
+
+def test_samples_that_are_numbered_by_their_row_hold_nothing_of_others(world: World, tmp_path: Path) -> None:
+    world, table = table_of(world, tmp_path / "tables", PEOPLE)
+    text = (table.folder / "people.py").read_text()
+    (table.folder / "people.py").write_text(
+        text.replace('row["id"] for row in rows', 'f"r{k}" for k in range(len(rows))')
+    )
+    world.live("people")
+
+
 def _require_the_record(world: World, model_id: str, asked: dict[str, str], weeks: int) -> None:
     """Check versions, budgets and certificates at the end: one name, a generation more than weeks, no gap."""
     versions = world.versions(model_id)
