@@ -155,7 +155,7 @@ def extend(database: Database, signer: Signer, witness: Witness, limit: int = 50
         _lock_log(session)
         head = _unsigned(session)
         entries = [] if head is not None else _waiting(session, limit)
-        _check_key(_holder(session, entries, newest_head(session)), signer.verifier)
+        check_key(_holder(session, entries, newest_head(session)), signer.verifier)
         if head is None and not entries:
             return 0
         head = head or _place(session, entries)
@@ -165,7 +165,7 @@ def extend(database: Database, signer: Signer, witness: Witness, limit: int = 50
     crash_point("log-before-signature")
     with database.write() as session:
         _lock_log(session)
-        _check_key(newest_key(session), signer.verifier)
+        check_key(newest_key(session), signer.verifier)
         _sign(session, signer, size, root)
     crash_point("log-after-signature")
     return size - before
@@ -176,10 +176,10 @@ def integrate(session: Session, signer: Signer, limit: int = 500) -> int:
     _lock_log(session)
     unsigned = _unsigned(session)
     if unsigned is not None:
-        _check_key(newest_key(session), signer.verifier)
+        check_key(newest_key(session), signer.verifier)
         _sign(session, signer, unsigned.size, unsigned.root)
     before, entries = newest_head(session), _waiting(session, limit)
-    _check_key(_holder(session, entries, before), signer.verifier)
+    check_key(_holder(session, entries, before), signer.verifier)
     if not entries:
         return 0
     head = _place(session, entries)
@@ -362,8 +362,8 @@ def _holder(session: Session, waiting: Iterable[AuditEntry], head: TreeHead | No
     return holder
 
 
-def _check_key(holder: Verifier | None, key: Verifier) -> None:
-    """Refuse to sign with a retired key. Raises SettingsError."""
+def check_key(holder: Verifier | None, key: Verifier) -> None:
+    """Refuse a retired key. Raises SettingsError."""
     if holder not in (None, key):
         raise SettingsError(
             "The log was handed over to another signing key. Is signing.key in EXPUNGE_SECRETS the newest? "

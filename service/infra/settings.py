@@ -321,7 +321,8 @@ def ensure_secrets(settings: Settings, names: Sequence[str] = SECRETS) -> None:
             continue
         if settings.mode == "production":
             raise SettingsError(
-                f"EXPUNGE_SECRETS: there is no file {path}. Write 64 random hex digits there, mode 0600."
+                f"EXPUNGE_SECRETS: there is no file {path}. Put it back, mode 0600; "
+                "for a new installation write 64 random hex digits."
             )
         _create_secret(path)
 

@@ -41,7 +41,7 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Store
 from expunge.service.infra.limits import LIMITS, Limits
 from expunge.service.infra.pseudonyms import Pepper
-from expunge.service.infra.settings import Settings, session_key
+from expunge.service.infra.settings import Settings, SettingsError, session_key
 from expunge.service.infra.tables import (
     DeletionRequest,
     Generation,
@@ -442,6 +442,11 @@ def open_scheduler(settings: Settings, limits: Limits = LIMITS) -> Scheduler:
     )
 
 
+def reported(error: Exception) -> str:
+    """Return the sentence of a wrong setting, which has its remedy; of another error the type alone."""
+    return str(error) if isinstance(error, SettingsError) else type(error).__name__
+
+
 def run(settings: Settings, limits: Limits = LIMITS) -> None:
     """Repeat the duties until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
     scheduler = retry(lambda: open_scheduler(settings, limits), tries=None)
@@ -468,7 +473,7 @@ def run(settings: Settings, limits: Limits = LIMITS) -> None:
             log.warning("tick postponed: %s", error)
         except Exception as error:  # the next tick tries again
             every = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
-            log.error("tick failed: %s", ", ".join(type(each).__name__ for each in every))
+            log.error("tick failed: %s", ", ".join(reported(each) for each in every))
         count += 1
         stop.wait(scheduler.sweep_seconds)
     webhook_sender.stop()

@@ -65,5 +65,7 @@ def rotate() -> None:
     from expunge.service.cli.log_rotation import rotate_key  # noqa: PLC0415  (with the database's library)
 
     new = rotate_key()
-    errors.print("rotated. The log's public key from now on:")
+    errors.print(
+        "rotated. Copy signing.key to every other EXPUNGE_SECRETS that has one. The log's public key from now on:"
+    )
     typer.echo(str(new))

@@ -17,7 +17,7 @@ import httpx
 import typer
 
 from expunge.service.access import Scope, authenticate, create_key, make_link
-from expunge.service.audit import Signer
+from expunge.service.audit import Signer, check_key, newest_key
 from expunge.service.cli.errors import told
 from expunge.service.cli.supervisor import Child, Supervisor, card_workers, cards, children
 from expunge.service.infra.db import Database
@@ -170,13 +170,17 @@ def _settle_regulation(settings: Settings) -> None:
 def prepare(settings: Settings) -> Database:
     """Make secrets (development only), a current schema, and a file with the log's public key for others to take.
 
-    Raises SettingsError, RuntimeError, OSError.
+    Never a retired key: a rotation may not have reached the folder of this command's secret files. Raises
+    SettingsError, RuntimeError, OSError.
     """
     settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     ensure_secrets(settings)
     database = Database(settings.database_url)
     migrate_schema(database)
-    (settings.home / "log.vkey").write_text(f"{Signer.of(settings).verifier}\n")
+    public = Signer.of(settings).verifier
+    with database.read() as session:
+        check_key(newest_key(session), public)
+    (settings.home / "log.vkey").write_text(f"{public}\n")
     return database
 
 

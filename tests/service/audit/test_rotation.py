@@ -20,6 +20,7 @@ from expunge.service.audit.log import canonical, integrate, record
 from expunge.service.audit.signed_note import Handover, NotAuthentic, Signer, Verifier
 from expunge.service.audit.succession import ROTATED, Succession, signatures, successions, trusted_keys
 from expunge.service.audit.verification import verify
+from expunge.service.cli.commands.processes import prepare
 from expunge.service.infra.files import folder_at
 from expunge.service.infra.settings import SettingsError
 from expunge.service.infra.tables import AuditEntry
@@ -109,6 +110,20 @@ def test_a_process_that_holds_a_retired_key_signs_nothing(
     assert head(client) == before
     with service.database.write() as session:
         assert integrate(session, Signer.of(service.settings)) == 1
+
+
+def test_a_migration_with_a_retired_key_gives_it_to_no_reader(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The secret files of `expunge migrate` may lie in a folder of their own, which the rotation did not reach."""
+    grow(service, 2)
+    retired = service.settings.signing_key_file.read_text()
+    new = rotate_signing(service, monkeypatch)
+    prepare(service.settings).close()
+    service.settings.signing_key_file.write_text(retired)
+    with pytest.raises(SettingsError, match="another signing key"):
+        prepare(service.settings)
+    assert (service.settings.home / "log.vkey").read_text() == f"{new}\n"
 
 
 @pytest.mark.both_engines

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import delete, event, false, select
 
 from expunge.service.infra.db import Database, now
+from expunge.service.infra.settings import SettingsError
 from expunge.service.infra.tables import (
     Consumer,
     DeletionRequest,
@@ -25,7 +26,7 @@ from expunge.service.models import retirement
 from expunge.service.queue import block_untaken
 from expunge.service.queue.serves import UNTAKEN_SECONDS
 from expunge.workers.scheduler import run
-from expunge.workers.scheduler.run import LEASE, SILENT_SECONDS, Scheduler, hold_lease, open_scheduler
+from expunge.workers.scheduler.run import LEASE, SILENT_SECONDS, Scheduler, hold_lease, open_scheduler, reported
 from tests.workers.worlds import TENANT, World, seconds
 
 NAMES = (
@@ -247,3 +248,8 @@ def test_every_sixtieth_tick_does_everything_whatever_the_look_says(quiet: tuple
         assert scheduler.tick(count)
         assert done == expected
         done.clear()
+
+
+def test_a_wrong_setting_is_logged_with_its_remedy_and_other_errors_without_a_text() -> None:
+    assert reported(SettingsError("Copy signing.key here.")) == "Copy signing.key here."
+    assert reported(ValueError("person-1")) == "ValueError"
