@@ -36,7 +36,7 @@ from unlearning.fitted import (
     vocabulary,
 )
 from unlearning.reach import numbers_in
-from unlearning.recipe import Recipe, Samples
+from unlearning.recipe import Recipe, Samples, people_of
 from unlearning.settings import Training
 from unlearning.types import RecipeError
 
@@ -327,8 +327,8 @@ def _ids(subjects: Sequence[str | Sequence[str]]) -> list[str]:
     """Return an id for each row that does not change when another person's rows are erased."""
     seen: dict[str, int] = {}
     found = []
-    for each in subjects:
-        name = each if isinstance(each, str) else "+".join(sorted(each))
+    for people in people_of(subjects):
+        name = "+".join(people)
         seen[name] = seen.get(name, 0) + 1
         found.append(f"{name} {seen[name]}")
     return found

@@ -77,7 +77,7 @@ class Samples:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ids", _ids(self.ids))
-        object.__setattr__(self, "subjects", _people(self.subjects))
+        object.__setattr__(self, "subjects", people_of(self.subjects))
         if len(self.ids) == 0:
             raise RecipeError("The recipe has no samples.", "Give at least one.")
         object.__setattr__(self, "unweighted", self._rows())
@@ -528,11 +528,18 @@ def _spelled(what: str, name: str) -> str:
         raise RecipeError(f"{what} cannot be named. {error}", "Clean the ids: requests name them too.") from None
 
 
-def _people(subjects: Sequence[str | Sequence[str]]) -> Column[tuple[str, ...]]:
+def people_of(subjects: Sequence[str | Sequence[str]]) -> Column[tuple[str, ...]]:
     """Return the column of each sample's people. Each different entry is looked at once."""
     if not isinstance(subjects, Column):
-        subjects = Column.of(each if isinstance(each, str) else tuple(each) for each in subjects)
+        subjects = Column.of(each if isinstance(each, str) else _several(each) for each in subjects)
     return subjects.map(_subjects_of)
+
+
+def _several(entry: Any) -> tuple[str, ...]:
+    if not isinstance(entry, Iterable):
+        what = f"A sample's person is of the type {type(entry).__name__}, and a person's id is a text."
+        raise RecipeError(what, "Give texts, as in [str(each) for each in people]; a request names the same text.")
+    return tuple(entry)
 
 
 def _ids(ids: Iterable[str]) -> Texts:
@@ -558,5 +565,5 @@ def _check_finite(what: str, values: Tensor, start: int = 0) -> None:
         first = start + int(broken.nonzero()[0])
         raise RecipeError(
             f"{int(broken.sum())} rows of {what} hold NaN or infinity, the first at index {first}.",
-            "Clean the data, or keep missing values: Samples(missing=True) where the training takes NaN, else ul.Pack.",
+            "Clean the data, or keep missing inputs: Samples(missing=True) where the training takes NaN, else ul.Pack.",
         )
