@@ -124,9 +124,9 @@ def require_scope(*scopes: Scope) -> Callable[..., Caller]:
     return caller
 
 
-def require_scopes(first: Scope, *others: Scope) -> Callable[..., Caller]:
-    """Make a dependency as ``holding`` does; the caller must hold every one of the scopes."""
-    by_key = require_scope(first)
+def require_scopes(first: Collection[Scope], *others: Collection[Scope]) -> Callable[..., Caller]:
+    """Make a dependency as ``require_scope`` does; the caller must hold one scope of each collection."""
+    by_key = require_scope(*first)
 
     def caller(
         service: Running,
@@ -134,11 +134,11 @@ def require_scopes(first: Scope, *others: Scope) -> Callable[..., Caller]:
         credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
     ) -> Caller:
         found = by_key(service, request, credentials)
-        for scope in others:
-            _permitted(found, (scope,))
+        for scopes in others:
+            _permitted(found, scopes)
         return found
 
-    _ASKED[caller] = ((first,), *((scope,) for scope in others))
+    _ASKED[caller] = (first, *others)
     return caller
 
 

@@ -101,7 +101,7 @@ RETRY = WayOut(
     "POST",
     f"{_REQUEST}/retry",
     "expunge requests retry {request}",
-    ((Scope.MODELS_ADMIN, Scope.DELETIONS_DECIDE),),
+    ((Scope.MODELS_ADMIN, Scope.DELETIONS_DECIDE), (Scope.DELETIONS_READ,)),
 )
 DO_IT_NOW = replace(RETRY, verb="hurry")
 OPEN_HOLD = WayOut("open", "GET", "/v1/holds/{hold}", "expunge holds list {hold}", _HOLD)

@@ -76,8 +76,7 @@ def test_every_route_asks_for_exactly_one_scope(api: TestClient, key_of: Keys) -
                 allowed.append(scope)
             else:
                 assert answer.json()["code"] == "scope_missing"
-        either = path == "/v1/events" or path.endswith("/retry")  # whoever decides or repairs may retry
-        assert len(allowed) == (2 if either else 1), (method, path, allowed)
+        assert len(allowed) == (2 if path == "/v1/events" else 1), (method, path, allowed)
 
 
 def _fits(shape: str, path: str) -> bool:

@@ -6,12 +6,15 @@ from collections.abc import Callable
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import update
 
 from expunge.service.access.api_keys import Scope
 from expunge.service.access.roles import SCOPES, KeyRole, role_of
 from expunge.service.api.dependencies import Service
+from expunge.service.infra.tables import Task
 from tests.service.access.test_tenants import call, furnish, routes
 from tests.service.conftest import Login
+from tests.service.worlds import live_model
 
 Keys = Callable[..., dict[str, str]]
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -76,3 +79,21 @@ def test_the_page_makes_a_key_for_a_role(login: Login) -> None:
     answer = api.post("/console/keys", data={"token": token, "label": "a guest", "role": "viewer"})
     assert answer.status_code == 200 and "exp_" in answer.text
     assert "<strong>viewer</strong>" in api.get("/console/keys").text
+
+
+@SQLITE
+@pytest.mark.parametrize("act", ["retry", "lift"])
+def test_no_answer_to_a_decision_tells_a_key_without_reading_who_is_known(
+    api: TestClient, service: Service, key_of: Keys, act: str
+) -> None:
+    """The answer is the same for a person in the data and for any other."""
+    live_model(service, people={"ada": ["a1"]})
+    key = key_of("deletions:write", "models:admin", "deletions:decide")
+    body = {"reason": "came back"} if act == "lift" else None
+    for person in ("ada", "zoe"):
+        order = {"json": {"subject_id": person}, "headers": key | {"Idempotency-Key": person}}
+        request = api.post("/v1/deletion-requests", **order).json()["id"]
+        with service.database.write() as session:
+            session.execute(update(Task).where(Task.request_id == request).values(reason="awaiting_batch"))
+        answer = api.post(f"/v1/deletion-requests/{request}/{act}", json=body, headers=key)
+        assert (answer.status_code, answer.json()["code"]) == (403, "scope_missing")

@@ -41,15 +41,18 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
 """a valid body for each route that takes one"""
 SENT = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
 DECIDED = (Scope.DELETIONS_DECIDE, Scope.DELETIONS_READ)
+MENDED = (Scope.MODELS_ADMIN, Scope.DELETIONS_READ)
 BOTH = {
     ("DELETE", "/v1/deletion-requests/{request_id}"): SENT,
     ("POST", "/v1/deletion-requests/{request_id}/approve"): DECIDED,
     ("POST", "/v1/deletion-requests/{request_id}/extend"): DECIDED,
     ("POST", "/v1/deletion-requests/{request_id}/verify"): DECIDED,
     ("POST", "/v1/deletion-requests/{request_id}/reject"): DECIDED,
+    ("POST", "/v1/deletion-requests/{request_id}/lift"): DECIDED,
+    ("POST", "/v1/deletion-requests/{request_id}/retry"): MENDED,
 }
 """routes that ask for two scopes at once"""
-EITHER = ("/v1/events", "/v1/deletion-requests/{request_id}/retry")
+EITHER = ("/v1/events",)
 """routes that one of two scopes opens"""
 QUERY = {"leaf": "0", "old_size": 1, "seconds": 0}
 SHARED = {"/v1/audit-log", "/v1/audit-log/checkpoint", "/v1/audit-log/proof", "/v1/audit-log/consistency"}

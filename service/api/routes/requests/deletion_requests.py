@@ -67,9 +67,11 @@ from expunge.service.requests import (
 )
 
 router = APIRouter(tags=["deletion requests"])
-Decider = Annotated[Caller, Depends(require_scopes(Scope.DELETIONS_DECIDE, Scope.DELETIONS_READ))]
-Sender = Annotated[Caller, Depends(require_scopes(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ))]
-Mender = Annotated[Caller, Depends(require_scope(Scope.MODELS_ADMIN, Scope.DELETIONS_DECIDE))]
+Decider = Annotated[Caller, Depends(require_scopes([Scope.DELETIONS_DECIDE], [Scope.DELETIONS_READ]))]
+Sender = Annotated[Caller, Depends(require_scopes([Scope.DELETIONS_WRITE], [Scope.DELETIONS_READ]))]
+Mender = Annotated[
+    Caller, Depends(require_scopes([Scope.MODELS_ADMIN, Scope.DELETIONS_DECIDE], [Scope.DELETIONS_READ]))
+]
 Applicant = Annotated[Caller, Depends(require_scope(Scope.DELETIONS_WRITE))]
 Reader = Annotated[Caller, Depends(require_scope(Scope.DELETIONS_READ))]
 KeyHeader = Annotated[

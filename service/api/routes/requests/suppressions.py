@@ -8,14 +8,14 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
 from expunge.service.access import Caller, Scope, TwoPersonAct
-from expunge.service.api.dependencies import Running, agreed, awaits_another, problems, require_scope
+from expunge.service.api.dependencies import Running, agreed, awaits_another, problems, require_scopes
 from expunge.service.api.http.etag import IfMatch, require
 from expunge.service.api.types import RequestId
 from expunge.service.api.views.requests import Justification, find_request, request_view
 from expunge.service.requests import lift_suppression, stands
 
 router = APIRouter(tags=["suppressions"])
-Decider = Annotated[Caller, Depends(require_scope(Scope.DELETIONS_DECIDE))]
+Decider = Annotated[Caller, Depends(require_scopes([Scope.DELETIONS_DECIDE], [Scope.DELETIONS_READ]))]
 
 
 class LiftedView(BaseModel):
