@@ -173,7 +173,7 @@ def read_certificate(envelope, keys):
     check(envelope["payloadType"] == "application/vnd.in-toto+json", "the envelope holds an in-toto statement")
     encoded = b"DSSEv1 28 application/vnd.in-toto+json %d %s" % (len(payload), payload)
     check(signer.signed(bytes_of(signed["sig"]), encoded), "the certificate is signed by a key of the log")
-    statement = json.loads(payload)
+    statement = json.loads(payload.decode())
     predicate = statement["predicate"]
     check(statement["_type"] == "https://in-toto.io/Statement/v1", "the statement is of version 1")
     check(statement["predicateType"] in (OLD, NEW), f"the format {statement['predicateType']} is {OLD} or {NEW}")

@@ -196,7 +196,7 @@ def _statement(envelope: Mapping[str, Any], keys: Sequence[LogKey]) -> dict[str,
     key = next((each for each in keys if each.id.hex() == signed["keyid"]), keys[0])
     kind = _PAYLOAD_TYPE.encode()
     key.check(b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload), _decoded(signed["sig"]))
-    statement: dict[str, Any] = json.loads(payload)
+    statement: dict[str, Any] = json.loads(payload.decode())
     if statement["_type"] != _STATEMENT:
         raise NotAuthentic("The payload is not an in-toto statement of version 1.")
     if statement["predicateType"] not in (_OLD, _NEW):

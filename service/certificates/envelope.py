@@ -52,7 +52,7 @@ def verify(envelope: dict[str, Any], *verifiers: Verifier) -> dict[str, Any]:
         key_id = envelope["signatures"][0]["keyid"]
         verifier = next((each for each in verifiers if each.key_id.hex() == key_id), verifiers[0])
         verifier.verify(_pae(payload), signature)
-        statement: dict[str, Any] = json.loads(payload)
+        statement: dict[str, Any] = json.loads(payload.decode())
         if statement["_type"] != STATEMENT_TYPE:
             raise NotAuthentic("The payload is not an in-toto statement of version 1.")
         if statement["predicateType"] not in FORMATS:

@@ -662,6 +662,11 @@ def altered(world: World) -> dict[str, Papers]:
     found |= {f"claimed: {name}": rewritten(world, change) for name, change in ENTRY.items()}
     odd: dict[str, Any] = {"a list": [], "null": None, "a number": 5, "a text": "x"}
     found |= {f"certificate is {name}": world.papers(each, log=False) for name, each in odd.items()}
+    by_name = world.after | {"signatures": {"0": world.after["signatures"][0]}}
+    found["signatures are an object"] = world.papers(by_name, log=False)
+    for encoding in ("utf-16", "utf-8-sig"):
+        payload = json.dumps(statement_of(world.after)).encode(encoding)
+        found[f"payload in {encoding}"] = world.papers(sign(world.new, payload), log=False)
     older = statement_of(world.before)
     found["certificate of the old key without a log"] = world.papers(world.before, log=False)
     found["statement of before under the new key"] = world.papers(signed(world.new, older))
