@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -286,6 +287,23 @@ def test_a_distance_that_doing_nothing_would_meet_is_refused() -> None:
         Minimiser().require_useful(problem, examples, state, moved / 30, {})
         with pytest.raises(Refused, match="what forgetting one person changes"):
             Minimiser().require_useful(problem, examples, state, moved * 3, {})
+
+
+def test_where_people_differ_much_three_of_them_refuse_no_recipe() -> None:
+    """People far from the boundary move hardly anything: three of four here move more than the limit asks."""
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randn(120, 2, generator=draws)
+    y = (x[:, 0] + torch.randn(120, generator=draws) > 0).long()
+    written = recipe(lambda: nn.Linear(2, 2, bias=False), x, y, people=120, **DECAYED)
+    problem, examples = Problem(written), written.samples.examples()
+    state = State(train(problem, examples).weights)
+    one_each = [torch.tensor([place]) for place in range(120)]
+    moved = sorted(convex.displacements(problem.double(), state.weights, examples, one_each))
+    limit = moved[len(moved) // 4] / 3
+    assert moved[0] * 20 < moved[-1]
+    for seed in range(40):
+        again = replace(problem.recipe, training=replace(problem.training, seed=seed))
+        Minimiser().require_useful(Problem(again), examples, state, limit, {})
 
 
 def test_a_random_start_is_told() -> None:
