@@ -112,12 +112,18 @@ def _require_said(completion: Completion) -> None:
     ended: dict[str, Any] = {name: getattr(request, name) for name in ("completed_at", "received_at", "due_at")}
     ended["outcome"] = completion.outcome
     wanted = {"request.accepted": {"regulation": request.regulation}, "request.completed": ended}
-    said = {entry.kind: body_of(entry) for entry in completion.entries if entry.kind in wanted}  # of several the last
-    wrong = sorted(
-        fact for kind, body in said.items() for fact, value in wanted[kind].items() if body.get(fact, value) != value
-    )
+    said = {entry.kind: body_of(entry) for entry in completion.entries if entry.kind.startswith("request.")}  # the last
+    wrong = [
+        fact
+        for kind, facts in wanted.items()
+        for fact, value in facts.items()
+        if said.get(kind, {}).get(fact, value) != value
+    ]
+    extension = said.get("request.extended", {"at": None, "first_due_at": None})
+    told = {"extended_at": extension["at"], "first_due_at": extension["first_due_at"]}
+    wrong += [fact for fact, value in told.items() if getattr(request, fact) != value]
     if wrong:
-        raise NotAuthentic(f"The audit log and the database differ on the request: {', '.join(wrong)}.")
+        raise NotAuthentic(f"The audit log and the database differ on the request: {', '.join(sorted(wrong))}.")
 
 
 def _keep(session: Session, outcomes: Mapping[tuple[str, int | None], Outcome]) -> int:

@@ -318,6 +318,29 @@ def test_an_edited_request_is_not_signed(client: TestClient, service: Service, f
     assert tick(service) == 1, "what was put right is signed"
 
 
+@pytest.mark.parametrize("fact", ["first_due_at", "extended_at"])
+@pytest.mark.parametrize("extended", [True, False])
+def test_an_edited_extension_is_not_signed(client: TestClient, service: Service, fact: str, extended: bool) -> None:
+    model = live_model(service)
+    order = {"subject_id": "ada", "regulation": "gdpr"}
+    made = client.post(PATH, json=order, headers={"Idempotency-Key": "ada"}).json()
+    if extended:
+        assert client.post(f"{PATH}/{made['id']}/extend").status_code == 200
+    carry_out(service, model, made["id"])
+    edits = [30 * 24 * 3600 * SECOND, None] if extended else [30 * 24 * 3600 * SECOND]
+    with service.database.read() as session:
+        before = getattr(session.get_one(DeletionRequest, made["id"]), fact)
+    for edit in edits:
+        with service.database.write() as session:
+            setattr(session.get_one(DeletionRequest, made["id"]), fact, edit)
+        assert tick(service) == 0
+        detail = client.get(f"{PATH}/{made['id']}/certificate").json()["detail"]
+        assert f"differ on the request: {fact}." in detail
+    with service.database.write() as session:
+        setattr(session.get_one(DeletionRequest, made["id"]), fact, before)
+    assert tick(service) == 1, "what was put right is signed"
+
+
 @pytest.mark.parametrize("edit", ["samples", "method", "version", "deleted"])
 def test_an_edited_task_is_not_signed(client: TestClient, service: Service, edit: str) -> None:
     model = live_model(service)
