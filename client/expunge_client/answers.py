@@ -31,6 +31,7 @@ class ModelPart(TypedDict):
     samples: int | None
     version: int | None
     method: str | None
+    guarantee_note: NotRequired[str | None]
     scheduled_at: str | None
     expected_at: str | None
     reason: str | None
@@ -147,6 +148,7 @@ class Version(TypedDict):
     generation: int
     method: str
     claim: dict[str, Any]
+    guarantee_note: NotRequired[str | None]
     samples: int
     people: int
     checkpoint_sha256: str

@@ -100,5 +100,7 @@ def test_a_model_says_its_budget_only_where_it_has_one() -> None:
     ]
     exact = model | {"guarantee": "exact", "preparation": None}
     assert model_lines(exact)[1:] == [("  guarantee", "exact")]
+    word = exact | {"guarantee_note": "on your word: two runs differed"}
+    assert model_lines(word)[1:] == [("  guarantee", "exact, on your word: two runs differed")]
     refused = {"name": "m", "status": "refused", "current": None, "guarantee": None, "reason": "The recipe fails."}
     assert model_lines(refused) == [("m", "refused: The recipe fails.")]

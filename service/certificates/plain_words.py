@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from unlearning.accounting.certificate import Guarantee, guess
+from unlearning.accounting.certificate import DIFFERED, Guarantee, guess
 
 _BOUNDED = (Guarantee.EXACT, Guarantee.PROVED)
 _HOW = {
@@ -36,6 +36,7 @@ _MEASURED = {
 }
 _RETRAINED = "{versions} what {training} without {whom}{bytes}."
 _WORD = " That the training reads nothing else is the operator's word, so no number is given."
+_DIFFERED = f" {DIFFERED}."
 _BLIND = (
     " Someone who has {them} and none from before, and who had no influence on which deletions were requested, can "
     "only guess blindly whether {data} were ever used: from even odds, right 50 times in 100."
@@ -138,6 +139,17 @@ def rests_on_word(part: Mapping[str, Any]) -> bool:
     return guarantee_of(part) is Guarantee.EXACT and bool(claim.get("operators_word", untried))
 
 
+def note(claim: Mapping[str, Any]) -> str | None:
+    """Return in few words why an exact claim depends on the operator's word; None: it does not, or is none."""
+    if claim.get("guarantee") != Guarantee.EXACT or not rests_on_word({"claim": claim}):
+        return None
+    return f"on your word: {'two runs differed' if _differed(claim) else 'not tried'}"
+
+
+def _differed(claim: Mapping[str, Any]) -> bool:
+    return any(line.startswith(f"Not tried: {DIFFERED}") for line in claim.get("tried") or ())
+
+
 def names_samples(facts: Mapping[str, Any]) -> bool:
     """Return whether the request named samples instead of a person: the log's entry says so."""
     return _accepted(facts).get("samples_named") is not None
@@ -188,10 +200,10 @@ def _paragraph(facts: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], odd
         versions=_capital(versions) + (" is" if one else " are"),
         training="this training gives" if one else "these trainings give",
         whom=whom,
-        bytes=", bit for bit" * all(part["claim"].get("deterministic", False) for part in parts),
+        bytes=", bit for bit" * (odds is not None and all(part["claim"].get("deterministic", False) for part in parts)),
     )
     if odds is None:
-        return exact + _WORD
+        return exact + _DIFFERED * any(_differed(part["claim"]) for part in parts) + _WORD
     if guarantees == {Guarantee.EXACT} and odds.now == 50 and odds.ever in (50, None):
         them = "it" if one else "them"
         them += "" if odds.ever is None else " and later versions"

@@ -48,6 +48,8 @@ NOT_CLAIMED: tuple[str, ...] = (
     "The request pattern: when deletions happened, and how many, is not hidden.",
 )
 """what no certificate of ours claims; every claim carries at least these"""
+DIFFERED = "Two runs on the same samples gave different results"
+"""how the sentence begins that a claim lists where a training could not be repeated"""
 
 
 _FORMERLY = {NOT_CLAIMED[0]: "Whoever keeps two versions can probably tell who left. Nothing here prevents it."}

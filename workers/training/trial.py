@@ -25,6 +25,7 @@ from expunge.workers.runtime.fresh import Doubtful, FreshProcesses, Lost, Unload
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.storage.manifest import SampleIndex
 from expunge.workers.training.shortened import shorter
+from unlearning.accounting.certificate import DIFFERED
 from unlearning.columns import Column
 from unlearning.model.fit import Phase
 from unlearning.model.parts import samples_read
@@ -56,7 +57,7 @@ SHORTER = (
     "In one run the tables in the recipe's folder that name people lacked every tenth person: the result was the same."
 )
 NOT_REPEATABLE = (
-    "Two runs on the same samples gave different results, with deterministic algorithms and the same seeds. So it was "
+    f"{DIFFERED}, with deterministic algorithms and the same seeds. So it was "
     "not compared whether the training reads other samples, continues from what an earlier one left, or ignores its "
     "samples. That it uses nothing else is the operator's word."
 )

@@ -59,6 +59,11 @@ def model_lines(model: dict[str, Any]) -> list[Line]:
     return lines
 
 
+def noted(guarantee: Any, record: dict[str, Any]) -> Any:
+    """Return a guarantee, and in a few words what it depends on where the record says that."""
+    return f"{guarantee}, {record['guarantee_note']}" if record.get("guarantee_note") else guarantee
+
+
 def day(moment: str) -> str:
     """Write ``24 December 2026``."""
     at = datetime.fromisoformat(moment)
@@ -80,7 +85,8 @@ def _due(request: dict[str, Any]) -> str:
 
 def _part(part: dict[str, Any]) -> str:
     if part["version"]:
-        return f"{_samples(part['samples'])}, version {part['version']} by {part['method']}"
+        note = f", {noted('exact', part)}" if part.get("guarantee_note") else ""
+        return f"{_samples(part['samples'])}, version {part['version']} by {part['method']}{note}"
     if part.get("title"):
         return str(part["title"])
     when = f", about {_time(part['expected_at'])}" if part.get("expected_at") else ""
@@ -111,7 +117,7 @@ def _guarantee(model: dict[str, Any], report: dict[str, Any]) -> str:
     left = budget.get("updates_left") or (rows[0].get("updates") if rows else None)
     epsilon = (model.get("policy") or {}).get("epsilon")
     if not left or model["guarantee"] in ("exact", "none"):
-        return str(model["guarantee"])
+        return str(noted(model["guarantee"], model))
     return f"{model['guarantee']}; {left:,} updates at epsilon {epsilon:g}, then it is trained again"
 
 

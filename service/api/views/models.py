@@ -16,6 +16,7 @@ from expunge.service.api.types import Moment
 from expunge.service.api.views.consumers import consumer_rows
 from expunge.service.api.views.requests import ActionView
 from expunge.service.api.views.selection import OPEN, ROWS
+from expunge.service.api.views.versions import CLAIMED, GUARANTEE_NOTE, noted
 from expunge.service.infra.tables import BudgetEntry, Generation, Model, Task, Version
 from expunge.service.infra.time import DAY_SECONDS, SECOND
 from expunge.service.models import SERVED, how_often, is_dry_run, plan_of, steps_of, work_units_of
@@ -102,6 +103,7 @@ class ModelView(BaseModel):
         description="of the current version's generation: the policy's, or its fallback where that does not help"
     )
     guarantee: str | None = Field(description="of the current version's generation; decided in preparation")
+    guarantee_note: str | None = Field(default=None, description=GUARANTEE_NOTE)
     updates: str | None = Field(
         default=None,
         description="how often it is updated, what that costs a year, and when a deletion is done; null in a list of "
@@ -205,7 +207,7 @@ def _rows() -> Any:
     guarantee.
     """
     return (
-        select(Model, Version.number, Generation.method, Generation.guarantee)
+        select(Model, Version.number, Generation.method, Generation.guarantee, *CLAIMED)
         .outerjoin(Version, (Version.id == Model.current_id) & (Version.status == "current"))
         .outerjoin(Generation, Generation.id == Version.generation_id)
     )
@@ -220,7 +222,7 @@ def model_view(session: Session, model: Model) -> ModelView:
     return view.model_copy(update={"retrains": retrains, "updates": updates})
 
 
-def _view(model: Model, head: int | None, method: str | None, guarantee: str | None) -> ModelView:
+def _view(model: Model, head: int | None, method: str | None, guarantee: str | None, *claimed: Any) -> ModelView:
     return ModelView(
         name=model.name,
         tenant=model.tenant_id,
@@ -230,6 +232,7 @@ def _view(model: Model, head: int | None, method: str | None, guarantee: str | N
         policy=model.policy,
         method=method,
         guarantee=guarantee,
+        guarantee_note=noted(*claimed),
         current=head,
         generation=model.generation_id,
         created_at=model.created_at,

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from expunge.service.access import Caller, Scope
 from expunge.service.api.problems import not_found
 from expunge.service.api.types import FreeText, Moment
+from expunge.service.api.views.versions import CLAIMED, GUARANTEE_NOTE, noted
 from expunge.service.certificates import erasing
 from expunge.service.infra.tables import DeletionRequest, Generation, Model, Task, Version
 from expunge.service.infra.time import day_after, day_and_time
@@ -73,6 +74,7 @@ class ModelPart(_Explained):
     samples: int | None
     version: int | None
     method: str | None
+    guarantee_note: str | None = Field(default=None, description=GUARANTEE_NOTE)
     scheduled_at: Moment | None = Field(
         description="when the update comes that a part waits for, together with others; null: it does not wait for one"
     )
@@ -173,7 +175,7 @@ def request_views(
     """Return the requests with every model's part. ``scopes``: what their reasons may name of a person or a model."""
     parts: dict[str, list[ModelPart]] = {request.id: [] for request in requests}
     rows = (
-        select(Task, Model, Version.number)
+        select(Task, Model, Version.number, *CLAIMED)
         .join(Model, Model.id == Task.model_id)
         .outerjoin(Version, Version.id == Task.version_id)
         .where(Task.request_id.in_(parts))
@@ -181,16 +183,17 @@ def request_views(
     )
     found = session.execute(rows).all()
     holds = holds_on(
-        session, [(task.request_id, model) for task, model, _ in found if task.reason == Reason.LEGAL_HOLD]
+        session, [(task.request_id, model) for task, model, *_ in found if task.reason == Reason.LEGAL_HOLD]
     )
-    moments = expected(session, [(task, model) for task, model, _ in found])
-    for task, model, number in found:
+    moments = expected(session, [(task, model) for task, model, *_ in found])
+    for task, model, number, *claimed in found:
         part = ModelPart(
             model=model.name,
             status=task.status,
             samples=task.samples,
             version=number,
             method=task.method,
+            guarantee_note=noted(*claimed),
             scheduled_at=model.due_at if _waits_for_batch(task) else None,
             expected_at=moments.get(task.id),
             **explain(
@@ -203,9 +206,9 @@ def request_views(
             ),
         )
         parts[task.request_id].append(part)
-    versions = {task.version_id for task, _, _ in found if task.version_id is not None}
+    versions = {task.version_id for task, *_ in found if task.version_id is not None}
     late = erasing(session, versions) if versions else frozenset()
-    waiting = {task.request_id for task, _, _ in found if task.version_id in late}
+    waiting = {task.request_id for task, *_ in found if task.version_id in late}
     views = (_view(request, parts[request.id], _elsewhere(session, request, scopes), scopes) for request in requests)
     return [view.model_copy(update={"erasing": view.id in waiting}) for view in views]
 

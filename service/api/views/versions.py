@@ -12,9 +12,19 @@ from sqlalchemy.orm import Session
 from expunge.service.api.problems import not_found
 from expunge.service.api.types import Moment
 from expunge.service.api.views.selection import ROWS
+from expunge.service.certificates import note
 from expunge.service.infra.tables import Generation, Model, Task, Version
 
 SAFETENSORS = "safetensors"
+GUARANTEE_NOTE = (
+    "why the version's guarantee exact depends on the operator's word, in few words; null: it does not, or is another"
+)
+CLAIMED = (
+    Version.claim["guarantee"].as_string(),
+    Version.claim["operators_word"].as_boolean(),
+    Version.claim["tried"].as_json(),
+)
+"""what ``noted`` takes of a version's claim, which may be long"""
 _NAMED = 5
 """requests that a refusal names"""
 
@@ -27,6 +37,7 @@ class VersionView(BaseModel):
     generation: int
     method: str
     claim: dict[str, Any]
+    guarantee_note: str | None = Field(default=None, description=GUARANTEE_NOTE)
     samples: int = Field(description="forgotten in this release")
     people: int = Field(description="forgotten in this release")
     checkpoint_sha256: str
@@ -37,6 +48,12 @@ class VersionView(BaseModel):
     published_at: Moment
     retired_at: Moment | None
     purged_at: Moment | None
+
+
+def noted(guarantee: str | None, operators_word: bool | None, tried: list[str] | None) -> str | None:
+    """Return ``guarantee_note`` of a version with these parts of its claim; None for all: there is no version."""
+    word = {} if operators_word is None else {"operators_word": operators_word}  # an older claim has none
+    return None if guarantee is None else note({"guarantee": guarantee, "tried": tried} | word)
 
 
 def find_version(session: Session, model: Model, number: str) -> Version:
@@ -101,6 +118,7 @@ def _view(model: Model, version: Version, parent: int | None, requests: list[str
         generation=version.generation_id,
         method=version.method,
         claim=version.claim,
+        guarantee_note=note(version.claim),
         samples=version.samples,
         people=version.people,
         checkpoint_sha256=version.checkpoint,

@@ -41,6 +41,7 @@ from expunge.service.requests.reasons import Reason
 from expunge.service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
+from unlearning.accounting.certificate import DIFFERED
 
 ACT = "/console/act"
 
@@ -430,6 +431,13 @@ def test_versions_are_a_table_below_the_claim_of_the_newest(login: Login, held: 
     rows = [re.sub(r"<[^>]+>", " ", each).split() for each in re.findall(r"<tr id=.*?</tr>", table, re.S)]
     assert [row[:2] for row in rows] == [["2", "current"], ["1", "retired"]]
     assert {"2", "(20", "93.6", "1.25"} <= set(rows[0]) and "exact" in rows[1] and "exact" not in rows[0]
+
+
+def test_a_model_that_is_exact_on_the_operators_word_says_so(login: Login, held: str, service: Service) -> None:
+    said = f"Not tried: {DIFFERED}, with deterministic algorithms."
+    with service.database.write() as session:
+        session.execute(update(Version).values(claim={"guarantee": "exact", "operators_word": True, "tried": [said]}))
+    assert ", on your word: two runs differed</dd>" in login().get("/console/models/digits").text
 
 
 def test_what_others_wrote_is_escaped(login: Login, held: str, service: Service) -> None:

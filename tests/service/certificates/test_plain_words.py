@@ -17,11 +17,11 @@ from expunge.service.api.dependencies import Service
 from expunge.service.audit.log import integrate
 from expunge.service.audit.signed_note import Signer
 from expunge.service.certificates.issue import issue_due
-from expunge.service.certificates.plain_words import PlainWords, in_words, weakest
+from expunge.service.certificates.plain_words import PlainWords, in_words, note, weakest
 from tests.service.certificates.test_certificates import carry_out
 from tests.service.conftest import Login
 from tests.service.worlds import live_model
-from unlearning.accounting.certificate import Claim, Constant, Guarantee, Reference, guess
+from unlearning.accounting.certificate import DIFFERED, Claim, Constant, Guarantee, Reference, guess
 
 MARKS = {
     Guarantee.EXACT: "is what this training gives without",
@@ -147,6 +147,14 @@ def test_exact_says_what_the_training_gives_and_a_number_only_where_it_was_tried
             "operator's word, so no number is given.",
         )
         assert NUMBER not in text(in_words(statement(word)))
+        assert note(word["claim"]) == "on your word: not tried"
+    differed = exact(operators_word=True, deterministic=True, tried=[f"Not tried: {DIFFERED}, with the same seeds."])
+    assert meant(differed) == (
+        "Version 3 is what this training gives without this person. Two runs on the same samples gave different "
+        "results. That the training reads nothing else is the operator's word, so no number is given.",
+    )
+    assert note(differed["claim"]) == "on your word: two runs differed"
+    assert note(exact()["claim"]) is None and note(claim_of(Guarantee.NONE) | {"operators_word": True}) is None
     later = meant(exact() | {"from_this_version_on": limit(EVER)})[0]
     assert "The versions so far, up to version 3 on 21 November 2026, allow at most 50, and all that" in later
     assert "had no influence on which deletions were requested, and guesses" in later and "at most 60.6." in later

@@ -13,7 +13,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from expunge.service.api.views.models import model_view
+from expunge.service.api.views.requests import request_views
+from expunge.service.api.views.versions import version_views, versions_of
 from expunge.service.infra.settings import Settings
+from expunge.service.infra.tables import DeletionRequest, Model
 from expunge.workers.app import Worker
 from expunge.workers.runtime import fresh
 from expunge.workers.training import trial
@@ -351,6 +355,13 @@ def test_what_cannot_be_repeated_is_not_refused_and_the_certificate_says_what_wa
     assert not {trial.OVERWRITTEN, trial.SHARED_FOLDER, trial.OTHERS} & set(claim.tried)
     assert trial.CONFINED in claim.tried
     assert claim.operators_word, "so that no number is given where nothing was compared"
+    request_id = world.delete("p3")
+    world.work(model_id)
+    with world.database.read() as session:
+        model = session.get_one(Model, model_id)
+        views = [model_view(session, model), *version_views(session, model, versions_of(session, model))]
+        views += request_views(session, [session.get_one(DeletionRequest, request_id)])[0].models
+    assert {each.guarantee_note for each in views} == {"on your word: two runs differed"} and len(views) == 4
 
 
 CATEGORIES = "torch.eye(4)[torch.arange(48) % 4]"

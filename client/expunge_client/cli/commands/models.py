@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from expunge_client.cli.brief import model_lines
+from expunge_client.cli.brief import model_lines, noted
 from expunge_client.cli.client import Client, connect
 from expunge_client.cli.completion import ModelArgument, consumer_names
 from expunge_client.cli.durations import seconds
@@ -253,6 +253,8 @@ def versions(name: ModelArgument) -> None:
     columns = ("number", "status", "method", "samples", "people", "holdout_accuracy", "claim.guarantee", "published_at")
     with connect() as client:
         rows = list(client.pages(f"/v1/models/{name}/versions"))
+    if briefly():
+        rows = [row | {"claim": {"guarantee": noted(nested(row, "claim.guarantee"), row)}} for row in rows]
     show_list(rows, columns)
 
 

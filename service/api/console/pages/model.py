@@ -50,6 +50,7 @@ def show(name: ModelName, visit: Visitor) -> Response:
             "budget": charts.updates_left(budget_changes(session, row.generation), at) if row.generation else None,
             "accuracy": charts.accuracy([(each.number, each.published_at, each.holdout_accuracy) for each in shown]),
             "updates": view.updates,
+            "note": view.guarantee_note,
             "plan": plan_of(session, found),
             "counted": next((each for report in reports if (each := report.get("changes"))), None),
             "state": tag(view),
