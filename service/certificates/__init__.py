@@ -5,7 +5,7 @@ from __future__ import annotations
 from expunge.service.certificates.envelope import verify
 from expunge.service.certificates.issue import UNISSUED, erasing, issue_due
 from expunge.service.certificates.letters import Facts, ModelOutcome, PersonalLetter, day, letter
-from expunge.service.certificates.plain_words import in_words, note, weakest
+from expunge.service.certificates.plain_words import differed, in_words, note, weakest
 from expunge.service.certificates.statement import foreseen
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "ModelOutcome",
     "PersonalLetter",
     "day",
+    "differed",
     "erasing",
     "foreseen",
     "in_words",

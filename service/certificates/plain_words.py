@@ -143,10 +143,11 @@ def note(claim: Mapping[str, Any]) -> str | None:
     """Return in few words why an exact claim depends on the operator's word; None: it does not, or is none."""
     if claim.get("guarantee") != Guarantee.EXACT or not rests_on_word({"claim": claim}):
         return None
-    return f"on your word: {'two runs differed' if _differed(claim) else 'not tried'}"
+    return f"on your word: {'two runs differed' if differed(claim) else 'not tried'}"
 
 
-def _differed(claim: Mapping[str, Any]) -> bool:
+def differed(claim: Mapping[str, Any]) -> bool:
+    """Return whether registration saw two runs of the training differ."""
     return any(line.startswith(f"Not tried: {DIFFERED}") for line in claim.get("tried") or ())
 
 
@@ -203,7 +204,7 @@ def _paragraph(facts: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], odd
         bytes=", bit for bit" * (odds is not None and all(part["claim"].get("deterministic", False) for part in parts)),
     )
     if odds is None:
-        return exact + _DIFFERED * any(_differed(part["claim"]) for part in parts) + _WORD
+        return exact + _DIFFERED * any(differed(part["claim"]) for part in parts) + _WORD
     if guarantees == {Guarantee.EXACT} and odds.now == 50 and odds.ever in (50, None):
         them = "it" if one else "them"
         them += "" if odds.ever is None else " and later versions"

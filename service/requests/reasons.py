@@ -173,6 +173,7 @@ SLOTS: dict[str, NamedValue] = {
     "method": NamedValue(_SEEN_BY_MODELS, r"[a-z_]{1,32}"),
     "detail": NamedValue(_SEEN_BY_MODELS, r"[^\d\n]{1,300}"),
     "points": NamedValue(_SEEN_BY_MODELS, r"[\d.e+-]{1,12}"),
+    "runs": NamedValue(_SEEN_BY_MODELS, "two runs of this training differ"),
     "here": NamedValue(_SEEN_BY_MODELS, r"[\w.+ -]{1,60}"),
     "prepared": NamedValue(_SEEN_BY_MODELS, r"[\w.+ -]{1,60}"),
     "needs": NamedValue(_SEEN_BY_MODELS, r"[\w. -]{1,60}"),
@@ -355,7 +356,7 @@ class Reason(StrEnum):
         "The new version is [more than {points} points less accurate, the policy's limit|less accurate than the policy "
         "allows]. Not published.",
         _ml(
-            "Train again, allow more, or retry with new noise, which costs budget.",
+            "Train again, allow more, or retry with new noise, which costs budget[; {runs}].",
             RETRAIN,
             TOLERATE,
             RETRY,

@@ -13,7 +13,7 @@ from expunge.service.access import Caller, Scope
 from expunge.service.api.problems import not_found
 from expunge.service.api.types import FreeText, Moment
 from expunge.service.api.views.versions import CLAIMED, GUARANTEE_NOTE, noted
-from expunge.service.certificates import erasing
+from expunge.service.certificates import differed, erasing
 from expunge.service.infra.tables import DeletionRequest, Generation, Model, Task, Version
 from expunge.service.infra.time import day_after, day_and_time
 from expunge.service.models import done_at, expected, standing
@@ -226,6 +226,11 @@ def _now(session: Session, task: Task, model: Model, expected_at: int | None) ->
             known = {"time": day_and_time(model.due_at), "done_by": day_after(done)}
         case Reason.AWAITING_RETRAIN if expected_at is not None:
             known = {"time": day_and_time(expected_at)}
+        case Reason.ACCURACY_DROP:
+            current = session.get(Version, model.current_id)
+            known = (
+                {"runs": "two runs of this training differ"} if current is not None and differed(current.claim) else {}
+            )
         case Reason.AWAITING_CONSUMERS:
             version = session.get(Version, task.version_id)
             late = (

@@ -118,6 +118,7 @@ FACTS: dict[str, Any] = {
     "file": "digits.py",
     "line": 41,
     "lacking": 2,
+    "runs": "two runs of this training differ",
 }
 EVERYTHING = frozenset(Scope)
 

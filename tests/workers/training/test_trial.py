@@ -13,11 +13,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from expunge.service.access import Scope
 from expunge.service.api.views.models import model_view
 from expunge.service.api.views.requests import request_views
 from expunge.service.api.views.versions import version_views, versions_of
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import DeletionRequest, Model
+from expunge.service.infra.tables import DeletionRequest, Model, Task
 from expunge.workers.app import Worker
 from expunge.workers.runtime import fresh
 from expunge.workers.training import trial
@@ -362,6 +363,10 @@ def test_what_cannot_be_repeated_is_not_refused_and_the_certificate_says_what_wa
         views = [model_view(session, model), *version_views(session, model, versions_of(session, model))]
         views += request_views(session, [session.get_one(DeletionRequest, request_id)])[0].models
     assert {each.guarantee_note for each in views} == {"on your word: two runs differed"} and len(views) == 4
+    world.change(Task, world.task(request_id).id, status="blocked", reason="accuracy_drop")
+    with world.database.read() as session:
+        (view,) = request_views(session, [session.get_one(DeletionRequest, request_id)], (Scope.MODELS_READ,))
+    assert view.models[0].remedy and "; two runs of this training differ." in view.models[0].remedy.action
 
 
 CATEGORIES = "torch.eye(4)[torch.arange(48) % 4]"
