@@ -150,7 +150,7 @@ def _served(settings: Settings) -> list[InspectedGeneration]:
         if schema_state(database) is not SchemaState.CURRENT:
             return []
         return _read(database)
-    except (Busy, SQLAlchemyError, ValueError, OSError):
+    except (Busy, SQLAlchemyError, SettingsError, OSError):
         return []
 
 
@@ -175,11 +175,16 @@ def _read(database: Database) -> list[InspectedGeneration]:
 
 
 def main() -> int:
-    """Print every finding; return 0."""
+    """Print every finding; return 0, or 1 where a setting is wrong."""
+    try:
+        settings = Settings()
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     lines = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with redirect_stdout(sys.stderr), lines:
-        for finding in examine(Settings()):
+        for finding in examine(settings):
             lines.write(json.dumps(asdict(finding)) + "\n")
             lines.flush()
     return 0

@@ -33,17 +33,17 @@ def main(arguments: list[str], limits: Limits = LIMITS) -> int:
     Return 1 if it is refused, 2 for wrong arguments, 75 if its device computes no more.
     """
     os.environ |= PRECISE
-    settings = Settings()
-    if arguments[:1] == ["restore"]:
-        return _restore(settings, limits, [Path(each) for each in arguments[1:]])
-    if arguments not in [[name] for name in NEEDED]:
+    if arguments[:1] != ["restore"] and arguments not in [[name] for name in NEEDED]:
         sys.stderr.write("usage: python -m expunge.workers.main worker|updater|scheduler|restore [EXPORT...]\n")
         return 2
-    configure(settings.log_level)
-    export_spans("worker")
-    if settings.mode == "production":  # elsewhere the commands that set up make them; a lost pepper is not replaced
-        ensure_secrets(settings, NEEDED[arguments[0]])
     try:
+        settings = Settings()
+        if arguments[0] == "restore":
+            return _restore(settings, limits, [Path(each) for each in arguments[1:]])
+        configure(settings.log_level)
+        export_spans("worker")
+        if settings.mode == "production":  # elsewhere the commands that set up make them; a lost pepper is not replaced
+            ensure_secrets(settings, NEEDED[arguments[0]])
         return {"worker": _worker, "updater": _updater, "scheduler": _scheduler}[arguments[0]](settings, limits)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")

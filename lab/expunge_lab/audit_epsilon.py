@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from expunge.service.infra.settings import Settings
+from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.infra.time import duration
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.device import device_of
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Refused, RecipeError, PolicyError) as error:
         console.print(f"{error.what} {error.hint}", style="red")
         return NOTHING
-    except ValueError as error:
+    except (ValueError, SettingsError) as error:
         console.print(str(error), style="red")
         return NOTHING
     if given.json:

@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from torch import Tensor
 
-from expunge.service.infra.settings import Settings
+from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.queue import ForgottenCount
 from expunge.workers.guarantee.certify import certify, refine, require_certified
 from expunge.workers.guarantee.terms import Terms, guarantee_of, sigma_of
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Refused, RecipeError, PolicyError) as error:
         console.print(f"{error.what} {error.hint}", style="red", highlight=False)
         return 2
-    except ValueError as error:
+    except (ValueError, SettingsError) as error:
         console.print(str(error), style="red", highlight=False)
         return 2
     if given.json:

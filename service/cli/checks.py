@@ -134,7 +134,7 @@ def _bucket(name: str, url: str) -> Finding:
     try:
         folder = folder_at(url)
         folder.mark()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SettingsError) as error:
         hint = f"Set EXPUNGE_{name.upper()}, and the AWS_* variables with its endpoint and credentials."
         return Finding(name, False, f"{url} cannot be read: {error}", hint)
     return Finding(name, True, f"{url} answers.")
@@ -216,6 +216,9 @@ def _database(settings: Settings, clock: Callable[[], float], lease_seconds: flo
     try:
         database = Database(settings.database_url)
         state = schema_state(database)
+    except SettingsError as error:
+        yield Finding("database", False, str(error), "Set EXPUNGE_DATABASE_URL.")
+        return
     except (Busy, SQLAlchemyError, ValueError, OSError) as error:
         yield Finding(
             "database",
@@ -276,7 +279,7 @@ def _witness(database: Database, settings: Settings) -> Iterator[Finding]:
     except PutBack as error:
         hint = "Nothing is taken in, published, signed or handed out until then."
         yield Finding("witness", False, str(error), hint)
-    except (Busy, OSError, ValueError):
+    except (Busy, OSError, ValueError, SettingsError):
         return
 
 

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import MARK, Chunk, Entry, Folder
+from expunge.service.infra.settings import SettingsError
 
 try:
     from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
     from obstore.store import S3Store
 except ImportError:  # pragma: no cover (an extra)
-    raise ValueError(
+    raise SettingsError(
         "A setting names a bucket (s3://), and the software for buckets is not installed: pip install 'expunge[s3]'"
     ) from None
 

@@ -23,6 +23,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from expunge.service.infra.actors import OPERATOR, Actor, actor_of_call
 from expunge.service.infra.fault_injection import armed, crash_point
 from expunge.service.infra.files import filesystem_of
+from expunge.service.infra.settings import SettingsError
 
 BATCH = 500
 """values in one statement: SQLite allows 32,766 variables, and PostgreSQL plans short lists better"""
@@ -216,7 +217,7 @@ def _postgres(url: Any) -> Engine:
 
 def _sqlite(path: str | None) -> Engine:
     if not path or path == ":memory:":
-        raise ValueError(
+        raise SettingsError(
             "EXPUNGE_DATABASE_URL: an in-memory SQLite database loses requests. Name a file, as sqlite:////srv/expunge.db."
         )
     _refuse_network_filesystem(Path(path).absolute())
@@ -251,4 +252,4 @@ def _begin_sqlite(connection: Connection) -> None:
 def _refuse_network_filesystem(path: Path) -> None:
     point, kind = filesystem_of(path)
     if kind in _NETWORK_FILESYSTEMS:
-        raise ValueError(f"{path} lies on {point} ({kind}): SQLite's locks do not hold there. Use a local disk.")
+        raise SettingsError(f"{path} lies on {point} ({kind}): SQLite's locks do not hold there. Use a local disk.")

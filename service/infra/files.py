@@ -288,7 +288,7 @@ class DiskFolder(Folder):
 def folder_at(place: Path | str) -> Folder:
     """Return the folder that a setting names: a path on a disk, or ``s3://bucket/prefix``.
 
-    Raises ValueError where the software for buckets is not installed.
+    Raises SettingsError where the software for buckets is not installed.
     """
     if isinstance(place, Path):
         return DiskFolder(place)

@@ -9,11 +9,22 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
 from expunge.service.infra.files import Files
 from expunge.service.infra.tenants import listed
@@ -23,22 +34,50 @@ from unlearning.accounting.policy import places_of
 ACTS = frozenset({"verify", "lift", "retire"})
 """as in ``expunge.service.access.four_eyes.Act``"""
 LARGEST_PORT = 65_535
+DATABASES = ("sqlite", "postgresql", "postgres", "postgresql+psycopg")
 BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")
 
 
-class SettingsError(ValueError):
-    """A setting is missing or wrong; the message names the variable and says what to do."""
+class SettingsError(Exception):
+    """A setting is missing or wrong; the message names the variable and says what to do.
+
+    No ValueError: pydantic would put its own words around it.
+    """
 
 
-def _place(value: Any) -> Any:
+def _variable(info: ValidationInfo) -> str:
+    return f"EXPUNGE_{str(info.field_name).upper()}"
+
+
+def _folder(value: Any, info: ValidationInfo) -> Path:
+    """Return the path of a folder, which need not be there. Raises SettingsError."""
+    path = Path(value)
+    if not str(value) or any(os.path.isfile(each) for each in (path, *path.parents)):  # noqa: PTH113 (it never raises)
+        raise SettingsError(f"{_variable(info)}: {str(value)!r} is no folder. Write the path of one, as /srv/expunge.")
+    return path
+
+
+def _place(value: Any, info: ValidationInfo) -> Path | str:
     """Return a folder's path, or the URL of a place in a bucket. Raises SettingsError."""
     if "://" not in str(value):
-        return Path(value)
-    if urlsplit(value).scheme != "s3" or not urlsplit(value).netloc:
-        raise SettingsError("Name a folder, or a place in a bucket: s3://bucket/prefix. Other object stores offer s3.")
+        return _folder(value, info)
+    if not re.fullmatch(r"s3://[^/@\s]+(/\S*)?", str(value)):
+        raise SettingsError(
+            f"{_variable(info)}: it is no place in a bucket. Write a folder, or s3://bucket/prefix, which other object "
+            "stores offer too; credentials go into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+        )
     return str(value).rstrip("/")
 
 
+def _is_url(value: str, schemes: Sequence[str]) -> bool:
+    """Return whether it is a URL of one of these schemes, with a port that can be one."""
+    try:
+        return urlsplit(value).scheme in schemes and urlsplit(value).port != 0
+    except ValueError:
+        return False
+
+
+Folder: TypeAlias = Annotated[Path, BeforeValidator(_folder)]
 Place: TypeAlias = Annotated[Path | str, BeforeValidator(_place)]
 """a folder, or ``s3://bucket/prefix``"""
 
@@ -49,7 +88,11 @@ def _duration(value: Any) -> Any:
     return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]] if found else value
 
 
-Duration: TypeAlias = Annotated[float, BeforeValidator(_duration), Field(ge=0)]
+Duration: TypeAlias = Annotated[
+    float,
+    BeforeValidator(_duration),
+    Field(ge=0, allow_inf_nan=False, description="seconds, or a number with its unit: 90s, 15m, 12h, 7d"),
+]
 """seconds"""
 
 
@@ -91,35 +134,47 @@ GONE: Mapping[str, str] = {
 """settings that there were: what to do in place of each"""
 
 
+def _refusal(fault: ErrorDetails) -> str:
+    """Return what is wrong with a setting that has a ``description``, which says what to write."""
+    name = str(fault["loc"][0])
+    return f"EXPUNGE_{name.upper()}: {fault['input']!r} is refused. Write {Settings.model_fields[name].description}."
+
+
 class Settings(BaseSettings):
+    """Raises SettingsError, whose one line names each variable with a wrong value, and what to write there."""
+
     model_config = SettingsConfigDict(env_prefix="EXPUNGE_", frozen=True)
 
-    mode: Literal["development", "production"] = "development"
-    home: Path = Path(".expunge")
+    mode: Literal["development", "production"] = Field("development", description="development or production")
+    home: Folder = Path(".expunge")
     database_url: str = Field(repr=False)
     broker_url: str = Field(repr=False)
     store: Place
     private_store: Place
     key_store_url: str = Field(repr=False)
     key_folder: Place
-    secrets: Path
-    recipes: Path = Path("recipes")
+    secrets: Folder
+    recipes: Folder = Path("recipes")
     device: str = "auto"
     listen: str = "127.0.0.1:8750"
     url: str = "http://127.0.0.1:8750"
-    regulation: RegulationName | None = None
+    regulation: RegulationName | None = Field(None, description=f"none, {', '.join(get_args(RegulationName))}")
     cancel_window: Duration = 0
-    large_request: int = Field(default=1000, ge=0)
+    large_request: int = Field(default=1000, ge=0, description="a whole number of samples; 0 blocks no request")
     grace: Duration = HOUR_SECONDS
     four_eyes: str = ""
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
     tenants: str = ""
     places: str = ""
     actor_proxy: str = ""
-    log_origin: str = Field(default="expunge.local/log", pattern=r"^[^\s+]+$")
-    trial_seconds: float = Field(default=300, ge=0)
-    sample_bytes: int = Field(default=2 * 2**30, gt=0)
-    rate: float = Field(default=100, gt=0)
+    log_origin: str = Field(
+        default="expunge.local/log", pattern=r"^[^\s+]+$", description="a name without blanks and +, as example.com/log"
+    )
+    trial_seconds: float = Field(
+        default=300, ge=0, allow_inf_nan=False, description="seconds, as 300; 0 leaves the trial out"
+    )
+    sample_bytes: int = Field(default=2 * 2**30, gt=0, description="a whole number of bytes above 0, as 2147483648")
+    rate: float = Field(default=100, gt=0, allow_inf_nan=False, description="calls a second, above 0, as 100")
     recipe_variables: str = ""
     admission: str = ""
     verify_url: str = ""
@@ -139,11 +194,24 @@ class Settings(BaseSettings):
                 raise SettingsError(f"EXPUNGE_{name} is no setting any more. {instead}")
         return init_settings, env_settings
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _refuse(cls, values: Any, validate: ModelWrapValidatorHandler[Settings]) -> Settings:
+        try:
+            return validate(values)
+        except ValidationError as error:
+            raise SettingsError(" ".join(_refusal(each) for each in error.errors())) from None
+
     @model_validator(mode="before")
     @classmethod
     def _fill_from_home(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Put what was not set into the home folder, by absolute path: processes may differ in their cwd."""
-        home = Path(values.get("home") or ".expunge").expanduser().resolve()
+        try:
+            home = Path(values.get("home") or ".expunge").expanduser().resolve()
+        except RuntimeError:
+            raise SettingsError(
+                "EXPUNGE_HOME: no user has this ~. Write the path of a folder, as /srv/expunge."
+            ) from None
         from_home: dict[str, Any] = {
             "database_url": f"sqlite:///{home / 'expunge.db'}",
             "broker_url": f"filesystem://{home / 'broker'}",
@@ -188,10 +256,24 @@ class Settings(BaseSettings):
     @field_validator("verify_url")
     @classmethod
     def _names_a_page(cls, value: str) -> str:
-        if value and (urlsplit(value).scheme not in ("https", "http") or not urlsplit(value).netloc or "#" in value):
+        if value and (not _is_url(value, ("https", "http")) or not urlsplit(value).netloc or "#" in value):
             raise SettingsError(
-                f"EXPUNGE_VERIFY_URL: {value!r} is no address of a page. Write it as https://example.com/verify."
+                "EXPUNGE_VERIFY_URL: it is no address of a page. Write it as https://example.com/verify."
             )
+        return value
+
+    @field_validator("url")
+    @classmethod
+    def _names_the_api(cls, value: str) -> str:
+        if not _is_url(value, ("https", "http")) or not urlsplit(value).netloc:
+            raise SettingsError("EXPUNGE_URL: it is no address of an API. Write it as https://expunge.example.com.")
+        return value
+
+    @field_validator("device")
+    @classmethod
+    def _names_a_device(cls, value: str) -> str:
+        if not re.fullmatch(r"[a-z]+(:[0-9]+)?", value):
+            raise SettingsError(f"EXPUNGE_DEVICE: {value!r} is no device. Write auto, cpu, cuda or cuda:N.")
         return value
 
     @field_validator("listen")
@@ -235,7 +317,19 @@ class Settings(BaseSettings):
     @field_validator("tenants")
     @classmethod
     def _names_tenants(cls, value: str) -> str:
-        listed(value)
+        try:
+            listed(value)
+        except ValueError as error:
+            raise SettingsError(f"EXPUNGE_TENANTS: {value!r} lists no tenants. {error}") from None
+        return value
+
+    @field_validator("recipe_variables", "admission")
+    @classmethod
+    def _lists_names(cls, value: str, info: ValidationInfo) -> str:
+        if any(re.search(r"[\s=]", name.strip()) for name in value.split(",")):
+            raise SettingsError(
+                f"{_variable(info)}: a blank or = is part of no name. Write names alone, separated by commas."
+            )
         return value
 
     @property
@@ -283,11 +377,28 @@ class Settings(BaseSettings):
     @field_validator("broker_url")
     @classmethod
     def _supports_broker(cls, value: str) -> str:
-        if urlsplit(value).scheme not in BROKERS:
+        folder = value.startswith("filesystem:")
+        if not _is_url(value, BROKERS) or (folder and not value.startswith("filesystem:///")):
             raise SettingsError(
-                "EXPUNGE_BROKER_URL: use filesystem:///folder, redis://host or amqp://host (TLS: rediss, amqps)."
+                "EXPUNGE_BROKER_URL: it is no address of a broker that Expunge can use. "
+                "Write filesystem:///folder, redis://host or amqp://host (TLS: rediss, amqps)."
             )
         return value
+
+    @field_validator("database_url", "key_store_url")
+    @classmethod
+    def _supports_database(cls, value: str, info: ValidationInfo) -> str:
+        """Refuse what no driver opens, and SQLite in memory. The value may hold a password: it is not repeated."""
+        with suppress(ArgumentError, ValueError):
+            url = make_url(value)
+            if url.drivername in DATABASES and (
+                url.get_backend_name() != "sqlite" or url.database not in (None, "", ":memory:")
+            ):
+                return value
+        raise SettingsError(
+            f"{_variable(info)}: it is no address of a database that Expunge can use. "
+            "Write sqlite:////folder/file.db or postgresql://user:password@host/database."
+        )
 
     @model_validator(mode="after")
     def _keys_apart(self) -> Settings:

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from expunge.service.cli.checks import Finding
 from expunge.service.infra.pseudonyms import Pepper
-from expunge.service.infra.settings import Settings
+from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.infra.tenants import DEFAULT_TENANT
 from expunge.workers.check.checks import Subject, counts, inspect, read
 from expunge.workers.guarantee.terms import guarantee_of, require_needs
@@ -60,8 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--measure is part of expunge-lab, which is not installed. Run: pip install expunge-lab")
     place = Path(given.recipe).resolve()
     folder, name = place.parent, place.stem if place.suffix == ".py" else place.name
-    with redirect_stdout(sys.stderr):  # a recipe may print
-        found = checked(folder, name)
+    try:
+        with redirect_stdout(sys.stderr):  # a recipe may print
+            found = checked(folder, name)
+    except SettingsError as error:
+        parser.error(str(error))
     well = all(each["well"] for each in found["findings"])
     if not given.json:
         _show(found, name, measuring=given.measure)

@@ -11,7 +11,7 @@ import pytest
 
 from expunge.service.audit.witness import Witness
 from expunge.service.infra.files import MARK, Damaged, DiskFolder, Folder, Store, folder_at
-from expunge.service.infra.settings import Settings
+from expunge.service.infra.settings import Settings, SettingsError
 from tests.harness.s3 import S3, silent
 
 LARGE = bytes(range(256)) * 8192
@@ -158,7 +158,7 @@ def test_a_file_that_a_transaction_waits_for_is_given_up_within_ten_seconds(
 
 @pytest.mark.parametrize("wrong", ["gs://bucket/prefix", "s3:///prefix", "file:///folder"])
 def test_other_urls_are_no_place(wrong: str) -> None:
-    with pytest.raises(ValueError, match="s3://bucket/prefix"):
+    with pytest.raises(SettingsError, match=r"EXPUNGE_STORE: .* s3://bucket/prefix"):
         Settings(store=wrong)
 
 

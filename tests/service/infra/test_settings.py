@@ -9,7 +9,9 @@ import stat
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from expunge.service.api.http import serve
 from expunge.service.infra.files import Files
 from expunge.service.infra.pseudonyms import Pepper, digest, new_id
 from expunge.service.infra.settings import (
@@ -23,7 +25,10 @@ from expunge.service.infra.settings import (
     next_secret,
     read_secret,
 )
+from expunge.workers.doctor import main as doctor_main
 from expunge.workers.main import main as workers_main
+from expunge_client.cli.main import app
+from expunge_client.cli.output import CommandError
 
 ROOT = Path(__file__).parents[3]
 SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file", "session_key_file")
@@ -92,15 +97,77 @@ def test_a_duration_has_a_unit_or_is_in_seconds(
 @pytest.mark.parametrize("told", ["-1", "1w", "an hour", "h", "-1h"])
 def test_what_is_no_duration_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str) -> None:
     monkeypatch.setenv("EXPUNGE_GRACE", told)
-    with pytest.raises(ValueError, match="grace"):
+    with pytest.raises(SettingsError, match="EXPUNGE_GRACE"):
         Settings(home=tmp_path)
+
+
+WRONG = {
+    "MODE": "live",
+    "HOME": "/etc/passwd",
+    "DATABASE_URL": "mysql://me:canary@host/x",
+    "BROKER_URL": "me:canary@host",
+    "STORE": "gs://me:canary@bucket",
+    "PRIVATE_STORE": "s3://me:canary@bucket",
+    "KEY_STORE_URL": "postgresql://me:canary@host:port/x",
+    "KEY_FOLDER": "/etc/passwd/keys",
+    "SECRETS": "/etc/passwd",
+    "RECIPES": "/etc/passwd",
+    "DEVICE": "cuda:x",
+    "LISTEN": "8750",
+    "URL": "me:canary@host",
+    "REGULATION": "iso",
+    "CANCEL_WINDOW": "1w",
+    "LARGE_REQUEST": "many",
+    "GRACE": "nonsense",
+    "FOUR_EYES": "all",
+    "LOG_LEVEL": "TRACE",
+    "TENANTS": "Them!",
+    "PLACES": "cpu",
+    "ACTOR_PROXY": "10.0.0.5",
+    "LOG_ORIGIN": "my log",
+    "TRIAL_SECONDS": "-1",
+    "SAMPLE_BYTES": "2GB",
+    "RATE": "nan",
+    "RECIPE_VARIABLES": "TOKEN=canary",
+    "ADMISSION": "drop list",
+    "VERIFY_URL": "me:canary@host",
+}
+
+
+@pytest.mark.parametrize("name", [each.upper() for each in Settings.model_fields])
+def test_a_wrong_value_ends_every_start_with_one_line_that_says_what_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """The variable stands first, pydantic's words and a password nowhere."""
+    monkeypatch.setenv("EXPUNGE_HOME", str(tmp_path))
+    monkeypatch.setenv(f"EXPUNGE_{name}", WRONG[name])
+    assert [workers_main([each]) for each in ("worker", "updater", "scheduler", "restore")] == [1] * 4
+    assert doctor_main() == 1
+    told = set(capsys.readouterr().err.splitlines())
+    assert len(told) == 1
+    line = told.pop()
+    with pytest.raises(SystemExit, match=re.escape(line)):
+        serve.main([])
+    done = CliRunner().invoke(app, ["doctor"])
+    assert isinstance(done.exception, CommandError)
+    assert (done.exception.what, done.exception.hint) == (line, "")
+    assert line.startswith(f"EXPUNGE_{name}: ")
+    assert re.search(r"Write|1 to 63|1 to 31|is none of", line)
+    assert not re.search(r"pydantic|Input should|canary", line)
+
+
+def test_two_wrong_values_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPUNGE_GRACE", "x")
+    monkeypatch.setenv("EXPUNGE_RATE", "0")
+    with pytest.raises(SettingsError, match=r"EXPUNGE_GRACE: 'x' is refused.*EXPUNGE_RATE: '0' is refused"):
+        Settings()
 
 
 def test_the_api_listens_where_one_setting_says(tmp_path: Path) -> None:
     assert Settings(home=tmp_path).address == ("127.0.0.1", 8750)
     assert Settings(home=tmp_path, listen="[::1]:80").address == ("::1", 80)
     for wrong in ("8750", "127.0.0.1", "127.0.0.1:", ":8750", "127.0.0.1:65536", "127.0.0.1:-1"):
-        with pytest.raises(ValueError, match="EXPUNGE_LISTEN"):
+        with pytest.raises(SettingsError, match="EXPUNGE_LISTEN"):
             Settings(home=tmp_path, listen=wrong)
 
 
@@ -215,11 +282,11 @@ def test_the_api_starts_in_production_without_the_sealing_key(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("process", "name"), [("worker", "sealing_key_file"), ("scheduler", "signing_key_file")])
 def test_worker_and_scheduler_refuse_to_start_in_production_with_a_typed_secret(
-    tmp_path: Path, process: str, name: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, process: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ensure_secrets(Settings(home=tmp_path))
     getattr(Settings(home=tmp_path), name).write_text("00" * 32)
     monkeypatch.setenv("EXPUNGE_HOME", str(tmp_path))
     monkeypatch.setenv("EXPUNGE_MODE", "production")
-    with pytest.raises(SettingsError, match="pattern"):
-        workers_main([process])
+    assert workers_main([process]) == 1
+    assert re.fullmatch(r"EXPUNGE_SECRETS: .* holds a pattern\. .*\n", capsys.readouterr().err)
