@@ -106,8 +106,8 @@ def sklearn(
     settings = last.get_params()
     form = _form(last, settings)
     classifies = form.loss != "squared_error" or type(last).__name__ == "RidgeClassifier"
-    _require_constants(len(x), rows, classes, np.unique(np.asarray(y)).tolist() if classifies else None)
     labels = np.asarray(y)
+    _require_constants(len(x), rows, classes, _found(y) if classifies else None)
     heavy = None if weight is None else np.asarray(weight, dtype=np.float64)
     outputs, targets = _targets(last, labels, classes)
     if settings.get("class_weight") is not None:
@@ -154,7 +154,7 @@ def _exact(
     if weight is not None and kind.startswith("neighbors."):
         raise RecipeError(f"{kind.partition('.')[2]} takes no weight of a row.", "Leave weight out.")
     labels, classifies = np.asarray(y), "classes_" in ANSWERS[kind]
-    _require_constants(len(labels), len(labels), classes, np.unique(labels).tolist() if classifies else None)
+    _require_constants(len(labels), len(labels), classes, _found(y) if classifies else None)
     if classes is None:
         targets = torch.from_numpy(labels.astype(np.float64).reshape(len(labels), -1))
     else:
@@ -224,6 +224,20 @@ def _require(name: str, settings: dict[str, Any], **allowed: tuple[Any, ...]) ->
         if value not in values:
             what = f"{name}({setting}={value!r}) is not known to be strongly convex and smooth."
             raise RecipeError(what, f"Set {setting}={values[0]!r}. {OTHERWISE}")
+
+
+def _found(y: Any) -> list[Any]:
+    """Return the different classes of y, sorted. Raises RecipeError where a row has none."""
+    each_of = y if isinstance(y, list | tuple) else np.asarray(y).reshape(-1).tolist()  # an array of texts writes "nan"
+    empty = y.isna() if hasattr(y, "isna") else [each is None or str(each) == "nan" != each for each in each_of]
+    rows = np.flatnonzero(np.asarray(empty))
+    if len(rows):
+        raise RecipeError(
+            f"{len(rows)} rows of y have no class (None or NaN), the first at index {rows[0]}.",
+            "Leave these rows out of x, y and subjects, or name a class for them, as y.fillna('unknown') does.",
+        )
+    found: list[Any] = np.unique(np.asarray(y)).tolist()
+    return found
 
 
 def _require_constants(count: int, rows: int | None, classes: Sequence[Any] | None, found: list[Any] | None) -> None:

@@ -152,8 +152,8 @@ class Samples:
             if isinstance(inputs, Pack)
             else sources.numbers(table, columns, target)[0].contiguous()
         )
-        heavy = None if weight is None else sources.numbers_of(table.column(weight))
-        return cls(ids, cast("Sequence[str]", people), x, sources.numbers_of(table.column(target)), weight=heavy)
+        heavy = None if weight is None else sources.numbers_of(table, weight)
+        return cls(ids, cast("Sequence[str]", people), x, sources.numbers_of(table, target), weight=heavy)
 
     @classmethod
     def from_numpy(

@@ -349,9 +349,9 @@ def compute(name: str, *arguments: Any) -> Any:
     return getattr(_pyarrow("compute"), name)(*arguments)
 
 
-def numbers_of(column: Any) -> Tensor:
+def numbers_of(table: pa.Table | pa.RecordBatch, name: str) -> Tensor:
     """Return a column of numbers as a tensor (m,) of its own memory; whole ones are int64."""
-    values = _values(column)
+    values = _values(table.column(name), name)
     return torch.from_numpy(values.astype(np.int64) if values.dtype.kind in "iub" else values.copy())
 
 
@@ -359,7 +359,7 @@ def weights_in(rows: ArrowRows | ParquetRows, name: str | None) -> Tensor | None
     """Return the column of weights (n,) float64; None where the recipe names none."""
     if name is None:
         return None
-    parts = [numbers_of(table.column(name)).double() for table in rows.tables((name,))]
+    parts = [numbers_of(table, name).double() for table in rows.tables((name,))]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
 
 
@@ -370,14 +370,14 @@ def mapped(array: Array) -> np.ndarray[Any, Any]:
 
 def numbers(table: pa.Table | pa.RecordBatch, features: Sequence[str] | str, target: str) -> tuple[Tensor, Tensor]:
     """Return inputs (m, features) and targets (m,) of a table. Inputs of several columns are a transposed view."""
-    answers = numbers_of(table.column(target))
+    answers = numbers_of(table, target)
     if isinstance(features, str):
         column = _whole(table.column(features))
-        flat = _values(column.flatten())
+        flat = _values(column.flatten(), features)
         if len(column) and len(flat) % len(column):
             raise RecipeError(f"The lists of the column {features!r} differ in length.", ONE_SHAPE)
         return torch.from_numpy(_real(flat).reshape(len(column), -1)), answers
-    columns = [_values(table.column(name)) for name in features]
+    columns = [_values(table.column(name), name) for name in features]
     kind = np.result_type(np.float32, *(column.dtype for column in columns))
     inputs = np.empty((len(columns), table.num_rows), dtype=kind)
     for place, column in enumerate(columns):
@@ -394,6 +394,14 @@ def names_in(tables: Iterator[pa.Table], id: str, person: str) -> tuple[Texts, C
     data, lengths, codes = [], [], []
     places: dict[Any, int] = {}
     for table in tables:
+        for name in (id, person):
+            kind = table.column(name).type
+            if types.is_floating(getattr(kind, "value_type", kind)):
+                raise RecipeError(
+                    f"The column {name!r} holds {kind}: the id 5018 would be 5018.0 in one place and 5018 in another, "
+                    "and a request would not find it.",
+                    f"Make it whole numbers or texts, without missing ones: frame[{name!r}].astype('int64').",
+                )
         texts = compute.fill_null(compute.cast(_whole(table.column(id)), arrow.large_string()), "")
         ends = np.frombuffer(texts.buffers()[1], dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
         data.append(np.frombuffer(texts.buffers()[2] or b"", dtype=np.uint8)[ends[0] : ends[-1]].copy())
@@ -416,11 +424,15 @@ def _whole(column: Any) -> Any:
     return column.combine_chunks() if hasattr(column, "combine_chunks") else column
 
 
-def _values(column: Any) -> np.ndarray[Any, Any]:
-    """Return a column of numbers (m,). Missing ones are NaN."""
+def _values(column: Any, name: str) -> np.ndarray[Any, Any]:
+    """Return a column of numbers (m,). Missing ones are NaN. ``name`` is for the refusal of what is no number."""
     values: np.ndarray[Any, Any] = _whole(column).to_numpy(zero_copy_only=False)
     if values.dtype.kind not in "fiub":
-        raise RecipeError(f"A column holds {column.type}, which is no number.", "Name columns of numbers.")
+        raise RecipeError(
+            f"The column {name!r} holds {column.type}, which is no number.",
+            f"Number it by a list that you choose: frame[{name!r}] = frame[{name!r}].map({{'no': 0, 'yes': 1}}). "
+            "Inputs with texts: Samples.from_frame(frame, inputs=ul.Pack(...), ...).",
+        )
     return values
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
@@ -156,6 +157,17 @@ def test_counts_of_the_table_are_refused_with_the_constants_to_paste() -> None:
         ul.sklearn(LogisticRegression(), X, TWO, PEOPLE)
     with pytest.raises(ul.RecipeError, match="1 classes of y are not among"):
         ul.sklearn(LogisticRegression(), X, THREE, PEOPLE, rows=N, classes=(0, 1))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
+@pytest.mark.parametrize("kind", [list, pd.Series])
+def test_a_row_without_a_class_is_named(kind: Any, missing: Any, exact: bool) -> None:
+    if kind is list and missing is pd.NA:
+        missing = None
+    y = kind([*["yes", "no"] * 3, missing, "no"])
+    with pytest.raises(ul.RecipeError, match=r"1 rows of y have no class .* the first at index 6"):
+        ul.sklearn(LogisticRegression(), X[:8], y, PEOPLE[:8], rows=8, classes=("no", "yes"), exact=exact)
 
 
 def test_a_class_weight_of_many_classes_is_refused_for_an_svc() -> None:

@@ -283,6 +283,22 @@ def test_whole_numbers_name_samples_and_people_and_lists_name_several(tmp_path: 
     assert shared.people[0] == ("both", "p1") and len(shared.people.distinct()) == 7
 
 
+@pytest.mark.parametrize("changes", [{"id": [float(row) for row in range(COUNT)]}, {"who": [1.0] * COUNT}])
+def test_ids_that_are_no_whole_numbers_are_refused(changes: Any, tmp_path: Path) -> None:
+    """A person 5018.0 of the frame was 5018, and a request for 5018.0 found no data."""
+    (name,) = changes
+    with pytest.raises(
+        ul.RecipeError, match=f"The column {COLUMNS['id' if name == 'id' else 'person']!r} holds double"
+    ):
+        ul.Samples.from_frame(table(**changes), inputs=NAMES, **COLUMNS)
+
+
+def test_a_target_of_texts_is_refused_with_the_line_that_numbers_it() -> None:
+    with pytest.raises(ul.RecipeError, match="The column 'y' holds string") as refused:
+        ul.Samples.from_frame(table(y=["no", "yes"] * (COUNT // 2)), inputs=NAMES, **COLUMNS)
+    assert "frame['y'].map({'no': 0, 'yes': 1})" in refused.value.hint
+
+
 def test_a_row_group_that_is_too_large_is_refused_with_its_size(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
