@@ -94,9 +94,9 @@ def preparation(stack: Stack) -> dict[str, float]:
 
 
 def shards(stack: Stack) -> dict[str, float]:
-    """Seconds of the registration of a model in five shards."""
+    """Seconds of the registration of a model in five shards, which eight samples of a holdout must not hold up."""
     before, start = cpu(stack), time.perf_counter()
-    stack.live("sharded", method="shards", options={"shards": 5, "slices": 2})
+    stack.live("sharded", method="shards", options={"shards": 5, "slices": 2}, max_accuracy_drop=None)
     return {"shards": time.perf_counter() - start, "shards_cpu": cpu(stack) - before}
 
 
