@@ -18,6 +18,10 @@ from expunge_client.cli.output import CommandError
 PATIENCE_SECONDS = 10
 """how long to wait for the entries of versions that were published a moment ago"""
 _KEEP = "Keep a copy of what you see; see SECURITY.md."
+_UNSIGNED = (
+    "`expunge doctor` says whether a scheduler is alive, and the scheduler's log why it signs no entry: after "
+    "`expunge audit rotate-key` it needs the new signing.key. When it signs again, repeat this command."
+)
 
 
 @told()
@@ -36,12 +40,20 @@ def check(file: Path | None, key: Path | None) -> dict[str, Any]:
         checkpoint = verify(entries, head, _verifier(settings, key), _seen(seen))
     except NotAuthentic as error:
         raise CommandError(f"The audit log does not verify. {error}", _KEEP) from None
+    waiting = [] if file else _waiting(entries, versions)
     try:
-        compared = None if file else compare_shown(entries, versions)
+        compared = None if file else compare_shown(entries, [each for each in versions if each not in waiting])
     except NotAuthentic as error:
         raise CommandError(f"The log verifies, and the database does not agree with it. {error}", _KEEP) from None
     if file is None:
         _remember(seen, head)
+    if waiting:
+        first = f"version {waiting[0]['number']} of {waiting[0]['model']} ({waiting[0]['published_at']})"
+        raise CommandError(
+            f"The log verifies up to its signed head of {checkpoint.size} entries. {len(waiting)} version(s) were "
+            f"published after it, from {first} on: their entries wait for the scheduler to sign them.",
+            _UNSIGNED,
+        )
     facts = {"verified": True, "entries": checkpoint.size, "root": checkpoint.root.hex(), "log": checkpoint.origin}
     return facts | {"versions_compared": compared}
 
@@ -57,6 +69,16 @@ def _served(versions: Sequence[Mapping[str, Any]]) -> tuple[str, list[dict[str, 
             if not unlogged(entries, versions) or time.monotonic() > ends:
                 return head, entries
             time.sleep(1)
+
+
+def _waiting(entries: Sequence[Mapping[str, Any]], versions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the versions without an entry that were published after the newest signed entry, oldest first.
+
+    One that was published before it can have no entry that waits.
+    """
+    signed_at = max((entry["at"] for entry in entries if entry["at"]), default="")
+    late = [version for version in unlogged(entries, versions) if version["published_at"] >= signed_at]
+    return sorted(late, key=lambda version: version["published_at"])
 
 
 def _versions() -> list[dict[str, Any]]:

@@ -93,10 +93,10 @@ def compare_shown(entries: Iterable[Mapping[str, Any]], versions: Collection[Map
     return len(versions)
 
 
-def unlogged(entries: Iterable[Mapping[str, Any]], versions: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether the entry that publishes one of these versions is missing from the exported entries."""
+def unlogged(entries: Iterable[Mapping[str, Any]], versions: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return those of these versions that no exported entry publishes."""
     said = _said(entries)
-    return any((version["generation"], version["number"]) not in said for version in versions)
+    return [version for version in versions if (version["generation"], version["number"]) not in said]
 
 
 def _said(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[int, int], dict[str, Any]]:

@@ -18,6 +18,7 @@ from expunge.service.api.dependencies import Service
 from expunge.service.audit import merkle
 from expunge.service.audit.log import canonical
 from expunge.service.audit.signed_note import NotAuthentic
+from expunge.service.cli import log_check
 from expunge.service.infra.tables import AuditEntry, Version
 from expunge.service.models.publication_entry import (
     claim_digest,
@@ -27,6 +28,7 @@ from expunge.service.models.publication_entry import (
     unlogged,
 )
 from expunge_client import certificates
+from expunge_client.cli.output import CommandError
 from tests.service.certificates.test_certificates import issued
 from tests.service.worlds import live_model
 
@@ -63,6 +65,35 @@ def test_a_version_that_the_log_does_not_publish_is_named(client: TestClient, se
     assert unlogged([], versions)
     with pytest.raises(NotAuthentic, match="no entry that publishes version 1 of digits"):
         compare_shown([], versions)
+
+
+@ON_SQLITE
+@pytest.mark.parametrize(
+    ("published_at", "method", "told"),
+    [
+        ("9", "recollection", r"up to its signed head of .* from version 40 of digits .* wait for the scheduler"),
+        ("1", "recollection", "the database does not agree with it. .*no entry that publishes version 40"),
+        ("9", "retrain", "the database does not agree with it. .*differ on version 2 of digits: method"),
+    ],
+)
+def test_an_entry_that_waits_for_its_signature_is_no_fault_of_the_database(
+    client: TestClient,
+    service: Service,
+    issued: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    published_at: str,
+    method: str,
+    told: str,
+) -> None:
+    """After a rotation whose key the scheduler lacks, versions are published and their entries are not signed."""
+    entries, versions = shown(client)
+    head = client.get("/v1/audit-log/checkpoint").text
+    late = [versions[0] | {"method": method}, versions[0] | {"number": 40, "published_at": published_at}]
+    monkeypatch.setattr(log_check, "_versions", lambda: late)
+    monkeypatch.setattr(log_check, "_served", lambda _: (head, entries))
+    monkeypatch.setenv("EXPUNGE_HOME", str(service.settings.home))
+    with pytest.raises(CommandError, match=told):
+        log_check.check(None, None)
 
 
 @pytest.mark.parametrize("vector", CLAIMS, ids=range(len(CLAIMS)))
