@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session
 from expunge.service.audit import NotAuthentic, unseal_hold
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.tables import ApiKey, DeletionRequest, Hold, Model, SuppressionEntry, Task, WebhookEndpoint
-from expunge.service.infra.time import rfc_3339
 from expunge.service.models import CHANGEABLE, SERVED, apply_policy, end_cancelled, end_retired
 from expunge.service.requests import NO_WINDOWS, Status, awaits_decision, end_hold, enforce, settle
 
@@ -60,10 +59,10 @@ class RestoreReport:
     """for the operator, in words, before workers are started"""
     log_entries: int | None = None
     """how many were added to the audit log; None: no export was given, and heads signed since contradict the log"""
-    unknown_from: int | None = None
-    """microseconds since 1970: the last entry of the log, the export's where one was given. From then until the restore
-    only updates and what they carried out are known. None: from the beginning"""
-    unknown_until: int = 0
+    unknown_from: str | None = None
+    """RFC 3339: the last entry of the log, the export's where one was given. From then until the restore only updates
+    and what they carried out are known. None: from the beginning"""
+    unknown_until: str = ""
 
 
 def follow(session: Session, report: RestoreReport, said: Iterable[Said], pepper: Pepper) -> None:
@@ -229,7 +228,7 @@ def _lift(session: Session, request: DeletionRequest, body: dict[str, Any]) -> N
 
 def to_do(report: RestoreReport) -> list[str]:
     """Return what is left for the operator: what is lost, then a sentence or two for each kind of thing in doubt."""
-    since = "the beginning" if report.unknown_from is None else rfc_3339(report.unknown_from)
+    since = report.unknown_from or "the beginning"
     lost = [_of_lost_key(key, report.replaced.get(key)) for key in report.keys_lost]
     lost += [_of_kept(model, holds) for model, holds in report.kept.items()]
     kinds = (
@@ -246,7 +245,7 @@ def to_do(report: RestoreReport) -> list[str]:
             "new secret.",
         ),
     )
-    return [*lost, *(words for ids, words in kinds if ids), *_in_doubt(since, rfc_3339(report.unknown_until))]
+    return [*lost, *(words for ids, words in kinds if ids), *_in_doubt(since, report.unknown_until)]
 
 
 def _in_doubt(since: str, until: str) -> list[str]:

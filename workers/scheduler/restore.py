@@ -46,7 +46,7 @@ from expunge.service.infra.tables import (
     WebhookEndpoint,
 )
 from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.service.infra.time import SECOND
+from expunge.service.infra.time import SECOND, rfc_3339
 from expunge.service.models import (
     PUBLISHED,
     RESTORED,
@@ -101,8 +101,9 @@ def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Seq
     with storage.database.write() as session:
         _require_quiet(session, lease_seconds)
         said = continue_log(session, exports, signer.verifier, rotations) if exports else []
+        last = session.scalar(select(func.max(AuditEntry.created_at)))
         report = RestoreReport(
-            unknown_from=session.scalar(select(func.max(AuditEntry.created_at))), unknown_until=now(session)
+            unknown_from=None if last is None else rfc_3339(last), unknown_until=rfc_3339(now(session))
         )
         hand_over(session, signer.verifier, rotations)
         report.log_entries = len(said) if exports else None

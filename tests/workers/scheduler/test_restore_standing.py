@@ -228,7 +228,7 @@ def test_each_kind_of_thing_that_may_have_changed_unseen_has_its_line(
     last = max(row.created_at for row in seen.rows_of(AuditEntry))
     world.delete("p3")
     report = restore(old.storage, old.limits.lease_seconds, signer(old), [log] if with_log else [])
-    assert report.unknown_from == last
+    assert report.unknown_from == rfc_3339(last)
     kinds = ("Requests", "Holds", "Keys", "Webhooks")
     lines = {kind: [line for line in report.to_do if line.startswith(f"{kind}:")] for kind in kinds}
     assert all(len(told) == 1 and rfc_3339(last) in told[0] for told in lines.values()), report.to_do
