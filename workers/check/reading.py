@@ -78,7 +78,11 @@ class SecondReading:
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.communicate()
-            raise Refused(f"A second reading took more than {seconds:.0f} s.", "") from None
+            raise Refused(
+                f"A second reading took more than {seconds:.0f} s.",
+                "Run the command again when the machine has less to do. If it stays so, look for what the recipe waits "
+                "for in a second process, such as a lock, a download or another copy of the data in memory.",
+            ) from None
         try:
             found = json.loads(out)
         except ValueError:

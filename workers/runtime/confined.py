@@ -147,7 +147,12 @@ class Confinement:
         if isinstance(flags, int) and flags & WRITES:
             if not (_within(path, (self._folder,)) or _is_system(path, DEVICES)):
                 self._refuse("wrote to a file outside its temporary folder", name)
-        elif not (path.endswith((".py", ".pyc", ".so")) or _within(path, self._libraries) or _is_system(path, SYSTEM)):
+        elif not (
+            path.endswith((".py", ".pyc", ".so"))
+            or _within(path, self._libraries)
+            or _is_system(path, SYSTEM)
+            or not Path(path).exists()  # an import tries each entry of sys.path, and some are names of hooks
+        ):
             self.files.add(path)
 
     def _judge_address(self, event: str, arguments: tuple[Any, ...]) -> None:

@@ -240,8 +240,8 @@ def _confined(verdict: Mapping[str, Any]) -> tuple[str, ...]:
 def _read(verdict: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what is to be said where the training read files: their content was not overwritten."""
     count = verdict["files"]
-    counted = "1 file" if count == 1 else f"{count} files"
-    return (f"The training read {counted}, and what is in them was not changed.",) if count else ()
+    counted, them = ("1 file", "it") if count == 1 else (f"{count} files", "them")
+    return (f"The training read {counted}, and what is in {them} was not changed.",) if count else ()
 
 
 def _digests(fitted: Fitted) -> dict[str, str]:

@@ -482,6 +482,12 @@ def test_a_file_that_train_reads_is_told(written: Callable[..., World], tmp_path
     assert any("read 1 file," in each for each in world.report(model_id)["trial"]["not_tried"])
 
 
+def test_what_an_import_looks_for_in_vain_is_no_file_that_train_read(written: Callable[..., World]) -> None:
+    """As an installation of a folder puts the name of a hook into sys.path, which every new import tries to open."""
+    world = written("try:\n    open('/none/of/these')\nexcept OSError:\n    pass\ndescend(run)")
+    assert world.report(world.live("bad", "retrain"))["trial"]["not_tried"] == []
+
+
 def test_the_child_process_sees_no_secret_and_leaves_nothing(
     written: Callable[..., World], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
