@@ -7,6 +7,8 @@ import re
 import sys
 from base64 import b64decode, b64encode
 from decimal import Decimal
+from itertools import accumulate, chain
+from math import isfinite
 from pathlib import Path
 from unicodedata import normalize
 
@@ -36,9 +38,26 @@ def bytes_of(text):  # none for base64 with line feeds or spare bits: the same b
     return raw if b64encode(raw).decode() == text else b""
 
 
+def finite(text):
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError("a number is not finite")
+    return number if set(text) & set(".eE") else int(text)
+
+
+def parsed(raw):  # strict JSON: UTF-8, finite numbers, whole letters, at most 100 levels
+    text, step = raw if isinstance(raw, str) else raw.decode(), {"[": 1, "{": 1, "]": -1, "}": -1}
+    brackets = re.findall(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[][{}]', text)
+    if max(accumulate(step.get(each, 0) for each in brackets), default=0) > 100:
+        raise ValueError("more than 100 levels")
+    value = json.loads(text, parse_int=finite, parse_float=finite, parse_constant=finite)
+    json.dumps(value, ensure_ascii=False).encode()  # half a letter has no bytes
+    return value
+
+
 class Key:  # name+hash+base64, the verifier key of C2SP signed-note
     def __init__(self, text):
-        self.text = text.strip()
+        self.text = text.strip(" \t\r\n")
         self.name, self.id, raw = self.text.split("+", 2)
         raw = bytes_of(raw)
         if not self.name or raw[:1] != b"\1" or sha(self.name.encode(), b"\n", raw)[:4].hex() != self.id:
@@ -52,7 +71,7 @@ class Key:  # name+hash+base64, the verifier key of C2SP signed-note
             dash, name, signature, *_ = [*line.split(" "), "", ""]
             raw = bytes_of(signature)
             if (dash, name, raw[:4].hex()) == ("\u2014", self.name, self.id):
-                return f"{text}\n" if self.signed(raw[4:], f"{text}\n".encode(errors="surrogatepass")) else None
+                return f"{text}\n" if self.signed(raw[4:], f"{text}\n".encode()) else None
         return None
 
     def signed(self, signature, data):
@@ -127,8 +146,8 @@ def digests(claim):  # by RFC 8785; and as entries of before format v2 have it
 def said(text, name):
     """Return whether the entry's text is JSON of an object of that kind."""
     try:
-        body = json.loads(text)
-    except (ValueError, RecursionError):
+        body = parsed(text)
+    except ValueError:
         return False
     return isinstance(body, dict) and body.get("kind") == name
 
@@ -138,7 +157,7 @@ def keys_of(key, entries):
     keys, rotations = [(key, None)], []
     for index, _, text in entries:
         if text is not None and "log.key_rotated" in text and said(text, "log.key_rotated"):
-            facts = json.loads(text)
+            facts = parsed(text)
             notes = facts["endorsement"], facts.get("acknowledgement")
             rotations.append((index + 1, Key(facts["retired"]), Key(facts["key"]), *notes))
     for size, old, new, endorsement, _ in rotations:  # the old key signs for the new one: trust goes on
@@ -157,7 +176,7 @@ def keys_of(key, entries):
 
 def read_log(file, key):
     """Return the entries of an export, after its head and every line were checked; and the keys by its rotations."""
-    *lines, last = map(json.loads, Path(file).read_text().splitlines())
+    *lines, last = map(parsed, Path(file).read_bytes().splitlines())
     lines = [entry_of(line) for line in lines]
     keys = keys_of(key, lines)
     head = keys[0][0].head(last["checkpoint"])
@@ -173,23 +192,31 @@ def read_certificate(envelope, keys):
     check(envelope["payloadType"] == "application/vnd.in-toto+json", "the envelope holds an in-toto statement")
     encoded = b"DSSEv1 28 application/vnd.in-toto+json %d %s" % (len(payload), payload)
     check(signer.signed(bytes_of(signed["sig"]), encoded), "the certificate is signed by a key of the log")
-    statement = json.loads(payload.decode())
+    statement = parsed(payload)
     predicate = statement["predicate"]
     check(statement["_type"] == "https://in-toto.io/Statement/v1", "the statement is of version 1")
     check(statement["predicateType"] in (OLD, NEW), f"the format {statement['predicateType']} is {OLD} or {NEW}")
+    models, entries = predicate["models"], predicate["audit"]["entries"]
+    hashes = [each["hashes"] for each in entries]
+    texts = [part[name] for part in models for name in ("model", "checkpoint_sha256")]
+    texts += [predicate["request"], *(each["kind"] for each in entries), *chain(*hashes)]
+    numbers = [*(part["version"] for part in models), *(each["index"] for each in entries)]
+    check(all(type(each) is list for each in (models, entries, *hashes)), "lists are lists")
+    check(all(type(each) is str for each in texts), "texts are texts")
+    check(all(type(each) is int and abs(each) < 1 << 53 for each in numbers), "numbers are whole, and below 2^53")
     files = [
         {"name": f"{part['model']}/versions/{part['version']}", "digest": {"sha256": part["checkpoint_sha256"]}}
-        for part in predicate["models"]
+        for part in models
     ]
     check(statement["subject"] == files, "the files are those of the models")
     size, root = signer.head(predicate["audit"]["checkpoint"])
     told = {}
-    for each in predicate["audit"]["entries"]:
+    for each in entries:
         index, leaf, text = entry_of(each)
         path = [bytes_of(part) for part in each["hashes"]]
         check(0 <= index < size and root_by_proof(leaf, index, size, path) == root, f"entry {index} is in the log")
         if text is not None:
-            body = json.loads(text)
+            body = parsed(text)
             check(body["kind"] == each["kind"], f"entry {index} is of the kind {each['kind']}")
             check(body["request"] == predicate["request"], f"entry {index} is about this request")
             told.setdefault(body["kind"], body)
@@ -205,7 +232,7 @@ def compare(statement, payload, lines, keys):
     check(most is None or size <= most, "the certificate's head was signed before its key was retired")
     same = size <= len(lines) and root_of([leaf for _, leaf, _ in lines[:size]]) == root
     check(same, "the log continues the certificate's head")
-    texts = [json.loads(lines[each["index"]][2]) for each in entries]
+    texts = [parsed(lines[each["index"]][2]) for each in entries]
     check([each["kind"] for each in texts] == [each["kind"] for each in entries], "every kind is the log's")
     published = [each for each in texts if each["kind"] in ("version.published", "version.restored")]
     for part in predicate["models"]:
@@ -221,7 +248,7 @@ def compare(statement, payload, lines, keys):
         method = found[0]["method"] == part["method"] or not (recorded or part["samples"])
         check(method, f"the log has this method of {name}")
     digest = hashlib.sha256(payload).hexdigest()
-    issued = [json.loads(text) for _, _, text in lines if text is not None and digest in text]
+    issued = [parsed(text) for _, _, text in lines if text is not None and digest in text]
     facts = [[each.get(name) for name in ("kind", "request", "payload_sha256")] for each in issued]
     entry = ["certificate.issued", predicate["request"], digest] in facts
     check(entry or not recorded, "the log has an entry of this certificate" if recorded else "the format is old")
@@ -229,7 +256,7 @@ def compare(statement, payload, lines, keys):
 
 def main(certificate, key, *more):
     log, opening, subject, case = [*more, None, None, None, None][:4]
-    envelope, lines, keys = json.loads(Path(certificate).read_bytes()), None, [(Key(Path(key).read_text()), None)]
+    envelope, lines, keys = parsed(Path(certificate).read_bytes()), None, [(Key(Path(key).read_bytes().decode()), None)]
     if log:
         lines, keys = read_log(log, keys[0][0])
     statement, told = read_certificate(envelope, keys)

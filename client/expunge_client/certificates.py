@@ -15,6 +15,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import accumulate, chain
 from math import isfinite
 from typing import Any
 from unicodedata import normalize
@@ -33,6 +34,10 @@ _ED25519 = b"\x01"
 _SIZE = re.compile(r"0|[1-9][0-9]{0,18}")
 _ROTATED = "log.key_rotated"
 _MALFORMED = (KeyError, TypeError, IndexError, ValueError, AttributeError, RecursionError)
+_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[][{}]')
+"""a bracket, or a text that may hold some"""
+_STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
+_LEVELS = 100
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class LogKey:
 
     @classmethod
     def parse(cls, text: str) -> LogKey:
-        name, _, rest = text.strip().partition("+")
+        name, _, rest = text.strip(" \t\r\n").partition("+")
         key_hash, _, encoded = rest.partition("+")
         raw = _decoded(encoded)
         found = hashlib.sha256(name.encode() + b"\n" + raw).digest()[:4]
@@ -71,7 +76,7 @@ class LogKey:
         for dash, name, signature in (parts[:3] for parts in signed if len(parts) >= 3):
             raw = _decoded(signature)
             if (dash, name, raw[:4]) == ("\u2014", self.name, self.id):
-                self.check(f"{text}\n".encode(errors="surrogatepass"), raw[4:])
+                self.check(f"{text}\n".encode(), raw[4:])
                 return text
         raise NotAuthentic("The tree head is not signed by this key.")
 
@@ -168,13 +173,13 @@ def verify_certificate(
     names = [each for each in (subject_id, subject_ids, sample_ids) if each is not None]
     if len(names) != (opening is not None):
         raise ValueError("An opening opens one name: give it with subject_id, subject_ids or sample_ids.")
-    parsed = [LogKey.parse(key) for key in keys]
+    known = [LogKey.parse(key) for key in keys]
     try:
-        envelope = certificate if isinstance(certificate, Mapping) else json.loads(certificate)
+        envelope = parsed(json.dumps(dict(certificate)) if isinstance(certificate, Mapping) else certificate)
         if log is None:
-            found = Verified(_statement(envelope, parsed), None, False)
+            found = Verified(_statement(envelope, known), None, False)
         else:
-            found = _verified_in_log(envelope, parsed, log)
+            found = _verified_in_log(envelope, known, log)
         if opening is not None:
             people = sorted(
                 {normalize("NFC", each) for each in ([subject_id] if subject_id is not None else subject_ids or ())}
@@ -196,13 +201,14 @@ def _statement(envelope: Mapping[str, Any], keys: Sequence[LogKey]) -> dict[str,
     key = next((each for each in keys if each.id.hex() == signed["keyid"]), keys[0])
     kind = _PAYLOAD_TYPE.encode()
     key.check(b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload), _decoded(signed["sig"]))
-    statement: dict[str, Any] = json.loads(payload.decode())
+    statement: dict[str, Any] = parsed(payload)
     if statement["_type"] != _STATEMENT:
         raise NotAuthentic("The payload is not an in-toto statement of version 1.")
     if statement["predicateType"] not in (_OLD, _NEW):
         told = f"The certificate has the format {statement['predicateType']!r}; known are {_OLD} and {_NEW}."
         raise NotAuthentic(f"{told} A newer release may know it.")
     predicate = statement["predicate"]
+    _require_types(predicate)
     files = [
         {"name": f"{part['model']}/versions/{part['version']}", "digest": {"sha256": part["checkpoint_sha256"]}}
         for part in predicate["models"]
@@ -211,6 +217,18 @@ def _statement(envelope: Mapping[str, Any], keys: Sequence[LogKey]) -> dict[str,
         raise NotAuthentic("The files that the statement is about are not those of its models.")
     _check_audit(predicate["audit"], predicate["request"], key)
     return statement
+
+
+def _require_types(predicate: Mapping[str, Any]) -> None:
+    """Check what is text, what a list, and what a whole number below 2^53. Raises NotAuthentic."""
+    models, entries = predicate["models"], predicate["audit"]["entries"]
+    hashes = [each["hashes"] for each in entries]
+    texts = [part[name] for part in models for name in ("model", "checkpoint_sha256")]
+    texts += [predicate["request"], *(each["kind"] for each in entries), *chain(*hashes)]
+    numbers = [*(part["version"] for part in models), *(each["index"] for each in entries)]
+    well = all(type(each) is list for each in (models, entries, *hashes)) and all(type(each) is str for each in texts)
+    if not well or any(type(each) is not int or abs(each) >= 1 << 53 for each in numbers):
+        raise NotAuthentic("A text, a number or a list of the certificate is of another type.")
 
 
 def _check_audit(audit: Mapping[str, Any], request_id: str, key: LogKey) -> None:
@@ -224,7 +242,7 @@ def _check_audit(audit: Mapping[str, Any], request_id: str, key: LogKey) -> None
             raise NotAuthentic(f"The proof of entry {entry.index} does not lead to the signed head.")
         if entry.text is None:
             continue
-        body = json.loads(entry.text)
+        body = parsed(entry.text)
         if (body["kind"], body["request"]) != (each["kind"], request_id):
             raise NotAuthentic(f"The text of entry {entry.index} is of another kind, or of another request.")
         told.add(body["kind"])
@@ -234,8 +252,8 @@ def _check_audit(audit: Mapping[str, Any], request_id: str, key: LogKey) -> None
 
 def _verified_in_log(envelope: Mapping[str, Any], keys: Sequence[LogKey], log: str | bytes) -> Verified:
     """Verify certificate and exported log together."""
-    text = log if isinstance(log, str) else log.decode()
-    *lines, last = (json.loads(line) for line in text.splitlines())
+    raw = log.encode() if isinstance(log, str) else log
+    *lines, last = (parsed(line) for line in raw.splitlines())
     entries = [_Entry.parse(line) for line in lines]
     trusted = _trusted(keys[0], entries)
     current = trusted[0][0]
@@ -262,7 +280,7 @@ def _trusted(key: LogKey, entries: Iterable[_Entry]) -> list[tuple[LogKey, int |
     for each in entries:
         if each.text is None or _ROTATED not in each.text or not _is_rotation(each.text):
             continue
-        said = json.loads(each.text)
+        said = parsed(each.text)
         old, new = LogKey.parse(said["retired"]), LogKey.parse(said["key"])
         on = old.signed(said["endorsement"], f"expunge: this key's successor\n{new}\n")
         back = new.signed(said.get("acknowledgement"), f"expunge: this key's predecessor\n{old}\n")
@@ -282,8 +300,8 @@ def _trusted(key: LogKey, entries: Iterable[_Entry]) -> list[tuple[LogKey, int |
 
 def _is_rotation(text: str) -> bool:
     try:
-        said = json.loads(text)
-    except (ValueError, RecursionError):
+        said = parsed(text)
+    except ValueError:
         return False
     return isinstance(said, dict) and said.get("kind") == _ROTATED
 
@@ -309,14 +327,14 @@ def _compare(statement: Mapping[str, Any], digest: str, texts: Sequence[str | No
         text = texts[entry["index"]]
         if text is None:
             raise NotAuthentic(f"The export hides the text of entry {entry['index']}: it is another tenant's.")
-        body = json.loads(text)
+        body = parsed(text)
         if body["kind"] != entry["kind"]:
             raise NotAuthentic(f"Entry {entry['index']} is of another kind in the log.")
         if body["kind"] in ("version.published", "version.restored"):
             published.append(body)
     digested = [_compare_part(part, published, recorded) for part in predicate["models"]]
     issued = ["certificate.issued", predicate["request"], digest]
-    bodies = [json.loads(text) for text in texts if text is not None and digest in text]
+    bodies = [parsed(text) for text in texts if text is not None and digest in text]
     if recorded and issued not in [
         [each.get(name) for name in ("kind", "request", "payload_sha256")] for each in bodies
     ]:
@@ -413,10 +431,27 @@ def _check_opening(
     expected = hmac.new(opening, text.encode(), "sha256").hexdigest()
     entries = statement["predicate"]["audit"]["entries"]
     body = next(entry["body"] for entry in entries if entry["kind"] == "request.accepted" and entry["body"] is not None)
-    if not hmac.compare_digest(str(json.loads(body)["commitment"]), expected):
+    if not hmac.compare_digest(str(parsed(body)["commitment"]), expected):
         raise NotAuthentic(
             "The certificate is not about the person that you named, or the opening is another request's."
         )
+
+
+def parsed(raw: str | bytes) -> Any:
+    """Read strict JSON: UTF-8, finite numbers, whole letters, at most 100 levels. Raises ValueError for any other."""
+    text = raw if isinstance(raw, str) else raw.decode()
+    if max(accumulate(_STEP.get(each, 0) for each in _BRACKET.findall(text)), default=0) > _LEVELS:
+        raise ValueError(f"The JSON has more than {_LEVELS} levels.")
+    value = json.loads(text, parse_int=_finite, parse_float=_finite, parse_constant=_finite)
+    json.dumps(value, ensure_ascii=False).encode()  # half a letter has no bytes
+    return value
+
+
+def _finite(text: str) -> int | float:
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError("The JSON has a number that is not finite.")
+    return number if set(text) & set(".eE") else int(text)
 
 
 def _decoded(text: str) -> bytes:

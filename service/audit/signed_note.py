@@ -107,7 +107,7 @@ class Verifier:
     @classmethod
     def parse(cls, text: str) -> Verifier:
         """Read ``name+hash+base64``. Raises NotAuthentic."""
-        name, _, rest = text.strip().partition("+")
+        name, _, rest = text.strip(" \t\r\n").partition("+")
         key_hash, _, encoded = rest.partition("+")
         raw = decoded(encoded)
         if not name or len(raw) != 33 or raw[:1] != _ED25519:
@@ -119,7 +119,7 @@ class Verifier:
 
     @classmethod
     def load(cls, path: Path) -> Verifier:
-        return cls.parse(path.read_text())
+        return cls.parse(path.read_bytes().decode())
 
     def open(self, note: str) -> str:
         """Return the note's text, if this key signed it. Raises NotAuthentic."""

@@ -14,10 +14,12 @@ import segno
 from fastapi.testclient import TestClient
 
 from expunge.service.api.dependencies import Service
+from expunge.service.audit import canonical
 from expunge.service.audit.signed_note import Signer, Verifier
 from expunge.service.infra.settings import Settings, SettingsError
 from tests.harness.browser import Browser, chromium
 from tests.service.certificates.test_certificates import PATH, carry_out, tick
+from tests.service.certificates.test_verifiers import proved_in, signed, statement_of
 from tests.service.conftest import Login
 from tests.service.worlds import live_model
 
@@ -95,6 +97,41 @@ def test_the_guarantee_is_shown_of_a_certificate_of_every_form(browser: Browser,
         fill(browser, fingerprint=issued["key"], names=issued["subject"], code=issued["opening"])
         assert "Guarantee: proved." in checked(browser, "and it names the id that you entered.")
     assert len(forms) >= 7 and browser.complaints() == []
+
+
+def test_a_file_that_is_no_strict_json_is_refused(browser: Browser, tmp_path: Path) -> None:
+    """What node cannot tell: how the page reads the file's bytes."""
+    browser.go(PAGE.as_uri())
+    text = json.dumps(VECTOR["certificate"])
+    for name, raw in {
+        "utf-16": text.encode("utf-16"),
+        "byte-order mark": text.encode("utf-8-sig"),
+        "no utf-8": text.encode().replace(b"{", b'{"more":"\xff",', 1),
+        "no number": text.encode().replace(b"{", b'{"more":NaN,', 1),
+        "too deep": text.encode().replace(b"{", b'{"more":%s,' % (b"[" * 20_000 + b"]" * 20_000), 1),
+    }.items():
+        (paper := tmp_path / name).write_bytes(raw)
+        browser.choose("#file", paper)
+        fill(browser, fingerprint=VECTOR_FINGERPRINT)
+        checked(browser, "It does not hold.")
+    assert browser.complaints() == []
+
+
+def test_a_request_that_was_limited_to_named_models_is_called_that(browser: Browser, tmp_path: Path) -> None:
+    signer, bodies = Signer("expunge.local/log", b"s" * 32), [line["body"] for line in VECTOR["log"][:-1]]
+    place = next(n for n, body in enumerate(bodies) if json.loads(body)["kind"] == "request.accepted")
+    browser.go(PAGE.as_uri())
+    for suppress, says in {
+        "everywhere": "Asked on 24 November 2026, for the models that the request named only, completed on",
+        None: "Asked on 24 November 2026, completed on",
+    }.items():
+        bodies[place] = canonical(json.loads(bodies[place]) | {"suppress": suppress})
+        paper = tmp_path / str(suppress)
+        paper.write_text(json.dumps(signed(signer, proved_in(statement_of(VECTOR["certificate"]), bodies, signer))))
+        browser.choose("#file", paper)
+        fill(browser, fingerprint=str(signer.verifier))
+        checked(browser, says)
+    assert browser.complaints() == []
 
 
 def test_a_browser_without_ed25519_says_that_it_cannot_check(browser: Browser) -> None:

@@ -28,6 +28,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+import expunge_client
 from expunge.service.api.dependencies import Service
 from expunge.service.audit import merkle
 from expunge.service.audit.log import canonical
@@ -36,6 +37,7 @@ from expunge.service.audit.succession import ROTATED, signatures
 from expunge.service.certificates import envelope
 from expunge.service.certificates.envelope import FORMATS, payload_digest, sign
 from expunge.service.requests.intake import Order, commitment
+from expunge_client import verify_certificate
 from expunge_client.cli.commands.certificate import verify
 from expunge_client.cli.output import CommandError
 from tests.harness import log_tree
@@ -59,18 +61,23 @@ class Papers:
     """What a verifier is handed: a certificate, a public key, and the lines of an export or none."""
 
     certificate: Any
+    """as bytes: the file as it is"""
     key: str
     log: tuple[Any, ...] | None
-    text: str | None = None
+    export: bytes | None = None
     """the export, where it is not just those lines"""
 
+    @property
+    def file(self) -> bytes:
+        return self.certificate if isinstance(self.certificate, bytes) else json.dumps(self.certificate).encode()
+
     def write(self, folder: Path) -> tuple[Path, Path, Path | None]:
-        (folder / "certificate").write_text(json.dumps(self.certificate))
-        (folder / "key").write_text(self.key)
+        (folder / "certificate").write_bytes(self.file)
+        (folder / "key").write_bytes(self.key.encode())
         if self.log is None:
             return folder / "certificate", folder / "key", None
-        text = "".join(json.dumps(line) + "\n" for line in self.log) if self.text is None else self.text
-        (folder / "log").write_text(text)
+        lines = "".join(json.dumps(line) + "\n" for line in self.log)
+        (folder / "log").write_bytes(lines.encode() if self.export is None else self.export)
         return folder / "certificate", folder / "key", folder / "log"
 
 
@@ -87,8 +94,8 @@ def by_command(certificate: Path, key: Path, log: Path | None) -> bool:
 
 def by_service(certificate: Path, key: Path) -> bool:
     try:
-        envelope.verify(json.loads(certificate.read_text()), Verifier.load(key))
-    except (NotAuthentic, ValueError):
+        envelope.verify(envelope.parsed(certificate.read_bytes()), Verifier.load(key))
+    except ValueError:
         return False
     return True
 
@@ -112,9 +119,13 @@ def by_example(certificate: Path, key: Path, log: Path | None) -> bool:
 
 def by_page(papers: Mapping[str, Papers], trusted: Callable[[Papers], str] = lambda each: each.key) -> dict[str, bool]:
     """Verdicts on the certificates without a log, all from one process; ``trusted``: what is typed for the key."""
-    alone = {name: each for name, each in papers.items() if each.log is None and each.text is None}
-    asked = [{"certificate": json.dumps(each.certificate), "trusted": trusted(each)} for each in alone.values()]
+    alone = {name: each for name, each in papers.items() if each.log is None}
+    asked = [_asked(each.file, trusted(each)) for each in alone.values()]
     return {name: refused is None for name, refused in zip(alone, judged_by_page(asked), strict=True)}
+
+
+def _asked(file: bytes, trusted: str) -> Json:
+    return {"certificate": b64encode(file).decode(), "trusted": trusted}
 
 
 def judged_by_page(asked: Sequence[Json]) -> list[str | None]:
@@ -156,7 +167,7 @@ class World:
     after: Json
     export: tuple[Json, ...]
 
-    def papers(self, certificate: Json, log: bool = True, key: Signer | None = None) -> Papers:
+    def papers(self, certificate: Any, log: bool = True, key: Signer | None = None) -> Papers:
         return Papers(certificate, str((key or self.new).verifier), self.export if log else None)
 
 
@@ -233,11 +244,7 @@ def rewritten(world: World, change: Callable[[Json, Json], object]) -> Papers:
     entry = json.loads(bodies[place])
     change(entry, statement["predicate"]["models"][0])
     bodies[place] = canonical(entry)
-    part = statement["predicate"]["models"][0]
-    statement["subject"][0] = {
-        "name": f"{part['model']}/versions/{part['version']}",
-        "digest": {"sha256": part["checkpoint_sha256"]},
-    }
+    _name_files(statement)
     size = len(bodies) - 1  # the last entry is that the certificate was issued
     certificate = signed(world.new, proved_in(statement, bodies, world.new, size))
     issued = json.loads(bodies[-1]) | {"payload_sha256": payload_digest(certificate)}
@@ -255,7 +262,13 @@ def accepted(world: World) -> dict[str, Papers]:
         "before, the second key and the log": world.papers(world.before),
         "after, the first key and the log": world.papers(world.after, key=world.old),
         "after, the second key and the log": world.papers(world.after),
-        "key with spaces around": replace(world.papers(world.after), key=f"  {world.new.verifier}\n\n"),
+        **{
+            f"key with spaces around{', log' if log else ''}": replace(
+                world.papers(world.after, log=log), key=f" \t {world.new.verifier}\r\n\n"
+            )
+            for log in (False, True)
+        },
+        "version is 2^53 - 1": world.papers(_version(world, (1 << 53) - 1), log=False),
         "keyid of nobody": world.papers(
             world.after | {"signatures": [world.after["signatures"][0] | {"keyid": "00000000"}]}, log=False
         ),
@@ -267,12 +280,24 @@ def accepted(world: World) -> dict[str, Papers]:
         "odd numbers": rewritten(world, _odd_numbers),
         "restored": rewritten_kind(world),
     }
+    file, payload = json.dumps(world.after), json.dumps(statement_of(world.after))
+    for name, extra in STRICT.items():
+        beside, inside = (each.encode().replace(b"{", b'{"more":%s,' % extra, 1) for each in (file, payload))
+        found[f"beside the signature: {name}"] = world.papers(beside, log=False)
+        found[f"signed: {name}"] = world.papers(sign(world.new, inside), log=False)
     vector = json.loads((VECTORS / "erasure-v1.json").read_text())
     for log in (None, tuple(vector["log"])):
         found[f"format v1, {'no log' if log is None else 'its log'}"] = Papers(
             vector["certificate"], vector["key"], log
         )
     return found
+
+
+def _version(world: World, number: int) -> Json:
+    statement = statement_of(world.after)
+    statement["predicate"]["models"][0]["version"] = number
+    _name_files(statement)
+    return signed(world.new, statement)
 
 
 def signed_in_time(world: World) -> dict[str, Papers]:
@@ -439,6 +464,63 @@ STATEMENT: dict[str, Callable[[Json], object]] = {
 """somebody with the signing key writes this into a certificate; it is refused without a log, and with it"""
 
 
+NO_JSON: dict[str, bytes] = {
+    "no number": b"NaN",
+    "no end": b"Infinity",
+    "no beginning": b"-Infinity",
+    "an exponent without end": b"1e999",
+    "310 digits": b"1" + b"0" * 309,
+    "5,000 digits": b"7" * 5000,
+    "101 levels": b"[" * 100 + b"]" * 100,
+    "101 levels of objects": b'{"":' * 99 + b"{}" + b"}" * 99,
+    "20,000 levels": b"[" * 20_000 + b"]" * 20_000,
+    "a byte that is no UTF-8": b'"\xff"',
+    "half a letter in UTF-8": b'"\xed\xa0\x80"',
+    "half a letter": b'"\\ud800"',
+    "half a letter in a name": b'{"\\udc00":1}',
+    "a byte-order mark": b"\xef\xbb\xbf1",
+    "a leading zero": b"01",
+    "a comma too many": b"[1,]",
+    "a line feed in a text": b'"\n"',
+}
+"""values that are no strict JSON, though some language reads them; each lies one level deep"""
+STRICT: dict[str, bytes] = {
+    "309 digits": b"1" + b"0" * 308,
+    "many digits behind the point": b"0." + b"7" * 5000,
+    "100 levels": b"[" * 99 + b"]" * 99,
+    "brackets in a text": b'"' + b"[{" * 200 + b'\\"["',
+    "a whole letter in two halves": b'"\\ud83d\\ude00"',
+    "letters of two to four bytes": '"é\ufb33\U0001f600\ufeff"'.encode(),
+}
+
+TYPES: dict[str, Callable[[Json], object]] = {
+    "version is true": lambda p: p["models"][0].update(version=True),
+    "version is a text": lambda p: p["models"][0].update(version="2"),
+    "version is none": lambda p: p["models"][0].update(version=None),
+    "version is a float": lambda p: p["models"][0].update(version=2.0),
+    "version is 2^53": lambda p: p["models"][0].update(version=1 << 53),
+    "version is huge": lambda p: p["models"][0].update(version=1 << 80),
+    "model is a list": lambda p: p["models"][0].update(model=["a"]),
+    "model is a number": lambda p: p["models"][0].update(model=5),
+    "model is none": lambda p: p["models"][0].update(model=None),
+    "checkpoint is none": lambda p: p["models"][0].update(checkpoint_sha256=None),
+    "checkpoint is a number": lambda p: p["models"][0].update(checkpoint_sha256=5),
+    "models are an object": lambda p: p.update(models={}),
+    "models are a text": lambda p: p.update(models=""),
+    "models are null": lambda p: p.update(models=None),
+    "a publication of no kind": lambda p: p["audit"]["entries"][1].update(kind=None),
+    "a publication of a kind that is a number": lambda p: p["audit"]["entries"][1].update(kind=5),
+}
+"""what somebody with the signing key may write, and name the files by it"""
+
+
+def _name_files(statement: Json) -> None:
+    statement["subject"] = [
+        {"name": f"{part['model']}/versions/{part['version']}", "digest": {"sha256": part["checkpoint_sha256"]}}
+        for part in statement["predicate"]["models"] or ()
+    ]
+
+
 def _wrapped(text: str) -> str:
     return f"{text[:20]}\n{text[20:]}"
 
@@ -525,6 +607,10 @@ ENTRY: dict[str, Callable[[Json, Json], object]] = {
     "another kind in the log": lambda entry, part: entry.update(kind="version.purged"),
 }
 """what somebody with the signing key may let the certificate claim, while the log says something else"""
+
+
+NOT_STRICT = {"a claim without an end", "a claim that is no number", "an endless integer", "a claim with half a letter"}
+"""of these, what is refused without the log too"""
 
 
 def issued_changes(world: World) -> dict[str, Papers]:
@@ -625,6 +711,11 @@ def keys(world: World) -> dict[str, Papers]:
         "no base64": f"{name}+{key_id}+!",
         "base64 with a line feed": f"{name}+{key_id}+{raw[:10]}\n{raw[10:]}",
         "base64 with spare bits": f"{name}+{key_id}+{raw[:-1]}",
+        "an information separator behind": f"{key}\x1c",
+        "a next line in front": f"\x85{key}",
+        "a space without break behind": f"{key}\xa0",
+        "a form feed behind": f"{key}\f",
+        "a byte-order mark": f"\ufeff{key}",
         "another algorithm": f"{name}+{key_id}+{b64encode(bytes([2]) + b64decode(raw)[1:]).decode()}",
     }
     return {
@@ -658,15 +749,31 @@ def altered(world: World) -> dict[str, Papers]:
         "very deep": text + "[" * 100_000 + "\n",
         "a line cut": text[:-9],
     }.items():
-        found[f"log: {name}"] = replace(world.papers(world.after), text=spoiled)
+        found[f"log: {name}"] = replace(world.papers(world.after), export=spoiled.encode())
+    for encoding in ("utf-16", "utf-8-sig"):
+        found[f"log: {encoding}"] = replace(world.papers(world.after), export=text.encode(encoding))
+    for name, extra in NO_JSON.items():
+        found[f"log: {name}"] = replace(
+            world.papers(world.after), export=text.encode().replace(b"{", b'{"more":%s,' % extra, 1)
+        )
     found |= {f"claimed: {name}": rewritten(world, change) for name, change in ENTRY.items()}
     odd: dict[str, Any] = {"a list": [], "null": None, "a number": 5, "a text": "x"}
     found |= {f"certificate is {name}": world.papers(each, log=False) for name, each in odd.items()}
     by_name = world.after | {"signatures": {"0": world.after["signatures"][0]}}
     found["signatures are an object"] = world.papers(by_name, log=False)
+    file, payload = json.dumps(world.after), json.dumps(statement_of(world.after))
     for encoding in ("utf-16", "utf-8-sig"):
-        payload = json.dumps(statement_of(world.after)).encode(encoding)
-        found[f"payload in {encoding}"] = world.papers(sign(world.new, payload), log=False)
+        found[f"certificate in {encoding}"] = world.papers(file.encode(encoding), log=False)
+        found[f"payload in {encoding}"] = world.papers(sign(world.new, payload.encode(encoding)), log=False)
+    for name, extra in NO_JSON.items():
+        beside, inside = (each.encode().replace(b"{", b'{"more":%s,' % extra, 1) for each in (file, payload))
+        found[f"beside the signature: {name}"] = world.papers(beside, log=False)
+        found[f"signed: {name}"] = world.papers(sign(world.new, inside), log=False)
+    for name, alter in TYPES.items():
+        statement = statement_of(world.after)
+        alter(statement["predicate"])
+        _name_files(statement)
+        found[name] = world.papers(signed(world.new, statement), log=False)
     older = statement_of(world.before)
     found["certificate of the old key without a log"] = world.papers(world.before, log=False)
     found["statement of before under the new key"] = world.papers(signed(world.new, older))
@@ -688,6 +795,17 @@ def test_all_refuse_what_is_altered(world: World, tmp_path: Path) -> None:
 
 
 @ON_SQLITE
+def test_a_certificate_that_was_read_before_is_judged_alike(world: World) -> None:
+    key, deep = str(world.new.verifier), list[Any]()
+    for _ in range(20_000):
+        deep = [deep]
+    assert verify_certificate(world.after, key).log_entries is None
+    for more in (float("nan"), 10**309, "\ud800", deep):
+        with pytest.raises(expunge_client.NotAuthentic):
+            verify_certificate(world.after | {"more": more}, key)
+
+
+@ON_SQLITE
 def test_the_page_trusts_the_fingerprint_alone(world: World) -> None:
     """With the printed fingerprint the page judges as with the key. A certificate under another key fails."""
     right, wrong = accepted(world), altered(world) | keys(world)
@@ -701,11 +819,11 @@ def test_the_page_trusts_the_fingerprint_alone(world: World) -> None:
     thief = signed(THIEF, proved_in(forged, list(world.bodies), THIEF))
     good, spaced, thieves, foreign, short = judged_by_page(
         [
-            {"certificate": json.dumps(world.after), "trusted": world.new.verifier.fingerprint},
-            {"certificate": json.dumps(world.after), "trusted": _as_printed(world.new.verifier.fingerprint)},
-            {"certificate": json.dumps(thief), "trusted": THIEF.verifier.fingerprint},
-            {"certificate": json.dumps(thief), "trusted": world.new.verifier.fingerprint},
-            {"certificate": json.dumps(world.after), "trusted": world.new.verifier.fingerprint[:-1]},
+            _asked(json.dumps(world.after).encode(), world.new.verifier.fingerprint),
+            _asked(json.dumps(world.after).encode(), _as_printed(world.new.verifier.fingerprint)),
+            _asked(json.dumps(thief).encode(), THIEF.verifier.fingerprint),
+            _asked(json.dumps(thief).encode(), world.new.verifier.fingerprint),
+            _asked(json.dumps(world.after).encode(), world.new.verifier.fingerprint[:-1]),
         ]
     )
     assert (good, spaced, thieves) == (
@@ -729,7 +847,7 @@ def _as_printed(fingerprint: str) -> str:
 def test_what_only_the_log_contradicts_is_accepted_without_it(world: World, tmp_path: Path) -> None:
     """So the answer says that nothing was compared. With the log each is refused, above."""
     for name, change in ENTRY.items():
-        if name in {"a claim less", "a claim that is a list"}:
+        if name in NOT_STRICT:
             continue
         papers = replace(rewritten(world, change), log=None)
         assert all(verdicts(papers, tmp_path).values()), name
@@ -789,7 +907,23 @@ def any_changed(value: Json, dice: random.Random) -> Json:
     while isinstance(node[place], dict | list) and node[place] and dice.random() < 0.8:
         node = node[place]
         place = dice.choice(list(node)) if isinstance(node, dict) else dice.randrange(len(node))
-    odd = [None, "", "x", 5, 1.0, True, 1 << 70, -1, [], {}, "00" * 32, b64encode(b"\0" * 32).decode(), node[place]]
+    odd = [
+        None,
+        "",
+        "x",
+        "\ud800",
+        5,
+        1.0,
+        True,
+        1 << 53,
+        10**309,
+        -1,
+        [],
+        {},
+        "00" * 32,
+        b64encode(b"\0" * 32).decode(),
+        node[place],
+    ]
     if isinstance(node[place], str) and node[place]:
         cut = dice.randrange(len(node[place]))
         odd += [node[place][:cut], node[place][:cut] + dice.choice("\n =A0") + node[place][cut:], node[place] + "\n"]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from expunge_client.certificates import LogKey, verify_certificate
+from expunge_client.certificates import LogKey, parsed, verify_certificate
 from expunge_client.cli.client import REQUESTS, connect
 from expunge_client.cli.completion import Request
 from expunge_client.cli.output import USAGE, CommandError, errors, show_facts
@@ -83,27 +83,27 @@ def show(
 
 def _key(path: Path) -> str:
     try:
-        return str(LogKey.parse(path.read_text()))
+        return str(LogKey.parse(path.read_bytes().decode()))
     except (NotAuthentic, OSError, ValueError) as error:
         hint = "`expunge up` writes it to log.vkey in its home; every certificate names it under audit.key."
         raise CommandError(f"The public key cannot be read. {error}", hint, USAGE) from None
 
 
-def _export(path: Path) -> str:
+def _export(path: Path) -> bytes:
     try:
-        text = path.read_text()
-        json.loads(text.splitlines()[-1])["checkpoint"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        raw = path.read_bytes()
+        parsed(raw.splitlines()[-1])["checkpoint"]
+    except (OSError, ValueError, LookupError, TypeError):
         raise CommandError(
             f"{path} is not an exported log.", "`expunge audit export FILE` writes one.", USAGE
         ) from None
-    return text
+    return raw
 
 
 def _certificate(path: Path) -> dict[str, Any]:
     try:
-        envelope = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        envelope = parsed(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise CommandError(f"{path} is not a certificate. {type(error).__name__}", "", USAGE) from None
     if not isinstance(envelope, dict):
         raise CommandError(f"{path} is not a certificate.", "It is a JSON object: a DSSE envelope.", USAGE)
