@@ -82,11 +82,13 @@ def describe(error: BaseException) -> str:
 def configure(level: str) -> None:
     """Write logs to standard error, readable on a terminal and as JSON elsewhere.
 
-    Libraries may only warn: what they log at INFO may be personal.
+    Libraries may only warn: what they log at INFO may be personal. Python's warnings, as Celery's to root, are lines
+    too.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(ReadableLines() if sys.stderr.isatty() else JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.captureWarnings(True)
     logging.getLogger("expunge").setLevel(level)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -196,8 +197,13 @@ def main() -> None:
     except OSError as error:
         if error.filename is None:
             raise
-        what = f"{error.filename} cannot be used: {error.strerror}."
-        show_error(CommandError(what, "Let this user read and write there, or set EXPUNGE_HOME to another folder."))
+        folder = Path(str(error.filename)).absolute().parent
+        if isinstance(error, FileNotFoundError) and not folder.exists():
+            lacking = CommandError(f"There is no folder {folder}.", "Make it, or name another.")
+        else:
+            what = f"{error.filename} cannot be used: {error.strerror}."
+            lacking = CommandError(what, "Let this user read and write there, or set EXPUNGE_HOME to another folder.")
+        show_error(lacking)
         sys.exit(FAILED)
 
 

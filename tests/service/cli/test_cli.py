@@ -238,6 +238,17 @@ def test_doctor_never_promises_that_migrate_makes_a_secret_of_production(tmp_pat
     assert "In development `expunge migrate` creates it" in found["sealing_key_file"]["what"]
 
 
+def test_a_file_in_a_folder_that_is_missing_names_the_folder(
+    tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The home has no part in it."""
+    monkeypatch.setattr("expunge.service.cli.commands.audit.signed_log", lambda _: ("", []))
+    for command in (["audit", "export"], ["backup"]):
+        done = here(*command, str(tmp_path / "no" / "x"), home=tmp_path, EXPUNGE_URL=site.url, EXPUNGE_API_KEY="k")
+        told = f"error: There is no folder {tmp_path / 'no'}.\n hint: Make it, or name another.\n"
+        assert (done.returncode, done.stderr) == (1, told)
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_dump_of_postgresql_is_private_and_whole_or_not_there(
     fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

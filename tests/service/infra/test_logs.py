@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -53,6 +55,15 @@ def test_a_line_is_one_line_of_valid_json_for_any_value(message: object, facts: 
 def test_a_field_that_is_not_listed_is_not_written() -> None:
     for formatter in (JsonLines(), ReadableLines()):
         assert "ada" not in formatter.format(record("said", subject_id="ada", request_id="r"))
+
+
+def test_what_celery_tells_root_is_a_line_of_json() -> None:
+    root = "import os\nfor each in ('getuid', 'geteuid'): setattr(os, each, lambda: 0)\n"
+    ours = "from expunge.service.infra.logging import configure\nconfigure('INFO')\n"
+    theirs = "from celery.platforms import check_privileges\ncheck_privileges(['json'])"
+    done = subprocess.run([sys.executable, "-c", root + ours + theirs], capture_output=True, text=True, check=True)
+    (line,) = map(json.loads, done.stderr.splitlines())
+    assert (line["level"], line["logger"]) == ("WARNING", "py.warnings") and "superuser" in line["message"]
 
 
 @ON_SQLITE
