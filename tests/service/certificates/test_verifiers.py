@@ -949,6 +949,47 @@ def test_all_say_the_same_of_papers_changed_at_random(world: World, tmp_path: Pa
     _judged_alike(world, tmp_path, 300, 7)
 
 
+ODD = [
+    b"-",
+    b"01",
+    b"1.0",
+    b"1E5",
+    b"1e999",
+    b"NaN",
+    b"[",
+    b"}",
+    b'"',
+    b"\\",
+    b"\\ud800",
+    b"\\u0000",
+    b",",
+    b":",
+    b"null",
+]
+ODD += [b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\xc2\x85", b"\x00", b"\x0b", b"\x1c", b"\r", b" ", b"'", b"/**/"]
+ODD += [b'"__proto__":{},', b'"constructor":1,', b'"float":1,', b'"index":1,', b'"version":2,']
+
+
+@ON_SQLITE
+def test_all_say_the_same_of_bytes_changed_at_random(world: World, tmp_path: Path) -> None:
+    """Odd bytes in the file, in what is signed, and in the key."""
+    dice, key = random.Random(11), str(world.new.verifier)
+    file, payload = json.dumps(world.after).encode(), canonical(statement_of(world.after)).encode()
+
+    def broken(raw: bytes) -> bytes:
+        place = dice.choice([at for at, each in enumerate(raw) if each in b'{}[],:"0123456789']) + dice.randrange(2)
+        return raw[:place] + dice.choice(ODD) + raw[place + dice.choice([0, 0, 1]) :]
+
+    papers = {}
+    for place in range(300):
+        papers[f"file {place}"] = Papers(broken(file), key, None)
+        papers[f"payload {place}"] = Papers(sign(world.new, broken(payload)), key, None)
+        papers[f"key {place}"] = Papers(world.after, broken(key.encode()).decode(errors="replace"), None)
+    said = all_verdicts(papers, tmp_path)
+    assert {name: (each, papers[name]) for name, each in said.items() if len(set(each.values())) > 1} == {}
+    assert 20 < sum(all(each.values()) for each in said.values()) < 450
+
+
 @ON_SQLITE
 def test_an_unknown_format_is_named(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     later = "urn:expunge:predicate:erasure:v3"
