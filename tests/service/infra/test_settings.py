@@ -254,6 +254,35 @@ def test_random_secrets_are_never_taken_for_patterns() -> None:
     assert fewest >= LEAST_DIFFERENT_BYTES
 
 
+SECRET_FILES = ("pepper", "sealing.key", "signing.key", "session.key")
+
+
+@pytest.mark.parametrize(
+    "command", ["migrate", "doctor", "audit rotate-key", "audit verify", "keys create", "restore"], ids=str
+)
+def test_each_command_misses_the_secret_files_that_the_page_lists_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    page = (ROOT / "docs" / "settings.md").read_text()
+    (row,) = re.findall(rf"^\| `expunge {command}` \| (.*) \|$", page, re.MULTILINE)
+    listed = set(SECRET_FILES) if row == "all four" else {name for name in SECRET_FILES if f"`{name}`" in row}
+    monkeypatch.setenv("EXPUNGE_HOME", str(tmp_path))
+    monkeypatch.setattr("expunge.service.cli.commands.doctor.ask_worker", tuple)
+    monkeypatch.setattr("expunge.service.cli.log_check._versions", list)
+    monkeypatch.setattr("expunge.service.cli.log_check._served", lambda _: ("", []))
+    assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
+    monkeypatch.setenv("EXPUNGE_MODE", "production")
+    missed = set()
+    for name in SECRET_FILES:
+        path, aside = tmp_path / "secrets" / name, tmp_path / name
+        path.rename(aside)
+        done = CliRunner().invoke(app, command.split())
+        if f"there is no file {path}" in f"{done.exception} {done.output}":
+            missed.add(name)
+        aside.rename(path)
+    assert missed == listed
+
+
 def test_a_secret_never_shows_in_a_representation() -> None:
     pepper = Pepper.of(b"\x07" * 32)
     assert "07" * 32 not in repr(pepper)
