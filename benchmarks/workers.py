@@ -24,7 +24,8 @@ from tests.harness.stack import Stack, running
 
 COUNTS = (1, 2, 4)
 MODELS, PEOPLE, REQUESTS = 4, 512, 40
-SHARD_EPOCHS = 100
+SHARD_EPOCHS = 2000
+"""a training of several seconds; one of half a second costs less than the worker's own work beside it"""
 PATIENCE_SECONDS = 1800.0
 """a busy machine may take its time: it is measured, not judged"""
 RECIPE = """
