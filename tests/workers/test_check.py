@@ -330,6 +330,13 @@ def test_measuring_needs_the_laboratory_and_names_it(
     assert "unrecognized arguments: --seconds 3" in capsys.readouterr().err
 
 
+def test_a_second_reading_that_takes_too_long_says_what_to_do(write: Callable[[str], Path]) -> None:
+    file = write(SPLIT)
+    with pytest.raises(Refused, match="A second reading took more than 0 s") as refused:
+        reading.SecondReading(file.parent, file.stem, 1).result(0.01)
+    assert "when the machine has less to do" in refused.value.hint
+
+
 def test_a_shortened_folder_lacks_every_tenth_person_wholly(tmp_path: Path) -> None:
     """Rows that are parallel to a table's go with them; a table that names nobody stays as it is."""
     folder, copy = tmp_path / "folder", tmp_path / "copy"
