@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,8 +31,9 @@ EVERY = 10
 LARGEST_BYTES = 2**28
 """of all tables together; larger ones are not copied"""
 MOST_FILES = 2_000
-LEAST = 0.5
-"""a table names more than this share of the people to leave out: a few numbers may be those of other things"""
+LEAST, NUMBERED = 0.5, 0.8
+"""the column of people names more than this share of them; where they have numbers, which other things have too, most
+of its rows do, and it names most of them"""
 COMPARED = 1_000
 """people whose samples are compared: a number of everyone is in the samples of each"""
 AT_ONCE = 4096
@@ -39,8 +43,8 @@ AT_ONCE = 4096
 def shorten(folder: Path, copy: Path, people: Collection[str] = ()) -> list[str]:
     """Copy the folder; return the names of the tables in it that are shorter in the copy, sorted.
 
-    A row is left out where a field of it is the id of every tenth of ``people``, in a table that names most of these;
-    an array loses the rows that a table of its length loses. Without ``people`` every tenth row of each table is left
+    A row is left out where the column that names most of ``people`` has every tenth of them; an array loses the rows
+    that a table of its length loses. Without ``people`` every tenth row of each table is left
     out.
     Modules are copied, other files are linked. Returns an empty list, without copying, where no table names any of
     them, and where the folder has too many files, or tables that are too large.
@@ -49,9 +53,9 @@ def shorten(folder: Path, copy: Path, people: Collection[str] = ()) -> list[str]
     tables = {file: TABLES[file.suffix] for file in files if file.suffix in TABLES}
     if len(files) > MOST_FILES or sum(each.stat().st_size for each in tables) > LARGEST_BYTES:
         return []
-    gone = frozenset(sorted(people)[EVERY // 2 :: EVERY])
-    named = {file: found for file, table in tables.items() if (found := table.rows(file, gone)) is not None}
-    of_people = {file: found.out for file, found in named.items() if found.out and found.named > LEAST * len(gone)}
+    looked = Looked(frozenset(people), frozenset(sorted(people)[EVERY // 2 :: EVERY]))
+    named = {file: found for file, table in tables.items() if (found := table.rows(file, looked)) is not None}
+    of_people = {file: found.out for file, found in named.items() if found.out}
     by_length = {named[file].count: out for file, out in of_people.items()}
     left_out = {
         file: out
@@ -103,40 +107,76 @@ def require_samples_apart(recipes: Path, tenant_id: str, name: str, recipe: Reci
         people = sorted(everyone(part))
         some = frozenset(people[:: len(people) // COMPARED + 1])
         contents, whole = _contents(part, some), _contents(recipe, some)
-    changed = sum(1 for each in contents if each not in whole)
+    known = {content for _, content in whole.values()}
+    changed = [name for name, (_, content) in contents.items() if content not in known]
+    if len(changed) < len(contents):  # a recipe that takes some rows of many finds others there, which are new
+        counted = any(name in whole and whole[name][0] != people for name, (people, _) in contents.items())
+        changed = [] if counted else [name for name in changed if name in whole]
     if changed:
         raise Refused(
-            f"Without every tenth person in {', '.join(tables[:3])}, {changed} of {len(contents)} samples that stay "
-            "have another content: it was computed from the rows of other people, whom no retraining forgets.",
+            f"Without every tenth person in {', '.join(tables[:3])}, {len(changed)} of {len(contents)} samples that "
+            "stay have another content: it was computed from the rows of other people, whom no retraining forgets.",
             "Scale and encode each row by constants that you know, or inside train, from run.inputs and run.targets.",
         )
 
 
-def _contents(recipe: Recipe, people: frozenset[str]) -> set[bytes]:
-    """Return digests of the content of these people's samples: not of their ids, which may count rows."""
-    found = set()
-    theirs = recipe.samples.people.where(lambda names: not people.isdisjoint(names)).nonzero().flatten()
-    for block in recipe.samples.rows.read(torch.split(theirs, AT_ONCE)):
-        for row in zip(*block, strict=True):
+def _contents(recipe: Recipe, people: frozenset[str]) -> dict[str, tuple[tuple[str, ...], bytes]]:
+    """Return the people and a digest of the content of these people's samples, by the sample's id."""
+    samples, found = recipe.samples, {}
+    theirs = samples.people.where(lambda names: not people.isdisjoint(names)).nonzero().flatten()
+    for places in torch.split(theirs, AT_ONCE):
+        for place, *row in zip(places.tolist(), *next(iter(samples.rows.read([places]))), strict=True):
             plain = (each.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for each in row)
-            found.add(hashlib.sha256(b"".join(plain)).digest())
+            content = hashlib.sha256(b"".join(plain)).digest()
+            found[samples.ids[place]] = (samples.people[place], content)
     return found
 
 
 @dataclass(frozen=True)
 class Found:
-    """How many rows a table has, which of them name people to leave out, and how many people these are."""
+    """How many rows a table has, and which of them name people to leave out."""
 
     count: int
     out: Collection[int]
-    named: int
+
+
+@dataclass
+class Named:
+    """What a column has of the people: in how many rows, which of them, and the rows of those to leave out."""
+
+    rows: int = 0
+    people: set[str] = field(default_factory=set)
+    out: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The people that tables are looked through for, and those of them to leave out."""
+
+    people: frozenset[str]
+    gone: frozenset[str]
+
+    def note(self, column: Named, row: int, text: str) -> None:
+        if text in self.people:
+            column.rows += 1
+            column.people.add(text)
+            if text in self.gone:
+                column.out.append(row)
+
+    def found(self, count: int, columns: Iterable[Named]) -> Found:
+        """Choose the column of people; there may be none: items have numbers too, perhaps the same as people."""
+        best = max(columns, key=lambda each: (len(each.people), each.rows), default=Named())
+        named = len(best.people) / max(1, len(self.people))
+        numbered = all(each.isdecimal() for each in self.people)
+        enough = min(named, best.rows / max(1, count)) > NUMBERED if numbered else named > LEAST
+        return Found(count, best.out if enough else ())
 
 
 class Table(Protocol):
     """A kind of file with rows."""
 
-    def rows(self, file: Path, gone: Collection[str]) -> Found | None:
-        """Look for rows of these people. None: the file is not one that can be shortened."""
+    def rows(self, file: Path, looked: Looked) -> Found | None:
+        """Look for rows of people. None: the file is not one that can be shortened."""
 
     def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> None:
         """Write a copy with these rows alone."""
@@ -158,14 +198,28 @@ class Lines:
 
     header: int
 
-    def rows(self, file: Path, gone: Collection[str]) -> Found | None:
+    def rows(self, file: Path, looked: Looked) -> Found | None:
         lines = file.read_bytes().splitlines()
         if any(line.count(b'"') % 2 for line in lines):
             return None
-        wanted = frozenset(each.encode() for each in gone)
-        rows = lines[self.header :]
-        hits = {number: hit for number, line in enumerate(rows) if (hit := wanted.intersection(WORDS.split(line)))}
-        return Found(len(rows), hits.keys(), len(frozenset().union(*hits.values())))
+        columns: defaultdict[object, Named] = defaultdict(Named)
+        texts = (line.decode(errors="replace") for line in lines[self.header :])
+        try:
+            for number, fields in enumerate(self._fields(lines[:1], texts) if looked.people else ()):
+                for name, value in fields:
+                    for text in (value,) if value in looked.people else WORDS.split(value):
+                        looked.note(columns[name], number, text)
+        except (ValueError, csv.Error):
+            return None
+        return looked.found(len(lines) - self.header, columns.values())
+
+    def _fields(self, first: Sequence[bytes], texts: Iterable[str]) -> Iterator[Iterable[tuple[object, str]]]:
+        """Yield the fields of each row, each with its column. Raises ValueError or csv.Error."""
+        if self.header:
+            ends = max("\t,;", key=lambda each: sum(line.count(each.encode()) for line in first))
+            return (enumerate(row) for row in csv.reader(texts, delimiter=ends))
+        rows = (json.loads(text) for text in texts)
+        return (((name, str(value)) for name, value in row.items()) for row in rows if isinstance(row, dict))
 
     def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> None:
         lines = file.read_bytes().splitlines(keepends=True)
@@ -175,7 +229,7 @@ class Lines:
 class Array:
     """A ``.npy`` file: numbers, which name no person."""
 
-    def rows(self, file: Path, gone: Collection[str]) -> Found | None:
+    def rows(self, file: Path, looked: Looked) -> Found | None:
         try:
             values = np.load(file, allow_pickle=False)
         except (ValueError, OSError):
@@ -183,8 +237,10 @@ class Array:
         if values.ndim == 0 or len(values) < EVERY:
             return None
         texts = values.astype(str) if values.dtype.kind in "US" and values.ndim == 1 else np.empty(0, dtype=str)
-        hits = {number: each for number, each in enumerate(texts.tolist()) if each in gone}
-        return Found(len(values), hits.keys(), len(frozenset(hits.values())))
+        column = Named()
+        for number, each in enumerate(texts.tolist()):
+            looked.note(column, number, each)
+        return looked.found(len(values), [column])
 
     def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> None:
         np.save(copy, np.load(file, allow_pickle=False)[list(rows)])
@@ -193,31 +249,30 @@ class Array:
 class Parquet:
     """A Parquet file, where pyarrow is installed."""
 
-    def rows(self, file: Path, gone: Collection[str]) -> Found | None:
+    def rows(self, file: Path, looked: Looked) -> Found | None:
         try:
             parquet: Any = import_module("pyarrow.parquet")  # an extra
         except ImportError:
             return None
         arrow: Any = import_module("pyarrow")
         compute: Any = import_module("pyarrow.compute")
-        table, wanted = parquet.read_table(file), arrow.array(sorted(gone), arrow.string())
-        out: set[int] = set()
-        named: set[str] = set()
+        table, columns = parquet.read_table(file), []
+        everyone, gone = (arrow.array(sorted(each), arrow.string()) for each in (looked.people, looked.gone))
         for column in table.columns:
             if str(column.type) in ("string", "large_string", "int64", "int32"):
                 texts = column.cast(arrow.string())
-                found = compute.is_in(texts, value_set=wanted)
-                out |= set(compute.indices_nonzero(found).to_pylist())
-                named |= set(texts.filter(found).to_pylist())
-        return Found(table.num_rows, out, len(named))
+                theirs = texts.filter(compute.is_in(texts, value_set=everyone))
+                out = compute.indices_nonzero(compute.is_in(texts, value_set=gone)).to_pylist()
+                columns.append(Named(len(theirs), set(theirs.unique().to_pylist()), out))
+        return looked.found(table.num_rows, columns)
 
     def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> None:
         parquet: Any = import_module("pyarrow.parquet")
         parquet.write_table(parquet.read_table(file).take(list(rows)), copy)
 
 
-WORDS = re.compile(rb"""[\t,;"']""")
-"""what ends a field of a line"""
+WORDS = re.compile(r"""[\[\]\t,;"']+""")
+"""what is between several people in one field"""
 TABLES: Mapping[str, Table] = MappingProxyType(
     {
         ".csv": Lines(1),
