@@ -40,11 +40,11 @@ AT_ONCE = 4096
 """samples that are read together"""
 
 
-def shorten(folder: Path, copy: Path, people: Collection[str] = ()) -> list[str]:
+def shorten(folder: Path, copy: Path, people: Collection[str] = (), *, parallel: bool = True) -> list[str]:
     """Copy the folder; return the names of the tables in it that are shorter in the copy, sorted.
 
     A row is left out where the column that names most of ``people`` has every tenth of them; an array loses the rows
-    that a table of its length loses. Without ``people`` every tenth row of each table is left
+    that a table of its length loses, if ``parallel``. Without ``people`` every tenth row of each table is left
     out.
     Modules are copied, other files are linked. Returns an empty list, without copying, where no table names any of
     them, and where the folder has too many files, or tables that are too large.
@@ -56,7 +56,7 @@ def shorten(folder: Path, copy: Path, people: Collection[str] = ()) -> list[str]
     looked = Looked(frozenset(people), frozenset(sorted(people)[EVERY // 2 :: EVERY]))
     named = {file: found for file, table in tables.items() if (found := table.rows(file, looked)) is not None}
     of_people = {file: found.out for file, found in named.items() if found.out}
-    by_length = {named[file].count: out for file, out in of_people.items()}
+    by_length = {named[file].count: out for file, out in of_people.items() if parallel}
     left_out = {
         file: out
         for file, found in named.items()
@@ -80,7 +80,9 @@ def shorten(folder: Path, copy: Path, people: Collection[str] = ()) -> list[str]
 
 
 @contextmanager
-def shorter(recipes: Path, tenant_id: str, name: str, recipe: Recipe) -> Iterator[tuple[Path, list[str]]]:
+def shorter(
+    recipes: Path, tenant_id: str, name: str, recipe: Recipe, *, parallel: bool = True
+) -> Iterator[tuple[Path, list[str]]]:
     """Copy a recipe's folder as ``shorten`` does, for a while; yield what is then ``EXPUNGE_RECIPES``, and the tables.
 
     Where no table in the folder names people of the recipe, the list is empty.
@@ -89,21 +91,39 @@ def shorter(recipes: Path, tenant_id: str, name: str, recipe: Recipe) -> Iterato
     inner = name if file.name == "recipe.py" else name.rpartition("/")[0]
     with TemporaryDirectory() as place:
         root = Path(place).resolve()
-        yield root, shorten(file.parent, recipes_of(root, tenant_id) / inner, everyone(recipe))
+        yield root, shorten(file.parent, recipes_of(root, tenant_id) / inner, everyone(recipe), parallel=parallel)
 
 
 def require_samples_apart(recipes: Path, tenant_id: str, name: str, recipe: Recipe) -> None:
     """Raise Refused where samples of people who stay have another content without every tenth person in the tables.
 
-    It is not compared where the recipe does not run there, as one that needs other files.
+    It is not compared where the recipe does not run there, as one that needs other files. An array of a table's length
+    may hold other things than its rows: then the recipe runs, and the samples are the same, where it stays whole.
     """
-    with shorter(recipes, tenant_id, name, recipe) as (root, tables):
+    found = _changed(recipes, tenant_id, name, recipe, parallel=True)
+    if found is None or not found[1]:
+        return
+    again = _changed(recipes, tenant_id, name, recipe, parallel=False)
+    if again is None or again[1]:
+        tables, changed, count = found
+        raise Refused(
+            f"Without every tenth person in {', '.join(tables[:3])}, {changed} of {count} samples that stay have "
+            "another content: it was computed from the rows of other people, whom no retraining forgets.",
+            "Scale and encode each row by constants that you know, or inside train, from run.inputs and run.targets.",
+        )
+
+
+def _changed(
+    recipes: Path, tenant_id: str, name: str, recipe: Recipe, *, parallel: bool
+) -> tuple[list[str], int, int] | None:
+    """Return the tables that name people, and how many samples have another content of how many. None: not compared."""
+    with shorter(recipes, tenant_id, name, recipe, parallel=parallel) as (root, tables):
         if not tables:
-            return
+            return None
         try:
             part = load(recipes_of(root, tenant_id), name).recipe
         except Refused:
-            return
+            return None
         people = sorted(everyone(part))
         some = frozenset(people[:: len(people) // COMPARED + 1])
         contents, whole = _contents(part, some), _contents(recipe, some)
@@ -112,12 +132,7 @@ def require_samples_apart(recipes: Path, tenant_id: str, name: str, recipe: Reci
     if len(changed) < len(contents):  # a recipe that takes some rows of many finds others there, which are new
         counted = any(name in whole and whole[name][0] != people for name, (people, _) in contents.items())
         changed = [] if counted else [name for name in changed if name in whole]
-    if changed:
-        raise Refused(
-            f"Without every tenth person in {', '.join(tables[:3])}, {len(changed)} of {len(contents)} samples that "
-            "stay have another content: it was computed from the rows of other people, whom no retraining forgets.",
-            "Scale and encode each row by constants that you know, or inside train, from run.inputs and run.targets.",
-        )
+    return tables, len(changed), len(contents)
 
 
 def _contents(recipe: Recipe, people: frozenset[str]) -> dict[str, tuple[tuple[str, ...], bytes]]:

@@ -178,18 +178,11 @@ class Runs:
         No sentence where no table in its folder names people, where the recipe needs other files than those, or where
         the model's shape follows the tables.
         """
-        given = self.fresh.recipe
-        with shorter(given.settings.recipes, given.tenant_id, given.name, self.bench.recipe) as (root, tables):
-            if not tables:
-                return ()
-            elsewhere = replace(given, settings=given.settings.model_copy(update={"recipes": root}))
-            try:
-                found, _ = replace(self, fresh=replace(self.fresh, recipe=elsewhere))._run(places)
-            except (Refused, Lost):
-                return ()
-        if found["shapes"] != usual["shapes"]:
+        found, tables = self._elsewhere(places, parallel=True)
+        if found is None or found["shapes"] != usual["shapes"]:
             return ()
-        if found != usual:
+        # an array of a table's length may hold other things than its rows: then it must stay whole
+        if found != usual and self._elsewhere(places, parallel=False)[0] != usual:
             raise Refused(
                 f"The training reads rows that it is not handed, of {', '.join(tables[:3])}: without every tenth "
                 "person there, it gave another result on the same samples.",
@@ -197,6 +190,19 @@ class Runs:
                 "it is of no person, belongs outside the recipe's folder.",
             )
         return (SHORTER,)
+
+    def _elsewhere(self, places: Tensor, *, parallel: bool) -> tuple[dict[str, str] | None, list[str]]:
+        """Train beside shorter tables; return what it left, None where it does not run there, and the tables."""
+        given = self.fresh.recipe
+        recipes, recipe = given.settings.recipes, self.bench.recipe
+        with shorter(recipes, given.tenant_id, given.name, recipe, parallel=parallel) as (root, tables):
+            if not tables:
+                return None, tables
+            elsewhere = replace(given, settings=given.settings.model_copy(update={"recipes": root}))
+            try:
+                return replace(self, fresh=replace(self.fresh, recipe=elsewhere))._run(places)[0], tables
+            except (Refused, Lost):
+                return None, tables
 
     def _run(
         self, places: Tensor, folder: Path | None = None, *, overwrite: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from expunge.service.infra.tenants import recipes_of
@@ -13,6 +14,7 @@ from expunge.workers.training.shortened import require_samples_apart
 from unlearning.types import Refused
 
 TOP = """import csv, json, random
+import numpy as np
 from pathlib import Path
 import torch
 import unlearning as ul
@@ -24,6 +26,7 @@ def table(name):
         return list(csv.DictReader(file))
 
 RATINGS, ITEMS = table("ratings.csv"), {row["item"]: float(row["length"]) for row in table("items.csv")}
+GENRES = np.load(HERE / "genres.npy").tolist()
 USERS = {row["user"]: float(row["age"]) for row in table("users.csv")}
 WORDS = ("good", "bad", "long")
 
@@ -52,6 +55,7 @@ HONEST = {
     "the person's own mean": "all = samples(rows, [[len(own(row)), sum(own(row)) / len(own(row))] for row in rows])",
     "a join with users": "all = samples(rows, [[float(row['stars']), USERS[row['user']]] for row in rows])",
     "a join with items": "all = samples(rows, [[float(row['stars']), ITEMS.get(row['item'], 0.0)] for row in rows])",
+    "an array of items": "all = samples(rows, [[*GENRES[int(row['item']) % 36]] for row in rows])",
     "classes of all labels": (
         "classes = sorted({row['text'] for row in rows})\n"
         "    all = samples(rows, [[float(classes.index(row['text']))] for row in rows])"
@@ -66,6 +70,10 @@ WRONG = {
     "    all = samples(rows, [[float(row['stars']) - mean] for row in rows])",
     "scaled, numbered": "mean = sum(float(row['stars']) for row in rows) / len(rows)\n"
     "    all = samples(rows, [[float(row['stars']) - mean] for row in rows], [f's{k}' for k in range(len(rows))])",
+    "an array of users, scaled": "mean = np.mean(GENRES, axis=0).tolist()\n"
+    "    place = {user: k for k, user in enumerate(USERS)}\n"
+    "    assert len(USERS) == len(GENRES)\n"
+    "    all = samples(rows, [[each - less for each, less in zip(GENRES[place[row['user']]], mean)] for row in rows])",
     "a mean of the item": "mean = lambda item: sum(float(row['stars']) for row in rows if row['item'] == item)\n"
     "    all = samples(rows, [[mean(row['item'])] for row in rows])",
 }
@@ -85,6 +93,7 @@ def checked(folder: Path, body: str, named: str, items: int) -> None:
     lengths = [f"{k + 1},{draw.random():.3f}" for k in range(items)]
     (place / "items.csv").write_text("\n".join(["item,length", *lengths]))
     (place / "users.csv").write_text("\n".join(["user,age", *(f"{user},{20 + k}" for k, user in enumerate(users))]))
+    np.save(place / "genres.npy", np.random.default_rng(0).normal(size=(40, 2)))  # as many as users
     (place / "stars.py").write_text(TOP.replace("BODY", f"    {body}"))
     require_samples_apart(folder, "default", "stars", load(place, "stars").recipe)
 
@@ -98,5 +107,7 @@ def test_a_recipe_of_each_persons_own_rows_is_not_accused(tmp_path: Path, name: 
 @pytest.mark.parametrize(("named", "items"), [("{}", 80), ("u{}", 30)])
 @pytest.mark.parametrize("name", WRONG)
 def test_a_number_of_everyone_is_found(tmp_path: Path, name: str, named: str, items: int) -> None:
-    with pytest.raises(Refused, match=r"Without every tenth person in ratings\.csv, users\.csv, \d+ of"):
+    with pytest.raises(
+        Refused, match=r"Without every tenth person in (genres\.npy, )?ratings\.csv, users\.csv, \d+ of"
+    ):
         checked(tmp_path, WRONG[name], named, items)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -266,12 +267,19 @@ def test_a_model_whose_shape_follows_the_table_is_not_refused(written: Callable[
     assert trial.SHORTER not in world.report(world.live("bad", "retrain"))["trial"]["tried"]
 
 
+def test_an_array_of_the_tables_length_may_hold_other_things(written: Callable[..., World], tmp_path: Path) -> None:
+    world = written("descend(run, rate=float(__import__('numpy').load(Path(__file__).with_name('a.npy')).mean()))")
+    (tmp_path / "recipes" / "people.csv").write_text(PEOPLE_TABLE)
+    np.save(tmp_path / "recipes" / "a.npy", np.linspace(0.0, 0.3, 24) ** 2)
+    assert trial.SHORTER in world.report(world.live("bad", "retrain"))["trial"]["tried"]
+
+
 def test_numbers_of_other_things_are_no_people(written: Callable[..., World], tmp_path: Path) -> None:
-    """People have the numbers 0 to 23, and a table of two cities uses one that is to be left out."""
+    """People have the numbers 0 to 23, and a table of sixty cities uses all of them."""
     train = "descend(run, rate=len(Path(__file__).with_name('cities.csv').read_text()) / 1000)"
     world = written(train, samples="ul.Samples(IDS, [each[1:] for each in PEOPLE], ROWS, Y)")
     (tmp_path / "recipes" / "people.csv").write_text(PEOPLE_TABLE.replace("p", ""))
-    (tmp_path / "recipes" / "cities.csv").write_text("city,name\n13,Oslo\n3,Rome\n")
+    (tmp_path / "recipes" / "cities.csv").write_text("city,name\n" + "".join(f"{k},Oslo\n" for k in range(60)))
     assert trial.SHORTER in world.report(world.live("bad", "retrain"))["trial"]["tried"]
 
 
