@@ -192,7 +192,7 @@ class Runs:
         return (SHORTER,)
 
     def _elsewhere(self, places: Tensor, *, parallel: bool) -> tuple[dict[str, str] | None, list[str]]:
-        """Train beside shorter tables; return what it left, None where it does not run there, and the tables."""
+        """Train where the tables are shorter; return what it left, None where it does not run there, and the tables."""
         given = self.fresh.recipe
         recipes, recipe = given.settings.recipes, self.bench.recipe
         with shorter(recipes, given.tenant_id, given.name, recipe, parallel=parallel) as (root, tables):
