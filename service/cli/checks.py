@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ from expunge.service.requests import Reason, explain
 
 SKEW_SECONDS = 5
 """leases and deadlines go by the database's clock alone; receipts, log lines and webhooks by each machine's own"""
+BUCKET_SECONDS = 4
+"""that a bucket has for its answer"""
 _NAMED = 5
 """certificates that are named one by one"""
 KEEPS_OLD_BLOCKS = {"bcachefs", "btrfs", "f2fs", "nilfs2", "zfs"}
@@ -72,12 +74,16 @@ def examine(settings: Settings, clock: Callable[[], float] = time.time, limits: 
     """
     yield from _secrets(settings)
     yield _recipes(settings.recipes)
+    silent = set()
     for name in ("store", "private_store", "key_folder"):
-        yield _folder(name, getattr(settings, name))
+        found = _folder(name, getattr(settings, name))
+        if not found.well:
+            silent.add(name)
+        yield found
     yield _overwritable(settings.key_folder)
     yield from _disks(settings, limits.disk_reserve_bytes)
     yield _broker(settings.broker_url)
-    yield from _database(settings, clock, limits.lease_seconds)
+    yield from _database(settings, clock, limits.lease_seconds, silent)
 
 
 def ask_worker() -> Iterator[Finding]:
@@ -132,8 +138,7 @@ def _folder(name: str, path: Path | str) -> Finding:
 
 def _bucket(name: str, url: str) -> Finding:
     try:
-        folder = folder_at(url)
-        folder.mark()
+        folder_at(url).promptly(BUCKET_SECONDS).mark()
     except (OSError, ValueError, SettingsError) as error:
         hint = f"Set EXPUNGE_{name.upper()}, and the AWS_* variables with its endpoint and credentials."
         return Finding(name, False, f"{url} cannot be read: {error}", hint)
@@ -208,7 +213,9 @@ def lacks_file(database_url: str) -> bool:
     return url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file()
 
 
-def _database(settings: Settings, clock: Callable[[], float], lease_seconds: float) -> Iterator[Finding]:
+def _database(
+    settings: Settings, clock: Callable[[], float], lease_seconds: float, silent: Collection[str]
+) -> Iterator[Finding]:
     shown = make_url(settings.database_url).render_as_string(hide_password=True)
     if lacks_file(settings.database_url):
         yield Finding("database", False, f"There is no file behind {shown}.", "Run `expunge migrate`.")
@@ -237,8 +244,9 @@ def _database(settings: Settings, clock: Callable[[], float], lease_seconds: flo
             yield from _untaken(database)
             yield from _clocks(database, lease_seconds)
             yield from _pepper(database, settings)
-            yield from _places(database, settings)
-            yield from _witness(database, settings)
+            yield from _places(database, settings, silent)
+            if "store" not in silent:
+                yield from _witness(database, settings)
             yield from _exhausted(database)
             yield from _certificates(database)
     finally:
@@ -257,15 +265,18 @@ def _pepper(database: Database, settings: Settings) -> Iterator[Finding]:
         yield Finding("pepper", False, str(error), "Then restart every process.")
 
 
-def _places(database: Database, settings: Settings) -> Iterator[Finding]:
+def _places(database: Database, settings: Settings, silent: Collection[str]) -> Iterator[Finding]:
     """Look for a folder or bucket that is another installation's; yield no finding where all are right.
 
+    ``silent`` are the settings of those that did not answer before: they are not waited for again.
     Workers and the scheduler look at the key store too, when they start.
     """
     for setting in ("store", "private_store", "key_folder"):
+        if setting in silent:
+            continue
         name = setting if setting == "store" else place_name(setting, settings.served_tenants)
         try:
-            check_places(database, {name: folder_at(getattr(settings, setting))})
+            check_places(database, {name: folder_at(getattr(settings, setting)).promptly(BUCKET_SECONDS)})
         except SettingsError as error:
             yield Finding(setting, False, str(error), "Then restart every process.")
         except (Busy, ValueError):  # reported as not readable

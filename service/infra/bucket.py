@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 REQUEST_SECONDS, RETRY_SECONDS = 300, 20
 """for one object, up or down; after the latter a failing request is not repeated"""
-PROMPT_SECONDS = (9, 1)
-"""the same for small objects that a transaction waits for: ten seconds in all"""
+PROMPT_SECONDS = 10
+"""the same for small objects that a transaction waits for, a second of repetitions included"""
 TRIES = 100
 """to overwrite an object that others overwrite at the same time"""
 IN_MEMORY_BYTES = 1 << 20
@@ -57,8 +57,8 @@ class Bucket(Folder):
         """Open ``s3://bucket/prefix``. No request is sent."""
         return cls(url, _client(url, REQUEST_SECONDS, RETRY_SECONDS))
 
-    def promptly(self) -> Bucket:
-        return Bucket(self._url, _client(self._url, *PROMPT_SECONDS))
+    def promptly(self, seconds: int | None = None) -> Bucket:
+        return Bucket(self._url, _client(self._url, (seconds or PROMPT_SECONDS) - 1, 1))
 
     def __str__(self) -> str:
         return self._url

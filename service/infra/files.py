@@ -108,8 +108,8 @@ class Folder(ABC):
     def inside(self, name: str) -> Folder:
         """Return the folder of that name in this one. It need not exist."""
 
-    def promptly(self) -> Folder:
-        """Return this folder for small files that a transaction waits for: no call waits for longer than 10 s.
+    def promptly(self, seconds: int | None = None) -> Folder:  # noqa: ARG002 (of a bucket)
+        """Return this folder for small files: no call waits longer than that, by default 10 s.
 
         A disk is as it is.
         """

@@ -10,7 +10,7 @@ import typer
 from expunge.service.cli.checks import Finding, ask_worker, examine
 from expunge.service.cli.errors import told
 from expunge.service.infra.settings import Settings
-from expunge_client.cli.output import FAILED, as_json, briefly, output, show_json, show_lines
+from expunge_client.cli.output import FAILED, as_json, briefly, errors, output, show_json, show_lines
 
 
 @told()
@@ -37,12 +37,20 @@ def _looked() -> Iterator[Finding]:
     none is looked at.
     """
     faults = set()
+    _tell("looking at secrets, stores, broker and database ...")
     for finding in examine(Settings()):
         yield finding
         if not finding.well:
             faults.add(finding.name)
     if not faults & {"pepper", "private_store", "witness"}:
+        _tell("asking a worker, which loads torch, the recipes and their data ...")
         yield from ask_worker()
+
+
+def _tell(step: str) -> None:
+    """Print on standard error what is waited for: the few lines of the result come at the end."""
+    if briefly():
+        errors.print(step)
 
 
 def _summary(wrong: int, looked: int) -> str:

@@ -6,9 +6,11 @@ import ast
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
@@ -27,6 +29,7 @@ from expunge_client.cli import output
 from expunge_client.cli.client import Account, Client
 from expunge_client.cli.main import main
 from expunge_client.cli.output import CommandError
+from tests.harness.s3 import silent
 from tests.harness.servers import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -193,6 +196,24 @@ def test_a_setting_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 def no_worker_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the process that loads torch: ``tests/workers/test_doctor.py`` asks it."""
     monkeypatch.setattr("expunge.service.cli.commands.doctor.ask_worker", tuple)
+
+
+@pytest.mark.usefixtures("no_worker_is_asked")
+def test_doctor_waits_a_few_seconds_for_what_is_silent_and_says_what_it_looks_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore")
+    monkeypatch.setattr("expunge.service.cli.checks.BUCKET_SECONDS", 2)
+    here("migrate", home=tmp_path)
+    buckets = {f"EXPUNGE_{name}": f"s3://b/{name}" for name in ("STORE", "PRIVATE_STORE", "KEY_FOLDER")}
+    with silent():
+        broker = os.environ["AWS_ENDPOINT_URL"].replace("http", "redis")
+        start = time.monotonic()
+        done = here("doctor", home=tmp_path, EXPUNGE_BROKER_URL=broker, **buckets)
+    assert time.monotonic() - start < 20  # 5 s on an idle machine
+    assert done.stderr.startswith("looking at secrets, stores, broker and database ...\n")
+    for name in ("store", "private_store", "key_folder"):
+        assert re.search(rf"^  {name} +s3://b/{name.upper()} cannot be read", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.usefixtures("no_worker_is_asked")

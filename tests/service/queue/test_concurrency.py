@@ -137,7 +137,7 @@ def test_intake_waits_for_a_publication_whose_bucket_is_silent_no_longer_than_th
 ) -> None:
     """The publication holds the model's row, on SQLite the whole database, while it writes the draft."""
     bucket = pytest.importorskip("expunge.service.infra.bucket", reason="unverified here: obstore is not installed")
-    monkeypatch.setattr(bucket, "PROMPT_SECONDS", (2, 0))
+    monkeypatch.setattr(bucket, "PROMPT_SECONDS", 2)
     model_id = world.live(method="newton", guarantee="proved")
     first = world.delete("p3")
     witness, updates = world.storage.guard.witness, world.storage.guard.witness.updates
