@@ -77,7 +77,7 @@ def _is_url(value: str, schemes: Sequence[str]) -> bool:
         return False
 
 
-Folder: TypeAlias = Annotated[Path, BeforeValidator(_folder)]
+FolderPath: TypeAlias = Annotated[Path, BeforeValidator(_folder)]
 Place: TypeAlias = Annotated[Path | str, BeforeValidator(_place)]
 """a folder, or ``s3://bucket/prefix``"""
 
@@ -146,15 +146,15 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="EXPUNGE_", frozen=True)
 
     mode: Literal["development", "production"] = Field("development", description="development or production")
-    home: Folder = Path(".expunge")
+    home: FolderPath = Path(".expunge")
     database_url: str = Field(repr=False)
     broker_url: str = Field(repr=False)
     store: Place
     private_store: Place
     key_store_url: str = Field(repr=False)
     key_folder: Place
-    secrets: Folder
-    recipes: Folder = Path("recipes")
+    secrets: FolderPath
+    recipes: FolderPath = Path("recipes")
     device: str = "auto"
     listen: str = "127.0.0.1:8750"
     url: str = "http://127.0.0.1:8750"
