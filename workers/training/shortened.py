@@ -156,7 +156,7 @@ class Found:
 
 
 @dataclass
-class Named:
+class PeopleOfColumn:
     """What a column has of the people: in how many rows, which of them, and the rows of those to leave out."""
 
     rows: int = 0
@@ -171,16 +171,16 @@ class Looked:
     people: frozenset[str]
     gone: frozenset[str]
 
-    def note(self, column: Named, row: int, text: str) -> None:
+    def note(self, column: PeopleOfColumn, row: int, text: str) -> None:
         if text in self.people:
             column.rows += 1
             column.people.add(text)
             if text in self.gone:
                 column.out.append(row)
 
-    def found(self, count: int, columns: Iterable[Named]) -> Found:
+    def found(self, count: int, columns: Iterable[PeopleOfColumn]) -> Found:
         """Choose the column of people; there may be none: items have numbers too, perhaps the same as people."""
-        best = max(columns, key=lambda each: (len(each.people), each.rows), default=Named())
+        best = max(columns, key=lambda each: (len(each.people), each.rows), default=PeopleOfColumn())
         named = len(best.people) / max(1, len(self.people))
         numbered = all(each.isdecimal() for each in self.people)
         enough = min(named, best.rows / max(1, count)) > NUMBERED if numbered else named > LEAST
@@ -217,7 +217,7 @@ class Lines:
         lines = file.read_bytes().splitlines()
         if any(line.count(b'"') % 2 for line in lines):
             return None
-        columns: defaultdict[object, Named] = defaultdict(Named)
+        columns: defaultdict[object, PeopleOfColumn] = defaultdict(PeopleOfColumn)
         texts = (line.decode(errors="replace") for line in lines[self.header :])
         try:
             for number, fields in enumerate(self._fields(lines[:1], texts) if looked.people else ()):
@@ -252,7 +252,7 @@ class Array:
         if values.ndim == 0 or len(values) < EVERY:
             return None
         texts = values.astype(str) if values.dtype.kind in "US" and values.ndim == 1 else np.empty(0, dtype=str)
-        column = Named()
+        column = PeopleOfColumn()
         for number, each in enumerate(texts.tolist()):
             looked.note(column, number, each)
         return looked.found(len(values), [column])
@@ -278,7 +278,7 @@ class Parquet:
                 texts = column.cast(arrow.string())
                 theirs = texts.filter(compute.is_in(texts, value_set=everyone))
                 out = compute.indices_nonzero(compute.is_in(texts, value_set=gone)).to_pylist()
-                columns.append(Named(len(theirs), set(theirs.unique().to_pylist()), out))
+                columns.append(PeopleOfColumn(len(theirs), set(theirs.unique().to_pylist()), out))
         return looked.found(table.num_rows, columns)
 
     def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> None:
