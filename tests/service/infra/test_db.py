@@ -16,6 +16,7 @@ from expunge.service.audit.log import record
 from expunge.service.infra import db, files
 from expunge.service.infra.db import Busy, Database, now
 from expunge.service.infra.migrate import SchemaState, migrate, schema_state
+from expunge.service.infra.settings import SettingsError
 from expunge.service.infra.tables import AuditEntry, Lease, Record
 from tests.harness.deaths import crash
 
@@ -180,12 +181,12 @@ def test_truncating_the_log_removes_what_was_deleted_and_says_when_it_could_not(
 
 
 def test_a_database_in_memory_or_on_a_network_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="memory"):
+    with pytest.raises(SettingsError, match="memory"):
         Database("sqlite://")
     mounts = tmp_path / "mounts"
     mounts.write_text(f"disk / ext4 rw 0 0\nserver:/share {tmp_path} nfs4 rw 0 0\n")
     monkeypatch.setattr(files, "_MOUNTS", mounts)
-    with pytest.raises(ValueError, match="nfs4"):
+    with pytest.raises(SettingsError, match="nfs4"):
         Database(f"sqlite:///{tmp_path / 'a.db'}")
 
 

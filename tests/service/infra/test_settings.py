@@ -6,12 +6,13 @@ import os
 import re
 import secrets
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from expunge.service.api.http import serve
 from expunge.service.infra.files import Files
 from expunge.service.infra.pseudonyms import Pepper, digest, new_id
 from expunge.service.infra.settings import (
@@ -25,10 +26,8 @@ from expunge.service.infra.settings import (
     next_secret,
     read_secret,
 )
-from expunge.workers.doctor import main as doctor_main
 from expunge.workers.main import main as workers_main
 from expunge_client.cli.main import app
-from expunge_client.cli.output import CommandError
 
 ROOT = Path(__file__).parents[3]
 SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file", "session_key_file")
@@ -135,25 +134,32 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", [each.upper() for each in Settings.model_fields])
-def test_a_wrong_value_ends_every_start_with_one_line_that_says_what_to_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+def test_a_wrong_value_is_told_in_one_line_with_what_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The variable stands first, pydantic's words and a password nowhere."""
     monkeypatch.setenv("EXPUNGE_HOME", str(tmp_path))
     monkeypatch.setenv(f"EXPUNGE_{name}", WRONG[name])
-    assert [workers_main([each]) for each in ("worker", "updater", "scheduler", "restore")] == [1] * 4
-    assert doctor_main() == 1
-    told = set(capsys.readouterr().err.splitlines())
-    assert len(told) == 1
-    line = told.pop()
-    with pytest.raises(SystemExit, match=re.escape(line)):
-        serve.main([])
-    done = CliRunner().invoke(app, ["doctor"])
-    assert isinstance(done.exception, CommandError)
-    assert (done.exception.what, done.exception.hint) == (line, "")
-    assert line.startswith(f"EXPUNGE_{name}: ")
+    with pytest.raises(SettingsError) as caught:
+        Settings()
+    line = str(caught.value)
+    assert "\n" not in line and line.startswith(f"EXPUNGE_{name}: ")
     assert re.search(r"Write|1 to 63|1 to 31|is none of", line)
     assert not re.search(r"pydantic|Input should|canary", line)
+
+
+def test_every_process_and_command_ends_with_the_line_of_a_wrong_value(tmp_path: Path) -> None:
+    modules = [("expunge.workers.main", name) for name in ("worker", "updater", "scheduler", "restore")]
+    modules += [("expunge.workers.doctor",), ("expunge.service.api.http.serve",), ("expunge_client.cli.main", "doctor")]
+    environment = os.environ | {"EXPUNGE_HOME": str(tmp_path), "EXPUNGE_GRACE": "nonsense"}
+    started = [
+        subprocess.Popen([sys.executable, "-P", "-m", *each], env=environment, stderr=subprocess.PIPE, text=True)
+        for each in modules
+    ]
+    told = [(process.communicate(timeout=120)[1], process.returncode) for process in started]
+    line = "EXPUNGE_GRACE: 'nonsense' is refused. Write seconds, or a number with its unit: 90s, 15m, 12h, 7d."
+    assert {(text.strip(), code) for text, code in told[:-1]} == {(line, 1)}
+    assert line in " ".join(told[-1][0].split()) and told[-1][1] == 2
 
 
 def test_two_wrong_values_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

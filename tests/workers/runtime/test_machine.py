@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from expunge.service.infra.settings import Settings
+from expunge.service.infra.settings import Settings, SettingsError
 from expunge.workers.runtime import machine
 from expunge.workers.runtime.machine import Machine, host_bytes, machine_of
 
@@ -47,5 +47,5 @@ def test_groups_are_names_of_ones_own(tmp_path: Path) -> None:
     assert Settings(home=tmp_path).groups == frozenset()
     assert Settings(home=tmp_path, places=" west, north_2 ,").groups == {"west", "north_2"}
     for wrong in ("any", "cuda", "west,CPU", "a.b"):
-        with pytest.raises(ValueError, match=r"EXPUNGE_PLACES: .* is no group's name"):
+        with pytest.raises(SettingsError, match=r"EXPUNGE_PLACES: .* is no group's name"):
             Settings(home=tmp_path, places=wrong)
