@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -25,9 +26,9 @@ TIGHTEN = (4.0, 64.0, 1024.0)
 """Newton's method is run until the bound is the greatest distance over these, one after the other"""
 ROOM = 3.0
 """the greatest distance over the part of it that rounding may take; a person's displacement over the distance"""
-PROBED = (3, 31)
-"""people of whom registration measures the displacement: a few, and more before it refuses. One may move a minimiser a
-thousand times as far as another, so that the median of three is a matter of chance"""
+FEW, MANY = 3, 31
+"""people of whom registration measures the displacement: where one of the few is too small, the median of many decides.
+One person may move a minimiser a thousand times as far as another, so that the median of three is a matter of chance"""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,9 @@ class Minimiser(Bound):
                 f"(gradient norm + rounding) / weight_decay, and weight_decay is {problem.training.weight_decay:g}.",
                 "Raise weight_decay, or max_distance and noise_std together, or scale the features down.",
             )
-        if not any(max_distance <= _usual_displacement(work, w, examples, count) / ROOM for count in PROBED):
+        least = ROOM * max_distance
+        moved = partial(_displacements, work, w, examples)
+        if not (min(moved(FEW)) >= least or statistics.median(moved(MANY)) >= least):
             raise Refused(
                 f"max_distance {max_distance:g} is more than a third of what forgetting one person changes: an update "
                 "that forgot no person would come close to meeting it.",
@@ -108,15 +111,15 @@ class Minimiser(Bound):
         return convex.distance_bound(problem.double(), forgotten.state.weights, _read(retain), self.denominator)
 
 
-def _usual_displacement(problem: Problem, w: Tensor, examples: Examples, count: int) -> float:
-    """Return the median displacement by so many people, drawn by the training's seed; infinite for a single person."""
+def _displacements(problem: Problem, w: Tensor, examples: Examples, count: int) -> list[float]:
+    """Return those by so many people, drawn by the training's seed, each alone; infinite for a single person."""
     names = sorted(examples.people.distinct())
     if len(names) < 2:
-        return math.inf
+        return [math.inf]
     order = torch.randperm(len(names), generator=torch.Generator().manual_seed(problem.training.seed))
     drawn = [examples.people.where(names[place].__eq__) for place in order[:count].tolist()]
     leaving = [examples.positions[hers.to(examples.positions.device)] for hers in drawn]
-    return statistics.median(convex.displacements(problem, w, examples, leaving))
+    return convex.displacements(problem, w, examples, leaving)
 
 
 def _read(retain: Examples | None) -> Examples:

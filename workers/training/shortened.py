@@ -53,8 +53,8 @@ def shorten(folder: Path, copy: Path, people: Collection[str] = (), *, parallel:
     tables = {file: TABLES[file.suffix] for file in files if file.suffix in TABLES}
     if len(files) > MOST_FILES or sum(each.stat().st_size for each in tables) > LARGEST_BYTES:
         return []
-    looked = Looked(frozenset(people), frozenset(sorted(people)[EVERY // 2 :: EVERY]))
-    named = {file: found for file, table in tables.items() if (found := table.rows(file, looked)) is not None}
+    sought = People(frozenset(people), frozenset(sorted(people)[EVERY // 2 :: EVERY]))
+    named = {file: found for file, table in tables.items() if (found := table.rows(file, sought)) is not None}
     of_people = {file: found.out for file, found in named.items() if found.out}
     by_length = {named[file].count: out for file, out in of_people.items() if parallel}
     left_out = {
@@ -80,7 +80,7 @@ def shorten(folder: Path, copy: Path, people: Collection[str] = (), *, parallel:
 
 
 @contextmanager
-def shorter(
+def shortened_copy(
     recipes: Path, tenant_id: str, name: str, recipe: Recipe, *, parallel: bool = True
 ) -> Iterator[tuple[Path, list[str]]]:
     """Copy a recipe's folder as ``shorten`` does, for a while; yield what is then ``EXPUNGE_RECIPES``, and the tables.
@@ -117,7 +117,7 @@ def _changed(
     recipes: Path, tenant_id: str, name: str, recipe: Recipe, *, parallel: bool
 ) -> tuple[list[str], int, int] | None:
     """Return the tables that name people, and how many samples have another content of how many. None: not compared."""
-    with shorter(recipes, tenant_id, name, recipe, parallel=parallel) as (root, tables):
+    with shortened_copy(recipes, tenant_id, name, recipe, parallel=parallel) as (root, tables):
         if not tables:
             return None
         try:
@@ -165,14 +165,14 @@ class PeopleOfColumn:
 
 
 @dataclass(frozen=True)
-class Looked:
-    """The people that tables are looked through for, and those of them to leave out."""
+class People:
+    """All people of a recipe, and those of them to leave out."""
 
-    people: frozenset[str]
+    all: frozenset[str]
     gone: frozenset[str]
 
     def note(self, column: PeopleOfColumn, row: int, text: str) -> None:
-        if text in self.people:
+        if text in self.all:
             column.rows += 1
             column.people.add(text)
             if text in self.gone:
@@ -181,8 +181,8 @@ class Looked:
     def found(self, count: int, columns: Iterable[PeopleOfColumn]) -> Found:
         """Choose the column of people; there may be none: items have numbers too, perhaps the same as people."""
         best = max(columns, key=lambda each: (len(each.people), each.rows), default=PeopleOfColumn())
-        named = len(best.people) / max(1, len(self.people))
-        numbered = all(each.isdecimal() for each in self.people)
+        named = len(best.people) / max(1, len(self.all))
+        numbered = all(each.isdecimal() for each in self.all)
         enough = min(named, best.rows / max(1, count)) > NUMBERED if numbered else named > LEAST
         return Found(count, best.out if enough else ())
 
@@ -190,7 +190,7 @@ class Looked:
 class Table(Protocol):
     """A kind of file with rows."""
 
-    def rows(self, file: Path, looked: Looked) -> Found | None:
+    def rows(self, file: Path, people: People) -> Found | None:
         """Look for rows of people. None: the file is not one that can be shortened."""
 
     def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> None:
@@ -213,20 +213,20 @@ class Lines:
 
     header: int
 
-    def rows(self, file: Path, looked: Looked) -> Found | None:
+    def rows(self, file: Path, people: People) -> Found | None:
         lines = file.read_bytes().splitlines()
         if any(line.count(b'"') % 2 for line in lines):
             return None
         columns: defaultdict[object, PeopleOfColumn] = defaultdict(PeopleOfColumn)
         texts = (line.decode(errors="replace") for line in lines[self.header :])
         try:
-            for number, fields in enumerate(self._fields(lines[:1], texts) if looked.people else ()):
+            for number, fields in enumerate(self._fields(lines[:1], texts) if people.all else ()):
                 for name, value in fields:
-                    for text in (value,) if value in looked.people else WORDS.split(value):
-                        looked.note(columns[name], number, text)
+                    for text in (value,) if value in people.all else WORDS.split(value):
+                        people.note(columns[name], number, text)
         except (ValueError, csv.Error):
             return None
-        return looked.found(len(lines) - self.header, columns.values())
+        return people.found(len(lines) - self.header, columns.values())
 
     def _fields(self, first: Sequence[bytes], texts: Iterable[str]) -> Iterator[Iterable[tuple[object, str]]]:
         """Yield the fields of each row, each with its column. Raises ValueError or csv.Error."""
@@ -244,7 +244,7 @@ class Lines:
 class Array:
     """A ``.npy`` file: numbers, which name no person."""
 
-    def rows(self, file: Path, looked: Looked) -> Found | None:
+    def rows(self, file: Path, people: People) -> Found | None:
         try:
             values = np.load(file, allow_pickle=False)
         except (ValueError, OSError):
@@ -254,8 +254,8 @@ class Array:
         texts = values.astype(str) if values.dtype.kind in "US" and values.ndim == 1 else np.empty(0, dtype=str)
         column = PeopleOfColumn()
         for number, each in enumerate(texts.tolist()):
-            looked.note(column, number, each)
-        return looked.found(len(values), [column])
+            people.note(column, number, each)
+        return people.found(len(values), [column])
 
     def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> None:
         np.save(copy, np.load(file, allow_pickle=False)[list(rows)])
@@ -264,7 +264,7 @@ class Array:
 class Parquet:
     """A Parquet file, where pyarrow is installed."""
 
-    def rows(self, file: Path, looked: Looked) -> Found | None:
+    def rows(self, file: Path, people: People) -> Found | None:
         try:
             parquet: Any = import_module("pyarrow.parquet")  # an extra
         except ImportError:
@@ -272,14 +272,14 @@ class Parquet:
         arrow: Any = import_module("pyarrow")
         compute: Any = import_module("pyarrow.compute")
         table, columns = parquet.read_table(file), []
-        everyone, gone = (arrow.array(sorted(each), arrow.string()) for each in (looked.people, looked.gone))
+        everyone, gone = (arrow.array(sorted(each), arrow.string()) for each in (people.all, people.gone))
         for column in table.columns:
             if str(column.type) in ("string", "large_string", "int64", "int32"):
                 texts = column.cast(arrow.string())
                 theirs = texts.filter(compute.is_in(texts, value_set=everyone))
                 out = compute.indices_nonzero(compute.is_in(texts, value_set=gone)).to_pylist()
                 columns.append(PeopleOfColumn(len(theirs), set(theirs.unique().to_pylist()), out))
-        return looked.found(table.num_rows, columns)
+        return people.found(table.num_rows, columns)
 
     def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> None:
         parquet: Any = import_module("pyarrow.parquet")

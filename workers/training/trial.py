@@ -24,7 +24,7 @@ from expunge.service.infra.time import time_bucket
 from expunge.workers.runtime.fresh import Doubtful, FreshProcesses, Lost, Unloadable, temporary_folder
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.storage.manifest import SampleIndex
-from expunge.workers.training.shortened import shorter
+from expunge.workers.training.shortened import shortened_copy
 from unlearning.accounting.certificate import DIFFERED
 from unlearning.columns import Column
 from unlearning.model.fit import Phase
@@ -167,8 +167,8 @@ class Runs:
                 "Start from run.state alone, and read no file that the training writes.",
             )
         reason = verdict["untouched"]
-        shorter = self._with_shorter_tables(some, without)
-        sentences = (*_confined(seen), *(() if reason else (OVERWRITTEN,)), *shorter, SHARED_FOLDER, OTHERS)
+        tables = self._with_shorter_tables(some, without)
+        sentences = (*_confined(seen), *(() if reason else (OVERWRITTEN,)), *tables, SHARED_FOLDER, OTHERS)
         reasons = (f"The samples that the training is not handed kept their values. {reason}",) if reason else ()
         return Trial(tried=sentences, not_tried=(*reasons, *_read(seen)), operators_word=False)
 
@@ -195,7 +195,7 @@ class Runs:
         """Train where the tables are shorter; return what it left, None where it does not run there, and the tables."""
         given = self.fresh.recipe
         recipes, recipe = given.settings.recipes, self.bench.recipe
-        with shorter(recipes, given.tenant_id, given.name, recipe, parallel=parallel) as (root, tables):
+        with shortened_copy(recipes, given.tenant_id, given.name, recipe, parallel=parallel) as (root, tables):
             if not tables:
                 return None, tables
             elsewhere = replace(given, settings=given.settings.model_copy(update={"recipes": root}))
