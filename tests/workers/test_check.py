@@ -97,6 +97,33 @@ def changed(old: str, new: str) -> str:
 
 
 POSITION = changed("    return", "    kept, held = range(70), range(70, len(rows))\n    return")
+LAST = changed("    return", "    kept, held = range(len(rows) - 50), range(len(rows) - 50, len(rows))\n    return")
+COMMON = changed("    return", "    near = [round(float(row['a'])) for row in rows]\n"
+    "    kept = [k for k in kept if near.count(near[k]) > 20]\n    return")  # fmt: skip
+INDEXED = changed(
+    "    return", "    import numpy as np\n    a = np.load(HERE / 'x.npy')\n"
+    "    x = torch.from_numpy(a[[int(row['id'][1:]) for row in rows]])\n    return"
+)  # fmt: skip
+SHARED = """def recipe():
+    rows = table()
+    x, y, _, _ = parts(rows)
+    people = [[row["person"], f"p{(7 * int(row['person'][1:]) + int(row['label'])) % 40}"] for row in rows]
+    samples, holdout, held = ul.Samples([r["id"] for r in rows], people, x, y).split(0.5)
+    training = ul.Training(epochs=3, learning_rate=0.5, weight_decay=0.1, converge=1e-8)
+    return ul.Recipe(lambda: torch.nn.Linear(3, 2, bias=False), samples, holdout, "cross_entropy", training,
+                     holdout_subjects=held)
+"""
+OTHERWISE = """def recipe():
+    rows = table()
+    own = {name: torch.zeros(3) for name in ANN}
+    for row in rows:
+        own[row["person"]] += torch.tensor([float(row["a"]), float(row["b"]), 1.0])
+    x, y = torch.stack(list(own.values())), torch.arange(len(own)) % 2
+    samples, holdout, people = ul.Samples(ANN, ANN, x, y).split()
+    training = ul.Training(epochs=3, learning_rate=0.5, weight_decay=0.1, converge=1e-8)
+    return ul.Recipe(lambda: torch.nn.Linear(3, 2, bias=False), samples, holdout, "cross_entropy", training,
+                     holdout_subjects=people)
+""".replace("ANN", "[f'p{k}' for k in range(40)]")
 NUMBERED = changed("x, y, kept", "rows = [{**row, 'id': f'row-{k}'} for k, row in enumerate(rows)]\n    x, y, kept")
 SCALED = changed("    return", "    x = x / x.abs().mean()\n    return")
 WIDE = changed("    return", "    x = torch.cat([x, torch.zeros(len(x), len(rows) // 10)], 1)\n    return")
@@ -120,13 +147,15 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
         drawn = random.Random(5)
         rows = [(f"s{k}", f"p{k // 3}", k % 2, drawn.gauss(2 * (k % 2) - 1, 1), drawn.gauss(0, 1)) for k in range(120)]
         text = ["id,person,label,a,b", *(",".join(map(str, row)) for row in rows)]
-        if "people.csv" in TOP and "np.load" not in body and "range(90)" not in body:
+        if "people.csv" in TOP and 'np.load(HERE / "' not in body and "range(90)" not in body:
             (tmp_path / "people.csv").write_text("\n".join(text) + "\n")
-        if "np.load" in body:
+        if 'np.load(HERE / "' in body:
             np.save(tmp_path / "x.npy", np.array([[row[3], row[4], 1.0] for row in rows], dtype=np.float32))
             np.save(tmp_path / "y.npy", np.array([row[2] for row in rows]))
             np.save(tmp_path / "id.npy", np.array([row[0] for row in rows]))
             np.save(tmp_path / "person.npy", np.array([row[1] for row in rows]))
+        if "'x.npy'" in body:
+            np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(120, 3)).astype(np.float32))
         (tmp_path / "mine.py").write_text(TOP + body)
         return tmp_path / "mine.py"
 
@@ -143,7 +172,10 @@ class ReadHere:
         said = io.StringIO()
         with redirect_stdout(said), torch.random.fork_rng():
             assert reading.main(self.arguments) == 0
-        return Reading(**json.loads(said.getvalue()))
+        found = json.loads(said.getvalue())
+        if "refused" in found:
+            raise Refused(found["refused"], found["hint"])
+        return Reading(**found)
 
 
 @pytest.fixture
@@ -165,8 +197,11 @@ def findings(file: Path) -> dict[str, Finding]:
     (SPLIT, "Without every tenth person in people.csv no person changes sides"),
     (good(), "Without every tenth person in people.csv no person changes sides"),
     (ARRAYS, "Without every tenth person in id.npy, person.npy, x.npy and others no person changes sides"),
+    (INDEXED, "Without every tenth person in people.csv no person changes sides"),
+    (SHARED, "Without every tenth person in people.csv no person changes sides"),
+    (OTHERWISE, "Without every tenth person in people.csv no person changes sides"),
     (IN_CODE, "are no tables in its folder, so their growth was not tried. The split is by unlearning.held_out"),
-], ids=["split", "by hand", "arrays", "no table"])  # fmt: skip
+], ids=["split", "by hand", "arrays", "rows by number", "shared", "another table", "no table"])  # fmt: skip
 def test_good_recipes_are_sound(write: Callable[[str], Path], body: str, growth: str) -> None:
     found = findings(write(body))
     assert all(each.well for each in found.values()), found
@@ -218,12 +253,14 @@ def test_a_model_that_does_not_fit_its_data_is_told_with_dtype_and_shape(
 @pytest.mark.parametrize(("body", "name", "what"), [
     (NOISE, "repeatable", "0 samples are missing, 0 are new and"),
     (POSITION, "growing data", "9 of 70 samples are not in training"),
+    (LAST, "growing data", "3 of people who stay are missing, and 0 have another content"),
+    (COMMON, "growing data", "of people who stay are missing, and 0 have another content"),
     (NUMBERED, "growing data", "have another content"),
     (SCALED, "growing data", "have another content"),
     (WIDE, "growing data", "have another content"),
     (COUNTED, "growing data", "the training settings are others"),
     (BOTH, "holdout", "24 people are trained on and in the holdout"),
-], ids=["noise", "position", "numbered", "scaled", "wide", "counted", "both sides"])  # fmt: skip
+], ids=["noise", "position", "last", "common", "numbered", "scaled", "wide", "counted", "both sides"])  # fmt: skip
 def test_bad_recipes_are_told_apart(write: Callable[[str], Path], body: str, name: str, what: str) -> None:
     found = findings(write(body))
     assert not found[name].well and found[name].hint, found

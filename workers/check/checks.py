@@ -7,7 +7,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from expunge.service.cli.checks import Finding
-from expunge.workers.check.reading import Reading, SecondReading, reading
+from expunge.workers.check.reading import Reading, SecondReading, digest_of_id, reading
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.failures import refusal
-from expunge.workers.training.shortened import shorten
+from expunge.workers.training.shortened import every_tenth, shorten
 from unlearning.holdout import held_out
 from unlearning.model.problem import Problem
-from unlearning.recipe import Recipe, everyone, on_both_sides
+from unlearning.recipe import Recipe, everyone, holdout_people, on_both_sides
 from unlearning.types import RecipeError, Refused
 
 FEW = 8
@@ -31,7 +31,7 @@ LEAST_SECONDS = 60.0
 """that a second reading is waited for; it may take ten times the first one"""
 ADVICE = (
     "Split by a hash of the person (`samples.split()` or `unlearning.held_out`), take ids from the data, and compute "
-    "no feature or setting from all rows. Number people by `ul.person_numbers`."
+    "no feature, setting or choice of samples from all rows. Number people by `ul.person_numbers`."
 )
 
 
@@ -93,12 +93,15 @@ def inspect(subject: Subject) -> Iterator[Finding]:
         return
     yield _holdout(subject.recipe)
     with tempfile.TemporaryDirectory() as place:
-        tables = shorten(subject.folder, Path(place), everyone(subject.recipe)) or shorten(subject.folder, Path(place))
+        people = everyone(subject.recipe)
+        named = shorten(subject.folder, Path(place), people)
+        tables = named or shorten(subject.folder, Path(place))
         again = SecondReading(subject.folder, subject.name, seed=1)
         shorter = SecondReading(Path(place).resolve(), subject.name, seed=0) if tables else None
         first, patience = reading(subject.recipe), max(LEAST_SECONDS, 10.0 * subject.seconds)
         yield _repeats(first, again, patience)
-        yield _grows(subject.recipe, first, shorter, tables, patience)
+        grown = _grows(subject.recipe, first, shorter, tables, patience, by_person=bool(named))
+        yield grown if grown.well else _with_whole_arrays(subject, first, named, patience) or grown
 
 
 def _fits(subject: Subject) -> Finding:
@@ -151,7 +154,10 @@ def _holdout(recipe: Recipe) -> Finding:
         what = "The recipe does not say whose the holdout is."
         hint = "Give holdout_subjects: then a deletion of a person who is only there says so."
         return Finding("holdout", True, what, hint)
-    both = on_both_sides(recipe)
+    both, held = on_both_sides(recipe), holdout_people(recipe)
+    if both and not any(held.issuperset(people) for people in recipe.samples.people.distinct()):
+        what = f"{len(both)} people of the holdout are trained on too, in samples that they share with others."
+        return Finding("holdout", True, what)
     if both:
         what = f"{len(both)} people are trained on and in the holdout: its accuracy is too good."
         return Finding("holdout", False, what, "Split by the person, not by the sample.")
@@ -178,8 +184,30 @@ def _repeats(first: Reading, again: SecondReading, seconds: float) -> Finding:
     return Finding("repeatable", True, "Another process with other seeds reads the same samples, weights and settings.")
 
 
-def _grows(recipe: Recipe, full: Reading, shorter: SecondReading | None, tables: list[str], seconds: float) -> Finding:
-    """Compare with a reading of tables that lack every tenth person: the others' samples must be there in the whole."""
+def _with_whole_arrays(subject: Subject, full: Reading, tables: list[str], seconds: float) -> Finding | None:
+    """Return what is found where arrays stay whole, whose rows a table may name by their number; None: no better."""
+    with tempfile.TemporaryDirectory() as place:
+        fewer = shorten(subject.folder, Path(place), everyone(subject.recipe), parallel=False) if tables else []
+        if fewer == tables:
+            return None
+        shorter = SecondReading(Path(place).resolve(), subject.name, seed=0)
+        found = _grows(subject.recipe, full, shorter, fewer, seconds, by_person=True)
+    return found if found.well else None
+
+
+def _grows(
+    recipe: Recipe,
+    full: Reading,
+    shorter: SecondReading | None,
+    tables: list[str],
+    seconds: float,
+    *,
+    by_person: bool,
+) -> Finding:
+    """Compare with a reading of tables that lack every tenth person: the others' samples must be there in the whole.
+
+    And those of the whole must be there without these people, if the rows left out are theirs.
+    """
     without = f"Without every tenth person in {', '.join(tables[:3])}{' and others' if len(tables) > 3 else ''}"
     try:
         part = None if shorter is None else shorter.result(seconds)
@@ -187,11 +215,20 @@ def _grows(recipe: Recipe, full: Reading, shorter: SecondReading | None, tables:
         return Finding("growing data", False, f"{without}: {error.what}", error.hint)
     if part is None or part == full:
         return _by_hash(recipe)
-    moved, changed = _differences(part, full)
-    if moved or changed:
+    gone = every_tenth(everyone(recipe)) if by_person else frozenset()
+    theirs = recipe.samples.people.where(lambda names: not gone.isdisjoint(names)).nonzero().flatten()
+    ids = {digest_of_id(each) for each in recipe.samples.names.take(theirs)}
+    rest, whole = (
+        replace(each, samples={name: content for name, content in each.samples.items() if name not in ids})
+        for each in (part, full)
+    )
+    moved, changed = _differences(rest, whole)
+    lost = _differences(whole, rest)[0] if by_person else 0
+    if moved or changed or lost:
         what = (
-            f"{without}, {moved} of {len(part.samples)} samples are not in training when the rows are there, and "
-            f"{changed} have another content. A retained sample that moves or changes blocks every update."
+            f"{without}, {moved} of {len(part.samples)} samples are not in training when the rows are there, {lost} of "
+            f"people who stay are missing, and {changed} have another content. A retained sample that moves, is "
+            "missing or changes blocks every update."
         )
         return Finding("growing data", False, what, ADVICE)
     if part.numbers != full.numbers:

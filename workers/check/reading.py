@@ -51,10 +51,15 @@ def reading(recipe: Recipe) -> Reading:
     """Return the digests of what the recipe gave, and of the weights that it starts from."""
     inputs, targets = recipe.samples.tensors()
     contents = (_digest(x, y) for x, y in zip(inputs, targets, strict=True))
-    names = (hashlib.sha256(identity.encode()).hexdigest()[:24] for identity in recipe.samples.ids)
+    names = map(digest_of_id, recipe.samples.ids)
     weights = list(build(recipe, recipe.training.seed).state_dict().values())
     numbers = sum(each.numel() for each in weights)
     return Reading(dict(zip(names, contents, strict=True)), settings_digest(recipe), _digest(*weights), numbers)
+
+
+def digest_of_id(identity: str) -> str:
+    """Return the name of a sample in a reading."""
+    return hashlib.sha256(identity.encode()).hexdigest()[:24]
 
 
 class SecondReading:

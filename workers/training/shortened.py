@@ -53,9 +53,10 @@ def shorten(folder: Path, copy: Path, people: Collection[str] = (), *, parallel:
     tables = {file: TABLES[file.suffix] for file in files if file.suffix in TABLES}
     if len(files) > MOST_FILES or sum(each.stat().st_size for each in tables) > LARGEST_BYTES:
         return []
-    sought = People(frozenset(people), frozenset(sorted(people)[EVERY // 2 :: EVERY]))
+    sought = People(frozenset(people), every_tenth(people))
     named = {file: found for file, table in tables.items() if (found := table.rows(file, sought)) is not None}
-    of_people = {file: found.out for file, found in named.items() if found.out}
+    others = {name for found in named.values() if found.out for name in found.others} if sought.numbered else set()
+    of_people = {file: found.out for file, found in named.items() if found.out and found.column not in others}
     by_length = {named[file].count: out for file, out in of_people.items() if parallel}
     left_out = {
         file: out
@@ -77,6 +78,11 @@ def shorten(folder: Path, copy: Path, people: Collection[str] = (), *, parallel:
         else:
             place.symlink_to(file)
     return sorted(file.relative_to(folder).as_posix() for file in left_out)
+
+
+def every_tenth(people: Collection[str]) -> frozenset[str]:
+    """Return the people whose rows are left out."""
+    return frozenset(sorted(people)[EVERY // 2 :: EVERY])
 
 
 @contextmanager
@@ -124,9 +130,10 @@ def _changed(
             part = load(recipes_of(root, tenant_id), name).recipe
         except Refused:
             return None
-        people = sorted(everyone(part))
+        gone = every_tenth(everyone(recipe))  # a table with another spelling of them keeps some of their rows
+        people = sorted(everyone(part) - gone)
         some = frozenset(people[:: len(people) // COMPARED + 1])
-        contents, whole = _contents(part, some), _contents(recipe, some)
+        contents, whole = _contents(part, some, gone), _contents(recipe, some, gone)
     known = {content for _, content in whole.values()}
     changed = [name for name, (_, content) in contents.items() if content not in known]
     if len(changed) < len(contents):  # a recipe that takes some rows of many finds others there, which are new
@@ -135,10 +142,11 @@ def _changed(
     return tables, len(changed), len(contents)
 
 
-def _contents(recipe: Recipe, people: frozenset[str]) -> dict[str, tuple[tuple[str, ...], bytes]]:
-    """Return the people and a digest of the content of these people's samples, by the sample's id."""
+def _contents(recipe: Recipe, people: frozenset[str], gone: frozenset[str]) -> dict[str, tuple[tuple[str, ...], bytes]]:
+    """Return the people and a digest of the content of these people's samples, without those of ``gone``, by the id."""
     samples, found = recipe.samples, {}
-    theirs = samples.people.where(lambda names: not people.isdisjoint(names)).nonzero().flatten()
+    chosen = samples.people.where(lambda names: not people.isdisjoint(names) and gone.isdisjoint(names))
+    theirs = chosen.nonzero().flatten()
     for places in torch.split(theirs, AT_ONCE):
         for place, *row in zip(places.tolist(), *next(iter(samples.rows.read([places]))), strict=True):
             plain = (each.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for each in row)
@@ -149,10 +157,12 @@ def _contents(recipe: Recipe, people: frozenset[str]) -> dict[str, tuple[tuple[s
 
 @dataclass(frozen=True)
 class Found:
-    """How many rows a table has, and which of them name people to leave out."""
+    """How many rows a table has, which of them name people to leave out, by which column, and its other columns."""
 
     count: int
     out: Collection[int]
+    column: str
+    others: Collection[str]
 
 
 @dataclass
@@ -178,13 +188,18 @@ class People:
             if text in self.gone:
                 column.out.append(row)
 
-    def found(self, count: int, columns: Iterable[PeopleOfColumn]) -> Found:
+    @property
+    def numbered(self) -> bool:
+        """Return whether they have numbers, which items have too: a column next to theirs is of other things."""
+        return all(each.isdecimal() for each in self.all)
+
+    def found(self, count: int, columns: Mapping[str, PeopleOfColumn]) -> Found:
         """Choose the column of people; there may be none: items have numbers too, perhaps the same as people."""
-        best = max(columns, key=lambda each: (len(each.people), each.rows), default=PeopleOfColumn())
+        name = max(columns, key=lambda each: (len(columns[each].people), columns[each].rows), default="")
+        best = columns.get(name, PeopleOfColumn())
         named = len(best.people) / max(1, len(self.all))
-        numbered = all(each.isdecimal() for each in self.all)
-        enough = min(named, best.rows / max(1, count)) > NUMBERED if numbered else named > LEAST
-        return Found(count, best.out if enough else ())
+        enough = min(named, best.rows / max(1, count)) > NUMBERED if self.numbered else named > LEAST
+        return Found(count, best.out if enough else (), name, columns.keys() - {name})
 
 
 class Table(Protocol):
@@ -217,22 +232,26 @@ class Lines:
         lines = file.read_bytes().splitlines()
         if any(line.count(b'"') % 2 for line in lines):
             return None
-        columns: defaultdict[object, PeopleOfColumn] = defaultdict(PeopleOfColumn)
+        columns: defaultdict[str, PeopleOfColumn] = defaultdict(PeopleOfColumn)
         texts = (line.decode(errors="replace") for line in lines[self.header :])
         try:
             for number, fields in enumerate(self._fields(lines[:1], texts) if people.all else ()):
                 for name, value in fields:
+                    column = columns[name]
                     for text in (value,) if value in people.all else WORDS.split(value):
-                        people.note(columns[name], number, text)
+                        people.note(column, number, text)
         except (ValueError, csv.Error):
             return None
-        return people.found(len(lines) - self.header, columns.values())
+        return people.found(len(lines) - self.header, columns)
 
-    def _fields(self, first: Sequence[bytes], texts: Iterable[str]) -> Iterator[Iterable[tuple[object, str]]]:
+    def _fields(self, first: Sequence[bytes], texts: Iterable[str]) -> Iterator[Iterable[tuple[str, str]]]:
         """Yield the fields of each row, each with its column. Raises ValueError or csv.Error."""
         if self.header:
             ends = max("\t,;", key=lambda each: sum(line.count(each.encode()) for line in first))
-            return (enumerate(row) for row in csv.reader(texts, delimiter=ends))
+            head = next(csv.reader([line.decode("utf-8-sig", "replace") for line in first], delimiter=ends), [])
+            names = {place: name for place, name in enumerate(head) if head.count(name) == 1}
+            read = csv.reader(texts, delimiter=ends)
+            return ([(names.get(place, str(place)), value) for place, value in enumerate(row)] for row in read)
         rows = (json.loads(text) for text in texts)
         return (((name, str(value)) for name, value in row.items()) for row in rows if isinstance(row, dict))
 
@@ -255,7 +274,7 @@ class Array:
         column = PeopleOfColumn()
         for number, each in enumerate(texts.tolist()):
             people.note(column, number, each)
-        return people.found(len(values), [column])
+        return people.found(len(values), {"": column})
 
     def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> None:
         np.save(copy, np.load(file, allow_pickle=False)[list(rows)])
@@ -271,14 +290,14 @@ class Parquet:
             return None
         arrow: Any = import_module("pyarrow")
         compute: Any = import_module("pyarrow.compute")
-        table, columns = parquet.read_table(file), []
+        table, columns = parquet.read_table(file), {}
         everyone, gone = (arrow.array(sorted(each), arrow.string()) for each in (people.all, people.gone))
-        for column in table.columns:
+        for name, column in zip(table.column_names, table.columns, strict=True):
             if str(column.type) in ("string", "large_string", "int64", "int32"):
                 texts = column.cast(arrow.string())
                 theirs = texts.filter(compute.is_in(texts, value_set=everyone))
                 out = compute.indices_nonzero(compute.is_in(texts, value_set=gone)).to_pylist()
-                columns.append(PeopleOfColumn(len(theirs), set(theirs.unique().to_pylist()), out))
+                columns[name] = PeopleOfColumn(len(theirs), set(theirs.unique().to_pylist()), out)
         return people.found(table.num_rows, columns)
 
     def keep(self, file: Path, copy: Path, rows: Sequence[int]) -> None:

@@ -201,6 +201,17 @@ def test_blocked_has_an_exit_code_of_its_own(site: Site, tmp_path: Path) -> None
         assert brief.stdout.endswith("Verify it. (privacy officer)\n                  expunge requests verify ID\n")
 
 
+def test_waiting_for_an_update_in_a_week_says_so_at_once_and_how_to_hurry(site: Site, tmp_path: Path) -> None:
+    why = "Waits for the model's next update on 4 December 2026 at 04:07 UTC, with all who wait."
+    part = {"model": "trees", "status": "queued", "reason": "awaiting_batch", "title": why}
+    part |= {"remedy": {"action": "To do it now, retry.", "by": "operator"}, "actions": [{"command": "retry IT"}]}
+    waiting, done = row(FIRST, models=[part]), part | {"status": "completed", "reason": None, "title": None}
+    site.answers = [(202, waiting), (200, waiting), (200, waiting), (200, row(FIRST, "completed", models=[done]))]
+    told = here("delete", "--subject", "ada", "--wait", "--verbose", home=tmp_path, **keys(site))
+    assert told.returncode == 0, told.stderr
+    assert told.stderr.count(f"trees: {why}\n hint: To do it now, retry. (operator)\n       retry IT\n") == 1
+
+
 def test_status_shows_what_is_open_late_and_blocked(site: Site, tmp_path: Path) -> None:
     late, soon, later = ((datetime.now(UTC) + timedelta(days=days)).isoformat() for days in (-2, 3, 9))
     site.answers = [

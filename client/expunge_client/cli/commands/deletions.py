@@ -280,8 +280,9 @@ def _typed(subject: str) -> str:
 
 
 def await_ended(client: Client, request_id: str) -> dict[str, Any]:
-    """Show the request's status until it ends or is blocked; returns it."""
+    """Show the request's status until it ends or is blocked, and once what it waits for; returns it."""
     with meter("deletion request") as progress:
+        said: set[str] = set()
         while True:
             request: dict[str, Any] = client.get(f"/v1/deletion-requests/{request_id}")
             parts = [f"{part['model']} {part['status']}" for part in request["models"]]
@@ -289,6 +290,11 @@ def await_ended(client: Client, request_id: str) -> dict[str, Any]:
             progress.show(done / max(1, len(parts)), ", ".join(parts) or str(request["status"]))
             if request["status"] in ENDED:
                 return request
+            for part in request["models"]:
+                if part.get("title") and part["reason"] not in said:
+                    said.add(part["reason"])
+                    errors.print(f"{part['model']}: {part['title']}", markup=False, soft_wrap=True)
+                    show_hint(_remedies({"models": [part]}))
             time.sleep(POLL_SECONDS)
 
 
