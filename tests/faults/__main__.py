@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.faults import soak
-from tests.faults.report import rich_table, write_into
+from tests.faults.report import parts, rich_table, write_into
 from tests.faults.result import Result
 
 HERE = Path(__file__).parent
@@ -86,6 +86,11 @@ def options(arguments: list[str]) -> argparse.Namespace:
     unknown = sorted(set(chosen.names) - set(every_drill()))
     if unknown:
         parser.error(f"no drill is called {', '.join(unknown)}")
+    if chosen.write is not None:
+        try:
+            parts(chosen.write)  # before the hours of the drills
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
     return chosen
 
 

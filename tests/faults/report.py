@@ -65,12 +65,18 @@ def columns() -> list[str]:
 
 def write_into(page: Path, record: Mapping[str, Any]) -> None:
     """Put the run's rows into the table between the page's two marks; other drills keep theirs, with their own date."""
+    head, before, tail = parts(page)
+    page.write_text(f"{head}{BEGIN}\n{markdown(record, before)}\n{END}{tail}")
+
+
+def parts(page: Path) -> tuple[str, str, str]:
+    """Return the text before, between and after the page's two marks. Raises ValueError where one is missing."""
     text = page.read_text()
     if BEGIN not in text or END not in text:
         raise ValueError(f"{page} has no place for the table: it needs the lines {BEGIN} and {END}")
     head, _, rest = text.partition(BEGIN)
     before, _, tail = rest.partition(END)
-    page.write_text(f"{head}{BEGIN}\n{markdown(record, before)}\n{END}{tail}")
+    return head, before, tail
 
 
 def _rows(text: str) -> dict[tuple[str, str], list[str]]:

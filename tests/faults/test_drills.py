@@ -12,10 +12,10 @@ import pytest
 
 from expunge.service.infra.fault_injection import crash_point
 from tests.faults import load, power_cut
-from tests.faults.__main__ import every_drill, main
+from tests.faults.__main__ import every_drill, main, options
 from tests.faults.deaths import DEATHS, OF_A_BUCKET
 from tests.faults.recipes import crowd
-from tests.faults.report import BEGIN, END, write_into
+from tests.faults.report import BEGIN, END, parts, write_into
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template
 from tests.workers.worlds import fork
@@ -118,6 +118,17 @@ def test_the_last_run_is_written_between_the_marks(tmp_path: Path) -> None:
     write_into(page, run | {"python": "3.13", "results": [values | {"cases": 7, "notes": ("newest",)}]})
     text = page.read_text()
     assert "| x | 3.12 | 5 |" in text and "| x | 3.13 | 7 |" in text and "- x: newest" in text
+
+
+def test_the_drill_record_has_a_place_for_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    record = Path(__file__).parents[2] / "benchmarks" / "results" / "drills.md"
+    assert "| crash points | 3.11 |" in parts(record)[1]
+    assert options(["load", "--write", str(record)]).write == record
+    (tmp_path / "page.md").write_text("a page without marks\n")
+    for page in ("page.md", "missing.md"):
+        with pytest.raises(SystemExit):
+            options(["load", "--write", str(tmp_path / page)])
+        assert page in capsys.readouterr().err
 
 
 def test_a_harm_or_a_bug_that_was_missed_is_not_clean() -> None:
