@@ -86,7 +86,7 @@ def test_a_rehearsal_shows_models_and_letter() -> None:
     assert "(legal_hold)" in aligned(rehearsal_lines(held)) and "none yet" in aligned(rehearsal_lines(held))
 
 
-def test_a_model_says_its_budget_only_where_it_has_one() -> None:
+def test_a_model_says_its_budget_only_where_it_has_one_and_what_it_costs_in_accuracy() -> None:
     rows = [{"noise_std": 0.1, "max_distance": 1e-5, "accuracy": 0.938, "updates": 71851},
             {"noise_std": 0.01, "max_distance": 1e-5, "accuracy": 0.939, "updates": 718}]  # fmt: skip
     model = {
@@ -98,6 +98,10 @@ def test_a_model_says_its_budget_only_where_it_has_one() -> None:
         "  guarantee       proved; 71,851 updates at epsilon 1, then it is trained again",
         "  accuracy        93.8% with noise 0.1, 93.9% with 0.01",
     ]
+    for plain, more in ((0.938, []), (0.984, ["a plain training: 98.4%"])):
+        report = {"dry_run": rows, "plain_accuracy": plain}
+        (*_, said) = model_lines(model | {"preparation": {"report": report}})
+        assert said == ("  accuracy", "; ".join(["93.8% with noise 0.1, 93.9% with 0.01", *more]))
     exact = model | {"guarantee": "exact", "preparation": None}
     assert model_lines(exact)[1:] == [("  guarantee", "exact")]
     word = exact | {"guarantee_note": "on your word: two runs differed"}

@@ -121,7 +121,9 @@ def _forest(estimator: Any, classes: int) -> Iterator[Array]:
     """Yield the nodes of each tree; a leaf has its share of the mean."""
     for each in estimator.estimators_:
         tree = each.tree_
-        values = _columns(tree.value[:, 0, :], estimator, classes) / len(estimator.estimators_)
+        # (nodes, targets, 1) of a regression, (nodes, 1, classes) of one classification
+        answers = tree.value[:, :, 0] if classes < 2 else _columns(tree.value[:, 0, :], estimator, classes)
+        values = answers / len(estimator.estimators_)
         found, inner = _empty(tree.node_count, values.shape[1]), tree.children_left >= 0
         found["feature"][inner] = tree.feature[inner]
         found["threshold"][inner] = tree.threshold[inner]
@@ -133,8 +135,6 @@ def _forest(estimator: Any, classes: int) -> Iterator[Array]:
 
 def _columns(values: Array, estimator: Any, classes: int) -> Array:
     """Return values (m, classes found) as (m, K): a class that the samples lack has probability 0."""
-    if classes < 2:
-        return values
     whole = np.zeros((len(values), classes))
     whole[:, np.asarray(estimator.classes_, dtype=np.int64)] = values
     return whole

@@ -55,7 +55,9 @@ def model_lines(model: dict[str, Any]) -> list[Line]:
         lines.append(("  guarantee", _guarantee(model, report)))
     rows = report.get("dry_run") or []
     if rows and rows[0].get("accuracy") is not None:
-        lines.append(("  accuracy", _accuracy(rows, (model.get("policy") or {}).get("noise_std"))))
+        said, plain = _accuracy(rows, (model.get("policy") or {}).get("noise_std")), report.get("plain_accuracy")
+        lost = plain is not None and not said.startswith(f"{plain:.1%}")  # by noise, or by the order of people
+        lines.append(("  accuracy", f"{said}; a plain training: {plain:.1%}" if lost else said))
     return lines
 
 

@@ -78,6 +78,18 @@ def test_the_file_answers_on_inputs_what_the_library_answers_on_bins(kind: str) 
     assert not is_pickle(data)
 
 
+@pytest.mark.parametrize("kind", ["RandomForestRegressor", "ExtraTreesRegressor"])
+def test_a_forest_of_several_targets_answers_all_of_them(kind: str) -> None:
+    estimator = getattr(ensemble, kind)(n_estimators=5, random_state=0)
+    model, train = ul.trees.sklearn(ul.grid(a=EDGES, b=EDGES), estimator)
+    x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.stack([x[:, 0].sign(), 3 * x[:, 1], x.sum(dim=1)], dim=1)
+    data = train(run_of(x, y))
+    answer = estimator.fit(train.grid.bins(x), y.numpy()).predict(train.grid.bins(x))
+    torch.testing.assert_close(model.predict(data, x), torch.from_numpy(answer))
+    torch.testing.assert_close(model.predict(model.merge([data, data]), x), torch.from_numpy(answer))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_merged_file_answers_the_mean_of_its_members(kind: str) -> None:
     (model, train), _, seen = KINDS[kind]
