@@ -15,12 +15,17 @@ Fields = dict[str, list[str]]
 
 
 async def sent(request: Request) -> Fields:
-    """Return the fields of a form, each with its values. Raises ApiProblem (422) where there are too many."""
+    """Return the fields of a form, each with its values. Raises ApiProblem (422) where there are too many, or one holds
+    a zero byte, which PostgreSQL takes in no text.
+    """
     text = (await request.body()).decode("utf-8", "replace")
     try:
-        return parse_qs(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+        fields = parse_qs(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
     except ValueError:
         raise ApiProblem(422, "too_many_fields", f"A form may have at most {_MOST_FIELDS} fields.") from None
+    if any("\0" in value for values in fields.values() for value in values):
+        raise ApiProblem(422, "form_incomplete", "A field holds a zero byte. Nothing was changed. Type it again.")
+    return fields
 
 
 def field(fields: Fields, name: str) -> str:

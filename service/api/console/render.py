@@ -17,7 +17,7 @@ from starlette.routing import Match
 from expunge.service.api.console import plots, words
 from expunge.service.api.console.forms import Fields, field, sent, typed
 from expunge.service.api.console.places import places
-from expunge.service.api.problems import ApiProblem
+from expunge.service.api.problems import ApiProblem, not_found
 from expunge.service.infra.db import Busy
 from expunge.service.requests import RequestRefused
 
@@ -86,6 +86,8 @@ class PageRoute(APIRoute):
 
         async def answer(request: Request) -> Response:
             try:
+                if "%00" in request.url.query:  # PostgreSQL takes a zero byte in no text
+                    raise not_found("page")
                 return await handle(request)
             except ApiProblem as problem:
                 if problem.status == HTTPStatus.UNAUTHORIZED:

@@ -258,3 +258,21 @@ def fits(row: DeletionRequest, due: str, at: int) -> bool:
     if due == "missed":
         return row.due_at < (at if is_open else row.completed_at or 0)
     return is_open and at <= row.due_at <= at + int(due) * DAY
+
+
+@pytest.mark.both_engines
+def test_a_zero_byte_is_refused_in_words_wherever_it_is_sent(login: Login) -> None:
+    """PostgreSQL takes none: it was a 500, and a table that broke off after its head."""
+    page = login()
+    for query in (
+        f"{PATH}?reason=%00",
+        f"{PATH}.csv?model=%00",
+        "/console/audit?kind=%00",
+        "/console/audit?request=%00",
+    ):
+        assert page.get(query).status_code == 404, query
+    token = token_in(page.get("/").text)
+    bulk = {"action": "verify", "sure": "yes", "id": "\0"}
+    for path, form in (("/console/find", {"text": "a\0b"}), (f"{PATH}/bulk", bulk)):
+        refused = page.post(path, data=form | {"token": token})
+        assert refused.status_code == 422 and "zero byte" in refused.text, path

@@ -41,6 +41,7 @@ def test_log_out_ends_every_copy_of_the_cookie(login: Login) -> None:
         ({"Origin": "https://evil.example"}, False),
         ({"Origin": "http://testserver.evil.example"}, False),
         ({"Origin": "null"}, False),
+        ({"Origin": "http://["}, False),
         ({"Origin": "http://testserver", "Sec-Fetch-Site": "cross-site"}, False),
         ({"Sec-Fetch-Site": "same-site"}, False),
     ],

@@ -52,7 +52,7 @@ def _from_here(request: Request, url: str) -> bool:
         return True
     if origin == "null":
         return site is not None
-    return urlsplit(origin).netloc in (request.headers.get("host"), urlsplit(url).netloc)
+    return origin.partition("://")[2] in (request.headers.get("host"), urlsplit(url).netloc)
 
 
 @router.post("/console/link")
