@@ -206,6 +206,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"submitted_time": "2999-01-01T00:00:00Z"}, "/received_at"),
     ({"status_callback_urls": ["https://canary.example.com/"]}, "/status_callback_urls/0"),
     ({"status_callback_urls": ["http://u:p@127.0.0.1/"]}, "/status_callback_urls/0"),
+    ({"status_callback_urls": ["http://:p@127.0.0.1/"]}, "/status_callback_urls/0"),
     ({"status_callback_urls": ["file://127.0.0.1/etc/passwd"]}, "/status_callback_urls/0"),
 ]
 

@@ -120,7 +120,7 @@ def _host(url: str, *, loopback: bool) -> str | None:
         parts = urlsplit(url)
         usable = (
             parts.scheme in ({"https", "http"} if loopback else {"https"})
-            and not parts.username
+            and "@" not in parts.netloc
             and parts.port != 0
             and url.isprintable()
         )

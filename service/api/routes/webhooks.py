@@ -50,7 +50,7 @@ def _check_url(url: str, *, loopback: bool) -> None:
     """
     try:
         parts = urlsplit(url)
-        valid = bool(parts.hostname) and not parts.username and parts.port != 0
+        valid = bool(parts.hostname) and "@" not in parts.netloc and parts.port != 0
     except ValueError:
         valid = False
     if not valid or not (parts.scheme == "https" or (loopback and _is_plain_and_local(parts))):

@@ -145,6 +145,7 @@ def test_an_exhausted_budget_is_news_once(client: TestClient, service: Service) 
         {},
         {"url": "http://hooks.example.com"},
         {"url": "https://user:canary@hooks.example.com"},
+        {"url": "https://:canary@hooks.example.com"},
         {"url": "https://"},
         {"url": "https://[canary"},
         {"url": "ftp://x"},
