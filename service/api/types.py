@@ -87,7 +87,9 @@ PersonalId = Annotated[
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 512, "pattern": PATTERN}),
 ]
 """of a person or a sample: compared by its NFC form, refused with what no reader sees"""
-FreeText = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00-\x08\x0b-\x1f]+$")]
+FreeText = Annotated[
+    str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f]+$")
+]
 RequestId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 When = Annotated[
     AwareDatetime,

@@ -16,7 +16,7 @@ from expunge.service.api.views.keys import ActorView, actor_view
 
 router = APIRouter(tags=["actors"])
 Admin = Annotated[Caller, Depends(require_scope(Scope.KEYS_ADMIN))]
-ActorsName = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f]+$")]
+ActorsName = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 
 
 class ActorOrder(BaseModel):

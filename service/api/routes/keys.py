@@ -31,7 +31,7 @@ from expunge.service.infra.time import SECOND, moment, rfc_3339
 
 router = APIRouter(tags=["keys"])
 Admin = Annotated[Caller, Depends(require_scope(Scope.KEYS_ADMIN))]
-Label = Annotated[str, StringConstraints(max_length=120, pattern=r"^[^\x00-\x1f]*$")]
+Label = Annotated[str, StringConstraints(max_length=120, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 _PATH = "/v1/keys"
 
 

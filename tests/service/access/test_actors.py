@@ -160,6 +160,7 @@ def test_names_are_shown_from_their_table_and_are_gone_when_erased(
     assert second["actor"] == made["actor"], "one person with two keys is one actor"
     bearer = {"Authorization": f"Bearer {second['key']}"}
     assert api.post(f"/v1/keys/{made['id']}/rotate", headers=admin).json()["actor"] == made["actor"]
+    assert api.put(f"/v1/actors/{made['actor']}", json={"name": "\x9b31m"}, headers=bearer).status_code == 422
     assert api.put(f"/v1/actors/{made['actor']}", json={"name": "G. Hopper"}, headers=bearer).status_code == 200
     with service.database.write() as session:
         integrate(session, Signer.of(service.settings))

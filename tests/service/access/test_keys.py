@@ -181,6 +181,9 @@ def test_keys_are_made_listed_and_revoked_over_http(api: TestClient, key_of: Key
     assert api.post("/v1/keys", json={"scopes": ["audit:read"]}, headers=admin).json()["code"] == "scope_exceeded"
     past = {"scopes": ["models:read"], "expires_at": "2001-01-01T00:00:00Z"}
     assert api.post("/v1/keys", json=past, headers=admin).status_code == 422
+    for named in ({"label": "\x9b31m", "role": "viewer"}, {"label": "\x7f", "role": "viewer"}):
+        refused = api.post("/v1/keys", json=named, headers=key_of())
+        assert refused.json()["errors"][0]["pointer"] == "/label", "a terminal that lists keys obeys it"
     made = api.post("/v1/keys", json={"label": "web", "scopes": ["models:read"]}, headers=admin)
     assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
     new = made.json()

@@ -118,6 +118,7 @@ def test_a_hold_that_comes_too_late_is_told_which_version_forgot(client: TestCli
         {"subject_id": "ada"},
         REASON | {"subject_id": "a", "sample_id": "b"},
         {"subject_id": "a", "reason": "\x00"},
+        {"subject_id": "a", "reason": "\x9b31m"},  # begins a command to some terminals
     ],
 )
 def test_a_malformed_hold_is_refused(client: TestClient, body: dict[str, Any]) -> None:
