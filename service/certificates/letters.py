@@ -347,7 +347,8 @@ def _finished(facts: Facts) -> str:
         return ""
     when = "the same day" if day(done) == day(facts.received) else f"on {day(done)}"
     law = f" ({facts.regulation.upper().replace('-', ' ')})" if facts.regulation else ""
-    return f"We finished {when}." if due is None else f"We finished {when}; the law gave us until {day(due)}{law}."
+    until = "the law gave us until" if law else "the deadline was"
+    return f"We finished {when}." if due is None else f"We finished {when}; {until} {day(due)}{law}."
 
 
 def _day(at: datetime | None) -> str:

@@ -156,6 +156,11 @@ def test_a_proved_deletion_names_records_versions_odds_and_limits() -> None:
         assert sentence in said, sentence
 
 
+def test_a_deadline_of_the_controllers_own_is_no_law() -> None:
+    said = text(replace(NO_MATCH, regulation=None, limited_to=["churn"]))
+    assert "We finished on 24 November 2026; the deadline was 23 December 2026." in said and "law" not in said
+
+
 def test_an_exact_deletion_says_exactly_only_deterministic_and_a_coin_toss_only_where_it_was_tried() -> None:
     bits, plain = text(LETTERS["exact"][0]), text(deleted(exact()))
     assert "is exactly the model that we would have" in bits and "is the model that we would have" in plain
