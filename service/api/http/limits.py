@@ -97,7 +97,9 @@ def client_of(host: str | None) -> str:
 
 
 class Quotas:
-    """The layer that adds the caller's remaining quota to every answer."""
+    """The layer that adds the caller's remaining quota to every answer. One that does not say how long it may be kept
+    must not be kept: most answers concern people.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -105,7 +107,9 @@ class Quotas:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def told(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(scope.get("state", {}).get("quota", {}))
+                headers = MutableHeaders(scope=message)
+                headers.update(scope.get("state", {}).get("quota", {}))
+                headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
         await self._app(scope, receive, told)

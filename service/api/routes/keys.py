@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from sqlalchemy.orm import Session
 
@@ -65,7 +65,7 @@ class KeyOrder(BaseModel):
     responses=problems() | answer(201, "Cache-Control"),
     summary="Make a key",
 )
-def create(body: KeyOrder, service: Running, caller: Admin, response: Response) -> KeyView:
+def create(body: KeyOrder, service: Running, caller: Admin) -> KeyView:
     scopes = body.granted()
     if not scopes:
         fault = [{"pointer": "/scopes", "detail": "Name scopes, or a role."}]
@@ -91,9 +91,7 @@ def create(body: KeyOrder, service: Running, caller: Admin, response: Response) 
             actor_id=body.actor,
             origin=caller.origin,
         )
-        view = key_view(find_key(session, caller.tenant_id, made.id)).model_copy(update={"key": made.secret})
-    response.headers["Cache-Control"] = "no-store"
-    return view
+        return key_view(find_key(session, caller.tenant_id, made.id)).model_copy(update={"key": made.secret})
 
 
 @router.get(_PATH, response_model=Listed[KeyView], responses=problems(), summary="List keys, revoked ones included")
@@ -127,7 +125,6 @@ def rotate(
     key_id: RequestId,
     service: Running,
     caller: Admin,
-    response: Response,
     overlap_seconds: Annotated[int, Query(ge=0, le=31_536_000)] = 86_400,
 ) -> KeyView:
     with service.database.write() as session:
@@ -140,9 +137,7 @@ def rotate(
         )
         if made is None:
             raise ApiProblem(409, "key_ended", "The key is revoked or expired; make a new one instead.")
-        view = key_view(find_key(session, caller.tenant_id, made.id)).model_copy(update={"key": made.secret})
-    response.headers["Cache-Control"] = "no-store"
-    return view
+        return key_view(find_key(session, caller.tenant_id, made.id)).model_copy(update={"key": made.secret})
 
 
 def _require_within(session: Session, caller: Caller, ends: int | None) -> None:

@@ -106,7 +106,6 @@ def create(body: EndpointOrder, service: Running, caller: Admin, response: Respo
         )
         view = endpoint_view(service.session_key, endpoint).model_copy(update={"secret": secret})
     response.headers["Location"] = f"{_PATH}/{view.id}"
-    response.headers["Cache-Control"] = "no-store"
     return view
 
 

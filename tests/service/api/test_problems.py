@@ -40,6 +40,19 @@ def test_no_host_header_leads_anywhere(client: TestClient) -> None:
             assert not answer.is_redirect, (method, path)
 
 
+def test_no_answer_about_a_person_may_be_kept(client: TestClient) -> None:
+    """Proxies and browsers keep an answer that does not forbid it; one has the opening, which is shown once."""
+    made = client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": "1"})
+    path = f"/v1/deletion-requests/{made.json()['id']}"
+    shown = client.get(path)
+    answers = [made, shown, client.get("/v1/deletion-requests"), client.get(path, headers={"Authorization": ""})]
+    answers.append(client.get(path, headers={"If-None-Match": shown.headers["etag"]}))
+    answers += [client.get(f"{path}/certificate"), client.get("/v1/audit-log"), client.get("/v1/holds")]
+    answers.append(client.post("/v1/deletion-requests/search", json={"subject_id": "ada"}))
+    assert [each.status_code for each in answers] == [202, 200, 200, 401, 304, 404, 200, 200, 200]
+    assert {each.headers.get("cache-control") for each in answers} == {"no-store"}
+
+
 def test_what_the_framework_refuses_is_a_problem_too(client: TestClient) -> None:
     assert is_problem(client.get("/canary"), 404, "not_found")
     assert is_problem(client.put("/v1/models"), 405, "method_not_allowed")
