@@ -134,12 +134,13 @@ def _changed(
         people = sorted(everyone(part) - gone)
         some = frozenset(people[:: len(people) // COMPARED + 1])
         contents, whole = _contents(part, some, gone), _contents(recipe, some, gone)
-    known = {content for _, content in whole.values()}
-    changed = [name for name, (_, content) in contents.items() if content not in known]
-    if len(changed) < len(contents):  # a recipe that takes some rows of many finds others there, which are new
-        counted = any(name in whole and whole[name][0] != people for name, (people, _) in contents.items())
-        changed = [] if counted else [name for name in changed if name in whole]
-    return tables, len(changed), len(contents)
+    both = contents.keys() & whole.keys()
+    if both and all(contents[name][0] == whole[name][0] for name in both):
+        return tables, sum(contents[name][1] != whole[name][1] for name in both), len(contents)
+    known = {content for _, content in whole.values()}  # ids that number the rows are of other rows there
+    changed = sum(content not in known for _, content in contents.values())
+    # a recipe that takes some rows of many finds others there, which are new
+    return tables, changed if changed == len(contents) else 0, len(contents)
 
 
 def _contents(recipe: Recipe, people: frozenset[str], gone: frozenset[str]) -> dict[str, tuple[tuple[str, ...], bytes]]:

@@ -74,6 +74,8 @@ WRONG = {
     "    place = {user: k for k, user in enumerate(USERS)}\n"
     "    assert len(USERS) == len(GENRES)\n"
     "    all = samples(rows, [[each - less for each, less in zip(GENRES[place[row['user']]], mean)] for row in rows])",
+    "a choice of what is frequent": "often = lambda row: sum(row['item'] == each['item'] for each in rows) > 5\n"
+    "    all = samples(rows, [[float(each in row['text'] and often(row)) for each in WORDS] for row in rows])",
     "a mean of the item": "mean = lambda item: sum(float(row['stars']) for row in rows if row['item'] == item)\n"
     "    all = samples(rows, [[mean(row['item'])] for row in rows])",
 }
