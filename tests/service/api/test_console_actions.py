@@ -351,6 +351,7 @@ def test_the_audit_page_shows_filters_proves_and_exports(
     assert "lead to the signed head" in shown and 'class="said"' not in shown
     lines = [json.loads(line) for line in client.get("/console/audit.jsonl").text.splitlines()]
     assert "checkpoint" in lines[-1] and [line["index"] for line in lines[:-1]] == list(range(len(lines) - 1))
+    assert not any("actor_name" in line for line in lines), "a file keeps a name that is erased here"
     with service.database.write() as session:
         session.execute(update(AuditEntry).where(AuditEntry.log_index == int(index)).values(body=AuditEntry.body + " "))
     edited = client.get(f"/console/audit/{index}").text
