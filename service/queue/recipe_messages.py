@@ -22,8 +22,11 @@ SAID = re.compile(f'{SAYS}".*" ')
 
 
 def hint_of(error: BaseException) -> str:
-    """Return a refusal's hint: the error's message on one line, quoted, cut to 300 characters; and what to do."""
-    text = " ".join(str(error).split())
+    """Return a refusal's hint: the error's message on one line, quoted, cut to 300 characters; and what to do.
+
+    It may quote people's data, and terminals show it: what cannot be printed, and could command one, is left out.
+    """
+    text = " ".join("".join(each if each.isprintable() else " " for each in str(error)).split())
     shown = f"{text[: LONGEST - 3]}..." if len(text) > LONGEST else text
     return f'{SAYS}"{shown}" {ADVICE}' if shown else ADVICE
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from expunge.service.infra.tables import Generation, Model
-from expunge.service.queue import ADVICE, drop_messages
+from expunge.service.queue import ADVICE, drop_messages, hint_of
 from tests.workers.worlds import World
 
 
@@ -31,3 +31,9 @@ def test_a_message_goes_with_the_next_deletion_request(world: World, tmp_path: P
     reason, report = str(world.model(model_id).reason), world.generation(model_id).report
     assert "person-7" not in reason + json.dumps(report)
     assert reason == f"The recipe raised ValueError at line 2 of r.py. {advice}"
+
+
+def test_a_message_commands_no_terminal() -> None:
+    """It may quote a row that a stranger wrote."""
+    said = hint_of(ValueError("row \x1b]0;mine\x07\x1b[2J\x9b31m,\n\u202ezo\xeb \u540d is\tbad"))
+    assert said == f'It says: "row ]0;mine [2J 31m, zo\xeb \u540d is bad" {ADVICE}'
