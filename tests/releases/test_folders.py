@@ -90,6 +90,23 @@ def test_a_folder_with_an_unknown_schema_is_refused_by_its_differences_and_nothi
         assert contents(home) == before
 
 
+@pytest.mark.parametrize("name", ["worker", "updater", "scheduler", "restore"])
+def test_no_process_of_the_workers_starts_before_the_migration(name: str, tmp_path: Path) -> None:
+    home, recipes = unpack(FOLDERS[0], tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "expunge.workers.main", name],
+        env=os.environ | PATH_OF_TESTS | {"EXPUNGE_HOME": str(home), "EXPUNGE_RECIPES": str(recipes)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "The schema of the database is behind this release. Run `expunge migrate`, and start again.\n",
+    )
+
+
 def contents(home: Path) -> dict[str, str]:
     """Return the digest of each file, but of the lock's, which is empty."""
     files = [path for path in home.rglob("*") if path.is_file() and path.suffix != ".migrating"]

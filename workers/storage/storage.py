@@ -9,8 +9,9 @@ from expunge.service.access import Markable, check_pepper, claim_places, place_n
 from expunge.service.infra.actors import WORKER
 from expunge.service.infra.db import Database
 from expunge.service.infra.files import Store
+from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.pseudonyms import Pepper
-from expunge.service.infra.settings import Settings, read_secret
+from expunge.service.infra.settings import Settings, SettingsError, read_secret
 from expunge.service.models import Figures, Guard
 from expunge.workers.storage.encryption import Sealer
 from expunge.workers.storage.key_store import KeyStore
@@ -20,8 +21,11 @@ from expunge.workers.storage.update_journal import Journal
 def open_places(database: Database, settings: Settings) -> tuple[Store, Store, KeyStore]:
     """Open the store, the private store and the key store; claim those that are new, check that all are ours.
 
-    Those of some tenants alone are claimed for these tenants. Raises Busy, SettingsError.
+    Those of some tenants alone are claimed for these tenants. Raises Busy, and SettingsError also where the database
+    waits for a migration: a step may change only rows, so no missing column would stop the process.
     """
+    if schema_state(database) is SchemaState.BEHIND:
+        raise SettingsError("The schema of the database is behind this release. Run `expunge migrate`, and start again.")
     store, private = Store.at(settings.store), Store.at(settings.private_store)
     keys = KeyStore.of(settings)
     apart: dict[str, Markable] = {"private_store": private.folder, "key_folder": keys.folder, "key_store_url": keys}
