@@ -25,7 +25,9 @@ def open_places(database: Database, settings: Settings) -> tuple[Store, Store, K
     waits for a migration: a step may change only rows, so no missing column would stop the process.
     """
     if schema_state(database) is SchemaState.BEHIND:
-        raise SettingsError("The schema of the database is behind this release. Run `expunge migrate`, and start again.")
+        raise SettingsError(
+            "The schema of the database is behind this release. Run `expunge migrate`, and start again."
+        )
     store, private = Store.at(settings.store), Store.at(settings.private_store)
     keys = KeyStore.of(settings)
     apart: dict[str, Markable] = {"private_store": private.folder, "key_folder": keys.folder, "key_store_url": keys}

@@ -67,6 +67,7 @@ GONE = {
     "models --on-suppressed": "It is --leave-out-forgotten.",
     "models --utility-tolerance": "It is --set max_accuracy_drop=VALUE.",
     "models --threshold": "It is fixed: 0.7 of the distance to retraining.",
+    "models --requests-per-month": "Leave it out: a method that is not named is chosen by counts.",
     "models --new-data": "Leave it out: a retrain always reads what the recipe gives now.",
     "models --on-unchecked-feed": "expunge-connect decides at registration; docs/connectors.md says how.",
 } | {

@@ -43,6 +43,7 @@ FROZEN = {
     "v0013_state.py": "4d4ad309d25ba2b2a00a5f01addad00a5c6763d1bb02fc342fb33196c18b34b5",
     "v0014_parts.py": "7508829eef921feb573f0b7b985777e5ed6e4e101f4669dbf0b4a9dec2bd6bf1",
     "v0015_state.py": "e7f6792139eb7fac1db9099b10662ad9affcafb8958b76c0be8bd53848186843",
+    "v0016_waiting.py": "b845e71c92d707a635ecd3876b36441b016dd9898ac6dd1f2103f8f102543c48",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from importlib import import_module
 
 import pytest
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
 
 from expunge.service.access import Scope
 from expunge.service.api.views.models import model_view
@@ -103,6 +106,20 @@ def test_the_legal_deadline_comes_before_the_batch(world: World) -> None:
     world.work(model_id)
     assert {world.task(each).status for each in (calm, hurried, urgent)} == {"completed"}
     assert len(world.versions(model_id)) == 2
+
+
+@pytest.mark.both_engines
+def test_a_deletion_that_waited_before_there_was_a_reason_gets_it_after_the_migration(world: World) -> None:
+    model_id = in_batches(world)
+    request = world.delete("p1")
+    planned = world.head(model_id).published_at + WEEK * SECOND
+    world.change(Model, model_id, due_at=planned)  # as the code before migration 0008 left it
+    assert sweep(world.database, world.process.notifier) == 0, "the request shows neither reason nor moment"
+    with world.database.engine.begin() as connection, Operations.context(MigrationContext.configure(connection)):
+        import_module("expunge.migrations.versions.v0016_waiting").upgrade()
+    assert sweep(world.database, world.process.notifier) == 1
+    world.work(model_id)
+    assert (world.task(request).reason, world.model(model_id).due_at) == ("awaiting_batch", planned)
 
 
 def test_a_request_without_a_deadline_is_planned_for_thirty_days(world: World) -> None:
