@@ -12,12 +12,14 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from expunge.service.api.openapi import allowed, fields, members
 from expunge.service.infra.db import Busy
 from expunge.service.infra.logging import describe
+from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.requests import RequestRefused
 
@@ -92,6 +94,7 @@ def install(app: FastAPI) -> None:
         RequestRefused: _request_refused,
         RequestValidationError: _invalid,
         HTTPException: _framework,
+        DBAPIError: _unmigrated,
     }
     for kind, handler in handlers.items():
         app.add_exception_handler(kind, handler)
@@ -106,6 +109,13 @@ def _busy(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Busy)  # noqa: S101 (for mypy)
     detail = "The database is busy or unreachable. Repeat the call with the same Idempotency-Key."
     return ApiProblem(503, "busy", detail, headers={"Retry-After": str(error.retry_after_seconds)}).response()
+
+
+def _unmigrated(request: Request, error: Exception) -> JSONResponse:
+    """Return an answer that names the command which makes the missing table or column."""
+    if schema_state(request.app.state.service.database) is not SchemaState.BEHIND:
+        raise error
+    return ApiProblem(503, "not_ready", "The schema is behind this release: run `expunge migrate`.").response()
 
 
 def problem_of(error: RequestRefused) -> ApiProblem:

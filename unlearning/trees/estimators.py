@@ -72,7 +72,7 @@ class Estimator:
 
     def __call__(self, run: Run) -> bytes:
         if self.kind in BOOSTED and len(run.inputs) < 2:
-            raise RecipeError("One of the trainings has a single sample.", "Use fewer shards, or a forest.")
+            raise RecipeError("One of the trainings has a single sample.", "Take a forest, or fewer of several shards.")
         ensemble: Any = import_module("sklearn.ensemble")
         one_thread = {"n_jobs": 1} if "n_jobs" in self.options else {}
         estimator = getattr(ensemble, self.kind)(**{**self.options, **one_thread, "verbose": 0})
@@ -101,7 +101,7 @@ def _boosted(estimator: Any, classes: int) -> Iterator[Array]:
     width = estimator.n_trees_per_iteration_
     if classes > 1 and len(estimator.classes_) != classes:
         what = f"The samples of one training have {len(estimator.classes_)} of {classes} classes."
-        raise RecipeError(what, "Use fewer shards, or a forest.")
+        raise RecipeError(what, "Take a forest, or fewer of several shards.")
     first = _empty(1, width)
     first["value"][0] = estimator._baseline_prediction.reshape(-1)
     yield first

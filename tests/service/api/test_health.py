@@ -84,6 +84,18 @@ def test_ready_needs_the_schema_of_this_release(api: TestClient, service: Servic
     assert "behind" in api.get("/readyz").json()["detail"]
 
 
+@pytest.mark.both_engines
+def test_a_call_before_the_migration_names_it(client: TestClient, service: Service) -> None:
+    with service.database.write() as session:
+        session.execute(text("ALTER TABLE models RENAME COLUMN place TO of_later"))
+    assert client.get("/v1/models").json()["code"] == "internal_error", "the tables are of this release, and wrong"
+    with service.database.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    answer = client.get("/v1/models")
+    assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
+    assert "`expunge migrate`" in answer.json()["detail"]
+
+
 def scrape(api: TestClient) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     answer = api.get("/metrics")
     assert answer.status_code == 200

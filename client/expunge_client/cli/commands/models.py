@@ -274,7 +274,7 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
         _publish_anyway(client, state)
         return await_prepared(client, name)
     if state["status"] != "live":
-        again = "Nothing was published. The same command may be repeated: the name is free."
+        again = "Nothing was published, and the name is free for another try."
         raise CommandError(
             f"{name} is {state['status']}: {state.get('reason') or 'no reason given'}",
             again if state["status"] in FREED else "",
