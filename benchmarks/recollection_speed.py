@@ -93,7 +93,7 @@ def check_rows() -> Iterator[Row]:
         state = published.prepare(case.problem, case.examples, case.learned)
         exact = torch.stack([state.vectors[person] for person in case.examples.people])
         full = RecollectionSketch(rank=150, oversampling=1.0)
-        kept = full.prepare(case.problem, case.examples, case.learned, SEED)
+        kept = full.sketched(case.problem, case.examples, case.learned, SEED)
         moved = torch.stack([correction(case, full, kept, [position]) for position in range(0, 150, 10)])
         for path, fast, twin in (("batched", exact, slow), ("sketch of full rank", moved, slow[::10])):
             gap = float((fast - twin).norm() / twin.norm())

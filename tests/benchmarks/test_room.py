@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,13 @@ PUBLISHED = json.loads((ROOT / "benchmarks" / "results" / "bench.json").read_tex
 def test_every_target_names_a_benchmark_that_is_there_and_a_reason(target: object) -> None:
     assert "def rows(" in (ROOT / "benchmarks" / f"{target.benchmark}.py").read_text()  # type: ignore[attr-defined]
     assert target.reason  # type: ignore[attr-defined]
+
+
+def test_every_benchmark_finds_what_it_imports() -> None:
+    names = sorted(file.stem for file in (ROOT / "benchmarks").glob("[a-z]*.py") if "def rows(" in file.read_text())
+    imported = "; ".join(f"import benchmarks.{name}" for name in names)
+    done = subprocess.run([sys.executable, "-c", imported], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert len(names) > 30 and done.returncode == 0, done.stderr
 
 
 def test_published_rows_have_the_form_of_the_page_and_reasons_where_they_miss() -> None:
