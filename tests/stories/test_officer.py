@@ -30,6 +30,7 @@ window.print = () => { document.documentElement.dataset.printed = 'yes'; };
 """the page counts the fingers that it felt; a headless browser has no window for printing"""
 PLACE = """
 const [selector, text] = arguments;
+if (document.readyState !== 'complete') return null;  // without its style sheet a link is a line of text
 const fits = (each) => each.checkVisibility() && (each.innerText || '').trim().startsWith(text);
 const found = [...document.querySelectorAll(selector)].find(fits);
 if (!found) return null;
