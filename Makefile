@@ -50,7 +50,7 @@ room: $(VENV)/.dev
 	$(TESTS) -q -n $(JOBS) tests/$(ROOM)
 
 bench: $(VENV)/.dev
-	@$(BIN)/python -m pip install -q "statsmodels>=0.14"
+	@$(BIN)/python -m pip install -q --no-build-isolation -e ".[benchmarks]"
 	@$(BIN)/python -m benchmarks
 
 # bench, papers and drills write to build/reports; papers: what the five papers promised, measured here

@@ -1,4 +1,4 @@
-"""An update on PostgreSQL and ``expunge doctor``, over the same before this cycle: commit ``BEFORE``, in one run.
+"""An update on PostgreSQL and ``expunge doctor``, over the same on 23 November 2026, in one run.
 
 Both trees run turn by turn, each in processes of its own, with the benchmark ``release`` of its time: one worker, a
 model of 21,840 weights without a guarantee. An update is counted from its claim to its destroyed keys, with what
@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 BEFORE = "fb5b3829"
-"""the last commit of 23 November 2026"""
+"""the last commit of that day"""
 ROOT = Path(__file__).parents[1]
 RUNS = 3
 COMMON = """

@@ -14,6 +14,7 @@ from expunge.service.api.console import acts, pages, runbooks, verify
 from expunge.service.api.console.pages import missing
 from expunge.service.api.dependencies import Service, look_for_unread
 from expunge.service.api.http.bodies import Bodies
+from expunge.service.api.http.caches import NotKept
 from expunge.service.api.http.limits import Limiter, Quotas
 from expunge.service.api.http.peers import NamedPeople
 from expunge.service.api.openapi import document, operation_id
@@ -101,6 +102,7 @@ def create_app(settings: Settings | None = None, limits: Limits = LIMITS) -> Fas
     app.add_middleware(Bodies, max_bytes=limits.body_bytes)
     app.add_middleware(Quotas)
     app.add_middleware(problems.Unexpected)
+    app.add_middleware(NotKept)
     app.add_middleware(Traced)
     app.add_middleware(Called)
     app.add_middleware(Measured, traffic=service.traffic)

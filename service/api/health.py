@@ -13,7 +13,7 @@ from expunge.service.api.problems import ApiProblem
 from expunge.service.api.views.metrics import render
 from expunge.service.api.views.processes import processes
 from expunge.service.infra.db import Busy
-from expunge.service.infra.migrate import SchemaState, schema_state
+from expunge.service.infra.migrate import RUN_MIGRATE, SchemaState, schema_state
 from expunge.service.infra.settings import SettingsError
 from expunge.service.models import unconfirmed
 
@@ -39,7 +39,7 @@ def readyz(service: Running) -> ReadyView:
     except Busy:
         raise _not_ready("The database does not answer.") from None
     if state is SchemaState.BEHIND:
-        raise _not_ready("The schema is behind this release: run `expunge migrate`.")
+        raise _not_ready(RUN_MIGRATE)
     if state is SchemaState.AHEAD:
         raise _not_ready("The schema is ahead of this release: start the newer release.")
     with service.database.read() as session:

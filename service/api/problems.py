@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from expunge.service.api.openapi import allowed, fields, members
 from expunge.service.infra.db import Busy
 from expunge.service.infra.logging import describe
-from expunge.service.infra.migrate import SchemaState, schema_state
+from expunge.service.infra.migrate import RUN_MIGRATE, SchemaState, schema_state
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.requests import RequestRefused
 
@@ -115,7 +115,7 @@ def _unmigrated(request: Request, error: Exception) -> JSONResponse:
     """Return an answer that names the command which makes the missing table or column."""
     if schema_state(request.app.state.service.database) is not SchemaState.BEHIND:
         raise error
-    return ApiProblem(503, "not_ready", "The schema is behind this release: run `expunge migrate`.").response()
+    return ApiProblem(503, "not_ready", RUN_MIGRATE).response()
 
 
 def problem_of(error: RequestRefused) -> ApiProblem:

@@ -28,6 +28,9 @@ class SchemaState(StrEnum):
     AHEAD = "ahead"
 
 
+RUN_MIGRATE = "The schema is behind this release: run `expunge migrate`."
+
+
 def schema_state(database: Database) -> SchemaState:
     """Return whether the tables are those of this software. ``ahead``: a newer release has migrated them."""
     with database.read() as session:

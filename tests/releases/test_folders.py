@@ -103,7 +103,7 @@ def test_no_process_of_the_workers_starts_before_the_migration(name: str, tmp_pa
     )
     assert (done.returncode, done.stderr) == (
         1,
-        "The schema of the database is behind this release. Run `expunge migrate`, and start again.\n",
+        "The schema is behind this release: run `expunge migrate`.\n",
     )
 
 

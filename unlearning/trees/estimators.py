@@ -25,6 +25,7 @@ LEAST = 1e-15
 """the least probability that a forest's answer has: its logarithm is finite"""
 FORESTS = ("RandomForestClassifier", "RandomForestRegressor", "ExtraTreesClassifier", "ExtraTreesRegressor")
 BOOSTED = ("HistGradientBoostingClassifier", "HistGradientBoostingRegressor")
+FEWER = "Take a forest. Where there are shards, use fewer."
 
 
 def sklearn(grid: Grid, estimator: Any, *, classes: int = 1) -> tuple[Artefact, Estimator]:
@@ -72,7 +73,7 @@ class Estimator:
 
     def __call__(self, run: Run) -> bytes:
         if self.kind in BOOSTED and len(run.inputs) < 2:
-            raise RecipeError("One of the trainings has a single sample.", "Take a forest, or fewer of several shards.")
+            raise RecipeError("One of the trainings has a single sample.", FEWER)
         ensemble: Any = import_module("sklearn.ensemble")
         one_thread = {"n_jobs": 1} if "n_jobs" in self.options else {}
         estimator = getattr(ensemble, self.kind)(**{**self.options, **one_thread, "verbose": 0})
@@ -101,7 +102,7 @@ def _boosted(estimator: Any, classes: int) -> Iterator[Array]:
     width = estimator.n_trees_per_iteration_
     if classes > 1 and len(estimator.classes_) != classes:
         what = f"The samples of one training have {len(estimator.classes_)} of {classes} classes."
-        raise RecipeError(what, "Take a forest, or fewer of several shards.")
+        raise RecipeError(what, FEWER)
     first = _empty(1, width)
     first["value"][0] = estimator._baseline_prediction.reshape(-1)
     yield first

@@ -9,7 +9,7 @@ from expunge.service.access import Markable, check_pepper, claim_places, place_n
 from expunge.service.infra.actors import WORKER
 from expunge.service.infra.db import Database
 from expunge.service.infra.files import Store
-from expunge.service.infra.migrate import SchemaState, schema_state
+from expunge.service.infra.migrate import RUN_MIGRATE, SchemaState, schema_state
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings, SettingsError, read_secret
 from expunge.service.models import Figures, Guard
@@ -25,9 +25,7 @@ def open_places(database: Database, settings: Settings) -> tuple[Store, Store, K
     waits for a migration: a step may change only rows, so no missing column would stop the process.
     """
     if schema_state(database) is SchemaState.BEHIND:
-        raise SettingsError(
-            "The schema of the database is behind this release. Run `expunge migrate`, and start again."
-        )
+        raise SettingsError(RUN_MIGRATE)
     store, private = Store.at(settings.store), Store.at(settings.private_store)
     keys = KeyStore.of(settings)
     apart: dict[str, Markable] = {"private_store": private.folder, "key_folder": keys.folder, "key_store_url": keys}

@@ -97,9 +97,7 @@ def client_of(host: str | None) -> str:
 
 
 class Quotas:
-    """The layer that adds the caller's remaining quota to every answer. One that does not say how long it may be kept
-    must not be kept: most answers concern people.
-    """
+    """The layer that adds the caller's remaining quota to every answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -107,9 +105,7 @@ class Quotas:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def told(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.update(scope.get("state", {}).get("quota", {}))
-                headers.setdefault("Cache-Control", "no-store")
+                MutableHeaders(scope=message).update(scope.get("state", {}).get("quota", {}))
             await send(message)
 
         await self._app(scope, receive, told)

@@ -88,7 +88,9 @@ def test_ready_needs_the_schema_of_this_release(api: TestClient, service: Servic
 def test_a_call_before_the_migration_names_it(client: TestClient, service: Service) -> None:
     with service.database.write() as session:
         session.execute(text("ALTER TABLE models RENAME COLUMN place TO of_later"))
-    assert client.get("/v1/models").json()["code"] == "internal_error", "the tables are of this release, and wrong"
+    broken = client.get("/v1/models")
+    assert broken.json()["code"] == "internal_error", "the tables are of this release, and wrong"
+    assert broken.headers["cache-control"] == "no-store"
     with service.database.write() as session:
         session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
     answer = client.get("/v1/models")

@@ -280,9 +280,9 @@ def _typed(subject: str) -> str:
 
 
 def await_ended(client: Client, request_id: str) -> dict[str, Any]:
-    """Show the request's status until it ends or is blocked, and once what it waits for; returns it."""
+    """Show the request's status until it ends or is blocked, and once what each model waits for; return it."""
     with meter("deletion request") as progress:
-        said: set[str] = set()
+        said: set[tuple[str, str]] = set()
         while True:
             request: dict[str, Any] = client.get(f"/v1/deletion-requests/{request_id}")
             parts = [f"{part['model']} {part['status']}" for part in request["models"]]
@@ -290,11 +290,13 @@ def await_ended(client: Client, request_id: str) -> dict[str, Any]:
             progress.show(done / max(1, len(parts)), ", ".join(parts) or str(request["status"]))
             if request["status"] in ENDED:
                 return request
-            for part in request["models"]:
-                if part.get("title") and part["reason"] not in said:
-                    said.add(part["reason"])
-                    errors.print(f"{part['model']}: {part['title']}", markup=False, soft_wrap=True)
-                    show_hint(_remedies({"models": [part]}))
+            waiting = {(part["model"], part["reason"]): part for part in request["models"] if part.get("title")}
+            new = [part for key, part in waiting.items() if key not in said]
+            said |= waiting.keys()
+            for part in new:
+                errors.print(f"{part['model']}: {part['title']}", markup=False, soft_wrap=True)
+            if new:
+                show_hint(_remedies({"models": new}))
             time.sleep(POLL_SECONDS)
 
 
