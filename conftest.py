@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import secrets
 from collections import Counter
 from collections.abc import Iterator
@@ -36,6 +37,15 @@ def pytest_collection_finish() -> None:
     """Let the garbage collector look at what the tests make, and not at the tests."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def closed_logs_are_left() -> Iterator[None]:
+    """Remove log handlers on a captured standard error that ended with its test: they would print to the next one's."""
+    yield
+    for handler in logging.root.handlers[:]:
+        if isinstance(handler, logging.StreamHandler) and getattr(handler.stream, "closed", False):
+            logging.root.removeHandler(handler)
 
 
 @pytest.hookimpl(optionalhook=True)
