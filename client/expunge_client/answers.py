@@ -43,9 +43,9 @@ class ModelPart(TypedDict):
 class DeletionRequest(TypedDict):
     """A deletion request. Moments are RFC 3339 in UTC.
 
-    ``opening`` and ``remains_in`` come with the acceptance alone. Keep the opening: it shows whom a certificate is
-    about, and the service does not store it. A key without the scope deletions:read gets id, status, received_at,
-    due_at and opening, and nothing else.
+    ``opening``, ``remains_in`` and ``note`` come with the acceptance alone. Keep the opening: it shows whom a
+    certificate is about, and the service does not store it. A key without the scope deletions:read gets id, status,
+    received_at, due_at, note and opening, and nothing else.
     """
 
     id: str
@@ -63,6 +63,8 @@ class DeletionRequest(TypedDict):
     rejection: str | None
     limited_to: list[str] | None
     models: list[ModelPart]
+    cancellable: NotRequired[bool | None]
+    cancellable_until: NotRequired[str | None]
     erasing: bool
     reason: str | None
     title: str | None
@@ -71,6 +73,7 @@ class DeletionRequest(TypedDict):
     related: list[str] | None
     remains_in: NotRequired[list[str] | None]
     opening: NotRequired[str]
+    note: NotRequired[str | None]
 
 
 class Outcome(TypedDict):
@@ -110,6 +113,7 @@ class Estimate(TypedDict):
     """A rehearsal: what a request would do if it were accepted next. ``search`` names the audit log's entry."""
 
     search: str
+    near: NotRequired[str | None]
     models: list[Cost]
     samples: int
     preparing: list[str]
@@ -133,6 +137,7 @@ class Findings(TypedDict):
     """Every request and every model that knows a person. ``search`` names the audit log's entry about the question."""
 
     search: str
+    near: NotRequired[str | None]
     requests: list[DeletionRequest]
     has_more: bool
     models: list[KnownIn]
@@ -155,6 +160,7 @@ class Version(TypedDict):
     checkpoint_bytes: int
     checkpoint_suffix: NotRequired[str]
     holdout_accuracy: float | None
+    metric: NotRequired[str | None]
     requests: list[str]
     published_at: str
     retired_at: str | None

@@ -19,6 +19,8 @@ from expunge_client.errors import NotCompleted, Refused, Unreachable
 Result = TypeVar("Result")
 ATTEMPTS = 5
 LONGEST_PAUSE_SECONDS = 2.0
+LONGEST_WAIT_SECONDS = 300.0
+"""between two looks at a request, whatever the service asks for"""
 _REQUESTS = "/v1/deletion-requests"
 _OVER = {"completed", "cancelled", "rejected", "blocked"}
 
@@ -36,6 +38,7 @@ class Order(TypedDict, total=False):
     case_id: str
     verified: bool
     suppress: str
+    expected_samples: int
 
 
 @dataclass(frozen=True)
@@ -116,12 +119,14 @@ def wait(request_id: str, timeout_seconds: float | None) -> Call[Any]:
     ends = _end(timeout_seconds)
     ask = Ask("GET", f"{_REQUESTS}/{request_id}")
     for turn in range(1 << 30):
-        request = yield from answer_of(ask)
+        answer = yield from answered(ask)
+        request = answer.json()
         if request["status"] == "completed":
             return request
         if request["status"] in _OVER:
             raise NotCompleted(request)
-        ask = replace(ask, after_seconds=_within(ends, _backoff(turn), f"Request {request_id} is not completed."))
+        pause = pause_before_look(answer, _backoff(turn))
+        ask = replace(ask, after_seconds=_within(ends, pause, f"Request {request_id} is not completed."))
     raise AssertionError("more turns than any request takes")
 
 
@@ -186,6 +191,16 @@ def _asked_pause(answer: httpx.Response, otherwise: float) -> float:
     """Return the seconds that Retry-After asks for, at most a minute."""
     asked = answer.headers.get("Retry-After", "")
     return min(60.0, float(asked)) if asked.isdigit() else otherwise
+
+
+def pause_before_look(answer: httpx.Response, otherwise: float) -> float:
+    """Return the seconds until the next look at what an answer shows.
+
+    The service asks for more than our own longest pause where it knows that there is more time.
+    """
+    asked = answer.headers.get("Retry-After", "")
+    seconds = float(asked) if asked.isdigit() else 0.0
+    return otherwise if seconds <= LONGEST_PAUSE_SECONDS else min(LONGEST_WAIT_SECONDS, seconds)
 
 
 def _end(timeout_seconds: float | None) -> float:

@@ -59,7 +59,7 @@ class Expunge:
         return cast(list[Outcome], self._run(calls.delete_many(orders, idempotency_key)))
 
     def cancel(self, request_id: str) -> DeletionRequest:
-        """Cancel a request. Raises Refused (409) once its cancel window is over."""
+        """Cancel a request. Raises Refused (409) once a worker has begun."""
         return cast(DeletionRequest, self._run(calls.cancel(request_id)))
 
     def requests(self, *, case_id: str) -> Iterator[DeletionRequest]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from expunge_client.cli.brief import aligned, model_lines, rehearsal_lines, request_lines
+import pytest
+
+from expunge_client.cli.brief import aligned, budget_words, model_lines, rehearsal_lines, request_lines
 
 REQUEST: dict[str, Any] = {
     "id": "d6ab3ca5" + "0" * 24,
@@ -58,10 +60,28 @@ def test_a_request_says_its_case_its_day_and_what_a_holdout_needs() -> None:
     remedy = {"action": "Remove them from the recipe's test data.", "by": "ML engineer"}
     lines = request_lines(REQUEST | ended | {"title": "These data measure accuracy.", "remedy": remedy})
     assert aligned(lines).splitlines() == [
-        "Request d6ab3ca5  completed on 26 November 2026, due 24 December 2026 (UK GDPR), case C-101",
+        "Request d6ab3ca5  completed on 26 November 2026, models done 28 days before the deadline, 24 December 2026 "
+        "(UK GDPR), case C-101",
         "                  These data measure accuracy.",
         "  do              Remove them from the recipe's test data. (ML engineer)",
     ]
+
+
+def test_a_model_that_lost_nothing_is_not_shown_with_a_version() -> None:
+    """A2b: the second request for a person said "0 samples, version 4"."""
+    title = "Request 1 already deleted these samples."
+    part = {"model": "digits", "status": "completed", "samples": 0, "version": 4, "method": "newton", "title": title}
+    assert dict(request_lines(REQUEST | {"models": [part], "opening": None}))["  digits"] == title
+
+
+@pytest.mark.parametrize(
+    ("completed", "said"),
+    [("2026-12-24T00:00:00Z", "less than a day before"), ("2026-12-26T08:00:00Z", "2 days after")],
+)
+def test_the_deadline_is_compared_with_when_the_models_were_done(completed: str, said: str) -> None:
+    """A2c: the law's deadline is for answering the person, which nothing here knows of."""
+    shown = aligned(request_lines(REQUEST | {"completed_at": completed, "due_at": "2026-12-24T08:00:00Z"}))
+    assert f"models done {said} the deadline, 24 December 2026" in shown and "met" not in shown
 
 
 def test_a_receipt_says_no_more_than_it_holds() -> None:
@@ -86,6 +106,27 @@ def test_a_rehearsal_shows_models_and_letter() -> None:
     assert "(legal_hold)" in aligned(rehearsal_lines(held)) and "none yet" in aligned(rehearsal_lines(held))
 
 
+def test_every_kind_of_budget_is_written_in_words_with_what_ends_it() -> None:
+    budgets = [
+        {"kind": "epsilon", "used": 0.02141, "limit": 1.0, "left": 0.97859},
+        {"kind": "rounds", "used": 3.0, "limit": 20.0, "left": 17.0},
+        {"kind": "share", "used": 0.0125, "limit": None, "left": None},
+        {"kind": "accuracy", "used": 0.004, "limit": 0.1, "left": 0.096},
+    ]
+    assert budget_words(budgets, None) == {
+        "epsilon": "epsilon 0.02141 of 1 spent",
+        "rounds": "3 of 20 updates made",
+        "share": "1.25 % of the samples forgotten",
+        "accuracy": "0.4 of 10 points given up",
+    }
+    calibrated = {"kind": "share", "used": 0.01, "limit": 0.05, "left": 0.04}
+    assert budget_words([calibrated], None) == {"share": "1 of 5 % of the people forgotten"}
+    gate_off = {"kind": "accuracy", "used": 0.25, "limit": None, "left": None}
+    assert budget_words([gate_off], "minus_loss") == {"accuracy": "0.25 minus_loss given up"}
+    later = {"kind": "carbon", "used": 2.0, "limit": None, "left": None}
+    assert budget_words([later], None) == {"carbon": "carbon 2 spent"}
+
+
 def test_a_model_says_its_budget_only_where_it_has_one_and_what_it_costs_in_accuracy() -> None:
     rows = [{"noise_std": 0.1, "max_distance": 1e-5, "accuracy": 0.938, "updates": 71851},
             {"noise_std": 0.01, "max_distance": 1e-5, "accuracy": 0.939, "updates": 718}]  # fmt: skip
@@ -102,8 +143,16 @@ def test_a_model_says_its_budget_only_where_it_has_one_and_what_it_costs_in_accu
         report = {"dry_run": rows, "plain_accuracy": plain}
         (*_, said) = model_lines(model | {"preparation": {"report": report}})
         assert said == ("  accuracy", "; ".join(["93.8% with noise 0.1, 93.9% with 0.01", *more]))
+    for metric, value, plain, line in (
+        ("r2", 0.019, 0.25, ("  r2", "0.019 with noise 0.1; a plain training: 0.25")),
+        ("minus_loss", -3.43209, -3.43211, ("  minus_loss", "-3.432 with noise 0.1")),
+    ):
+        report = {"dry_run": [rows[0] | {"accuracy": value}], "plain_accuracy": plain, "metric": metric}
+        assert model_lines(model | {"preparation": {"report": report}})[-1] == line
     exact = model | {"guarantee": "exact", "preparation": None}
     assert model_lines(exact)[1:] == [("  guarantee", "exact")]
+    placed = exact | {"preparation": {"report": {"differs_at": "byte 118 of 2031, line 4"}}}
+    assert ("  runs differ", "first at byte 118 of 2031, line 4") in model_lines(placed)
     word = exact | {"guarantee_note": "on your word: two runs differed"}
     assert model_lines(word)[1:] == [("  guarantee", "exact, on your word: two runs differed")]
     refused = {"name": "m", "status": "refused", "current": None, "guarantee": None, "reason": "The recipe fails."}

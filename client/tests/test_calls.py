@@ -138,6 +138,21 @@ def test_wait_ends_with_the_request(run: Run) -> None:
     assert run(site, "wait", "r")["id"] == "r"
 
 
+def test_wait_looks_as_seldom_as_the_service_asks_and_within_its_own_time(run: Run) -> None:
+    week, soon = (
+        httpx.Response(200, headers={"Retry-After": "120"}, json={"status": "queued"}),
+        said(200, status="queued"),
+    )
+    odd = httpx.Response(200, headers={"Retry-After": "99999"}, json={"status": "queued"})
+    least = httpx.Response(200, headers={"Retry-After": "2"}, json={"status": "running"})
+    site = Site(soon, week, odd, least, said(200, status="completed", id="r"))
+    assert run(site, "wait", "r")["id"] == "r"
+    first, long, longest, quick = run.pauses[-4:]  # type: ignore[attr-defined]
+    assert (long, longest) == (120.0, 300.0) and first < 1 and quick < 2, "the least is followed by our own pauses"
+    with pytest.raises(TimeoutError):
+        run(Site(week), "wait", "r", timeout_seconds=0.0)
+
+
 @pytest.mark.parametrize("status", ["blocked", "cancelled", "rejected"])
 def test_wait_says_why_nothing_was_deleted(run: Run, status: str) -> None:
     part = PART | {"title": "The budget is exhausted.", "remedy": {"action": "Retrain the model."}}

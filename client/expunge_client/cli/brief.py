@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, TypeAlias
 
+from expunge_client.budgets import ACCURACY, used_of
+
 Line: TypeAlias = tuple[str, str]
 _SHORT = 8
 """digits of an id that the commands take for the whole"""
@@ -23,6 +25,10 @@ def request_lines(request: dict[str, Any]) -> list[Line]:
     if request.get("rejection"):
         lines.append(("  because", request["rejection"]))
     lines += _steps(parts if any(part.get("title") for part in parts) else [request])
+    if request.get("cancellable") and request["status"] == "queued":
+        until = request.get("cancellable_until")
+        about = f", about {_time(until)}" if until else ""
+        lines.append(("Cancel", f"expunge requests cancel {short} (until a worker begins{about})"))
     if request.get("related"):
         lines.append(("Same person", ", ".join(each[:_SHORT] for each in request["related"])))
     if request["status"] == "completed" and any(part["version"] for part in parts):
@@ -38,6 +44,8 @@ def rehearsal_lines(told: dict[str, Any]) -> list[Line]:
     lines = [("Rehearsal", f"nothing was changed; {_due(told)}")]
     lines += [(f"  {part['model']}", _rehearsed(part)) for part in told["models"]]
     lines += [(f"  {name}", "is being prepared; its people are not known yet") for name in told.get("preparing", ())]
+    if told.get("near"):
+        lines.append(("", told["near"]))
     if not told["models"] and not told.get("preparing"):
         lines.append(("", "No model holds what you named."))
     letter = told.get("letter")
@@ -53,12 +61,21 @@ def model_lines(model: dict[str, Any]) -> list[Line]:
     lines = [(model["name"], _model(model, report))]
     if model.get("guarantee"):
         lines.append(("  guarantee", _guarantee(model, report)))
+    if report.get("differs_at"):
+        lines.append(("  runs differ", f"first at {report['differs_at']}"))
     rows = report.get("dry_run") or []
     if rows and rows[0].get("accuracy") is not None:
-        said, plain = _accuracy(rows, (model.get("policy") or {}).get("noise_std")), report.get("plain_accuracy")
-        lost = plain is not None and not said.startswith(f"{plain:.1%}")  # by noise, or by the order of people
-        lines.append(("  accuracy", f"{said}; a plain training: {plain:.1%}" if lost else said))
-    return lines
+        metric, plain = report.get("metric"), report.get("plain_accuracy")
+        said = _accuracy(rows, (model.get("policy") or {}).get("noise_std"), metric)
+        usual = None if plain is None else measured(metric, plain)
+        lost = usual is not None and not said.startswith(usual)  # by noise, or by the order of people
+        lines.append((f"  {metric or ACCURACY}", f"{said}; a plain training: {usual}" if lost else said))
+    return lines + [("  warning", warning) for warning in report.get("warnings", ())]
+
+
+def budget_words(budgets: Iterable[dict[str, Any]], metric: str | None) -> dict[str, str]:
+    """Return in words, by kind, what a model used of its budgets. ``metric``: of the holdout; None: an accuracy."""
+    return {budget["kind"]: used_of(budget["kind"], budget["used"], budget["limit"], metric) for budget in budgets}
 
 
 def noted(guarantee: Any, record: dict[str, Any]) -> Any:
@@ -82,10 +99,22 @@ def _due(request: dict[str, Any]) -> str:
     law = (request.get("regulation") or "").upper().replace("-", " ")
     if request.get("due_at") is None:
         return f"no deadline ({law})" if law else "no deadline: no regulation was named"
+    if request.get("completed_at"):
+        done = f"models done {_before_or_after(request['completed_at'], request['due_at'])} the deadline"
+        return f"{done}, {day(request['due_at'])}" + (f" ({law})" if law else "")
     return f"due {day(request['due_at'])}" + (f" ({law})" if law else "")
 
 
+def _before_or_after(completed_at: str, due_at: str) -> str:
+    left = (datetime.fromisoformat(due_at) - datetime.fromisoformat(completed_at)).total_seconds()
+    days = int(abs(left) // 86_400)
+    span = "less than a day" if days < 1 else "1 day" if days == 1 else f"{days:,} days"
+    return f"{span} {'before' if left >= 0 else 'after'}"
+
+
 def _part(part: dict[str, Any]) -> str:
+    if part["version"] and not part["samples"] and part.get("title"):
+        return str(part["title"])  # it lost nothing with that version
     if part["version"]:
         note = f", {noted('exact', part)}" if part.get("guarantee_note") else ""
         return f"{_samples(part['samples'])}, version {part['version']} by {part['method']}{note}"
@@ -123,12 +152,20 @@ def _guarantee(model: dict[str, Any], report: dict[str, Any]) -> str:
     return f"{model['guarantee']}; {left:,} updates at epsilon {epsilon:g}, then it is trained again"
 
 
-def _accuracy(rows: list[dict[str, Any]], noise_std: float | None) -> str:
-    """Return the accuracy at the policy's noise first, then at the least that was tried."""
+def measured(metric: str | None, value: float) -> str:
+    """Write a figure of the holdout: a share of 1 in percent, and what any other metric gives as the number it is.
+
+    ``metric`` is None where an older service does not name it.
+    """
+    return f"{value:.1%}" if (metric or ACCURACY) == ACCURACY else f"{value:.4g}"
+
+
+def _accuracy(rows: list[dict[str, Any]], noise_std: float | None, metric: str | None) -> str:
+    """Return the holdout's figure at the policy's noise first, then at the least that was tried."""
     chosen = next((row for row in rows if row["noise_std"] == noise_std), rows[0])
     least = min(rows, key=lambda row: row["noise_std"])
-    said = f"{chosen['accuracy']:.1%} with noise {chosen['noise_std']:g}"
-    return said if least is chosen else f"{said}, {least['accuracy']:.1%} with {least['noise_std']:g}"
+    said = f"{measured(metric, chosen['accuracy'])} with noise {chosen['noise_std']:g}"
+    return said if least is chosen else f"{said}, {measured(metric, least['accuracy'])} with {least['noise_std']:g}"
 
 
 def _samples(count: int | None) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 
+from expunge_client.calls import pause_before_look
 from expunge_client.cli.output import UNREACHABLE, USAGE, CommandError, commands_of
 
 ATTEMPTS = 4
@@ -24,6 +25,7 @@ MOST_CHOICES = 5
 REQUESTS = "/v1/deletion-requests"
 LOG = "/v1/audit-log"
 LOG_PAGE = 200
+POLL_SECONDS = 0.3
 _LISTS = {REQUESTS: "requests list", "/v1/holds": "holds list", "/v1/webhooks": "webhooks list"}
 _HINTS = {
     400: "Check the command's options: expunge COMMAND --help.",
@@ -133,6 +135,11 @@ class Client:
     def get(self, path: str, **query: Any) -> Any:
         return self._send("GET", path, params={name: value for name, value in query.items() if value is not None})
 
+    def look(self, path: str) -> tuple[Any, float]:
+        """Return the answer, and the seconds until the next look: what it asks for, ``POLL_SECONDS`` at least."""
+        answer = self._answer("GET", path)
+        return answer.json(), pause_before_look(answer, POLL_SECONDS)
+
     def post(self, path: str, body: dict[str, Any], idempotency_key: str | None = None) -> Any:
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         return self._send("POST", path, json=body, headers=headers)
@@ -234,9 +241,9 @@ class Client:
         )
 
 
-def connect() -> Client:
+def connect(timeout_seconds: float = 30.0) -> Client:
     """Return a client of the configured service. Raises CommandError where none is configured."""
-    return Client(Account.find(os.environ))
+    return Client(Account.find(os.environ), timeout_seconds=timeout_seconds)
 
 
 def signed_log(client: Client) -> tuple[str, list[dict[str, Any]]]:
@@ -272,7 +279,7 @@ def _refused(answer: httpx.Response) -> CommandError:
     fields = "; ".join(_field(each) for each in problem.get("errors") or [])
     steps = commands_of(problem.get("actions") or [])
     hint = f"One of these helps:{steps}" if steps else _HINTS.get(answer.status_code, "")
-    return CommandError(f"{what} {fields}".strip(), hint)
+    return CommandError(f"{what} {fields}".strip(), hint, problem=str(problem.get("code", "")))
 
 
 def _field(error: Any) -> str:

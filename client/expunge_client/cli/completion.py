@@ -61,5 +61,9 @@ def _first(path: str, **query: Any) -> list[dict[str, Any]]:
 Request = Annotated[
     str, typer.Argument(help="Id of a deletion request, its first digits, or your case.", autocompletion=request_ids)
 ]
+OneRequest = Annotated[
+    str | None,
+    typer.Argument(help="Id of a deletion request, its first digits, or your case.", autocompletion=request_ids),
+]
 ModelArgument = Annotated[str, typer.Argument(help="The model's name.", autocompletion=model_names)]
 HoldArgument = Annotated[str, typer.Argument(help="Id of a hold, or its first digits.", autocompletion=hold_ids)]

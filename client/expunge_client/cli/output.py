@@ -20,8 +20,8 @@ from expunge_client.cli.brief import Line, aligned
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-OK, FAILED, USAGE, UNREACHABLE, BLOCKED = 0, 1, 2, 3, 4
-"""exit codes"""
+OK, FAILED, USAGE, UNREACHABLE, BLOCKED, NO_MATCH = 0, 1, 2, 3, 4, 5
+"""exit codes; the last: no model holds data under the id"""
 WHAT_TO_DO = "`expunge requests show ID` says what to do about each that is blocked; a case does for an id."
 LINE_SECONDS = 2.0
 """least time between two lines of progress that say the same with another figure"""
@@ -74,13 +74,16 @@ def show_lines(lines: Iterable[Line]) -> None:
 
 
 class CommandError(Exception):
-    """A command cannot go on: one line says what happened, another what to do."""
+    """A command cannot go on: one line says what happened, another what to do. ``problem``: the code of the service's
+    answer, where it came from there.
+    """
 
-    def __init__(self, what: str, hint: str, code: int = FAILED) -> None:
+    def __init__(self, what: str, hint: str, code: int = FAILED, problem: str = "") -> None:
         super().__init__(what)
         self.what = what
         self.hint = hint
         self.code = code
+        self.problem = problem
 
 
 def show_error(error: CommandError) -> None:

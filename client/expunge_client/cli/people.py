@@ -57,6 +57,31 @@ def read_people(path: Path, due_at: str | None = None) -> list[dict[str, str]]:
     return people
 
 
+def read_decisions(path: Path, columns: tuple[str, ...], *, orders: bool = False) -> list[dict[str, str]]:
+    """Return the rows of a CSV file of decisions, which has just these columns. Raises CommandError, which names rows.
+
+    ``request`` is the id of a request, ``subject_id`` a person's. ``orders``: the file may also be one of orders, whose
+    ``case_id`` names the request.
+    """
+    hint = f"The first row names the columns: {' and '.join(columns)}{', or case_id for request' * orders}."
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            rows = list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise CommandError(f"{path} cannot be read as CSV: {type(error).__name__}.", hint, USAGE) from None
+    names = list(reader.fieldnames or ())
+    if orders and "case_id" in names:
+        names = ["request" if name == "case_id" else name for name in names if name != "received_at"]
+        rows = [row | {"request": row["case_id"]} for row in rows]
+    if not rows or sorted(names) != sorted(columns):
+        raise CommandError(f"{path} has no rows, or other columns.", hint, USAGE)
+    for number, row in enumerate(rows, start=1):
+        if None in row or not all(row[name] and row[name].strip() for name in columns):
+            raise CommandError(f"Row {number} of {path} has too few or too many cells.", hint, USAGE)
+    return [{name: row[name].strip() for name in columns} for row in rows]
+
+
 def _faults(person: dict[str, str], deadline: datetime | None) -> Iterator[str]:
     """Yield what the service would refuse."""
     if re.search(f"[{HIDDEN}]", person["subject_id"]):

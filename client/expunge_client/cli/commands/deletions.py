@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,10 +14,12 @@ import typer
 
 from expunge_client.cli.brief import rehearsal_lines, request_lines
 from expunge_client.cli.client import REQUESTS, Client, connect
-from expunge_client.cli.completion import Request, model_names
+from expunge_client.cli.completion import OneRequest, Request, model_names
 from expunge_client.cli.output import (
     BLOCKED,
     FAILED,
+    NO_MATCH,
+    USAGE,
     WHAT_TO_DO,
     CommandError,
     as_json,
@@ -34,13 +37,14 @@ from expunge_client.cli.output import (
     show_list,
     show_rows,
 )
-from expunge_client.cli.people import read_people
+from expunge_client.cli.people import read_decisions, read_people
+from expunge_client.id_changes import CHANGES, changed
 
 commands = typer.Typer(
     no_args_is_help=True,
-    help="Deletion requests: list, show, verify, reject, approve, cancel, retry, extend.",
+    help="Deletion requests: list, show, verify, reject, same-person, other-person, approve, cancel, retry, extend.",
 )
-POLL_SECONDS = 0.3
+_SHOWN = 5
 BATCH = 500
 """requests in one call: with ids of 512 characters they fill half of the largest body"""
 _COLUMNS = ("id", "case_id", "status", "reason", "received_at", "due_at", "completed_at")
@@ -79,6 +83,10 @@ def delete(
     due_at: Annotated[str | None, typer.Option(help="Your own deadline instead, ISO 8601.")] = None,
     received_at: Annotated[str | None, typer.Option(help="When the person asked, ISO 8601.")] = None,
     case: Annotated[str | None, typer.Option(help="Your own id of the case; it must not name the person.")] = None,
+    expected_samples: Annotated[
+        int | None,
+        typer.Option(help="Samples that --estimate shows. Where the models hold another number, you decide."),
+    ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Repeat a request safely. Left out: random; with --file, made from its rows.")
     ] = None,
@@ -88,6 +96,9 @@ def delete(
     wait: Annotated[bool, typer.Option("--wait", help="Stay until it is completed, or blocked.")] = False,
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Rehearse: models, cost, time and letter; change nothing.")
+    ] = False,
+    allow_no_match: Annotated[
+        bool, typer.Option("--allow-no-match", help="Exit with 0, not 5, where no model holds data under the id.")
     ] = False,
 ) -> None:
     """Delete a person from every model, or from those that --model names."""
@@ -100,13 +111,14 @@ def delete(
         "due_at": due_at,
         "received_at": received_at,
         "case_id": case,
+        "expected_samples": expected_samples,
         "verified": None if verified else False,
     }
     order = {field: value for field, value in body.items() if value is not None}
     if file is not None:
         if wait or estimate:
             raise typer.BadParameter("--file cannot be combined with --wait or --estimate")
-        _delete_all(read_people(file, due_at), order, idempotency_key)
+        _delete_all(read_people(file, due_at), order, idempotency_key, allow_no_match)
         return
     order |= _named(subject or [], sample or [])
     with connect() as client:
@@ -124,6 +136,19 @@ def delete(
         if briefly():  # its lines say why, and what to do
             raise typer.Exit(code)
         raise CommandError(f"The request is {request['status']}. {_reasons(request)}", _remedies(request), code)
+    if request.get("reason") == "near_miss":
+        errors.print(f"note: the request is blocked. {_reasons(request)}", markup=False, soft_wrap=True)
+        raise typer.Exit(BLOCKED)
+    if _matches_nobody(request) and not allow_no_match:
+        errors.print(f"note: nothing was deleted. {_reasons(request)}", markup=False, soft_wrap=True)
+        show_hint("Compare the id with your own books. --allow-no-match exits with 0.")
+        raise typer.Exit(NO_MATCH)
+
+
+def _matches_nobody(request: dict[str, Any]) -> bool:
+    """Return whether the request ended because no model holds data under its id."""
+    reasons = {each["reason"] for each in _explained(request)}
+    return request["status"] == "completed" and bool(reasons) and reasons <= {"no_match", "not_in_named_models"}
 
 
 def find(
@@ -139,7 +164,10 @@ def find(
         show_rows(found["models"], ("model", "state", "samples", "in_holdout", "version", "forgotten_at"))
     if found["requests"]:
         show_rows(for_people(found["requests"]), _COLUMNS)
-    if not found["models"] and not found["requests"]:
+    if found.get("near"):
+        unknown = "" if found["models"] else "no model knows this id. "
+        errors.print(f"note: {unknown}{found['near']}", markup=False, soft_wrap=True)
+    elif not found["models"] and not found["requests"]:
         errors.print("No model and no request knows this person.", markup=False)
 
 
@@ -151,12 +179,15 @@ def _named(subjects: list[str], samples: list[str]) -> dict[str, Any]:
     return {"subject_id": ids[0]} if len(ids) == 1 else {"subject_ids": ids}
 
 
-def _delete_all(people: list[dict[str, str]], order: dict[str, Any], key: str | None) -> None:
+def _delete_all(people: list[dict[str, str]], order: dict[str, Any], key: str | None, allow_no_match: bool) -> None:
     """Send one request for each person, ``BATCH`` in a call, and print what became of them as it comes.
 
-    Without a ``key`` that of each call follows from its rows. Raises CommandError where a row or a call was refused.
+    Without a ``key`` that of each call follows from its rows. Raises CommandError where a row or a call was refused,
+    and Exit where an id needs a look.
     """
     refused: list[dict[str, Any]] = []
+    near: list[int] = []
+    unmatched: list[int] = []
     listed = json_list() if as_json() else nullcontext(None)
     with connect() as client, meter("deletion requests") as progress, listed as show:
         for start in range(0, len(people), BATCH):
@@ -169,6 +200,9 @@ def _delete_all(people: list[dict[str, str]], order: dict[str, Any], key: str | 
                 raise CommandError(what, f"{error.hint} {again}", error.code) from None
             outcomes = [each | {"index": start + each["index"]} for each in answer["outcomes"]]
             refused += [each for each in outcomes if each["problem"]]
+            taken = {each["index"] + 1: each["request"] for each in outcomes if each["request"]}
+            near += [row for row, request in taken.items() if request.get("reason") == "near_miss"]
+            unmatched += [row for row, request in taken.items() if _matches_nobody(request)]
             if show is None:
                 _show_outcomes(outcomes, people)
             else:
@@ -179,6 +213,19 @@ def _delete_all(people: list[dict[str, str]], order: dict[str, Any], key: str | 
         first = refused[0]
         what = f"{len(refused)} of {len(people)} were refused; row {first['index'] + 1}: {first['problem']['detail']}"
         raise CommandError(what, "Correct these rows and send them alone, in another file.")
+    if near:
+        what = f"note: {_rows(near)} wait for a decision about the id: see same-person and other-person."
+        errors.print(what, markup=False, soft_wrap=True)
+    if unmatched:
+        errors.print(f"note: no model holds data under the ids of {_rows(unmatched)}.", markup=False, soft_wrap=True)
+    if near or (unmatched and not allow_no_match):
+        raise typer.Exit(BLOCKED if near else NO_MATCH)
+
+
+def _rows(numbers: list[int]) -> str:
+    """Return the first of these rows, and how many more there are."""
+    more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
+    return f"row{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:_SHOWN]))}{more}"
 
 
 def _show_outcomes(outcomes: list[dict[str, Any]], people: list[dict[str, str]]) -> None:
@@ -219,7 +266,7 @@ def show(request: Request) -> None:
 
 @commands.command("cancel")
 def cancel(request: Request) -> None:
-    """Cancel a request inside its cancel window."""
+    """Cancel a request with which no worker has begun."""
     with connect() as client:
         path = _at(client, request)
         record = client.delete(path) or client.get(path)
@@ -243,6 +290,140 @@ def reject(
     with connect() as client:
         record = client.post(_at(client, request) + "/reject", {"reason": reason})
     _show(record)
+
+
+@commands.command("same-person")
+def same_person(
+    request: OneRequest = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(help="The person's id as your own books have it; - reads it from standard input."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="A CSV file of many: columns request and subject_id, the right id.")
+    ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --file, the file that was sent: the same change for all its ids, as pad=6; may be repeated. "
+            f"{CHANGES}. It shows how many it makes right, and asks."
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="With --change: do not ask.")] = False,
+) -> None:
+    """Delete the person with the right id: the request's id is another spelling of it."""
+    if file is not None and request is None and subject is None:
+        rows = read_decisions(file, ("request", "subject_id"), orders=bool(change))
+        if change:
+            _change_all(rows, change, yes=yes)
+        else:
+            _decide_all("same-person", [(row["request"], {"subject_id": row["subject_id"]}) for row in rows])
+        return
+    if request is None or subject is None or file is not None or change:
+        raise typer.BadParameter("name a request and --subject, or --file")
+    with connect() as client:
+        record = client.post(_at(client, request) + "/same-person", {"subject_id": _typed(subject)})
+    _show(record)
+
+
+@commands.command("other-person")
+def other_person(
+    request: OneRequest = None,
+    file: Annotated[Path | None, typer.Option(help="A CSV file of many: one column, request.")] = None,
+) -> None:
+    """Go on with the id as it is written: those with nearly the same id are other people."""
+    if file is not None and request is None:
+        _decide_all("other-person", [(row["request"], {}) for row in read_decisions(file, ("request",))])
+        return
+    if request is None or file is not None:
+        raise typer.BadParameter("name a request, or --file")
+    with connect() as client:
+        record = client.post(_at(client, request) + "/other-person", {})
+    _show(record)
+
+
+def _decide_all(what: str, decisions: list[tuple[str, dict[str, str]]], lines: Sequence[int] | None = None) -> None:
+    """Send these decisions one after the other. Raises CommandError where the service refused some, by their rows.
+
+    ``lines``: the row of each; None: they are all rows of the file.
+    """
+    refused: list[tuple[int, CommandError]] = []
+    with connect() as client, meter("decisions") as progress:
+        for sent, (request, body) in enumerate(decisions, 1):
+            try:
+                client.post(f"{_at(client, request)}/{what}", body)
+            except CommandError as error:
+                if error.code != FAILED:
+                    raise
+                refused.append((lines[sent - 1] if lines else sent, error))
+            progress.show(sent / len(decisions), f"{sent} of {len(decisions)} sent")
+    if refused:
+        row, first = refused[0]
+        text = f"{len(refused)} of {len(decisions)} were refused, {_rows([number for number, _ in refused])}; row {row}"
+        raise CommandError(f"{text}: {first.what}", "The others are decided. Correct these rows and send them alone.")
+
+
+def _change_all(rows: list[dict[str, str]], changes: list[str], *, yes: bool) -> None:
+    """Change these ids alike and compare them; after a yes, decide where the changed id is the only one that is near.
+
+    Raises CommandError, before anything is decided, where no id is, a request is not there, or the answer is no; Exit
+    where requests are left that wait for a decision.
+    """
+    try:
+        ids = [changed(row["subject_id"], changes) for row in rows]
+    except ValueError as error:
+        raise CommandError(str(error), "", USAGE) from None
+    with connect() as client:
+        named = [client.whole_id(REQUESTS, row["request"]) for row in rows]
+        decisions = [{"request": request, "subject_id": right} for request, right in zip(named, ids, strict=True)]
+        kinds = _rehearse(client, decisions[:_TRIED])
+        if not kinds["not_near"] or kinds["only"] or kinds["several"]:  # wrong ids count as searches: few are enough
+            for start in range(_TRIED, len(decisions), BATCH):
+                for kind, at in _rehearse(client, decisions[start : start + BATCH], start).items():
+                    kinds[kind] += at
+    counts = (f"{len(at)} {_REHEARSED[kind]} ({_rows(at)})" for kind, at in kinds.items() if at)
+    compared = sum(map(len, kinds.values()))
+    errors.print(f"Of the first {compared} rows: {'; '.join(counts)}.", markup=False, soft_wrap=True)
+    if not kinds["only"]:
+        raise CommandError("This change makes no id right. Nothing was decided.", "Compare a few ids with your books.")
+    question = f"Say that these {len(kinds['only'])} requests are about the people with the changed ids?"
+    try:
+        agreed = yes or typer.confirm(question, err=True)
+    except typer.Abort:
+        agreed = False
+    if not agreed:
+        raise CommandError("Nothing was decided.", "Say --yes where there is no terminal.", USAGE)
+    only = [(named[row - 1], {"subject_id": ids[row - 1]}) for row in kinds["only"]]
+    _decide_all("same-person", only, lines=kinds["only"])
+    if len(rows) > len(kinds["only"]) + len(kinds["not_near_miss"]):
+        raise typer.Exit(BLOCKED)
+
+
+_REHEARSED = {
+    "only": "get the id of the only person near",
+    "several": "get the id of one of several people near: decide about each",
+    "not_near": "get an id that is not near, or that no model knows",
+    "not_near_miss": "do not wait for a decision",
+    "other": "name no request that is there",
+}
+"""what a rehearsal says of a row"""
+
+
+_TRIED = 20
+"""rows by which a change is given up that makes none of them right"""
+
+
+def _rehearse(client: Client, decisions: list[dict[str, str]], before: int = 0) -> dict[str, list[int]]:
+    """Return by the kinds of ``_REHEARSED`` the rows of these decisions, ``before`` of which come others."""
+    kinds: dict[str, list[int]] = {kind: [] for kind in _REHEARSED}
+    outcomes = client.post(f"{REQUESTS}/same-person/rehearse", {"decisions": decisions})["outcomes"]
+    for row, outcome in enumerate(outcomes, before + 1):
+        kind = "only" if outcome["only"] else "several"
+        if outcome["problem"] is not None:
+            code = str(outcome["problem"]["code"])
+            kind = code if code in _REHEARSED else "other"
+        kinds[kind].append(row)
+    return kinds
 
 
 @commands.command("approve")
@@ -284,7 +465,8 @@ def await_ended(client: Client, request_id: str) -> dict[str, Any]:
     with meter("deletion request") as progress:
         said: set[tuple[str, str]] = set()
         while True:
-            request: dict[str, Any] = client.get(f"/v1/deletion-requests/{request_id}")
+            request: dict[str, Any]
+            request, pause = client.look(f"/v1/deletion-requests/{request_id}")
             parts = [f"{part['model']} {part['status']}" for part in request["models"]]
             done = sum(part["status"] in ENDED for part in request["models"])
             progress.show(done / max(1, len(parts)), ", ".join(parts) or str(request["status"]))
@@ -297,7 +479,7 @@ def await_ended(client: Client, request_id: str) -> dict[str, Any]:
                 errors.print(f"{part['model']}: {part['title']}", markup=False, soft_wrap=True)
             if new:
                 show_hint(_remedies({"models": new}))
-            time.sleep(POLL_SECONDS)
+            time.sleep(pause)
 
 
 def _show_rehearsal(told: dict[str, Any]) -> None:

@@ -20,6 +20,9 @@ def place(
     reason: Annotated[str, typer.Option(help="Why; it must not name a person.")],
     subject: Annotated[str | None, typer.Option(help="The person's id; - reads it from standard input.")] = None,
     sample: Annotated[str | None, typer.Option(help="A sample's id instead of a person.")] = None,
+    confirmed: Annotated[
+        bool, typer.Option("--confirmed", help="The id is right as it is written, though it looks misspelled.")
+    ] = False,
 ) -> None:
     """Protect a person's data, or a sample, from deletion."""
     if (subject is None) == (sample is None):
@@ -28,8 +31,11 @@ def place(
     if subject == "-":
         named = {"subject_id": sys.stdin.read().strip()}
     with connect() as client:
-        hold = client.post(_PATH, {**named, "reason": reason})
+        more = {"confirmed": True} if confirmed else {}
+        hold = client.post(_PATH, {**named, "reason": reason, **more})
     show_facts(hold)
+    if hold.get("note"):
+        show_hint(hold["note"])
 
 
 @commands.command("list")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from expunge_client.cli.brief import model_lines, noted
+from expunge_client.cli.brief import budget_words, model_lines, noted
 from expunge_client.cli.client import Client, connect
 from expunge_client.cli.completion import ModelArgument, consumer_names
 from expunge_client.cli.durations import seconds
@@ -31,14 +31,13 @@ from expunge_client.cli.output import (
 )
 
 commands = typer.Typer(no_args_is_help=True, help="Models: add, list, show, retrain, policy, retire, remove-consumer.")
-POLL_SECONDS = 0.3
 SETTLED = {"live", "refused", "cancelled", "exhausted", "retired"}
 FREED = {"refused", "cancelled"}
 """a model that never was live: its name is free"""
 METHOD_OPTIONS = (
-    "A field of the method, NAME=VALUE; repeatable. late: early_share. mini: steps. newton: damping, radius. "
-    "recollection: carried_by, repair_epochs. rewind: fraction, feature_norm. safe: strength, features. "
-    "shards: shards, slices. docs/methods.md lists those of the papers."
+    "A field of the method, NAME=VALUE; repeatable. cns: damping, rank. late: early_share. mini: steps. newton: "
+    "damping, radius. recollection: carried_by, repair_epochs. rewind: fraction, feature_norm. safe: "
+    "allowed_loss, strength, ratio, features. shards: shards, slices. docs/methods.md lists those of the papers."
 )
 
 Name = Annotated[str, typer.Argument(help="The model's name.")]
@@ -221,12 +220,12 @@ def _await_retrain(client: Client, name: str, generation: int) -> dict[str, Any]
     """Return the retrain when it is over. Raises CommandError where it is refused."""
     with meter(f"retraining {name}") as progress:
         while True:
-            retrains = client.get(f"/v1/models/{name}")["retrains"]
-            found: dict[str, Any] = next(each for each in retrains if each["generation"] == generation)
+            state, pause = client.look(f"/v1/models/{name}")
+            found: dict[str, Any] = next(each for each in state["retrains"] if each["generation"] == generation)
             progress.show(found["progress"], found["phase"] or found["status"])
             if found["status"] != "candidate":
                 break
-            time.sleep(POLL_SECONDS)
+            time.sleep(pause)
     if found["refused"] is not None:
         raise CommandError(found["refused"]["what"], found["refused"]["hint"])
     return found
@@ -250,7 +249,8 @@ def _show_cost(taken: float | None) -> None:
 
 def versions(name: ModelArgument) -> None:
     """List the published versions of a model, with what each one claims."""
-    columns = ("number", "status", "method", "samples", "people", "holdout_accuracy", "claim.guarantee", "published_at")
+    of_holdout = ("metric", "holdout_accuracy")
+    columns = ("number", "status", "method", "samples", "people", *of_holdout, "claim.guarantee", "published_at")
     with connect() as client:
         rows = list(client.pages(f"/v1/models/{name}/versions"))
     if briefly():
@@ -265,11 +265,12 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
     """
     with meter(f"preparing {name}") as progress:
         while True:
-            state: dict[str, Any] = client.get(f"/v1/models/{name}")
+            state: dict[str, Any]
+            state, pause = client.look(f"/v1/models/{name}")
             progress.show(state["preparation"]["progress"], _doing(state))
             if state["status"] in SETTLED or _is_withheld(state):
                 break
-            time.sleep(POLL_SECONDS)
+            time.sleep(pause)
     if _is_withheld(state):
         _publish_anyway(client, state)
         return await_prepared(client, name)
@@ -286,7 +287,8 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
 def _both(report: dict[str, Any]) -> str:
     """Return both figures of a withheld version, while they are there."""
     plain, published = report.get("plain_accuracy"), report.get("accuracy")
-    return "" if plain is None or published is None else f" Plain {plain:.3f}, to publish {published:.3f}."
+    metric = report.get("metric") or "accuracy"
+    return "" if plain is None or published is None else f" Plain {metric} {plain:.3f}, to publish {published:.3f}."
 
 
 def _show_briefly(record: dict[str, Any]) -> None:
@@ -306,6 +308,8 @@ def _show(record: dict[str, Any]) -> None:
     report = dict(nested(record, "preparation.report") or {})
     rows = report.pop("dry_run", None)
     repeats = report.pop("expected_repeats", None)
+    if record.get("budgets"):  # none of a service of before 0.3
+        record["budgets"] = budget_words(record["budgets"], report.get("metric"))
     if record.get("preparation"):
         record = {**record, "preparation": {**record["preparation"], "report": report}}
     show_facts(record)
@@ -313,7 +317,8 @@ def _show(record: dict[str, Any]) -> None:
         output.print("\nwho serves it: current, behind, or unknown after five silent minutes")
         show_rows(consumers, ("name", "version", "status"))
     if rows:
-        output.print("\ndry run: the holdout accuracy that noise_std costs, and how many releases the budget allows")
+        metric = report.get("metric") or "accuracy"
+        output.print(f"\ndry run: the holdout {metric} that noise_std costs, and how many releases the budget allows")
         show_rows(rows, ("noise_std", "max_distance", "accuracy", "updates"))
     if repeats:
         whole = report.get("seconds") or 0.0
