@@ -91,3 +91,9 @@ def command(world: World, url: str, folder: Path, monkeypatch: pytest.MonkeyPatc
         return found
 
     return run
+
+
+@pytest.fixture
+def drop(command: Command) -> Command:
+    """Run a command of ``expunge drop`` and return its facts."""
+    return lambda *words: command("drop", *words)

@@ -71,11 +71,6 @@ def write_people(folder: Path, *people: str, mails: dict[str, str] | None = None
 
 
 @pytest.fixture
-def drop(command: Drop) -> Drop:
-    return lambda *words: command("drop", *words)
-
-
-@pytest.fixture
 def feed(folder: Path) -> Iterator[Feed]:
     opened = Feed.open(folder)
     yield opened

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
 from sqlalchemy import delete, func, select, update
 
 from connect.tests.conftest import key_for, serving
@@ -224,14 +223,13 @@ def test_what_cannot_be_done_whole_is_refused_and_not_repeated(
     assert count(world, DeletionRequest) == rows(intake, "requests") == 0
 
 
-def test_a_request_is_cancelled_in_its_window_and_not_after(controller: Controller, world: World, api: FastAPI) -> None:
-    world.live(guarantee="proved")
+def test_a_request_is_cancelled_until_a_worker_begins_and_not_after(controller: Controller, world: World) -> None:
+    model_id = world.live(guarantee="proved")
     late = request("p2")
     controller.erase(late)
-    refused = controller.cancel(late["subject_request_id"])
-    assert refused.status == 409 and controller.status(late["subject_request_id"]).said["request_status"] == "pending"
-    patient = api.state.service.settings.model_copy(update={"cancel_window": 3600.0})
-    object.__setattr__(api.state.service, "settings", patient)
+    assert world.claim(model_id) is not None
+    refused, status = (call(late["subject_request_id"]) for call in (controller.cancel, controller.status))
+    assert refused.status == 409 and status.said["request_status"] == "in_progress"
     asked = request()
     controller.erase(asked)
     for _ in range(2):

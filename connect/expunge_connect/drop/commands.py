@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -19,6 +19,7 @@ from expunge_client.cli.output import UNREACHABLE, CommandError, errors, show_fa
 from expunge_connect.drop.admission import PEOPLE
 from expunge_connect.drop.items import (
     Answer,
+    Compared,
     Feed,
     answers,
     counts,
@@ -30,14 +31,24 @@ from expunge_connect.drop.items import (
     store,
     withdraw,
 )
-from expunge_connect.drop.lists import REMOVED, identities, lists
+from expunge_connect.drop.lists import REMOVED, MalformedCells, identities, lists
 from expunge_connect.places import folder_of
 
 commands = typer.Typer(no_args_is_help=True, help="California's deletion lists (DROP): import, match, status, export.")
+TOLERATED = 1_000
+"""values of which one may be malformed; with more of them, "not found" would be a guess"""
 Tenant = Annotated[str, typer.Option(help="The tenant of the lists and of the API key.")]
 People = Annotated[
     Path | None,
     typer.Option("--identities", help="CSV: person, and email, phone, first_name, ... Left out: people.csv."),
+]
+Skip = Annotated[bool, typer.Option("--skip-malformed", help="Compare the well-formed values, and count the others.")]
+AnswerAll = Annotated[
+    bool,
+    typer.Option(
+        "--answer-not-found",
+        help=f"With --skip-malformed: answer 'not found' although more than one value in {TOLERATED} is malformed.",
+    ),
 ]
 DAY_SECONDS, LATE_DAYS = 86_400, 40
 """five days are left then to import the lists in time (Cal. Civ. Code 1798.99.86)"""
@@ -49,6 +60,9 @@ def import_lists(
     files: Annotated[list[Path], typer.Argument(help="Downloaded lists: the CSV files, or the ZIP file.")],
     people: People = None,
     tenant: Tenant = "default",
+    *,
+    skip_malformed: Skip = False,
+    answer_not_found: AnswerAll = False,
 ) -> None:
     """Keep the entries of downloaded lists and delete the people on them. May be repeated.
 
@@ -63,19 +77,29 @@ def import_lists(
                 facts["withdrawn_too_late"] += withdraw(feed, service, each.source, each.entries)
             else:
                 facts["items"] += store(feed, each.source, each.entries)
-        facts |= _matched(feed, service, people) if people.exists() else {}
+        if people.exists():
+            reading = Reading(people, skip_malformed=skip_malformed, answer_not_found=answer_not_found)
+            facts |= _matched(feed, service, reading)
     show_facts(facts)
 
 
 @commands.command("match")
-def match_people(people: People = None, tenant: Tenant = "default") -> None:
+def match_people(
+    people: People = None,
+    tenant: Tenant = "default",
+    *,
+    skip_malformed: Skip = False,
+    answer_not_found: AnswerAll = False,
+) -> None:
     """Match the lists with your people and request the deletions.
 
     The file is read once and not stored. It must hold everybody: an entry that names nobody in it is answered
     "not found". The entries of a list for which no line gives a hash get no answer.
     """
     with _opened(tenant) as (feed, service):
-        facts = _matched(feed, service, people or _kept_people(tenant))
+        file = people or _kept_people(tenant)
+        reading = Reading(file, skip_malformed=skip_malformed, answer_not_found=answer_not_found)
+        facts = _matched(feed, service, reading)
     show_facts(facts)
 
 
@@ -137,19 +161,43 @@ def _kept_people(tenant: str) -> Path:
     return folder_of(tenant) / PEOPLE
 
 
-def _matched(feed: Feed, service: Expunge, people: Path) -> dict[str, Any]:
+class Reading(NamedTuple):
+    """How a file of people is read: whether it may have malformed values, and what is answered where it has many."""
+
+    file: Path
+    skip_malformed: bool
+    answer_not_found: bool
+
+
+def _matched(feed: Feed, service: Expunge, reading: Reading) -> dict[str, Any]:
     refresh(feed, service)  # a request that the service lost is made again
-    with identities(people) as rows:
-        found, requests = match(feed, service, rows)
-    mark_checked(feed, found)
+    with identities(reading.file, skip_malformed=reading.skip_malformed) as people:
+        found, requests = match(feed, service, people)
+    unsure = set() if reading.answer_not_found else _unsure(found, people.malformed)
+    mark_checked(feed, found, unsure)
     for name in (name for name, lines in found.hashed.items() if not lines):
         errors.print(
-            f"No line of {people} gives a hash for the list {name}: its entries were compared with nobody, and get no "
-            "answer. Add its columns and run `expunge drop match` again.",
+            f"No line of {reading.file} gives a hash for the list {name}: its entries were compared with nobody, and "
+            "get no answer. Add its columns and run `expunge drop match` again.",
+            soft_wrap=True,
+        )
+    for warning in people.warnings:
+        errors.print(f"Warning: {warning}.", soft_wrap=True)
+    for name in sorted(unsure):
+        errors.print(
+            f"{people.malformed.of(name)} values of {reading.file} could not be compared with the list {name}, more "
+            f"than one in {TOLERATED}: its entries are not answered as not found. Correct the file and run "
+            "`expunge drop match` again, or give --answer-not-found.",
             soft_wrap=True,
         )
     compared = {"people": found.people, "hashed": found.hashed, "uncompared": found.uncompared}
-    return compared | {"requests": len(requests), "shared": len(found.shared)}
+    malformed = {"malformed": dict(people.malformed.counts)} if people.malformed.counts else {}
+    return compared | malformed | {"requests": len(requests), "shared": len(found.shared)}
+
+
+def _unsure(found: Compared, malformed: MalformedCells) -> set[str]:
+    """Lists of which so many values are malformed that "not found" would be a guess."""
+    return {name for name in found.compared if malformed.of(name) * TOLERATED > found.people}
 
 
 @contextmanager

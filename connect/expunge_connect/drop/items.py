@@ -12,7 +12,7 @@ import json
 import sqlite3
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -110,8 +110,8 @@ class Compared:
     """lines that were read"""
     hashed: dict[str, int] = field(default_factory=dict)
     """by list with open items: how many of the lines gave a hash for it"""
-    compared: list[str] = field(default_factory=list)
-    """ids of the items that a hash was compared with, joined where several have the same identifier"""
+    compared: dict[str, list[str]] = field(default_factory=dict)
+    """by list: ids of the items that a hash was compared with, joined where several have the same identifier"""
     uncompared: int = 0
     """open items on lists for which no line gave a hash"""
     wanted: dict[str, list[str]] = field(default_factory=dict)
@@ -204,7 +204,7 @@ def compare(feed: Feed, people: Iterable[Row]) -> Compared:
                     holders[item].add(person)
     for list_name, items in index.items():
         if result.hashed[list_name]:
-            result.compared += items.values()
+            result.compared[list_name] = list(items.values())
         else:
             result.uncompared += sum(map(len, items.values())) // ITEM_LENGTH
     before = "SELECT DISTINCT item FROM matches WHERE item IN (SELECT value FROM json_each(?))"
@@ -275,13 +275,15 @@ def _ask(feed: Feed, service: Expunge, wanted: Mapping[str, Sequence[str]]) -> l
     return made
 
 
-def mark_checked(feed: Feed, found: Compared) -> None:
+def mark_checked(feed: Feed, found: Compared, unsure: Collection[str] = ()) -> None:
     """Note that everybody who is known was compared with these items; from now on they may be answered "not found".
 
-    Items that were stored during the comparison, and those of a list for which no line gave a hash, are not among them.
+    Items that were stored during the comparison, and those of a list for which no line gave a hash, are not among them;
+    nor are those of the lists ``unsure``, with which too many people could not be compared.
     """
     at = int(time.time())
-    for batch in batches((item for joined in found.compared for item in _ids(joined)), ROWS):
+    sure = (joined for name, items in found.compared.items() if name not in unsure for joined in items)
+    for batch in batches((item for joined in sure for item in _ids(joined)), ROWS):
         with writing(feed.database):
             feed.database.executemany("UPDATE items SET checked_at = ? WHERE item = ?", [(at, each) for each in batch])
 

@@ -62,6 +62,7 @@ def properties_of(version: Facts) -> dict[str, str]:
     said |= {name: claim[name] for name in _CLAIMED if claim.get(name) is not None}
     said |= {"people_erased": version["people"], "samples_erased": version["samples"]}
     said |= {"erased_since": version["published_at"], "holdout_accuracy": version["holdout_accuracy"]}
+    said |= {"metric": version.get("metric")}
     return {f"expunge.{name}": str(value) for name, value in said.items() if value is not None}
 
 

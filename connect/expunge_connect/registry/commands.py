@@ -16,6 +16,7 @@ from expunge_client.cli.client import Client, connect
 from expunge_client.cli.completion import ModelArgument
 from expunge_client.cli.output import CommandError, show_facts
 from expunge_connect.registry.bundle import write_bundle
+from expunge_connect.registry.mlflow_registry import Promoted
 from expunge_connect.registry.mlflow_registry import push as push_to_mlflow
 
 commands = typer.Typer(no_args_is_help=True, help="Give versions to other systems: bundle, push.")
@@ -46,8 +47,14 @@ def push(
     model: ModelArgument,
     mlflow: Annotated[str, typer.Option(help="Address of an MLflow server, for example http://mlflow:5000.")],
     key: Key = None,
+    move_aliases: Annotated[
+        bool,
+        typer.Option("--move-aliases", help="Let copies and aliases of the earlier versions refer to the new one."),
+    ] = False,
 ) -> None:
     """Register the current version in MLflow under the alias `current`, and delete there what it replaces.
+
+    A copy of an earlier version, or an alias such as `champion`, is named and nothing is deleted, or it is moved.
 
     Run it after each update, for example from a webhook of the kind model_version.published. Repeated, it changes
     nothing.
@@ -57,7 +64,7 @@ def push(
         names = write_bundle(Path(name), client.get(f"/v1/models/{model}"), found, client.download, key)
         facts: dict[str, Any] = {"model": model, "version": found["number"]}
         with redirect_stdout(sys.stderr):  # MLflow prints where its runs are
-            facts |= push_to_mlflow(mlflow, found, Path(name), names)
+            facts |= push_to_mlflow(mlflow, found, Path(name), names, move_aliases=move_aliases)
     show_facts(facts)
 
 
@@ -74,6 +81,12 @@ def _plainly() -> Iterator[None]:
     except ImportError as error:
         what = f"The package {(error.name or '').partition('.')[0]} is not installed."
         raise CommandError(what, "pip install 'expunge-connect[registry,mlflow]'") from None
+    except Promoted as error:
+        what = f"Version and alias `current` are in MLflow, and the earlier versions still are: they serve {error}."
+        hint = (
+            "Files of a forgotten person stay until then: run it again with --move-aliases, or delete these yourself."
+        )
+        raise CommandError(what, hint) from None
     except NotAuthentic as error:
         raise CommandError(str(error), "Try again; `expunge doctor` looks at the store.") from None
     except ValueError as error:
