@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import io
-import lzma
-import pickletools  # nosec B403
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,13 +10,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from unlearning.formats import FORMATS, format_of
 from unlearning.types import RecipeError
 
 SUFFIX = re.compile(r"[a-z0-9]{1,16}(\.[a-z0-9]{1,16}){0,2}")
 PICKLES = frozenset({"pkl", "pickle", "joblib", "dill", "pt", "pth", "sav"})
-SAFE = "Return what the library's own safe format holds: a text, JSON or UBJSON model, or arrays without objects."
-OPENED_BYTES = 2**24
-"""of a compressed file that are looked at"""
+FORMAT = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
+SAFE = (
+    f"Return a file of one of these formats: {', '.join(FORMATS)}. For another one write "
+    "ul.Artefact(format='its-name'); the operator admits the name in EXPUNGE_ARTEFACT_FORMATS, and certificates say "
+    "that no check covers it."
+)
 
 
 @dataclass(frozen=True)
@@ -40,9 +37,11 @@ class Artefact:
         threads: how many threads ``train`` uses; None: as many as the machine has, and that number is recorded.
         clean: whether the bytes hold no value of a sample, as a threshold is. Certificates say so where they may.
         rows: whether the bytes hold whole samples, as support vectors are. Certificates say so.
+        format: the name of a format that is none of ``unlearning.formats``, as ``gguf``. The operator has to admit it;
+            what such a file does where it is opened is not checked, and certificates say so.
 
     Raises:
-        RecipeError: the suffix is not allowed, or is that of pickled files.
+        RecipeError: the suffix is not allowed, is that of pickled files without a format, or the format is no name.
     """
 
     predict: Callable[[bytes, Tensor], Tensor]
@@ -52,6 +51,7 @@ class Artefact:
     threads: int | None = None
     clean: bool = False
     rows: bool = False
+    format: str | None = None
 
     HELD: ClassVar[str] = "data"
     """the name of the tensor that holds the bytes inside Expunge"""
@@ -60,7 +60,9 @@ class Artefact:
         object.__setattr__(self, "libraries", tuple(self.libraries))
         if not SUFFIX.fullmatch(self.suffix):
             raise RecipeError(f"The suffix is {self.suffix!r}.", "Use lower-case words, as 'lightgbm.txt'.")
-        if PICKLES & set(self.suffix.split(".")):
+        if self.format is not None and not FORMAT.fullmatch(self.format):
+            raise RecipeError(f"The format is {self.format!r}.", "Use a lower-case name, as 'gguf'.")
+        if self.format is None and PICKLES & set(self.suffix.split(".")):
             raise RecipeError(f"The suffix {self.suffix!r} is that of pickled files, which run code.", SAFE)
 
     def __call__(self) -> nn.Module:
@@ -71,7 +73,7 @@ class Artefact:
         """Return the file of several members, uint8; those without a byte, trained on no sample, are left out.
 
         Raises:
-            RecipeError: ``merge`` gives something other than bytes, a pickle, or other bytes at a second call.
+            RecipeError: ``merge`` gives other bytes at a second call, or what ``tensor_of`` refuses.
         """
         if self.merge is None:
             raise RecipeError("The Artefact has no merge, and shards trains several members.", "Give merge.")
@@ -81,7 +83,7 @@ class Artefact:
         found, again = self.merge(given), self.merge(given)
         if found != again:
             raise RecipeError("merge gives other bytes at a second call.", "Let it depend on the members alone.")
-        return tensor_of(found, "merge")
+        return tensor_of(found, "merge", self.format)
 
 
 class Bytes(nn.Module):
@@ -105,44 +107,18 @@ def bytes_of(data: Tensor) -> bytes:
     return data.detach().cpu().numpy().tobytes()
 
 
-def tensor_of(data: object, giver: str = "train") -> Tensor:
-    """Return bytes as a tensor (n,) uint8.
+def tensor_of(data: object, giver: str = "train", named: str | None = None) -> Tensor:
+    """Return bytes as a tensor (n,) uint8. ``named``: the format that the recipe names, whose content is not checked.
 
     Raises:
-        RecipeError: they are no bytes, there is none, or they are a pickle, also inside a compressed file.
+        RecipeError: they are no bytes, there is none, or they are of no format that is known to hold no code.
     """
     if not isinstance(data, bytes | bytearray | memoryview):
         raise RecipeError(f"{giver} returned a {type(data).__name__}, and the model is an Artefact.", "Return bytes.")
     plain = bytes(data)
     if not plain:
         raise RecipeError(f"{giver} returned no byte.", "Return the whole model.")
-    if is_pickle(plain):
-        raise RecipeError(f"{giver} returned a pickle, which runs code where it is opened.", SAFE)
+    if named is None and format_of(plain) is None:
+        what = f"{giver} returned bytes of no format that is known to run no code where it is opened, as pickles do."
+        raise RecipeError(what, SAFE)
     return torch.frombuffer(bytearray(plain), dtype=torch.uint8)
-
-
-def is_pickle(data: bytes, depth: int = 2) -> bool:
-    """Tell whether the bytes are a pickle, or hold one: compressed, in a zip file, or as an array of objects."""
-    if data.startswith(b"\x93NUMPY"):
-        return b"|O" in data[:512]
-    if depth and zipfile.is_zipfile(io.BytesIO(data)):
-        with zipfile.ZipFile(io.BytesIO(data)) as file:
-            parts = [each for each in file.infolist() if each.file_size <= OPENED_BYTES]
-            return any(is_pickle(file.read(each), depth - 1) for each in parts)
-    for opened in _OPENED if depth else ():
-        try:
-            return is_pickle(opened(data), depth - 1)
-        except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError):
-            continue  # not of this kind
-    try:
-        return any(code.name == "STOP" for code, _, _ in pickletools.genops(data))
-    except Exception:  # a text that is no pickle fails in many ways
-        return False
-
-
-_OPENED: tuple[Callable[[bytes], bytes], ...] = (
-    lambda data: gzip.GzipFile(fileobj=io.BytesIO(data)).read(OPENED_BYTES),
-    lambda data: zlib.decompressobj().decompress(data, OPENED_BYTES),
-    lambda data: bz2.BZ2Decompressor().decompress(data, OPENED_BYTES),
-    lambda data: lzma.LZMADecompressor().decompress(data, OPENED_BYTES),
-)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 from unlearning.accounting.ids import nfc
+from unlearning.types import RecipeError
 
 SHARE = 0.2
 
@@ -22,10 +23,10 @@ def held_out(people: str | Sequence[str], share: float = SHARE) -> bool:
         share: 0 to 1. A person held out at one share is held out at every greater one.
 
     Raises:
-        ValueError: ``share`` is outside its range.
+        RecipeError: ``share`` is outside its range.
     """
     if not 0.0 <= share <= 1.0:
-        raise ValueError(f"share is {share!r}. It must be between 0 and 1.")
+        raise RecipeError(f"share is {share!r}.", "It must be between 0 and 1.")
     names = (people,) if isinstance(people, str) else people
     return all(_place(name) < share for name in names)
 

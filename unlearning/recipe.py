@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from numbers import Integral
 from os import PathLike
 from typing import Any, TypeAlias, cast
 
@@ -32,6 +33,8 @@ PACKED = (
     "Samples.from_frame(frame, inputs=ul.Pack(...), ...) makes the rows, and pack.decode(x) reads them in the model."
 )
 
+SEEDS = 2**31
+"""seeds that a training function may be given: numpy takes 32 bits, LightGBM 31"""
 PEOPLE = 2**53
 """numbers of people are below this: exact as floats too"""
 HELD_BYTES = 2**31
@@ -39,7 +42,7 @@ HELD_BYTES = 2**31
 
 METRIC_NAMES = ("accuracy", "r2", "auc", "ndcg")
 
-Metric: TypeAlias = Callable[[Tensor, Tensor], float]
+Metric: TypeAlias = Callable[..., float]
 """(outputs (n, ...), targets (n, ...)) -> a number, greater is better"""
 SampleLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(outputs (n, ...), targets (n, ...)) -> losses (n,)"""
@@ -343,7 +346,7 @@ class Run:
         inputs, targets: the samples of this phase, (n, ...), on the work device.
         phase: its name; a training in one piece has the phase ``all``.
         share: how many times its usual number of passes the function shall make over these samples.
-        seed: another for each phase.
+        seed: another for each phase, below 2^31: numpy and most libraries take no more.
         state: what the function returned for the phase before, tensors on the CPU; None in the first.
         progress: call it with a number from 0 to 1 now and then.
         people: the person of each sample, (n,) int64 from 0 on, on the work device: by a keyed hash of the person,
@@ -388,10 +391,10 @@ class Run:
         the people there learn that no model was trained on them. There may be none, where few people are left.
 
         Raises:
-            ValueError: ``share`` is outside 0 to 1.
+            RecipeError: ``share`` is outside 0 to 1.
         """
         if not 0.0 <= share <= 1.0:
-            raise ValueError(f"share is {share!r}. It must be between 0 and 1.")
+            raise RecipeError(f"share is {share!r}.", "It must be between 0 and 1.")
         return self.people < round(share * PEOPLE)
 
 
@@ -423,6 +426,8 @@ class Recipe:
         trajectory: what ``Recorder`` wrote during that training.
         holdout_subjects: the people of each holdout sample, as ``Samples.subjects``; None: not said. No person of it
             is trained on, so deleting a holdout person changes no model, and says so.
+        holdout_groups: whole numbers (n,), the query of each holdout row: ``ndcg`` ranks the rows of each by one score
+            a row, and a callable metric gets them as its third argument.
         public: what the model brings along without any deletable person in it, by the name of a tensor (or of the
             part that holds it), each with its sha256 digest. A refusal prints the line to paste.
         vectors_for: the people that ``recollection`` keeps vectors of; None: all. A person not among them is
@@ -446,6 +451,7 @@ class Recipe:
     public: Mapping[str, str] = field(default_factory=dict)
     vectors_for: Iterable[str] | None = field(default=None, repr=False)
     metric: str | Metric | None = None
+    holdout_groups: Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
@@ -487,6 +493,18 @@ class Recipe:
                 what = f"There are {len(self.holdout_subjects)} holdout_subjects for {len(inputs)} holdout samples."
                 raise RecipeError(what, "Give one entry for each.")
 
+        if self.holdout_groups is not None:
+            self._require_groups(self.holdout_groups, len(inputs))
+
+    def _require_groups(self, groups: Tensor, count: int) -> None:
+        if not isinstance(groups, Tensor) or groups.shape != (count,) or groups.is_floating_point():
+            raise RecipeError(
+                f"holdout_groups are {type(groups).__name__} {tuple(getattr(groups, 'shape', ()))}.",
+                f"Give a tensor of whole numbers ({count},), the query of each holdout row.",
+            )
+        if self.metric != "ndcg" and not callable(self.metric):
+            raise RecipeError(f"The metric {self.metric!r} takes no holdout_groups.", "Use ndcg or a callable.")
+
     def _choose_training(self) -> None:
         if isinstance(self.training, OwnTraining) == (self.train is None):
             given = "neither training nor train" if self.train is None else "both training and train"
@@ -495,6 +513,12 @@ class Recipe:
             raise RecipeError("The model is an Artefact.", "Give train, which returns its bytes, and no weights.")
         if self.train is not None:
             object.__setattr__(self, "training", OwnTraining(epochs=1, seed=self.seed))
+
+
+UNNAMED_HOLDOUT = (
+    "The recipe gives no holdout_subjects: of a person in the test rows alone, a letter can only say that the rows' "
+    "people are not known. Name the people of each test row."
+)
 
 
 def holdout_people(recipe: Recipe) -> frozenset[str]:
@@ -535,10 +559,17 @@ def people_of(subjects: Sequence[str | Sequence[str]]) -> Column[tuple[str, ...]
     return subjects.map(_subjects_of)
 
 
+_AS_TEXTS = "Give texts, as in [str(number) for number in people]; a request names the same text."
+_READ_AS_TEXTS = (
+    "One empty cell makes floats of a column of whole numbers, and 17.0 is nobody's id. Read the column as text "
+    "(pandas: dtype=str) and leave the rows without a person out, or give the table to Samples.from_frame."
+)
+
+
 def _several(entry: Any) -> tuple[str, ...]:
     if not isinstance(entry, Iterable):
         what = f"A sample's person is of the type {type(entry).__name__}, and a person's id is a text."
-        raise RecipeError(what, "Give texts, as in [str(each) for each in people]; a request names the same text.")
+        raise RecipeError(what, _AS_TEXTS if isinstance(entry, Integral) else _READ_AS_TEXTS)
     return tuple(entry)
 
 

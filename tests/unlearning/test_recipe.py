@@ -44,7 +44,7 @@ def test_an_unknown_name_of_the_package_is_an_attribute_error() -> None:
         ((["a", "", "c"], PEOPLE, X, Y), "position 1 is not a string or empty"),
         ((["a", 2, "c"], PEOPLE, X, Y), "position 1 is not a string or empty"),
         ((IDS, ["p", "", "q"], X, Y), "empty subject"),
-        ((IDS, [7, 8, 9], X, Y), r"of the type int, and a person's id is a text. Give texts, as in \[str\(each\)"),
+        ((IDS, [7, 8, 9], X, Y), r"of the type int, and a person's id is a text. Give texts, as in \[str\(number\)"),
         ((IDS, ["p", [], "q"], X, Y), "empty subject"),
         ((IDS, ["p", "q"], X, Y), "differ in length"),
         ((IDS, PEOPLE, X[:2], Y), "differ in length"),

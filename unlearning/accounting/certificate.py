@@ -198,11 +198,13 @@ class Claim:
         """Return the claim that follows from a guarantee, a greatest distance and what was spent."""
         silent = guarantee is Guarantee.NONE
         mu = None if silent else mu_of(spent)
-        cap = None if silent else 0.0 if guarantee is Guarantee.EXACT else max_distance
+        exact = guarantee is Guarantee.EXACT
+        cap = None if silent else 0.0 if exact else max_distance
         return cls(
             method=method,
             guarantee=guarantee,
-            reference=reference,
+            # A registration without the deleted has a mean over those who are there, whatever the policy asks.
+            reference=Reference.RENORMALISED if exact else reference,
             max_distance=cap,
             noise_std=noise_std,
             updates=updates,
@@ -221,7 +223,7 @@ class Claim:
             parts=tuple(parts),
             constants=tuple(constants),
             secret_state=tuple(secret_state),
-            deterministic=deterministic and guarantee is Guarantee.EXACT,
+            deterministic=deterministic and exact,
             operators_word=operators_word,
         )
 

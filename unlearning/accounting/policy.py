@@ -57,6 +57,13 @@ class Fallback(StrEnum):
     HOLD = "hold"
 
 
+class Twins(StrEnum):
+    """What happens with a deletion of a person whose id another person has in another spelling, as aB3 and Ab3."""
+
+    ASK = "ask"
+    IGNORE = "ignore"
+
+
 class CompleteWhen(StrEnum):
     """When a model's part in a request is over: with the version, or when all consumers serve it."""
 
@@ -127,6 +134,7 @@ class Policy:
         retrain_every: seconds after which the model is trained again on the recipe's present data; 0: on request alone.
         place: which workers take the model: ``any``, ``cpu``, ``cuda``, or those of a group (EXPUNGE_PLACES).
         max_accuracy_drop: the greatest fall of holdout accuracy (a fraction) in one update; None: no gate.
+        twins: with ``ask`` a person decides about a deletion whose id is written nearly as another person's.
         options: the method's own fields.
 
     Raises:
@@ -148,6 +156,7 @@ class Policy:
     retrain_every: int = 0
     place: str = ANYWHERE
     max_accuracy_drop: float | None = 0.1
+    twins: Twins = Twins.ASK
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -262,7 +271,8 @@ def places_of(text: str) -> frozenset[str]:
 def batch_by_rule(repeats: bool, training: float | None) -> int:
     """Return the batch of a policy that sets none, in seconds: a week where an update repeats training, else 0.
 
-    A training that takes about a minute is repeated at once. ``training``: measured seconds; None: not timed.
+    A training that takes about a minute is repeated at once. ``training``: its measured seconds of work, which other
+    load of the machine does not lengthen; None: not timed.
     """
     short = training is not None and training <= SHORT_TRAINING_SECONDS
     return WEEK_SECONDS if repeats and not short else 0
@@ -330,6 +340,7 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "reference": Reference,
     "fallback": Fallback,
     "complete_when": CompleteWhen,
+    "twins": Twins,
 }
 
 
@@ -384,7 +395,8 @@ class Queue:
 
     ``waiting``: tasks that may be claimed now. ``next_at``: when the earliest task of those still in their
     cancel window may be claimed. ``due_at``: the earliest deadline of any waiting task. ``released_at``: when
-    the generation last published. ``retraining``: a candidate generation is being trained.
+    the generation last published. ``retraining``: a candidate generation is being trained. ``waits_since``: when the
+    first task that waits could be claimed; None: now.
     """
 
     waiting: int = 0
@@ -392,6 +404,7 @@ class Queue:
     due_at: int | None = None
     released_at: int | None = None
     retraining: bool = False
+    waits_since: int | None = None
 
 
 @dataclass(frozen=True)
@@ -439,8 +452,13 @@ def _opens_at(policy: Policy, queue: Queue, clock: Clock) -> int:
     """Return when the batch allows the next update; a deadline opens it earlier, three days and two retrains ahead.
 
     That is time enough to retrain, to retrain once more should the update be refused, and to repair what failed.
+    A publication later than now was written by a clock that had jumped ahead: the batch then begins with the first
+    task that waits, and so ends, however far the clock had jumped.
     """
     if queue.released_at is None:
         return clock.now
-    opens = queue.released_at + (policy.batch or 0) * SECOND
+    begins = queue.released_at
+    if begins > clock.now:
+        begins = clock.now if queue.waits_since is None else min(queue.waits_since, clock.now)
+    opens = begins + (policy.batch or 0) * SECOND
     return opens if queue.due_at is None else min(opens, queue.due_at - REPAIR - 2 * clock.retrain_takes)

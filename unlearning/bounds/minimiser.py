@@ -50,6 +50,11 @@ class Minimiser(Bound):
     def require_possible(self, problem: Problem) -> None:
         """Raise Refused where the objective is not strongly convex, or the training does not end in its minimiser."""
         convex.require_strongly_convex(problem)
+        if problem.acts_in_training:
+            raise Refused(
+                "Dropout or batch normalisation acts in the training, which then minimises another loss.",
+                "Call .eval() on that part in model().",
+            )
         if problem.training.converge is None:
             raise Refused("The training does not end in the minimiser.", "Set Training.converge, for example to 1e-8.")
 

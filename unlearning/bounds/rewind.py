@@ -40,6 +40,7 @@ from unlearning.accounting.certificate import Constant
 from unlearning.bounds.gradients import admitted, head_required, measured_constants, proved_constants, rounding_errors
 from unlearning.bounds.published import RAISE, SAMPLED, require_below, rounded_up
 from unlearning.model.closed_form import require_agreement_at
+from unlearning.model.descent.ingredients import require_plain
 from unlearning.model.linear_head import head_of
 from unlearning.model.method import Bound
 from unlearning.model.problem import Problem
@@ -132,7 +133,8 @@ class RewoundEstimate(Bound):
     reference: str
 
     def require_possible(self, problem: Problem) -> None:
-        """Accept every problem: what the bound needs is known once the method is prepared."""
+        """Raise Refused for a training of more than plain gradient steps: the recursion is about those alone."""
+        require_plain(problem.ingredients, "The bound of a rewind", "Ask for the guarantee none")
 
     def constants(self, problem: Problem, examples: Examples, state: State) -> tuple[Constant, ...]:
         """Measure L and G on all samples, at the start, the checkpoint and the trained weights."""
@@ -203,6 +205,7 @@ class RewoundProof(RewoundEstimate):
 
     def require_possible(self, problem: Problem) -> None:
         """Raise Refused where a condition of the proof is missing."""
+        super().require_possible(problem)
         longest = self._longest(problem, self.source)
         size, count = problem.training.step_size, len(problem.recipe.samples.ids)
         if size is not None and size < count:

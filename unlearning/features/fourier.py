@@ -8,6 +8,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
+from unlearning.types import RecipeError
+
 
 class RandomFourier(nn.Module):
     """``sqrt(2 / m) cos(x G / length + b)``: inner products approximate the kernel exp(-||x - x'||^2 / (2 length^2)).
@@ -27,7 +29,7 @@ class RandomFourier(nn.Module):
     def __init__(self, inputs: int, features: int, length: float = 1.0, seed: int = 0) -> None:
         super().__init__()
         if inputs < 1 or features < 1 or not length > 0.0:
-            raise ValueError(f"inputs={inputs}, features={features}, length={length}: all must be positive.")
+            raise RecipeError(f"inputs={inputs}, features={features}, length={length}.", "All must be positive.")
         self.inputs, self.features, self.length, self.seed = inputs, features, float(length), seed
 
     def forward(self, rows: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unlearning.types import RecipeError
+
 LENGTHS = (7, 9, 11)
 
 
@@ -32,9 +34,9 @@ class RandomKernels(nn.Module):
     def __init__(self, length: int, kernels: int = 500, channels: int = 1, seed: int = 0) -> None:
         super().__init__()
         if length < max(LENGTHS) or kernels < 1 or channels < 1:
-            raise ValueError(
-                f"length={length}, kernels={kernels}, channels={channels}: a series needs at least {max(LENGTHS)} "
-                "steps, and there must be at least one kernel and one channel."
+            raise RecipeError(
+                f"A series has length={length}, kernels={kernels}, channels={channels}.",
+                f"Give at least {max(LENGTHS)} steps, one kernel and one channel.",
             )
         self.length, self.kernels, self.channels, self.seed = length, kernels, channels, seed
 

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unlearning.types import RecipeError
+
 BLANK = 1e-6
 """a channel with a smaller norm than this after centring is set to zeros"""
 WRAPS = 2
@@ -38,9 +40,10 @@ class Scattering(nn.Module):
     def __init__(self, height: int, width: int, scales: int = 2, orientations: int = 8) -> None:
         super().__init__()
         if scales < 1 or orientations < 1 or height % 2**scales or width % 2**scales:
-            raise ValueError(
+            raise RecipeError(
                 f"Images of {height} x {width} pixels cannot be scattered at {scales} scales with {orientations} "
-                f"orientations: both sizes must be divisible by {2**scales}. Pad the images first."
+                f"orientations: both sizes must be divisible by {2**scales}.",
+                "Pad the images first.",
             )
         self.height, self.width, self.scales, self.orientations = height, width, scales, orientations
 

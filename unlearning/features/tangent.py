@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
+from unlearning.types import RecipeError
+
 
 @dataclass(frozen=True)
 class Linearised:
@@ -48,7 +50,9 @@ class Tangent(nn.Module):
         self.base.load_state_dict(at)
         named = [(name, value) for name, value in self.base.named_parameters() if value.requires_grad]
         if not named:
-            raise ValueError("The module has no parameter with requires_grad: there is nothing to linearise.")
+            raise RecipeError(
+                "The module has no parameter with requires_grad: there is nothing to linearise.", "Leave one trained."
+            )
         self.shapes = {name: tuple(value.shape) for name, value in named}
         self.base.requires_grad_(False)
         self.displacement = nn.Parameter(torch.zeros(sum(value.numel() for _, value in named)))

@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 
 from unlearning.artefact import Artefact
-from unlearning.model.fit import PHASES, REUSED, JoinOrder, checkpoints_of, with_checkpoints
+from unlearning.model.fit import PHASES, REUSED, JoinOrder, checkpoints_of, with_checkpoints, without_checkpoints
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.model.user_code.own_training import Fitted
@@ -96,7 +96,10 @@ class Late(Method):
         gone = torch.isin(positions, torch.tensor(forget.positions, device=positions.device))
         first = min(joined[gone].tolist(), default=len(self.order))
         unseen = checkpoints_of(state, "phase")[:first]
-        return Forgotten(self._trained(problem, kept, unseen, silent), {"first_phase": first})
+        return Forgotten(self._trained(problem, kept, unseen, silent), {"first_phase": len(unseen)})
+
+    def afresh(self, state: State) -> State:
+        return without_checkpoints(state, "phase")
 
     def repeats(self, problem: Problem, subjects: Collection[tuple[str, ...]]) -> float:
         """Return the share of the steps in the phases that saw one of these samples."""

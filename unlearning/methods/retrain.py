@@ -1,15 +1,14 @@
-"""Retraining without the forgotten: the reference that every other method is measured against."""
+"""Retraining without the forgotten: what a registration that never held them would train."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from unlearning.model.descent.plan import REFERENCES
-from unlearning.model.method import OF_POLICY, Method
+from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
 from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Progress, State, retained, silent
@@ -17,13 +16,12 @@ from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Prog
 
 @dataclass(frozen=True)
 class Retrain(Method):
-    """Train again from the data-independent initialisation, in the same batch order, on the retain set.
+    """Train again from the data-independent initialisation on the retain set, as a registration without the forgotten
+    would: the batch order is drawn over those who remain.
 
     The start is always cold; with ``Training.converge`` the end is the retain set's minimiser. Between updates it
-    keeps the weights and the manifest's positions (which fix the batch order), and no part of any sample.
-
-    Args:
-        reference: ``renormalised`` divides a thinned batch by the samples present, ``fixed-denominator`` by |B_t|.
+    keeps the weights, and nothing of any sample. A retraining in the batch order of the first training, with holes, is
+    what ``distance_left`` and the laboratory compare other methods with (``train(planned=...)``); none is published.
     """
 
     name: ClassVar[str] = "retrain"
@@ -34,11 +32,6 @@ class Retrain(Method):
     )
     secret_state: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
-    reference: str = field(default="renormalised", metadata=OF_POLICY)
-
-    def __post_init__(self) -> None:
-        if self.reference not in REFERENCES:
-            raise ValueError(f"reference is {self.reference!r}; it must be one of {REFERENCES}.")
 
     def prepare(
         self,
@@ -48,9 +41,7 @@ class Retrain(Method):
         progress: Progress = silent,
     ) -> State:
         progress(1.0)
-        return State(
-            learned.weights, {"positions": examples.positions.cpu()}, {"report": {"reference": self.reference}}
-        )
+        return _state(learned)
 
     def forget(
         self,
@@ -63,14 +54,17 @@ class Retrain(Method):
         """Train on ``retain``. Raises Refused where it is not given or contains a forgotten sample."""
         if not forget:
             return Forgotten(state)
-        learned = train(problem, retained(forget, retain), planned=state.tensors["positions"], reference=self.reference)
-        return Forgotten(State(learned.weights, state.tensors, state.facts))
+        return Forgotten(_state(train(problem, retained(forget, retain))))
 
     def repeats(self, problem: Problem, subjects: Collection[tuple[str, ...]]) -> float:
         return 1.0 if subjects else 0.0
 
     def expected_repeats(self, requests: int) -> float:
         return 1.0 if requests else 0.0
+
+
+def _state(learned: Learned) -> State:
+    return State(learned.weights, {}, {"report": {"reference": "renormalised"}})
 
 
 METHOD = Retrain

@@ -10,6 +10,10 @@ steps. K = T is retraining, bit for bit. Every update starts from the same check
 running total of the forgotten. **The checkpoint was trained on all people**: it is secret state that depends on the
 forgotten, until a cold retrain replaces it.
 
+A training of more than plain gradient steps (momentum, AdamW, dropout, batch normalisation, augmentation) leaves no
+trajectory. Preparation takes its first T-K steps once more, which costs 1 - K/T of a training, and the checkpoint then
+holds the buffers and the optimiser's state too. No bound is known there.
+
 Without a recorded trajectory (a model trained elsewhere by full-batch gradient descent) the checkpoint is computed
 backwards by the proximal-point method, algorithm 3: w_t = argmin_v -F(v) + ||v - w_{t+1}||^2 / (2 eta_t), whose
 stationary point is the inverse of one step, w_t = w_{t+1} + eta_t g(w_t).
@@ -41,10 +45,13 @@ from unlearning.accounting.certificate import Guarantee
 from unlearning.bounds.gradients import require_within
 from unlearning.bounds.rewind import RewoundEstimate, RewoundProof
 from unlearning.bounds.rewind_length import Length, Past, Wanted
-from unlearning.model.descent.plan import REFERENCES
+from unlearning.model.descent.ingredients import Ingredient, require_plain
+from unlearning.model.descent.loop import descend
+from unlearning.model.descent.plan import REFERENCES, Steps
 from unlearning.model.method import INTERNAL, OF_POLICY, Bound, Method, require_followed
 from unlearning.model.problem import Problem
-from unlearning.model.training import advance, replay, train
+from unlearning.model.training import advance, planned_by, replay, steps_per_epoch, train
+from unlearning.model.user_code.own_training import WHOLE, Fitted
 from unlearning.recipe import Recipe
 from unlearning.types import (
     Examples,
@@ -54,6 +61,7 @@ from unlearning.types import (
     Learned,
     Need,
     Progress,
+    RecipeError,
     Refused,
     State,
     retained,
@@ -66,20 +74,31 @@ PRECISION = 1e-12
 """of the step that is undone, over the weights' norm"""
 TOLERANCE = 1e-3
 """of the way from w_{T-K} to w_T, how far off the forward run may end"""
+SLOWER = "Retrain at a lower learning rate."
+OPTIMIZER = "optimizer"
+"""names what a state holds of the optimiser at the checkpoint"""
 
 
 @dataclass(frozen=True)
 class Rewound:
-    """w_{T-K} (d,), the batches and step sizes of the K steps after it, and how it was found."""
+    """The model and its optimiser before step T-K, the K batches from there on, all T step sizes; how it was found."""
 
-    checkpoint: Tensor
+    checkpoint: Fitted
     batches: tuple[Tensor, ...]
     rates: tuple[float, ...]
     facts: Mapping[str, Json]
 
 
-def from_checkpoint(method: Rewind, problem: Problem, examples: Examples, learned: Learned) -> Rewound:
-    """Take w_{T-K} from the trajectory that the training recorded. Raises Refused where there is none."""
+def from_checkpoint(
+    method: Rewind, problem: Problem, examples: Examples, learned: Learned, progress: Progress
+) -> Rewound:
+    """Take w_{T-K} from the trajectory that the training recorded, or train up to there once more.
+
+    Raises:
+        Refused: there is no trajectory and no training to repeat.
+    """
+    if problem.ingredients:
+        return _trained_again(method, problem, examples, progress)
     trajectory = learned.trajectory
     if trajectory is None:
         raise Refused(
@@ -91,18 +110,41 @@ def from_checkpoint(method: Rewind, problem: Problem, examples: Examples, learne
     start = len(trajectory) - length.steps
     _, checkpoint, _ = next(replay(problem, examples, trajectory, start))
     facts: dict[str, Json] = {"source": "checkpoint", "full_batch": full, "chosen": dict(length.why)}
-    return Rewound(checkpoint, trajectory.batches[start:], trajectory.rates, facts)
+    return Rewound(Fitted(checkpoint), trajectory.batches[start:], trajectory.rates, facts)
 
 
-def proximal(method: Rewind, problem: Problem, examples: Examples, learned: Learned) -> Rewound:
+def _trained_again(method: Rewind, problem: Problem, examples: Examples, progress: Progress) -> Rewound:
+    """Take the first T-K steps of the training again, for the weights, buffers and optimiser's state after them.
+
+    Raises:
+        Refused: the model was trained elsewhere, or K is to follow from a bound, which is about plain steps.
+    """
+    if problem.recipe.weights is not None:
+        raise Refused(
+            "The checkpoint comes from repeating the training, and this model was trained elsewhere.",
+            "Train it here, or choose safe.",
+        )
+    if method.steps_from != "fraction":
+        require_plain(problem.ingredients, f"steps_from {method.steps_from}", "Set steps_from to fraction")
+    plan = planned_by(problem, examples.positions)
+    start = len(plan.batches) - method.share_of(len(plan.batches))
+    checkpoint = descend(problem, examples, plan.before(start), WHOLE, progress=progress)
+    full = all(len(batch) == len(examples) for batch in plan.batches)
+    facts: dict[str, Json] = {"source": "checkpoint", "full_batch": full, "chosen": {}}
+    return Rewound(checkpoint, tuple(plan.batches[start:]), tuple(plan.rates), facts)
+
+
+def proximal(method: Rewind, problem: Problem, examples: Examples, learned: Learned, progress: Progress) -> Rewound:
     """Undo K full-batch gradient steps, in float64 (algorithm 3).
 
     The fixed point v <- w_{t+1} + eta_t s_t(v) g(v) contracts when eta_t L < 1; its error grows by
     1/(1 - eta_t L) a step back, so the K steps are taken forward again and must return to the given weights.
 
     Raises:
-        Refused: mini-batches, no step to undo, a step that cannot be undone, or a forward run that ends elsewhere.
+        Refused: mini-batches, more than plain steps, no step to undo, a step that cannot be undone, or a forward run
+            that ends elsewhere.
     """
+    require_plain(problem.ingredients, "source proximal", "Choose source=checkpoint")
     if problem.training.step_size is not None and problem.training.step_size < len(examples):
         raise Refused(
             "The proximal-point method undoes full-batch gradient descent; this training uses mini-batches.",
@@ -116,7 +158,8 @@ def proximal(method: Rewind, problem: Problem, examples: Examples, learned: Lear
     length = LENGTHS[method.steps_from](method, Past(problem, examples, learned.weights, rates, full_batch=True))
     start = steps - length.steps
     v = learned.weights.to(problem.device, torch.float64)
-    for rate in reversed(rates[start:]):
+    for undone, rate in enumerate(reversed(rates[start:])):
+        progress(undone / length.steps)
         v = _undo(precise, examples, v, rate)
     checkpoint = v.to(problem.dtype)
     batches = (examples.positions.cpu(),) * (steps - start)
@@ -126,7 +169,7 @@ def proximal(method: Rewind, problem: Problem, examples: Examples, learned: Lear
         "chosen": dict(length.why),
         "round_trip": _round_trip(problem, examples, checkpoint, learned.weights, rates[start:]),
     }
-    return Rewound(checkpoint, batches, rates, facts)
+    return Rewound(Fitted(checkpoint), batches, rates, facts)
 
 
 def _undo(problem: Problem, examples: Examples, after: Tensor, rate: float) -> Tensor:
@@ -161,7 +204,7 @@ def _round_trip(
 
 def by_fraction(method: Rewind, past: Past) -> Length:
     """Return K, the option ``fraction`` of all steps to the nearest whole one, without a measurement."""
-    return Length(max(1, round(method.fraction * len(past.rates))), {})
+    return Length(method.share_of(len(past.rates)), {})
 
 
 def by_corollary(method: Rewind, past: Past) -> Length:
@@ -200,6 +243,7 @@ class Rewind(Method):
         "The checkpoint that every update starts from was trained on everyone, the deleted people included.",
     )
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
+    follows: ClassVar[frozenset[Ingredient]] = frozenset(Ingredient)
 
     fraction: float = 0.41
     steps_from: str = "fraction"
@@ -230,6 +274,10 @@ class Rewind(Method):
         """Return the method in float64 where it is ``proved``."""
         return replace(self, precision="float64") if guarantee is Guarantee.PROVED else self
 
+    def share_of(self, steps: int) -> int:
+        """Return ``fraction`` of so many steps, to the nearest whole one and at least 1."""
+        return max(1, round(self.fraction * steps))
+
     def wanted(self) -> Wanted:
         """Return what K is chosen from. Raises Refused where an option for it is missing or out of range."""
         epsilon, noise_std, forgotten = self.epsilon, self.noise_std, self.forgotten
@@ -256,15 +304,17 @@ class Rewind(Method):
             problem, learned = problem.double(), _again(problem.double(), examples)
         if self.feature_norm is not None:
             require_within(problem, examples, self.feature_norm)
-        rewound = SOURCES[self.source](self, problem, examples, learned)
+        rewound = SOURCES[self.source](self, problem, examples, learned, progress)
         facts: dict[str, Json] = {
             "samples": len(examples),
             "forgotten": 0,
             "steps": len(rewound.rates),
             "rewound": len(rewound.batches),
+            OPTIMIZER: rewound.checkpoint.facts,
         }
         tensors = {
-            "checkpoint": rewound.checkpoint,
+            "checkpoint": rewound.checkpoint.weights,
+            **{f"{OPTIMIZER}.{name}": tensor for name, tensor in rewound.checkpoint.tensors.items()},
             "rates": torch.tensor(rewound.rates, dtype=torch.float64),
             "positions": examples.positions.cpu(),
         }
@@ -288,16 +338,33 @@ class Rewind(Method):
         if not forget:
             return Forgotten(state)
         kept = _retained(state, forget, retain)
-        w = state.tensors["checkpoint"].to(problem.device)
-        problem = problem.cast(w.dtype)
-        rates = state.tensors["rates"].tolist()[-_count(state, "rewound") :]
-        for positions, rate in zip(_unpack(state), rates, strict=True):
-            w, _ = advance(problem, kept, positions, w, rate, reference=self.reference)
-        if not bool(torch.isfinite(w).all()):
-            raise Refused("The weights are not finite after the repeated steps.", "Retrain at a lower learning rate.")
+        w = self.steps_again(problem, state, kept)
         absent = ~torch.isin(state.tensors["positions"].cpu(), kept.positions.cpu())
         facts = dict(state.facts) | {"forgotten": int(absent.sum())}
-        return Forgotten(replace(state, weights=w, facts=facts), {"steps": len(rates)})
+        return Forgotten(replace(state, weights=w, facts=facts), {"steps": _count(state, "rewound")})
+
+    def steps_again(self, problem: Problem, state: State, kept: Examples) -> Tensor:
+        """Return the weights (d,) after the K steps on ``kept``, in the batches and at the step sizes of the training.
+
+        Raises Refused where they stop being finite.
+        """
+        checkpoint = _checkpoint(state)
+        problem = problem.cast(checkpoint.weights.dtype)
+        batches, rates = tuple(_unpack(state)), state.tensors["rates"].tolist()
+        start = len(rates) - len(batches)
+        if problem.ingredients:
+            everyone = len(state.tensors["positions"])
+            plan = Steps(batches, rates[start:], steps_per_epoch(problem, everyone), self.reference, start)
+            try:
+                return descend(problem, kept, plan, WHOLE, start=checkpoint).weights
+            except RecipeError as error:
+                raise Refused(error.what, SLOWER) from error
+        w = checkpoint.weights.to(problem.device)
+        for positions, rate in zip(batches, rates[start:], strict=True):
+            w, _ = advance(problem, kept, positions, w, rate, reference=self.reference)
+        if not bool(torch.isfinite(w).all()):
+            raise Refused("The weights are not finite after the repeated steps.", SLOWER)
+        return w
 
     def bound(self, guarantee: Guarantee) -> Bound | None:
         """Return the bound of full-batch descent, with constants that need no data (``proved``) or were measured."""
@@ -318,6 +385,13 @@ def _again(problem: Problem, examples: Examples) -> Learned:
     if problem.recipe.weights is not None:
         raise Refused("A model trained elsewhere cannot be trained again in float64.", "Train it here.")
     return train(problem, examples)
+
+
+def _checkpoint(state: State) -> Fitted:
+    """Return what every update starts from; a state of a plain training has no optimiser's."""
+    prefix = f"{OPTIMIZER}."
+    tensors = {name.removeprefix(prefix): value for name, value in state.tensors.items() if name.startswith(prefix)}
+    return Fitted(state.tensors["checkpoint"], tensors, state.facts.get(OPTIMIZER))
 
 
 def _retained(state: State, forget: ForgetSet, retain: Examples | None) -> Examples:

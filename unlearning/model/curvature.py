@@ -262,6 +262,44 @@ def spectral_norm(product: Callable[[Tensor], Tensor], start: Tensor, iterations
     return float(values[-1]), float(values[0])
 
 
+def ritz_pairs(
+    product: Callable[[Tensor], Tensor],
+    dimension: int,
+    rank: int,
+    generator: torch.Generator,
+    *,
+    device: torch.device | str = "cpu",
+) -> tuple[Tensor, Tensor]:
+    """Return Ritz values (rank,), rising, and orthonormal Ritz vectors (rank, d) of a symmetric A, by Lanczos.
+
+    Both are in float64, and A's own eigenpairs where ``rank`` is d. ``product`` is v (d,) -> A v (d,). Each vector is
+    orthogonalised twice against all before it. Where A leads to no new direction, the next one is drawn.
+    """
+    basis = torch.zeros(rank, dimension, dtype=torch.float64, device=device)
+    projected = torch.zeros(rank, rank, dtype=torch.float64, device=device)
+    towards, scale = torch.zeros(dimension, dtype=torch.float64, device=device), 0.0
+    for place in range(rank):
+        before = basis[:place]
+        vector, length = _apart(towards, before)
+        if length <= 1e-10 * scale or length == 0.0:
+            drawn = torch.randn(dimension, generator=generator, dtype=torch.float64).to(device)
+            vector, length = _apart(drawn, before)
+        basis[place] = vector / length
+        towards = product(basis[place])
+        along = basis[: place + 1] @ towards
+        projected[: place + 1, place] = projected[place, : place + 1] = along
+        scale = max(scale, float(towards.norm()))
+    values, turn = torch.linalg.eigh(projected)
+    return values, turn.T @ basis
+
+
+def _apart(vector: Tensor, basis: Tensor) -> tuple[Tensor, float]:
+    """Return the part of ``vector`` that is orthogonal to the rows of ``basis``, and its norm."""
+    for _ in range(2):  # twice is enough to stay orthogonal
+        vector = vector - basis.T @ (basis @ vector)
+    return vector, float(vector.norm())
+
+
 def _in_chunks(product: Callable[[Tensor], Tensor], size: int) -> Products:
     """Return the product for rows (k, d), ``size`` of them at a time."""
     together = vmap(product, chunk_size=size)

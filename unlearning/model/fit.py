@@ -219,6 +219,12 @@ def with_checkpoints(state: State, fitted: Sequence[Fitted], of: str) -> State:
     return replace(state, tensors={**state.tensors, **tensors}, facts={**state.facts, of: rest})
 
 
+def without_checkpoints(state: State, of: str) -> State:
+    """Return ``state`` without the checkpoints under the name ``of``."""
+    kept = {name: value for name, value in state.tensors.items() if not name.startswith(f"{of} ")}
+    return replace(state, tensors=kept, facts={**state.facts, of: []})
+
+
 def checkpoints_of(state: State, of: str) -> list[Fitted]:
     """Return the checkpoints that ``with_checkpoints`` kept under the name ``of``, in the order of the phases."""
     found = []

@@ -94,8 +94,9 @@ class Method(ABC):
     the model itself, and ``learned`` is the model's start. ``assumptions`` and
     ``checked`` are a certificate's sentences where the method is exact. ``secret_state`` lists, for certificates,
     what the method keeps that still depends on deleted people. ``follows`` names what a built-in training may use
-    beyond plain gradient steps; an exact method repeats the training with all that it uses. ``reads_blocks``: samples
-    that do not fit into memory may be read by blocks (``Examples.blocks``), by the method and by a built-in training.
+    beyond plain gradient steps; an exact method repeats the training with all that it uses. ``needs_no_steps``: the
+    method starts from the weights that a training ended in, whatever its steps were. ``reads_blocks``: samples that do
+    not fit into memory may be read by blocks (``Examples.blocks``), by the method and by a built-in training.
     """
 
     name: ClassVar[str]
@@ -105,6 +106,7 @@ class Method(ABC):
     assumptions: ClassVar[tuple[str, ...]] = ()
     checked: ClassVar[tuple[str, ...]] = ()
     follows: ClassVar[frozenset[Ingredient]] = frozenset()
+    needs_no_steps: ClassVar[bool] = False
     reads_blocks: ClassVar[bool] = False
     secret_state: ClassVar[tuple[str, ...]] = ("The method's own state depends on the deleted people.",)
 
@@ -136,6 +138,10 @@ class Method(ABC):
             Refused: the method cannot make this update.
         """
 
+    def afresh(self, state: State) -> State:
+        """Return ``state`` without what an update of an exact method would use again of an earlier training."""
+        return state
+
     def repeats(self, problem: Problem, subjects: Collection[tuple[str, ...]]) -> float:
         """Return the share of a whole training, 0 to 1, that forgetting samples of these subjects repeats.
 
@@ -145,6 +151,10 @@ class Method(ABC):
 
     def expected_repeats(self, requests: int) -> float | None:
         """Return what ``repeats`` is on average, for ``requests`` people drawn at random; None: it is always 0."""
+        return None
+
+    def most_updates(self) -> int | None:
+        """Return how many updates the method makes of one training; None: any number."""
         return None
 
     def under(self, guarantee: Guarantee, recipe: Recipe) -> Method:
@@ -169,10 +179,11 @@ class Method(ABC):
 def require_followed(method: Method, recipe: Recipe) -> None:
     """Require that the method can follow the recipe's training. Raises Refused.
 
-    A training of the recipe's own can be repeated. Its steps are not known. Of the built-in training a method
-    follows plain gradient steps, with any schedule of the step size, and what it names in ``follows``.
+    A training of the recipe's own can be repeated. Its steps are not known: only a method that needs none of them
+    starts from the weights that it ended in. Of the built-in training a method follows plain gradient steps, with any
+    schedule of the step size, and what it names in ``follows``. No approximating method changes a model of bytes.
     """
-    if method.exact:
+    if method.exact or (method.needs_no_steps and not isinstance(recipe.model, Artefact)):
         return
     if recipe.train is not None:
         late = "" if isinstance(recipe.model, Artefact) else "late, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -76,6 +77,8 @@ class Problem:
         self.module = module.eval().to(device=self.device, dtype=dtype if self.artefact is None else None)
         self.layout = _layout(self.module, buffers=recipe.train is not None or self.acts_in_training)
         self.dimension = self.layout[-1].stop
+        self.trained = next((slot.start for slot in self.layout if slot.buffer), self.dimension)
+        """how many of the d numbers are trained parameters; the buffers lie behind them"""
         self._loss = _loss_of(recipe.loss)
         self.metric = metric_of(recipe)
         self.decay = self._decay_of()
@@ -91,7 +94,12 @@ class Problem:
             return self
         other = copy.copy(self)
         other.dtype = dtype
-        other.module = copy.deepcopy(self.module).to(dtype=dtype)
+        # By value: torch cannot deep-copy the storages of a device that is an extension.
+        values = {id(value): value.detach().clone() for value in self.module.buffers()}
+        values |= {
+            id(value): nn.Parameter(value.detach().clone(), value.requires_grad) for value in self.module.parameters()
+        }
+        other.module = copy.deepcopy(self.module, values).to(dtype=dtype)
         other.decay = other._decay_of()
         return other
 
@@ -166,10 +174,15 @@ class Problem:
             return self.score(self.outputs(w, x), y)
 
     def score(self, outputs: Tensor, y: Tensor) -> float | None:
-        """Return what the recipe's metric gives for outputs (n, ...) and targets (n, ...); each sample counts once."""
+        """Return what the recipe's metric gives for outputs (n, ...) and targets (n, ...); each sample counts once.
+
+        Where the recipe groups its holdout, these are the first n rows of it.
+        """
         if self.metric is None:
             return None
-        found = self.metric(outputs, self.apart(y)[0])
+        groups = self.recipe.holdout_groups
+        grouped = () if groups is None else (groups[: len(outputs)].to(outputs.device),)
+        found = self.metric(outputs, self.apart(y)[0], *grouped)
         return None if found is None else float(found)
 
     def tensors(self, w: Tensor) -> dict[str, Tensor]:
@@ -275,16 +288,29 @@ def _loss_of(loss: str | SampleLoss) -> SampleLoss:
     return _NAMED[loss] if isinstance(loss, str) else loss
 
 
-def metric_of(recipe: Recipe) -> Callable[[Tensor, Tensor], float | None] | None:
+METRIC_NAME = re.compile(r"[A-Za-z]\w{0,39}")
+OWN_METRIC = "metric"
+"""what a function is called that has no name of its own, such as a lambda, or that of another metric"""
+
+
+def metric_of(recipe: Recipe) -> Callable[..., float | None] | None:
     """Return what measures the holdout: the recipe's metric, or that of a named loss; None for a callable loss.
 
     A contrastive or a ranking loss has outputs that are no classes: their accuracy would mean nothing.
     """
     if callable(recipe.metric):
         return recipe.metric
+    name = metric_name(recipe)
+    return None if name is None else METRICS[name]
+
+
+def metric_name(recipe: Recipe) -> str | None:
+    """Return the name of what measures the holdout, of a function its own; None where nothing is measured."""
+    if callable(recipe.metric):
+        name = getattr(recipe.metric, "__name__", type(recipe.metric).__name__)
+        return name if METRIC_NAME.fullmatch(name) and name not in METRICS else OWN_METRIC
     usual = {"squared_error": "r2"}.get(recipe.loss, "accuracy") if isinstance(recipe.loss, str) else None
-    named = recipe.metric or usual
-    return None if named is None else METRICS[named]
+    return recipe.metric or usual
 
 
 def _columns(outputs: Tensor) -> int:

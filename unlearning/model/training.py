@@ -33,14 +33,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class Whole:
-    """A training in one piece; ``planned`` and ``reference`` are those of ``train``."""
-
-    planned: Tensor | None = None
-    reference: str = "renormalised"
+    """A training in one piece."""
 
     def carried_out(self, problem: Problem, examples: Examples, _start: Fitted | None, progress: Progress) -> Fitted:
         """Train, and return the trajectory among the tensors."""
-        learned = train(problem, examples, planned=self.planned, reference=self.reference, progress=progress)
+        learned = train(problem, examples, progress=progress)
         return Fitted(learned.weights, {} if learned.trajectory is None else learned.trajectory.tensors())
 
 
@@ -138,11 +135,14 @@ def train(
 ) -> Learned:
     """Train from ``problem.initial()``; with ``Training.converge``, end in the minimiser (weights in float64).
 
-    ``planned`` (positions, default: those of ``examples``) are those of the batch order. Those that are not
-    among ``examples``, and those in ``omit``, are left out of their batches; initialisation, batch order and step
-    sizes stay those of the full training. A batch that is left empty steps by weight decay alone. ``reference`` says
-    what a thinned batch is divided by: those present, or |B_t|. Where the recipe trains by itself, its function is
-    called with the kept samples, and neither ``planned`` nor ``reference`` means anything.
+    The batch order is drawn over ``examples``: their number and order decide it, and their positions do not.
+
+    With ``planned`` (positions) or ``omit`` it is a same-order retraining, a ruler for other methods that is never
+    published. The batch order is that of ``planned`` (default: of ``examples``); those that are not among ``examples``,
+    and those in ``omit``, are left out of their batches; initialisation, batch order and step sizes stay those of the
+    full training. A batch that is left empty steps by weight decay alone. ``reference`` says what a thinned batch is
+    divided by: those present, or |B_t|. Where the recipe trains by itself, or in a fresh process, it is handed the
+    kept samples, and neither ``planned`` nor ``reference`` means anything.
 
     A training that is more than plain gradient steps (``Problem.ingredients``) leaves no trajectory.
 
@@ -153,8 +153,7 @@ def train(
     if len(kept) == 0:
         raise RecipeError("No sample is left to train on.", "Retire the model instead.")
     if problem.fresh is not None:
-        whole = Whole(examples.positions if planned is None else planned, reference)
-        found = problem.fresh(whole, kept, None, progress)
+        found = problem.fresh(Whole(), kept, None, progress)
         return Learned(found.weights, Trajectory.from_tensors(found.tensors) if found.tensors else None)
     if problem.recipe.train is not None:
         return Learned(train_by_recipe(problem, kept, progress=progress).weights)

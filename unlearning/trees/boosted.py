@@ -184,7 +184,7 @@ class LightGBM:
             "num_threads": 1,
             "deterministic": True,
             "force_row_wise": True,
-            "seed": run.seed % 2**31,
+            "seed": run.seed,
             "verbose": -1,
             "max_bin": self.grid.most + 1,
             "min_data_in_bin": 1,
@@ -287,7 +287,7 @@ class XGBoost:
             **self.options,
             "nthread": 1,
             "tree_method": "hist",
-            "seed": run.seed % 2**31,
+            "seed": run.seed,
             "max_bin": self.grid.most + 1,
             "base_score": 0.5 if logistic else 0.0,  # the same in each member, so that their scores add up
             "verbosity": 0,

@@ -54,6 +54,13 @@ def test_mu_adds_in_squares_and_epsilon_follows_from_the_sum(guarantee: Guarante
     assert four.updates_left == one.updates_left - 3
 
 
+def test_an_exact_claim_names_the_mean_over_those_who_stay_whatever_is_asked() -> None:
+    asked = {"reference": Reference.FIXED_DENOMINATOR}
+    exact = claim(Guarantee.EXACT, **asked)
+    assert exact.reference is Reference.RENORMALISED and "renormalised" in exact.statement
+    assert claim(**asked).reference is Reference.FIXED_DENOMINATOR
+
+
 def test_version_one_costs_nothing() -> None:
     first = claim(updates=0)
     assert (first.mu, first.epsilon, first.spent) == (0.0, 0.0, 0)

@@ -206,6 +206,16 @@ TABLE = [
     (HOURLY, EMPTY, Queue(waiting=1, released_at=NOW), 0, Action("retrain")),
     ({"fallback": Fallback.HOLD}, EMPTY, Queue(waiting=1), 0, Action("hold")),
     ({"fallback": Fallback.HOLD}, EMPTY, Queue(), 0, Action("nothing")),
+    # a clock that had jumped ahead published in the future
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW + 9 * HOUR), 0, Action("wait", NOW + HOUR)),
+    (
+        HOURLY,
+        PLENTY,
+        Queue(waiting=1, released_at=NOW + 9 * HOUR, waits_since=NOW - 1),
+        0,
+        Action("wait", NOW + HOUR - 1),
+    ),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW + 9 * HOUR, waits_since=NOW - HOUR), 0, Action("update")),
     # the old generation keeps releasing while the candidate trains
     ({}, PLENTY, Queue(waiting=1, retraining=True), 0, Action("update")),
 ]

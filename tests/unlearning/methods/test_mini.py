@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from unlearning.methods.mini import METHOD, NOBODY, Mini
 from unlearning.methods.mini.secant import secant_product
+from unlearning.model.curvature import hessian_products
 from unlearning.model.problem import Problem
 from unlearning.model.training import Recorder, replay, train
 from unlearning.quality.distance_left import calibration_sets, with_distance_left
@@ -94,6 +95,39 @@ def test_it_equals_the_recursion_of_the_paper(model: str, steps: int) -> None:
     gone = (0, 7, 21, 22)
     found = forgotten(Mini(steps=steps, amplification=1e6), made, *gone)
     assert torch.allclose(found, recursion(made, steps, set(gone)), atol=1e-13)
+
+
+def in_parallel(made: Recipe, steps: int, gone: set[int]) -> Tensor:
+    """The paper's algorithm 3: each step by itself, its whole Hessian by d products; then eq. 10, multiplied out."""
+    problem, examples, learned = trained(made)
+    assert learned.trajectory is not None
+    basis = torch.eye(problem.dimension, dtype=torch.float64)
+    maps, sources = [], []
+    for step, w, batch in replay(problem, examples, learned.trajectory, max(0, len(learned.trajectory) - steps)):
+        eta = learned.trajectory.rates[step]
+        kept = [index for index, place in enumerate(learned.trajectory.batches[step].tolist()) if place not in gone]
+        x, y = batch.inputs[kept], batch.targets[kept]
+        hessian = hessian_products(problem, w, x, y, basis) + torch.diag(problem.decay)
+        before, after = (
+            problem.gradient(w, *these) + problem.decay * w for these in ((batch.inputs, batch.targets), (x, y))
+        )
+        maps.append(basis - eta * hessian)
+        sources.append(eta * (before - after))
+    total = torch.zeros(problem.dimension, dtype=torch.float64)
+    for number, source in enumerate(sources):
+        product = basis
+        for later in maps[number + 1 :]:
+            product = later @ product
+        total += product @ source
+    return learned.weights + total
+
+
+@pytest.mark.parametrize("model", ["linear", "tanh"])
+def test_it_equals_the_paper_s_parallel_form(model: str) -> None:
+    made = recipe(MINIBATCH, model)
+    gone = (0, 7, 21, 22)
+    found = forgotten(Mini(steps=9, amplification=1e6), made, *gone)
+    assert torch.allclose(found, in_parallel(made, 9, set(gone)), atol=1e-13)
 
 
 @pytest.mark.parametrize("reference", ["renormalised", "fixed-denominator"])

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from unlearning import Problem, Recipe, Samples, Training
+from tests.contract.cases import jitter
+from unlearning import SGD, AdamW, Problem, Recipe, Samples, Schedule, Training
 from unlearning.accounting.certificate import Guarantee
-from unlearning.methods.retrain import Retrain
 from unlearning.methods.rewind import Rewind
-from unlearning.model.training import Recorder, train
+from unlearning.model.training import Recorder, planned_by, train
 from unlearning.quality.distance_left import calibration_sets, with_distance_left
 from unlearning.types import Examples, ForgetSet, Learned, Refused, State, Vectors
 
@@ -102,18 +102,17 @@ def test_a_release_equals_its_dense_twin(name: str) -> None:
 
 @pytest.mark.parametrize("reference", ["renormalised", "fixed-denominator"])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_rewinding_everything_is_retraining_bit_for_bit(name: str, reference: str) -> None:
+def test_rewinding_everything_is_same_order_retraining_bit_for_bit(name: str, reference: str) -> None:
     problem = problem_of(SETTINGS[name], deep, torch.float32)
     learned = train(problem, everyone_of(problem))
-    rewind, retrain = Rewind(fraction=1.0, reference=reference), Retrain(reference=reference)
+    rewind = Rewind(fraction=1.0, reference=reference)
     ours = rewind.prepare(problem, everyone_of(problem), learned)
-    theirs = retrain.prepare(problem, everyone_of(problem), learned)
     cumulative: list[int] = []
     for gone in ([4], [0, 17, 18]):
         ours = release(rewind, problem, ours, gone, cumulative)
-        theirs = release(retrain, problem, theirs, gone, cumulative)
         cumulative += gone
-        assert torch.equal(ours.weights, theirs.weights)
+        retrained = train(problem, everyone_of(problem), omit=cumulative, reference=reference).weights
+        assert torch.equal(ours.weights, retrained)
 
 
 def test_the_gap_to_retraining_falls_to_zero_as_more_is_rewound() -> None:
@@ -206,6 +205,158 @@ def test_nothing_is_measured_of_a_model_trained_elsewhere() -> None:
         Rewind(source="proximal", precision="float64").prepare(
             problem.cast(torch.float32), everyone_of(problem), Learned(learned.weights.float())
         )
+
+
+# --- trainings of more than plain gradient steps ----------------------------------------------------------------
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, CLASSES))
+
+
+def dropping() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 5), nn.Tanh(), nn.Dropout(0.3), nn.Linear(5, CLASSES))
+
+
+STEPPED = Training(epochs=6, batch_size=8, learning_rate=0.1, weight_decay=0.02, seed=3)
+INGREDIENTS: dict[str, tuple[Training, object]] = {
+    "momentum": (replace(STEPPED, optimizer=SGD(0.9)), deep),
+    "Nesterov's momentum": (replace(STEPPED, optimizer=SGD(0.9, nesterov=True), undecayed=("0.bias",)), deep),
+    "AdamW": (replace(STEPPED, optimizer=AdamW()), deep),
+    "AdamW, full batches": (replace(STEPPED, optimizer=AdamW(), batch_size=None), deep),
+    "batch normalisation": (STEPPED, normalised),
+    "dropout": (STEPPED, dropping),
+    "augment": (replace(STEPPED, augment=jitter), deep),
+    "a ball": (replace(STEPPED, radius=1.5), deep),
+    "a schedule and clipping": (
+        replace(STEPPED, optimizer=AdamW(), schedule=Schedule("cosine", warmup=0.2), clip=0.3),
+        normalised,
+    ),
+    "accumulation": (replace(STEPPED, batch_size=4, accumulate=2, optimizer=SGD(0.9)), normalised),
+}
+
+
+def by_torch(problem: Problem, gone: list[int], start: int) -> Tensor:
+    """Train as one would write it, with torch's optimiser, and leave ``gone`` out from step ``start`` on."""
+    training, (x, y) = problem.training, problem.recipe.samples.tensors()
+    with torch.random.fork_rng():
+        torch.manual_seed(training.seed)
+        module = problem.recipe.model().to(problem.dtype)
+    module.train()
+    plan = planned_by(problem, everyone_of(problem).positions)
+    names = dict(module.named_parameters())
+    decays = {name: 0.0 if name in training.undecayed else training.weight_decay for name in names}
+    groups = [{"params": [value], "weight_decay": decays[name]} for name, value in names.items()]
+    optimizer: torch.optim.Optimizer
+    match training.optimizer:
+        case AdamW():
+            optimizer = torch.optim.AdamW(groups, lr=1.0)
+        case SGD(momentum=momentum, nesterov=nesterov):
+            optimizer = torch.optim.SGD(groups, lr=1.0, momentum=momentum, nesterov=nesterov)
+    for step, (batch, rate) in enumerate(zip(plan.batches, plan.rates, strict=True)):
+        left = [i for i in batch.tolist() if step < start or i not in gone]
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x[left]), y[left]).backward()
+        optimizer.step()
+    return problem.flatten(module.state_dict())
+
+
+@pytest.mark.parametrize(
+    "name", ["momentum", "Nesterov's momentum", "AdamW", "AdamW, full batches", "batch normalisation"]
+)
+def test_a_rewind_of_any_optimiser_equals_a_loop_over_torchs(name: str) -> None:
+    problem = problem_of(*INGREDIENTS[name])
+    everyone = everyone_of(problem)
+    method = Rewind(fraction=0.4)
+    state = method.prepare(problem, everyone, train(problem, everyone))
+    start = int(state.facts["steps"]) - int(state.facts["rewound"])  # type: ignore[arg-type]
+    assert 0 < start < state.facts["steps"]
+    expected = by_torch(problem, [2, 3, 11], start)
+    torch.testing.assert_close(release(method, problem, state, [2, 3, 11], []).weights, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("reference", ["renormalised", "fixed-denominator"])
+@pytest.mark.parametrize("name", INGREDIENTS)
+def test_rewinding_everything_repeats_any_training_bit_for_bit(name: str, reference: str) -> None:
+    problem = problem_of(*INGREDIENTS[name], torch.float32)
+    everyone = everyone_of(problem)
+    learned = train(problem, everyone)
+    rewind = Rewind(fraction=1.0, reference=reference)
+    ours = rewind.prepare(problem, everyone, learned)
+    cumulative: list[int] = []
+    for gone in ([4], [0, 17, 18]):
+        ours = release(rewind, problem, ours, gone, cumulative)
+        cumulative += gone
+        retrained = train(problem, everyone, omit=cumulative, reference=reference).weights
+        assert torch.equal(ours.weights, retrained)
+        assert not torch.equal(retrained, learned.weights)
+
+
+@pytest.mark.parametrize("name", INGREDIENTS)
+def test_the_checkpoint_of_any_training_leads_to_its_end_bit_for_bit(name: str) -> None:
+    """With what was stored: the last steps on everyone, from where the checkpoint was taken."""
+    problem = problem_of(*INGREDIENTS[name], torch.float32)
+    everyone = everyone_of(problem)
+    learned = train(problem, everyone)
+    state = Rewind(fraction=0.4).prepare(problem, everyone, learned)
+    tensors = load(save({"weights": state.weights, **state.tensors}))
+    stored = State(tensors.pop("weights"), tensors, json.loads(json.dumps(dict(state.facts))))
+
+    def end_of(state: State) -> Tensor:
+        return Rewind(fraction=0.4).steps_again(problem, state, everyone)
+
+    assert torch.equal(end_of(stored), learned.weights)
+    bare = replace(stored, facts={**stored.facts, "optimizer": None})
+    stateless = problem.training.optimizer == SGD()
+    assert torch.equal(end_of(bare), learned.weights) is stateless, "the optimiser's state is a part of the checkpoint"
+
+
+def test_under_adam_and_batch_normalisation_the_gap_falls_to_zero_too() -> None:
+    problem = problem_of(replace(STEPPED, epochs=12, optimizer=AdamW(), learning_rate=0.02), normalised)
+    everyone = everyone_of(problem)
+    learned = train(problem, everyone)
+    retrained = train(problem, everyone, omit=[1, 4, 7, 10]).weights
+    gaps = []
+    for fraction in (0.3, 0.7, 1.0):
+        method = Rewind(fraction=fraction)
+        state = release(method, problem, method.prepare(problem, everyone, learned), [1, 4, 7, 10], [])
+        gaps.append(float((state.weights - retrained).norm()))
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] == 0.0
+
+
+@pytest.mark.parametrize("name", INGREDIENTS)
+def test_no_bound_is_claimed_beyond_plain_gradient_steps(name: str) -> None:
+    problem = problem_of(*INGREDIENTS[name])
+    for guarantee in (Guarantee.PROVED, Guarantee.ESTIMATED):
+        bound = Rewind(feature_norm=2.0).bound(guarantee)
+        assert bound is not None
+        with pytest.raises(Refused, match="The bound of a rewind follows plain gradient steps, and this training has"):
+            bound.require_possible(problem)
+
+
+def test_what_needs_plain_steps_is_refused_by_name() -> None:
+    problem = problem_of(*INGREDIENTS["AdamW"])
+    everyone = everyone_of(problem)
+    learned = train(problem, everyone)
+    with pytest.raises(Refused, match=r"source proximal follows plain .* AdamW .*source=checkpoint"):
+        Rewind(source="proximal").prepare(problem, everyone, learned)
+    chosen = Rewind(steps_from="bound", epsilon=1.0, noise_std=0.1, forgotten=3)
+    with pytest.raises(Refused, match=r"steps_from bound follows plain .* AdamW .*fraction"):
+        chosen.prepare(problem, everyone, learned)
+    problem.recipe = replace(problem.recipe, weights=problem.tensors(learned.weights))
+    with pytest.raises(Refused, match="trained elsewhere"):
+        Rewind().prepare(problem, everyone, Learned(learned.weights))
+
+
+def test_an_update_that_diverges_is_refused_under_any_optimiser() -> None:
+    problem = problem_of(*INGREDIENTS["AdamW"])
+    state = Rewind().prepare(problem, everyone_of(problem), train(problem, everyone_of(problem)))
+    rates = torch.full_like(state.tensors["rates"], 1e300)
+    with pytest.raises(Refused, match="not finite"):
+        release(Rewind(), problem, replace(state, tensors={**state.tensors, "rates": rates}), [3], [])
 
 
 # --- the proximal-point method ---------------------------------------------------------------------------------

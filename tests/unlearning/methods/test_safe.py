@@ -212,7 +212,7 @@ def dense_stream(
     forgetting = frozen if method.mode == "freeze" else again
     retention = sum(problem.gradient(w0, x[i : i + 1], y[i : i + 1]) for i in keep) / len(keep)
     g = retention + decay * w0 + method.strength * forgetting / len(gone)
-    return w0 - method.reach * w0.norm() * (len(gone) / n) * g / g.norm()
+    return w0 - (method.reach or 0.0) * w0.norm() * (len(gone) / n) * g / g.norm()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -220,7 +220,7 @@ def dense_stream(
 def test_a_stream_equals_its_dense_twin(
     mode: str, strength: float, problem: Problem, everyone: Examples, learned: Learned
 ) -> None:
-    method = Safe(mode=mode, strength=strength, cut=1e9)
+    method = Safe(mode=mode, strength=strength, cut=1e9, reach=0.1)
     state = stream(method, problem, everyone, learned, ROUNDS)
     ridge = float(state.facts["ridge"])  # type: ignore[arg-type]
     expected = dense_stream(method, problem, everyone, learned, ROUNDS, ridge)
@@ -411,17 +411,19 @@ def test_missing_samples_are_refused(problem: Problem, everyone: Examples, learn
 
 def test_weights_that_are_not_finite_are_refused(problem: Problem, everyone: Examples, learned: Learned) -> None:
     broken = Learned(torch.full_like(learned.weights, torch.nan))
-    state = Safe().prepare(problem, everyone, broken)
     with pytest.raises(Refused, match="not finite"):
-        Safe().forget(problem, state, ask(everyone, [3]), None, GENERATOR)
+        Safe().prepare(problem, everyone, broken)
+    state = Safe(reach=0.1).prepare(problem, everyone, broken)
+    with pytest.raises(Refused, match="not finite"):
+        Safe(reach=0.1).forget(problem, state, ask(everyone, [3]), None, GENERATOR)
 
 
 def test_preparation_reports_how_near_retraining_it_comes(
     problem: Problem, everyone: Examples, learned: Learned
 ) -> None:
-    method = Safe()
+    method = Safe(reach=0.1)
     state = method.prepare(problem, everyone, learned)
-    assert state.facts["report"] == {"mode": "freeze"}
+    assert state.facts["report"] == {"mode": "freeze", "reach": 0.1}
     told = with_distance_left(method, problem, everyone, learned, state, vectors=Vectors({}), threshold=1e-9)
     sets = calibration_sets(everyone, 0.05, 3, problem.training.seed)
     measured = []
@@ -430,7 +432,7 @@ def test_preparation_reports_how_near_retraining_it_comes(
         retrained = train(problem, everyone, omit=positions).weights
         forgotten = stream(method, problem, everyone, learned, [positions]).weights
         measured.append(float((forgotten - retrained).norm() / (learned.weights - retrained).norm()))
-    assert told.facts["report"] == {"mode": "freeze", "distance_left": pytest.approx(sum(measured) / 3)}
+    assert told.facts["report"] == {"mode": "freeze", "reach": 0.1, "distance_left": pytest.approx(sum(measured) / 3)}
 
 
 def test_binary_logistic_models_are_served() -> None:

@@ -10,13 +10,14 @@ import pytest
 from torch import nn
 
 import unlearning as ul
-from tests.contract.cases import everything, jitter, network, scheduled
+from tests.contract.cases import everything, jitter, network, scheduled, softmax
+from unlearning.bounds.minimiser import Minimiser
+from unlearning.methods.cns import Cns
 from unlearning.methods.late import Late
 from unlearning.methods.mini import Mini
 from unlearning.methods.newton import Newton
 from unlearning.methods.recollection import Recollection
 from unlearning.methods.retrain import Retrain
-from unlearning.methods.rewind import Rewind
 from unlearning.methods.safe import Safe
 from unlearning.methods.shards import Shards
 from unlearning.model.method import Method, require_followed
@@ -26,11 +27,8 @@ from unlearning.types import Learned, RecipeError, Refused
 
 FOLLOWERS: list[tuple[Method, set[str]]] = [
     (Recollection(), set()),
-    (Rewind(), set()),
-    (Rewind(source="proximal"), set()),
     (Mini(), set()),
     (Newton(), {"momentum", "ball"}),
-    (Safe(), {"momentum"}),
 ]
 BEYOND: dict[str, tuple[Callable[[], ul.Recipe], str, str]] = {
     "momentum": (lambda: network(optimizer=ul.SGD(0.9)), "momentum 0.9", "leave Training.optimizer out"),
@@ -53,6 +51,12 @@ BEYOND: dict[str, tuple[Callable[[], ul.Recipe], str, str]] = {
     ),
     "ball": (lambda: network(radius=2.0), "a ball of radius 2 (Training.radius)", "leave Training.radius out"),
 }
+
+
+@pytest.mark.parametrize("used", BEYOND)
+def test_a_method_that_needs_no_steps_starts_from_any_training(used: str) -> None:
+    for method in (Safe(), Cns()):
+        require_followed(method, BEYOND[used][0]())
 
 
 @pytest.mark.parametrize("used", BEYOND)
@@ -128,3 +132,13 @@ def test_an_augmentation_cannot_change_the_samples() -> None:
 def test_settings_outside_their_range_are_refused(make: Any, said: str) -> None:
     with pytest.raises(RecipeError, match=said):
         make()
+
+
+def test_a_minimiser_is_no_reference_where_dropout_acts_in_the_training() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Dropout(0.1), nn.Linear(6, 3, bias=False))
+
+    recipe = replace(softmax(converge=1e-8), model=model)
+    with pytest.raises(Refused, match="minimises another loss"):
+        Minimiser().require_possible(Problem(recipe))
+    Minimiser().require_possible(Problem(replace(recipe, model=lambda: model().eval())))

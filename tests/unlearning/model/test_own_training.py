@@ -20,7 +20,8 @@ from unlearning.methods.shards.ensemble import Ensemble
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
-from unlearning.model.user_code.own_training import packed, train_by_recipe, unpacked
+from unlearning.model.user_code.global_state import draws_from
+from unlearning.model.user_code.own_training import packed, seed_of, train_by_recipe, unpacked
 from unlearning.recipe import Run
 from unlearning.types import Examples, ForgetSet, Learned, RecipeError, Refused, State
 
@@ -396,3 +397,23 @@ def test_what_a_training_draws_follows_from_its_seed_and_leaves_the_process_as_i
         after.append(draw() == expected)
     assert torch.equal(*trained)
     assert after == [True, True]
+
+
+def test_a_seed_is_one_that_numpy_and_every_library_take() -> None:
+    """Below 2^31 in every phase, and another in each; the random states are set from all of its bits, as ever."""
+    seeds: list[tuple[str, int, float]] = []
+
+    def noting(run: Run) -> Any:
+        np.random.RandomState(run.seed)
+        seeds.append((run.phase, run.seed, float(torch.rand(1))))
+        return epochs(run, 1)
+
+    for seed in range(20):
+        written = own(model=lambda: nn.Linear(6, 3), train=noting, seed=seed)
+        problem, examples = Problem(written), written.samples.examples()
+        for phase in ("phase 1", "phase 2"):
+            train_by_recipe(problem, examples, phase)
+            with draws_from(seed_of(problem, phase)):
+                assert seeds[-1][2] == float(torch.rand(1))
+    assert len({seed for _, seed, _ in seeds}) == 40
+    assert all(0 <= seed < 2**31 for _, seed, _ in seeds)

@@ -23,7 +23,8 @@ from torch import Tensor
 import unlearning as ul
 from tests.unlearning.trees.cold import METHOD, leaving, setting
 from tests.unlearning.trees.tables import EDGES, KINDS, NUMBERS, WITH_CATEGORY, digests, run_of, table
-from unlearning.artefact import bytes_of, is_pickle
+from unlearning.artefact import bytes_of
+from unlearning.formats import format_of
 from unlearning.methods.retrain import Retrain
 from unlearning.methods.shards import Shards
 from unlearning.model.parts import parts_of, require_declared
@@ -75,7 +76,7 @@ def test_the_file_answers_on_inputs_what_the_library_answers_on_bins(kind: str) 
     inside = edge.clone()
     inside[:, :3] -= 1e-4  # an edge belongs to the bin below it
     assert torch.equal(model.predict(data, edge), model.predict(data, inside))
-    assert not is_pickle(data)
+    assert format_of(data) is not None
 
 
 @pytest.mark.parametrize("kind", ["RandomForestRegressor", "ExtraTreesRegressor"])

@@ -36,7 +36,11 @@ Deviations, each with its reason:
   training does not contract, k of T steps recover little more than k/T of the way.
 * The paper assumes a contraction. Where it holds, ||dw|| is at most the sum of the norms that the steps contribute; a
   update that exceeds that sum ``amplification`` times is refused.
-* "Recover H from p basis vectors" costs p products a step and is left out.
+* The paper's algorithm 3 takes the k steps in parallel: on k devices, each forms its step's whole Hessian by p = d
+  products, and the k matrices are multiplied out. The weights are the same (``tests/unlearning/methods/test_mini.py``).
+  Here it is one chain of k products, since each needs the shift that the step before it leaves: k products in place
+  of k d on a machine that serves alone. The k gradients would be independent, but come with the products, and batched
+  they have not the bits of the training's own: a batch that lost nobody would no longer contribute exactly nothing.
 """
 
 from __future__ import annotations

@@ -117,10 +117,10 @@ class Followed:
     def _step(self, vectors: Tensor, step: int, w: Tensor, batch: Batch, here: Tensor) -> Tensor:
         problem, scale = self.problem, self.trajectory.scales[step]
         products = CURVATURES[self.curvature](problem, w, batch.inputs, batch.targets)(vectors)
-        if self.carried_by == "others":
+        touched = torch.unique(here[here >= 0])
+        if self.carried_by == "others" and len(touched):  # torch.split of no place is a part without one
             self._leave_own_out(products, vectors, w, batch, here)
         change = products.add_(problem.decay * vectors)
-        touched = torch.unique(here[here >= 0])
         if len(touched):
             sums = _gradient_sums(problem, w, batch, here, touched)
             change[touched.to(change.device)] -= sums / batch.denominator

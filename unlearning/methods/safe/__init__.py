@@ -27,7 +27,14 @@ Deviations from the paper, each with its reason:
 * ``step="share"`` (default): gamma_t = reach ||w_0|| M_t / n_0, because to first order the distance to
   retraining is proportional to the fraction forgotten, and because the number of rounds is not known beforehand.
   ``step="published"`` is theorem 2's gamma = sqrt(W) / (K sqrt(T)), the same in each of T rounds, with W = ||w_0||
-  (the paper: a bound on the norm of the weights), K = ``divisor`` and T = ``rounds``.
+  (the paper: a bound on the norm of the weights), K = ``divisor`` and T = ``rounds``. gamma is a length of weights and
+  ``reach`` a bare number; theorem 2 has the root of a length, so that K is in the inverse of that root, and no K
+  suits two models.
+* The paper tunes K for each data set by the accuracies that it then reports. Here preparation forgets a drawn tenth of
+  the people for a trial, and takes the longest step of ``LENGTHS`` that loses at most ``allowed_loss`` of the holdout's
+  accuracy.
+* lambda is a bare number: the two gradients have one dimension. Their lengths differ by orders of magnitude, and by
+  which follows from model and data; so it can be given as ``ratio``, of lambda s_t to r_t + mu w_0.
 * The paper's perturbation b_t is off by default, and carries no claim: theorem 2 refers to the Gaussian mechanism,
   and bounds neither what the step leaves of the forgotten nor where a retraining ends. ``perturbation`` gives
   phi / ||w_0||; ``published_perturbation`` is theorem 2's, 4.84 for epsilon = 1 at delta = 1e-5. The theorem calls
@@ -53,9 +60,9 @@ import torch
 from torch import Tensor
 
 from unlearning.methods.safe.moments import Moments
-from unlearning.model.descent.ingredients import Ingredient
 from unlearning.model.method import INTERNAL, Method, require_followed
 from unlearning.model.problem import Problem
+from unlearning.quality.distance_left import calibration_sets
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -114,16 +121,18 @@ def kept(
 
 MODES = {"freeze": frozen, "keep": kept}
 OTHERS = "Choose another method."
+TINY = 1e-300
+"""in place of a length of 0 that is divided by"""
 
 
-def share_step(safe: Safe, norm: float, share: float) -> float:
+def share_step(reach: float, rounds: int, norm: float, share: float) -> float:  # noqa: ARG001 (for any number)
     """Return our step's length, in proportion to ``share``, the part of all samples that is forgotten."""
-    return safe.reach * norm * share
+    return reach * norm * share
 
 
-def published_step(safe: Safe, norm: float, share: float) -> float:  # noqa: ARG001 (the same in every round)
+def published_step(divisor: float, rounds: int, norm: float, share: float) -> float:  # noqa: ARG001 (in every round)
     """Return theorem 2's step length, with W = ``norm``."""
-    return math.sqrt(norm) / (safe.divisor * math.sqrt(safe.rounds))
+    return math.sqrt(norm) / (divisor * math.sqrt(rounds))
 
 
 def published_perturbation(epsilon: float, delta: float) -> float:
@@ -131,7 +140,28 @@ def published_perturbation(epsilon: float, delta: float) -> float:
     return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
-STEPS: Mapping[str, Callable[[Safe, float, float], float]] = {"share": share_step, "published": published_step}
+LENGTHS: Mapping[str, tuple[str, tuple[float, ...]]] = {
+    "share": ("reach", (0.4, 0.2, 0.1, 0.05, 0.025)),
+    "published": ("divisor", (1.0, 2.5, 5.0, 10.0)),
+}
+"""by step: the option that sets its length, and what preparation chooses from, the longest step first; the divisors are
+those that the paper tries on MNIST"""
+BEFORE_CHOICE = {"reach": 0.1, "divisor": 2.5}
+"""what a generation works with that was prepared before lengths were chosen"""
+TRIAL_SHARE = 0.1
+"""of the people, forgotten for a trial"""
+STEPS: Mapping[str, Callable[[float, int, float, float], float]] = {"share": share_step, "published": published_step}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a round of forgetting comes to before its step's length: g_t (d,), M_t, the state's new tensors."""
+
+    direction: Tensor
+    gone: int
+    tensors: dict[str, Tensor]
+    norms: Mapping[str, Json]
+    """evidence: the lengths of the two gradients, and their terms' ratio in the direction"""
 
 
 @dataclass(frozen=True)
@@ -141,11 +171,15 @@ class Safe(Method):
     Args:
         step: ``share`` (ours) or ``published`` (theorem 2): how long the step is. Decides almost everything.
         reach: of ``share``: gamma_t = reach * ||w_0|| * M_t / n_0; how far a deletion of all samples would move the
-            weights, in units of their norm.
-        divisor: of ``published``: the paper's K. It has 2.5 for MNIST and CIFAR-10, 8 for Fashion.
+            weights, in units of their norm. None: chosen by preparation.
+        divisor: of ``published``: the paper's K. It has 2.5 for MNIST and CIFAR-10, 8 for Fashion. None: chosen by
+            preparation.
+        allowed_loss: the accuracy on the holdout, a fraction, that a trial deletion with the chosen length may lose.
         rounds: of ``published``: the paper's T, how many updates there will be. One more is refused.
         strength: lambda, the weight of the forgetting gradient against the retention gradient. Saturates,
             because g_t is normalised. The paper has 1e3 (Fashion 6e3) to 1e6 (Tiny ImageNet).
+        ratio: the length of the forgetting term over that of the retention term, in place of ``strength``; None: as
+            ``strength`` gives it.
         perturbation: phi / ||w_0||, the spread of the paper's b_t; 0: none. It carries no claim.
         mode: ``freeze`` or ``keep``.
         features: at most so many dimensions for the class densities.
@@ -156,18 +190,21 @@ class Safe(Method):
     """
 
     name: ClassVar[str] = "safe"
-    follows: ClassVar[frozenset[Ingredient]] = frozenset({Ingredient.MOMENTUM})
+    needs_no_steps: ClassVar[bool] = True
     secret_state: ClassVar[tuple[str, ...]] = (
         "The trained weights, the gradient sums and the class moments that every update starts from depend on the "
-        "deleted people; in the mode keep their samples stay too.",
+        "deleted people, and so does the step's length where registration chose it; in the mode keep their samples "
+        "stay too.",
     )
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FORGOTTEN})
 
     step: str = "share"
-    reach: float = 0.1
-    divisor: float = 2.5
+    reach: float | None = None
+    divisor: float | None = None
+    allowed_loss: float = 0.005
     rounds: int = 20
     strength: float = 1.0
+    ratio: float | None = None
     perturbation: float = 0.0
     mode: str = "freeze"
     features: int = 64
@@ -183,24 +220,57 @@ class Safe(Method):
             raise Refused(f"step is {self.step!r}.", f"Choose one of {', '.join(STEPS)}.")
         for name in ("reach", "divisor", "rounds", "shrinkage", "ridge", "cut", "features"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
+            if value is not None and not (math.isfinite(value) and value > 0):
                 raise Refused(f"{name} is {value}.", "Choose a finite number above zero.")
-        for name in ("strength", "perturbation"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise Refused(f"{name} is {getattr(self, name)}.", "Choose a finite number, zero or above.")
+        for name in ("strength", "perturbation", "allowed_loss", "ratio"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise Refused(f"{name} is {value}.", "Choose a finite number, zero or above.")
+
+    def most_updates(self) -> int | None:
+        """Return T of the published step, which theorem 2 makes for so many."""
+        return self.rounds if self.step == "published" else None
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
-        """Compute mean data gradient at w_0 and class moments, in one pass over the samples.
+        """Compute mean data gradient at w_0 and class moments, in one pass over the samples; choose the step's length.
+
+        ``facts["report"]`` holds ``mode`` and the length, as ``reach`` or ``divisor``. Where it was chosen, also
+        ``trial_loss``, the accuracy on the holdout that a trial deletion lost; None: nothing could be tried (a single
+        person, or no metric), and it is the shortest.
 
         SAFE does not aim at the retrained weights, so that no result is refused for its distance to them.
 
-        Raises Refused when the targets are not classes, or a class has a single sample (its Gaussian would
-        be that sample).
+        Raises Refused when the targets are not classes, a class has a single sample (its Gaussian would be that
+        sample), or the gradient is not finite.
         """
         require_followed(self, problem.recipe)
         state = self._start(problem, examples, learned.weights.detach().clone(), progress)
+        option, lengths = LENGTHS[self.step]
+        report: dict[str, Json] = {"mode": self.mode, option: getattr(self, option)}
+        if report[option] is None:
+            report |= self._chosen(problem, examples, state, option, lengths)
         progress(1.0)
-        return replace(state, facts={**state.facts, "report": {"mode": self.mode}})
+        return replace(state, facts={**state.facts, "length": report[option], "report": report})
+
+    def _chosen(
+        self, problem: Problem, examples: Examples, state: State, option: str, lengths: tuple[float, ...]
+    ) -> dict[str, Json]:
+        """Return the option with the longest step that a trial deletion allows, else the shortest, and what it lost."""
+        problem = problem.cast(state.weights.dtype)
+        holdout = [part.to(problem.device) for part in problem.recipe.holdout]
+        before = problem.accuracy(state.weights, *holdout)
+        if before is None or len(examples.people.distinct()) < 2:
+            return {option: lengths[-1], "trial_loss": None}
+        [drawn] = calibration_sets(examples, TRIAL_SHARE, 1, problem.training.seed)
+        turn = self._turn(problem, state, _samples_of(drawn))
+        lost = 0.0
+        for length in lengths:
+            gamma = self._gamma(problem, state, turn, length)
+            after = problem.accuracy(_step(state.tensors["origin"], turn.direction, gamma), *holdout)
+            lost = math.inf if after is None else before - after
+            if lost <= self.allowed_loss:
+                break
+        return {option: length, "trial_loss": lost if math.isfinite(lost) else None}
 
     def _start(self, problem: Problem, examples: Examples, origin: Tensor, progress: Progress) -> State:
         problem = problem.cast(origin.dtype)
@@ -236,36 +306,54 @@ class Safe(Method):
         """
         if not forget:
             return Forgotten(state)
-        if self.step == "published" and _count(state, "updates") >= self.rounds:
+        most = self.most_updates()
+        if most is not None and _count(state, "updates") >= most:
             raise Refused(
-                f"The published step is made for {self.rounds} updates (the option rounds), and all of them were made.",
+                f"The published step is made for {most} updates (the option rounds), and all of them were made.",
                 "Train the model again, or register it with more rounds.",
             )
         state = replace(state, tensors={name: value.to(problem.device) for name, value in state.tensors.items()})
-        examples = _samples_of(forget)
+        origin = state.tensors["origin"]
+        problem = problem.cast(origin.dtype)
+        turn = self._turn(problem, state, _samples_of(forget))
+        option, _ = LENGTHS[self.step]
+        prepared = state.facts.get("length", BEFORE_CHOICE[option])
+        length = float(getattr(self, option) or prepared)  # type: ignore[arg-type]  # of all JSON values, it is a number
+        gamma = self._gamma(problem, state, turn, length)
+        spread = self.perturbation * _norm(problem, origin)
+        weights = _perturbed(_step(origin, turn.direction, gamma), spread, problem.trained, generator)
+        facts = dict(state.facts) | {"forgotten": turn.gone, "updates": _count(state, "updates") + 1}
+        tensors = dict(state.tensors) | turn.tensors
+        return Forgotten(replace(state, weights=weights, tensors=tensors, facts=facts), {"gamma": gamma, **turn.norms})
+
+    def _turn(self, problem: Problem, state: State, examples: Examples) -> Turn:
+        """Return the direction of the step once ``examples`` are forgotten too, whatever its length."""
         left = _strike(state.tensors["left"], examples.positions)
         samples, gone = _count(state, "samples"), _count(state, "forgotten")
         if gone + len(examples) >= samples:
             raise Refused(f"Nobody of the {samples} samples would be left.", "Delete the model instead.")
 
         origin = state.tensors["origin"]
-        problem = problem.cast(origin.dtype)
         after = _unpack("now", state).without(_points(examples.inputs, state.tensors["axes"]), examples.targets)
         forgetting, remembered = MODES[self.mode](self, problem, state, after, examples.inputs)
         retained = state.tensors["retained"] - _gradient_sum(problem, origin, examples)
         gone += len(examples)
         retention = retained / (samples - gone)
-        direction = retention + problem.decay * origin + self.strength * forgetting / gone
-        gamma = STEPS[self.step](self, float(origin.norm()), gone / samples)
-        tensors = dict(state.tensors) | {"retained": retained, "left": left} | _pack("now", after) | remembered
-        facts = dict(state.facts) | {"forgotten": gone, "updates": _count(state, "updates") + 1}
-        weights = _perturbed(_step(origin, direction, gamma), self.perturbation * float(origin.norm()), generator)
-        evidence: dict[str, Json] = {
-            "gamma": gamma,
+        stays, leaves = retention + problem.decay * origin, forgetting / gone
+        lengths = float(stays.norm()), float(leaves.norm())
+        strength = self.strength if self.ratio is None else self.ratio * lengths[0] / max(lengths[1], TINY)
+        norms: dict[str, Json] = {
             "retention_norm": float(retention.norm()),
-            "forgetting_norm": float(forgetting.norm()) / gone,
+            "forgetting_norm": lengths[1],
+            "ratio": strength * lengths[1] / max(lengths[0], TINY),
         }
-        return Forgotten(replace(state, weights=weights, tensors=tensors, facts=facts), evidence)
+        tensors = {"retained": retained, "left": left} | _pack("now", after) | remembered
+        return Turn(stays + strength * leaves, gone, tensors, norms)
+
+    def _gamma(self, problem: Problem, state: State, turn: Turn, length: float) -> float:
+        """Return the step's length, in units of the weights; ``length`` is ``reach``, or the divisor."""
+        norm = _norm(problem, state.tensors["origin"])
+        return STEPS[self.step](length, self.rounds, norm, turn.gone / _count(state, "samples"))
 
     def log_q(self, state: State, after: Moments, inputs: Tensor) -> Tensor:
         """Return log q_t(x), (k, C) float64, cut to [-cut, cut]; 0 for a class never seen, -cut for an emptied one."""
@@ -297,6 +385,11 @@ class Safe(Method):
         return axes.contiguous().to(inputs.device)
 
 
+def _norm(problem: Problem, w: Tensor) -> float:
+    """Return the norm of the trained parameters, without the buffers behind them."""
+    return float(w[: problem.trained].norm())
+
+
 def _step(origin: Tensor, direction: Tensor, gamma: float) -> Tensor:
     length = float(direction.norm())
     if not math.isfinite(length):
@@ -304,12 +397,15 @@ def _step(origin: Tensor, direction: Tensor, gamma: float) -> Tensor:
     return origin if length == 0 else origin - (gamma / length) * direction
 
 
-def _perturbed(w: Tensor, spread: float, generator: torch.Generator) -> Tensor:
-    """Return w - b, b (d,) normal with this spread in each coordinate; w itself, without a draw, where it is 0."""
+def _perturbed(w: Tensor, spread: float, trained: int, generator: torch.Generator) -> Tensor:
+    """Return w - b, b (d,) normal with this spread in the trained parameters, 0 in the buffers behind them.
+
+    w itself, without a draw, where the spread is 0.
+    """
     if spread == 0.0:
         return w
-    draw = torch.randn(w.shape, generator=generator, dtype=w.dtype, device=generator.device)
-    return w - spread * draw.to(w.device)
+    draw = torch.randn(trained, generator=generator, dtype=w.dtype, device=generator.device)
+    return torch.cat([w[:trained] - spread * draw.to(w.device), w[trained:]])
 
 
 def _samples_of(forget: ForgetSet) -> Examples:

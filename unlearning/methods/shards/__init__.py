@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import ClassVar
 
 import torch
@@ -20,7 +21,15 @@ from unlearning.artefact import Artefact
 from unlearning.methods.shards.ensemble import EnsembleOf
 from unlearning.methods.shards.head import answers_of, fit_head
 from unlearning.methods.shards.merge import merged
-from unlearning.model.fit import PHASES, REUSED, JoinOrder, checkpoints_of, with_checkpoints, within
+from unlearning.model.fit import (
+    PHASES,
+    REUSED,
+    JoinOrder,
+    checkpoints_of,
+    with_checkpoints,
+    within,
+    without_checkpoints,
+)
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.model.user_code.own_training import seed_of
@@ -141,6 +150,10 @@ class Shards(Method):
             return Forgotten(state)
         kept, start = retained(forget, retain), self.left(state, forget.positions)
         return Forgotten(self._trained(problem, kept, start, silent), self.told(start))
+
+    def afresh(self, state: State) -> State:
+        bare = {name: value for name, value in state.tensors.items() if name != "answers"}
+        return reduce(without_checkpoints, map(_of, range(self.shards)), replace(state, tensors=bare))
 
     def start(self) -> State:
         """Return what a training of all shards starts from: no checkpoint."""

@@ -94,12 +94,13 @@ def published(
     Raises:
         RuntimeError: the names or shapes are not those of the model, nor of an ensemble of it.
         TypeError: bytes are given, and the model is no ``Artefact``.
+        RecipeError: the bytes are of no known format, and the ``Artefact`` names none.
     """
     build_one, loss = (model.model, model.loss) if isinstance(model, Recipe) else (model, loss)
     if isinstance(tensors, bytes):
         if not isinstance(build_one, Artefact):
             raise TypeError("The file is given as bytes, and the model is no Artefact. Read its tensors.")
-        return Bytes(build_one, tensor_of(tensors)).eval()
+        return Bytes(build_one, tensor_of(tensors, "the file", build_one.format)).eval()
     module = build_one()
     members = {name.split(".")[1] for name in tensors if name.startswith("members.")}
     if members and set(module.state_dict()) != set(tensors):

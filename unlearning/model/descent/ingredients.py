@@ -8,7 +8,7 @@ from enum import StrEnum
 from torch import nn
 
 from unlearning.settings import SGD, AdamW, Training
-from unlearning.types import RecipeError
+from unlearning.types import RecipeError, Refused
 
 
 class Ingredient(StrEnum):
@@ -61,6 +61,18 @@ def ingredients_of(training: Training, module: nn.Module) -> dict[Ingredient, st
             "Use clip, or call .eval() on it in model().",
         )
     return used | _settings(training)
+
+
+def require_plain(ingredients: Mapping[Ingredient, str], subject: str, otherwise: str) -> None:
+    """Require a training of plain gradient steps alone, which ``subject`` needs. Raises Refused.
+
+    ``ingredients`` are those of the training; ``otherwise`` says what to choose where one of them is to stay.
+    """
+    for used, where in ingredients.items():
+        raise Refused(
+            f"{subject} follows plain gradient steps, and this training has {where}.",
+            f"{otherwise}, or {INSTEAD[used]}.",
+        )
 
 
 def _settings(training: Training) -> dict[Ingredient, str]:

@@ -58,7 +58,7 @@ def descend(
     for step, (positions, rate) in enumerate(zip(plan.batches, plan.rates, strict=True)):
         progress(step / len(plan.batches))
         here = examples.places(positions)
-        parts = _parts(problem, here, below(keys[here], step // plan.steps_a_pass))
+        parts = _parts(problem, here, below(keys[here], (plan.first + step) // plan.steps_a_pass))
         denominator = denominator_of(plan.reference, len(positions), sum(len(places) for places, _ in parts))
         optimizer.zero_grad(set_to_none=False)
         for places, passed in parts:
@@ -71,7 +71,9 @@ def descend(
         hold_within(tuple(trained.values()), problem.training.radius)
     state = module.state_dict()
     if not all(bool(torch.isfinite(value).all()) for value in state.values()):
-        raise RecipeError(f"The weights are not finite after {len(plan.batches)} steps.", "Lower the learning rate.")
+        raise RecipeError(
+            f"The weights are not finite after {plan.first + len(plan.batches)} steps.", "Lower the learning rate."
+        )
     progress(1.0)
     return Fitted(problem.flatten(state), *packed(optimizer.state_dict()))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from unlearning.artefact import tensor_of
 from unlearning.model.problem import Problem, build
 from unlearning.model.user_code.global_state import draws_from, settings_kept
-from unlearning.recipe import PEOPLE, Run
+from unlearning.recipe import PEOPLE, SEEDS, Run
 from unlearning.types import Examples, Json, Progress, RecipeError, silent
 
 WHOLE = "all"
@@ -45,9 +45,9 @@ def train_by_recipe(
     from the recipe's seed and the phase's name, and put back afterwards; so are torch's settings.
 
     Raises:
-        RecipeError: no sample is given, an artefact is no bytes or a pickle, the weights are not finite or of another
-            model, or the function returns something other than dicts, lists, tensors, numbers and text. What the
-            function itself raises is not caught.
+        RecipeError: no sample is given, an artefact is no bytes or of no known format, the weights are not finite or
+            of another model, or the function returns something other than dicts, lists, tensors, numbers and text. What
+            the function itself raises is not caught.
     """
     recipe = problem.recipe
     if recipe.train is None:
@@ -62,12 +62,13 @@ def train_by_recipe(
     seed = seed_of(problem, phase)
     people = _numbered(problem, examples)
     inputs, (targets, weights) = problem.fed(examples.inputs).clone(), problem.apart(examples.targets.clone())
-    run = Run(module.train(), inputs, targets, phase, share, seed, before, progress, people, last, weights)
+    small = seed % SEEDS
+    run = Run(module.train(), inputs, targets, phase, share, small, before, progress, people, last, weights)
     with settings_kept(), draws_from(seed):
         left = recipe.train(run)
     progress(1.0)
     if problem.artefact is not None:
-        return Fitted(tensor_of(left).to(problem.device))
+        return Fitted(tensor_of(left, named=problem.artefact.format).to(problem.device))
     trained = module.state_dict()
     extra = [repr(name) for name in sorted(set(trained) - set(problem.module.state_dict()))]
     if extra:

@@ -1,0 +1,306 @@
+"""The formats in which a model may be published as bytes, recognised by their content.
+
+The list says what may pass; what is on none of its lines is refused, a pickle among it. A file is read to its last
+byte where its format allows that, so nothing lies behind it. No line opens a file by its library.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import pickletools  # nosec B403
+import re
+import struct
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+DEEPEST = 200
+"""nested values in a UBJSON file"""
+
+
+def format_of(data: bytes) -> str | None:
+    """Return the name of the format, a key of ``FORMATS``; None where it is none of them, or opens as a pickle."""
+    return None if _is_pickle(data) else next((name for name, reads in FORMATS.items() if _reads(reads, data)), None)
+
+
+def _reads(reads: Callable[[bytes], bool], data: bytes) -> bool:
+    try:
+        return reads(data)
+    except Exception:  # what is of another format fails in many ways
+        return False
+
+
+def _is_pickle(data: bytes) -> bool:
+    """Tell whether ``pickle.load`` would find an end: some formats' first bytes are instructions of a pickle too."""
+    try:
+        return any(code.name == "STOP" for code, _, _ in pickletools.genops(data))
+    except Exception:  # what is no pickle fails in many ways
+        return False
+
+
+def _is_safetensors(data: bytes) -> bool:
+    """https://huggingface.co/docs/safetensors: the tensors fill the file behind its header, without a gap."""
+    (length,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8 : 8 + length]) if data[8:9] == b"{" else None
+    if not isinstance(header, dict) or 8 + length > len(data):
+        return False
+    tensors = [entry for name, entry in header.items() if name != "__metadata__"]
+    if not all(isinstance(entry["dtype"], str) and isinstance(entry["shape"], list) for entry in tensors):
+        return False
+    return _fill(sorted(tuple(entry["data_offsets"]) for entry in tensors), len(data) - 8 - length)
+
+
+def _fill(spans: list[tuple[int, ...]], size: int) -> bool:
+    """Tell whether spans (start, end), in order, fill ``size`` bytes without a gap."""
+    end = 0
+    for start, stop in spans:
+        if start != end or stop < start:
+            return False
+        end = stop
+    return end == size
+
+
+def _is_json(data: bytes) -> bool:
+    """XGBoost's and CatBoost's JSON, and any other: one object."""
+    return data[:1] == b"{" and isinstance(json.loads(data), dict)
+
+
+_LIGHTGBM_LINE = re.compile(
+    r"|tree|average_output|end of trees|feature_importances:|parameters:|end of parameters|Tree=\d+"
+    r"|[^=\x00-\x1f\x7f]+=[^\x00-\x1f\x7f]*|\[[^\x00-\x1f\x7f:]+:[^\x00-\x1f\x7f]*\]|pandas_categorical:[^\x00-\x1f\x7f]*"
+)
+
+
+def _is_lightgbm(data: bytes) -> bool:
+    """Every line is one that LightGBM writes: a section's name, or a name with its value."""
+    if not data.startswith(b"tree\nversion="):
+        return False
+    lines = data.decode().split("\n")
+    return "end of trees" in lines and all(_LIGHTGBM_LINE.fullmatch(line.removesuffix("\r")) for line in lines)
+
+
+def _is_array(data: bytes) -> bool:
+    """One array of numpy without objects, to the file's last byte."""
+    file = io.BytesIO(data)
+    if data[:6] != b"\x93NUMPY":
+        return False
+    version = np.lib.format.read_magic(file)
+    reads = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, _, kind = reads[version](file)
+    return not kind.hasobject and bool(len(data) - file.tell() == math.prod(shape) * kind.itemsize)
+
+
+def _is_ubjson(data: bytes) -> bool:
+    """XGBoost's UBJSON: one object to the last byte, with the members of a booster."""
+    names: list[str] = []
+    end = _ubjson_end(data, 0, DEEPEST, names)
+    return data[:1] == b"{" and end == len(data) and {"learner", "version"} <= {*names}
+
+
+_UBJSON_SIZES = {b"Z": 0, b"N": 0, b"T": 0, b"F": 0, b"i": 1, b"U": 1, b"C": 1, b"I": 2, b"l": 4, b"d": 4}
+_UBJSON_SIZES |= {b"L": 8, b"D": 8}
+_UBJSON_COUNTS = {b"i": ">b", b"U": ">B", b"I": ">h", b"l": ">i", b"L": ">q"}
+
+
+def _ubjson_count(data: bytes, place: int) -> tuple[int, int]:
+    """Return a count and the place behind it."""
+    form = _UBJSON_COUNTS[data[place : place + 1]]
+    (count,) = struct.unpack_from(form, data, place + 1)
+    if count < 0:
+        raise ValueError("a count below 0")
+    return count, place + 1 + struct.calcsize(form)
+
+
+def _ubjson_end(data: bytes, place: int, deepest: int, names: list[str], kind: bytes = b"") -> int:
+    """Return the place behind a value of a kind, or of the kind that stands there; note the outermost names.
+
+    Raises ValueError, KeyError or struct.error where there is no value.
+    """
+    if not kind:
+        kind, place = data[place : place + 1], place + 1
+    if kind in _UBJSON_SIZES:
+        end = place + _UBJSON_SIZES[kind]
+    elif kind in (b"S", b"H"):
+        length, start = _ubjson_count(data, place)
+        end = start + length
+    elif kind in (b"[", b"{") and deepest:
+        end = _ubjson_container_end(data, place, deepest - 1, names, is_object=kind == b"{")
+    else:
+        raise ValueError("no value of UBJSON")
+    if end > len(data):
+        raise ValueError("the value ends behind the file")
+    return end
+
+
+def _ubjson_container_end(data: bytes, place: int, deepest: int, names: list[str], *, is_object: bool) -> int:
+    kind, count = b"", None
+    if data[place : place + 1] == b"$":
+        kind, place = data[place + 1 : place + 2], place + 2
+        if data[place : place + 1] != b"#":
+            raise ValueError("a kind without a count")
+    if data[place : place + 1] == b"#":
+        count, place = _ubjson_count(data, place + 1)
+    if not is_object and kind in _UBJSON_SIZES and count is not None:
+        return place + count * _UBJSON_SIZES[kind]
+    closing, done = b"}" if is_object else b"]", 0
+    while done != count:
+        if count is None and data[place : place + 1] == closing:
+            return place + 1
+        if is_object:
+            length, start = _ubjson_count(data, place)
+            place = start + length
+            if deepest == DEEPEST - 1:
+                names.append(data[start:place].decode())
+        place = _ubjson_end(data, place, deepest, names, kind)
+        done += 1
+    return place
+
+
+_ONNX_MODEL = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
+_ONNX_GRAPH = {1: 2, 2: 2, 5: 2, 10: 2, 11: 2, 12: 2, 13: 2, 14: 2, 15: 2, 16: 2}
+"""the numbers of the fields of ModelProto and GraphProto in onnx.proto, and their wire types"""
+
+
+def _is_onnx(data: bytes) -> bool:
+    """A ModelProto of known fields: a version, sets of operators and a graph, which is a GraphProto."""
+    model = dict(_protobuf(data, _ONNX_MODEL))
+    return data[:1] == b"\x08" and {1, 7, 8} <= model.keys() and bool(dict(_protobuf(model[7], _ONNX_GRAPH)))
+
+
+def _protobuf(data: bytes, known: Mapping[int, int]) -> Iterator[tuple[int, bytes]]:
+    """Yield number and value of each field to the last byte. Raises ValueError for a field that is not known."""
+    place = 0
+    while place < len(data):
+        tag, place = _varint(data, place)
+        if known.get(tag >> 3) != tag & 7:
+            raise ValueError("no field of this message")
+        value, end = _varint(data, place)
+        place, end = (end, end + value) if tag & 7 else (place, end)
+        if end > len(data):
+            raise ValueError("the field ends behind the file")
+        yield tag >> 3, data[place:end]
+        place = end
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    value = 0
+    for count in range(10):
+        value |= (data[place + count] & 0x7F) << (7 * count)
+        if data[place + count] < 0x80:
+            return value, place + count + 1
+    raise ValueError("a number of more than ten bytes")
+
+
+_FAISS_FLAT = (b"IxFI", b"IxF2", b"IxFl")
+
+
+def _is_faiss(data: bytes) -> bool:
+    """An index of floats: its code, and the header that ``write_index_header`` of faiss begins with; a flat index to
+    its last byte.
+    """
+    code, width, count, first, second, trained, metric = struct.unpack_from("<4siqqqBi", data)
+    if not re.fullmatch(rb"I[xwHNvs][A-Za-z0-9]{2}", code) or first != 1 << 20 or second != 1 << 20:
+        return False
+    if width < 1 or count < 0 or trained > 1 or not 0 <= metric < 64:
+        return False
+    place = struct.calcsize("<4siqqqBi") + (4 if metric > 1 else 0)
+    return code not in _FAISS_FLAT or (
+        struct.unpack_from("<Q", data, place)[0] == count * width and len(data) == place + 8 + 4 * count * width
+    )
+
+
+def _is_hnswlib(data: bytes) -> bool:
+    """An index as ``saveIndex`` of hnswlib writes it, to its last byte."""
+    form = "<QQQQQQiIQQQdQ"
+    (start, most, count, element, label, offset, _, _, links, links_0, m, factor, _) = struct.unpack_from(form, data)
+    if start or count > most or not m or (links, links_0) != (m, 2 * m) or offset != 4 * links_0 + 4:
+        return False
+    if label != element - 8 or label < offset or not math.isclose(factor, 1 / math.log(m), rel_tol=1e-6):
+        return False
+    place = struct.calcsize(form) + count * element
+    for _ in range(count):
+        (length,) = struct.unpack_from("<I", data, place)
+        place += 4 + length
+    return bool(place == len(data))
+
+
+def _is_catboost(data: bytes) -> bool:
+    """CatBoost's binary model: ``CBM1``, a length, and a FlatBuffer whose first text names its version."""
+    code, length = struct.unpack_from("<4sI", data)
+    core = data[8 : 8 + length]
+    (root,) = struct.unpack_from("<I", core)
+    (back,) = struct.unpack_from("<i", core, root)
+    fields, _, first = struct.unpack_from("<HHH", core, root - back)
+    (text,) = struct.unpack_from("<I", core, root + first)
+    (size,) = struct.unpack_from("<I", core, root + first + text)
+    version = core[root + first + text + 4 :][:size]
+    return code == b"CBM1" and len(core) == length and fields >= 6 and version.startswith(b"FlabuffersModel_v")
+
+
+def _is_zip(data: bytes) -> bool:
+    """A zip file that begins at the first byte and ends with the last, all of whose members are of a plain format:
+    JSON, arrays, HDF5, or one zip file of these more.
+    """
+    return _holds_plain(data, nested=True)
+
+
+def _holds_plain(data: bytes, *, nested: bool) -> bool:
+    if data[:4] != b"PK\x03\x04":
+        return False
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        members = file.infolist()
+        if file.comment or not data.endswith(b"\0\0") or not _fill(_spans(file, members), file.start_dir):
+            return False
+        if len({member.filename for member in members}) < len(members):
+            return False
+        return all(member.is_dir() or _is_plain(file.read(member), nested=nested) for member in members)
+
+
+def _spans(file: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> list[tuple[int, ...]]:
+    """Return where each member lies, (start, end), in order. One with a description behind it ends where the next
+    begins.
+    """
+    starts = sorted(member.header_offset for member in members)
+    ends = dict(zip(starts, [*starts[1:], file.start_dir], strict=True))
+    spans: list[tuple[int, ...]] = []
+    for member in sorted(members, key=lambda member: member.header_offset):
+        name, extra = struct.unpack_from("<HH", _bytes_at(file, member.header_offset, 30), 26)
+        end = member.header_offset + 30 + name + extra + member.compress_size
+        described = member.flag_bits & 8 and ends[member.header_offset] - end in (12, 16, 20, 24)
+        spans.append((member.header_offset, ends[member.header_offset] if described else end))
+    return spans
+
+
+def _bytes_at(file: zipfile.ZipFile, place: int, count: int) -> bytes:
+    assert file.fp is not None  # noqa: S101 (for mypy)
+    file.fp.seek(place)
+    return file.fp.read(count)
+
+
+def _is_plain(data: bytes, *, nested: bool) -> bool:
+    if _is_pickle(data):
+        return False
+    if data[:1] in (b"{", b"["):
+        json.loads(data)
+        return b"__lambda__" not in data  # Keras: a function as code
+    if data.startswith(b"\x89HDF\r\n\x1a\n"):
+        return True
+    return _reads(_is_array, data) or (nested and _holds_plain(data, nested=False))
+
+
+FORMATS: Mapping[str, Callable[[bytes], bool]] = {
+    "safetensors": _is_safetensors,
+    "JSON": _is_json,
+    "UBJSON of XGBoost": _is_ubjson,
+    "LightGBM text": _is_lightgbm,
+    "npy without objects": _is_array,
+    "zip of JSON and arrays": _is_zip,
+    "ONNX": _is_onnx,
+    "faiss": _is_faiss,
+    "hnswlib": _is_hnswlib,
+    "CatBoost": _is_catboost,
+}
+"""what reads each format; skops, Keras and ``ul.sklearn`` write zip files of JSON and arrays (Keras: HDF5)"""
