@@ -271,4 +271,11 @@ def main(certificate, key, *more):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if not 3 <= len(sys.argv) <= 7 or len(sys.argv) == 5:
+        sys.exit(f"NOT SO: the call is {__doc__}")
+    try:
+        main(*sys.argv[1:])
+    except OSError as error:
+        sys.exit(f"NOT SO: the files can be read. {error}")
+    except Exception as error:  # anyone may have written the files
+        sys.exit(f"NOT SO: the files have the form of a certificate, a key and a log. {type(error).__name__}: {error}")

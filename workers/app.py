@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sysconfig
@@ -18,7 +19,7 @@ from sqlalchemy import select
 import expunge
 import unlearning
 from expunge.service.infra.broker.messages import MODEL_ID, TASK
-from expunge.service.infra.broker.notify import notify, notify_many
+from expunge.service.infra.broker.notify import notify, notify_many, notify_one
 from expunge.service.infra.db import Busy
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tracing import updating
@@ -34,14 +35,18 @@ from expunge.service.queue import (
     before,
     claim,
     claim_deletions,
+    free_pieces,
+    give_back,
     is_due,
     postpone,
     requeue,
     waiting_deletions,
 )
-from expunge.workers.runtime import device
+from expunge.service.requests import Cause
+from expunge.workers.runtime import device, drain
 from expunge.workers.runtime.db_retry import retry
-from expunge.workers.runtime.failures import lacks_memory, of_the_machine
+from expunge.workers.runtime.failures import lacks_memory, may_pass, of_the_machine
+from expunge.workers.runtime.fresh import kill_server
 from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
 from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
@@ -77,6 +82,7 @@ class Worker:
         self._pulse = pulse
         self._device = device.device_of(process.settings.device)
         self.broken = False
+        self._job: Work | None = None
         self._benches = ModelCache(process.settings)
         pulse.after_beats += [lambda: self._benches.drop_old(process.storage.database), self.erase]
 
@@ -88,6 +94,8 @@ class Worker:
         try:
             if not (self._update(model_id) or self._did_what_precedes(model_id)):
                 self._claim_and_do(model_id)
+        except drain.Drained:
+            self._pass_on(model_id)
         except (Stale, PutBack) as error:
             log.warning("%s", error)
         except Busy as error:
@@ -95,6 +103,48 @@ class Worker:
         except OSError as error:
             log.warning("The store does not answer: %s", error)
         crash_point("worker-before-ack")
+
+    def give_back(self) -> None:
+        """Give back at once what this process holds, because it is to stop: another thread may be at work on it.
+
+        Never raises: what could not be given back is free when the lease ends.
+        """
+        kill_server()
+        job = self._job
+        if job is not None:
+            self._give_back(job)
+            return
+        try:
+            with self._database.write() as session:
+                freed = free_pieces(session, self._process.owner)
+            for model_id in freed:
+                notify_many(self._database, self._process.notifier, model_id, 1)
+        except Busy as error:
+            log.warning("work units not given back: %s", error)
+
+    def _give_back(self, job: Work) -> None:
+        """Give back a claim, where it is this process's still: neither published nor given back before."""
+        phase, owner = self._pulse.now, self._process.owner
+        facts = {"model": job.model_name, "phase": phase}
+        try:
+            retry(lambda: give_back(self._database, job, owner, phase))
+        except Stale:
+            return
+        except Exception as error:
+            log.warning("not given back, its lease ends later: %s", type(error).__name__, extra=facts)
+            return
+        log.warning("given back, for this process is asked to stop; no attempt is counted", extra=facts)
+        if isinstance(job, Preparation):
+            notify_one(self._process.notifier, job.model_id, job.policy.place)
+        else:
+            self._pass_on(job.model_id)
+
+    def _pass_on(self, model_id: str) -> None:
+        """Send a message about this model again: the one that this process got ends with it."""
+        try:
+            notify_many(self._database, self._process.notifier, model_id, 1)
+        except Busy as error:  # the scheduler's sweep finds it
+            log.warning("The database is busy: %s", error)
 
     def erase(self) -> None:
         """Destroy what the updates since the last heartbeat have left. Raises PutBack, Busy, KeysMissing, OSError."""
@@ -133,6 +183,8 @@ class Worker:
                 waiting = waiting_deletions(session, self._process.serves, PATIENCE_SECONDS)
             for model_id in waiting:
                 done += self._update(model_id)
+        except drain.Drained:
+            log.info("the updater takes no further deletions")
         except (Stale, PutBack) as error:
             log.warning("%s", error)
         except Busy as error:
@@ -142,7 +194,8 @@ class Worker:
         return done
 
     def _update(self, model_id: str) -> bool:
-        """Carry out the deletions that wait for this model; return whether there were any."""
+        """Carry out the deletions that wait for this model; return whether there were any. Raises Drained."""
+        drain.look()
         if self.broken:
             return False
         start, process = time.perf_counter(), self._process
@@ -154,6 +207,7 @@ class Worker:
         return job is not None
 
     def _claim_and_do(self, model_id: str) -> None:
+        drain.look()
         if self.broken:
             return
         start = time.perf_counter()
@@ -179,15 +233,20 @@ class Worker:
         watch = Stopwatch(self._pulse)
         watch.seconds["claim"] = claiming
         self._pulse.hold(job.lease, job.generation_id)
+        self._job = job
         ended, failed = None, False
         try:
-            ended = self._do(job, watch)
-        except (Stale, PutBack):
+            ended = self._unless_stopped(job, watch)
+        except drain.Drained:
+            self._give_back(job)
+            raise
+        except (Stale, PutBack) as error:
             self._benches.drop()
+            log.warning("%s lost: %s", _kind(job), type(error).__name__, extra=self._facts(job))
             raise
         except Exception as error:  # a recipe or a disk may raise anything: the tasks wait again, the process continues
             why = _where(error)
-            log.error("attempt on model %s failed: %s", model_id, _shown(why))
+            log.error("attempt on model %s failed: %s", model_id, _shown(why), extra=self._facts(job))
             pause, most = (MACHINE_PAUSE_SECONDS, HALVE_AFTER) if of_the_machine(error) else (PAUSE_SECONDS, HOLD_AFTER)
             if lacks_memory(error):
                 pause = MACHINE_PAUSE_SECONDS
@@ -195,6 +254,7 @@ class Worker:
             retry(lambda: requeue(self._database, job, why, pause, most))
             failed = True
         finally:
+            self._job = None
             self._pulse.release()
         if failed:
             self._look_at_device()
@@ -215,8 +275,24 @@ class Worker:
             self._look_at_device()
             return False
 
+    def _unless_stopped(self, job: Work, watch: Stopwatch) -> Ended | None:
+        """Do what was claimed. What fails while this process is to stop did not fail by itself. Raises Drained."""
+        try:
+            drain.look()
+            return self._do(job, watch)
+        except Exception:
+            drain.look()
+            raise
+
+    def _facts(self, job: Work) -> dict[str, object]:
+        return {"model": job.model_name, "phase": self._pulse.now}
+
     def _do(self, job: Work, watch: Stopwatch) -> Ended | None:
+        if job.attempt > 1:
+            before = {"model": job.model_name, "count": job.attempt - 1, "phase": job.lost_in}
+            log.warning("%s taken over: an attempt before ended without a result", _kind(job), extra=before)
         if isinstance(job, Preparation):
+            log.info("%s begun", _kind(job), extra={"model": job.model_name, "method": job.policy.method})
             self._benches.drop()
             return prepare(self._process, job, watch)
         log.info("deletions claimed", extra={"model": job.model_name, "count": len(job.tasks)})
@@ -254,15 +330,28 @@ def _log_traces(job: Deletions, what: str) -> None:
             log.info("request %s", what, extra=facts)
 
 
+def _kind(job: Work) -> str:
+    """Name the work in a line of the log."""
+    if isinstance(job, Deletions):
+        return "update"
+    return "retrain" if job.retrains else "training"
+
+
 def _where(error: Exception) -> dict[str, Any]:
     """Return the error's type and its place: the last line of ours or of a recipe, not one deep in a library.
 
-    The error's message is left out: it may contain a person's data.
+    Of an error of the system, its name (``ENOSPC``) says more than its type. Where the place is ours, and the error is
+    neither a disk's nor one that passes, ``cause`` says so. The error's message is left out: it may contain a person's
+    data.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [each for each in frames if each.filename.startswith(_OURS) or not each.filename.startswith(_LIBRARIES)]
     places = [{"file": Path(each.filename).name, "line": each.lineno} for each in own or frames]
-    return {"error": type(error).__name__, **(places[-1] if places else {})}
+    number = error.errno if isinstance(error, OSError) else None
+    name = type(error).__name__ if number is None else errno.errorcode.get(number, type(error).__name__)
+    ours = bool(own) and own[-1].filename.startswith(_OURS) and not (isinstance(error, OSError) or may_pass(error))
+    cause = {"cause": Cause.OUR_FAULT} if ours else {}
+    return {"error": name, **(places[-1] if places else {}), **cause}
 
 
 def _shown(why: dict[str, Any]) -> str:

@@ -24,14 +24,15 @@ from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.models import is_other_module, locate, serving
-from expunge.service.queue import forgotten
+from expunge.service.queue import forgotten, threads_of_workers
 from expunge.service.requests import Reason
 from expunge.workers.guarantee.certify import needs_forgotten, needs_retained
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.device import described, device_of, opened
-from expunge.workers.runtime.failures import facts_of
+from expunge.workers.runtime.failures import reason_of
 from expunge.workers.runtime.model import method_of
 from expunge.workers.storage import manifest
+from expunge.workers.storage.environment import NAMED, Environment, moved
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import ANYWHERE, Policy
 from unlearning.artefact import Artefact
@@ -50,9 +51,12 @@ class InspectedGeneration:
     guarantee: Guarantee
     frozen: dict[str, object]
     state: str
+    environment: dict[str, Any] | None
     place: str
     places: manifest.SampleIndex
     gone: frozenset[int]
+    threads: frozenset[str]
+    """how many threads the living workers take that take the model, as far as they say so"""
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
@@ -84,7 +88,7 @@ def recipe(settings: Settings, name: str) -> Finding:
     try:
         recipes.check(settings.recipes, name)
     except Refused as error:
-        return by_reason(f"recipe {name}", Reason.RECIPE_FAILED, facts_of(error))
+        return by_reason(f"recipe {name}", *reason_of(error))
     return Finding(f"recipe {name}", True, "It imports.")
 
 
@@ -95,13 +99,32 @@ def generation(settings: Settings, served: InspectedGeneration) -> Finding:
         return Finding(title, True, f"Workers of the place {served.place} take it. Run the doctor there.")
     try:
         fault = _fault(settings, served)
+        again = _trained_again(settings, served) if fault is None else ""
     except Refused as error:
-        fault = Reason.RECIPE_FAILED, facts_of(error)
+        fault = reason_of(error)
     except (SettingsError, OSError) as error:
         return Finding(title, False, f"Without the pepper no sample is found again. {error}", "Restore its file.")
     if fault is None:
-        return Finding(title, True, "Its next update finds all it needs.")
+        return Finding(title, True, f"Its next update finds all it needs.{again}")
     return by_reason(title, *fault, served.name, " Deletions will be blocked.")
+
+
+def _trained_again(settings: Settings, served: InspectedGeneration) -> str:
+    """Return a sentence where the next update trains the whole model again, since this environment is another one."""
+    if not method_of(served.policy).exact:
+        return ""
+    artefact = None
+    if "suffix" in served.frozen:  # of a model that is bytes
+        found = recipes.load(recipes_of(settings.recipes, served.tenant_id), served.recipe).recipe.model
+        artefact = found if isinstance(found, Artefact) else None
+    device, libraries = device_of(settings.device), cast("dict[str, str]", served.frozen["libraries"])
+    recorded: dict[str, str] = libraries if served.environment is None else served.environment["machine"]
+    for threads in sorted(served.threads) or [recorded.get("threads", "")]:  # of workers, never those of this shell
+        change = moved(Environment.of(device, artefact, threads), served.environment, libraries)
+        if change is not None:
+            differ = "; ".join(change.differences[:NAMED])
+            return f" It trains the whole model again, for the environment is another: {differ}."
+    return ""
 
 
 def _fault(settings: Settings, served: InspectedGeneration) -> tuple[Reason, dict[str, Any]] | None:
@@ -125,15 +148,12 @@ def _fault(settings: Settings, served: InspectedGeneration) -> tuple[Reason, dic
 def _samples_fault(
     settings: Settings, served: InspectedGeneration, method: Method
 ) -> tuple[Reason, dict[str, Any]] | None:
-    """Count the samples that an update would miss or find changed; compare what a model of bytes depends on."""
+    """Count the samples that an update would miss or find changed."""
     if not (needs_retained(method, served.guarantee) or needs_forgotten(method)):
         return None
     pepper = Pepper.load(settings.pepper_file)
     recipe = recipes.load(recipes_of(settings.recipes, served.tenant_id), served.recipe).recipe
-    libraries, samples = cast("dict[str, str]", served.frozen["libraries"]), recipe.samples
-    other = manifest.other_bytes(libraries, recipe.model) if isinstance(recipe.model, Artefact) else {}
-    if other:
-        return Reason.ENVIRONMENT_CHANGED, other
+    samples = recipe.samples
     now = manifest.given(pepper, served.tenant_id, samples)
     found = manifest.found_again(samples, now, served.places, served.gone, torch.device("cpu"))
     if isinstance(found, manifest.Changed):
@@ -166,9 +186,11 @@ def _read(database: Database) -> list[InspectedGeneration]:
                 guarantee=Guarantee(generation.guarantee),
                 frozen=dict(generation.manifest or {}),
                 state=current.state,
+                environment=current.environment,
                 place=model.place,
                 places=manifest.places(session, generation.id),
                 gone=forgotten(session, generation.id),
+                threads=threads_of_workers(session, model),
             )
             found.append(served)
     return found

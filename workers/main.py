@@ -6,9 +6,9 @@ import json
 import os
 import signal
 import sys
-import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from expunge.service.audit import Signer, read_export
 from expunge.service.infra.actors import OPERATOR
@@ -17,6 +17,10 @@ from expunge.service.infra.limits import LIMITS, Limits
 from expunge.service.infra.logging import configure
 from expunge.service.infra.settings import API_SECRETS, Settings, SettingsError, ensure_secrets
 from expunge.service.infra.tracing import export_spans
+
+if TYPE_CHECKING:
+    from expunge.workers.app import Worker
+    from expunge.workers.runtime.process import Process
 
 WORKERS_SECRETS = ("sealing_key_file", "pepper_file")
 NEEDED = {"worker": WORKERS_SECRETS, "updater": WORKERS_SECRETS, "scheduler": API_SECRETS}
@@ -51,9 +55,12 @@ def main(arguments: list[str], limits: Limits = LIMITS) -> int:
 
 
 def _worker(settings: Settings, limits: Limits) -> int:
+    from celery.signals import worker_shutting_down  # noqa: PLC0415
+
     from expunge.service.infra.broker.messages import queue_of  # noqa: PLC0415
     from expunge.service.infra.broker.notify import consumer  # noqa: PLC0415  (the scheduler starts without torch)
     from expunge.workers.app import Worker, register  # noqa: PLC0415
+    from expunge.workers.runtime import drain  # noqa: PLC0415
     from expunge.workers.runtime.db_retry import retry  # noqa: PLC0415
     from expunge.workers.runtime.device import opened  # noqa: PLC0415
     from expunge.workers.runtime.heartbeat import HeartbeatSender  # noqa: PLC0415
@@ -63,25 +70,35 @@ def _worker(settings: Settings, limits: Limits) -> int:
     process = retry(lambda: Process.of(settings, limits), tries=None)
     pulse = HeartbeatSender.of(process, "worker")
     app = consumer(settings.broker_url)
-    register(app, Worker(process, pulse))
+    worker = Worker(process, pulse)
+    register(app, worker)
+    worker_shutting_down.connect(_stopping, weak=False)
     pulse.start()
     try:
-        consuming = app.Worker(
-            queues=sorted(queue_of(place) for place in process.places),
-            pool="solo",
-            concurrency=1,
-            loglevel="WARNING",
-            hostname=f"expunge-{os.getpid()}",
-            without_gossip=True,
-            without_mingle=True,
-            without_heartbeat=True,
-            quiet=True,
-        )
-        consuming.start()
+        with drain.answered_by(worker.give_back):
+            consuming = app.Worker(
+                queues=sorted(queue_of(place) for place in process.places),
+                pool="solo",
+                concurrency=1,
+                loglevel="WARNING",
+                hostname=f"expunge-{os.getpid()}",
+                without_gossip=True,
+                without_mingle=True,
+                without_heartbeat=True,
+                quiet=True,
+            )
+            consuming.start()
     finally:
         pulse.stop()
         process.storage.close()
     return int(consuming.exitcode or 0)
+
+
+def _stopping(**_: object) -> None:
+    """Hear from Celery, in its signal handler, that this process is to stop."""
+    from expunge.workers.runtime import drain  # noqa: PLC0415
+
+    drain.ask()
 
 
 def _updater(settings: Settings, limits: Limits) -> int:
@@ -90,38 +107,51 @@ def _updater(settings: Settings, limits: Limits) -> int:
     It asks the database and not the broker, because a busy worker may hold the message. torch is loaded when there is
     something to do for the first time.
     """
-    from expunge.service.queue import PATIENCE_SECONDS, waiting_deletions  # noqa: PLC0415
+    from expunge.workers.runtime import drain  # noqa: PLC0415
     from expunge.workers.runtime.db_retry import retry  # noqa: PLC0415
     from expunge.workers.runtime.heartbeat import HeartbeatSender  # noqa: PLC0415
     from expunge.workers.runtime.process import Process  # noqa: PLC0415
 
-    ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+        signal.signal(number, drain.ask)
     process = retry(lambda: Process.of(settings, limits), tries=None)
-    database = process.storage.database
     pulse = HeartbeatSender.of(process, "updater")
     pulse.start()
+    workers: list[Worker] = []
+
+    def give_back() -> None:
+        for worker in workers:
+            worker.give_back()
+
     try:
-        while not ended.wait(LOOK_SECONDS):
-            with suppress(Busy), database.read() as session:
-                if waiting_deletions(session, process.serves, PATIENCE_SECONDS):
-                    break
-        if not ended.is_set():
+        with suppress(drain.Drained), drain.answered_by(give_back):
+            while not _deletions_wait(process):
+                drain.sleep(LOOK_SECONDS)
             from expunge.workers.app import DEVICE_BROKEN, Worker  # noqa: PLC0415
             from expunge.workers.runtime.device import opened  # noqa: PLC0415
 
             opened(settings.device)
-            worker = Worker(process, pulse)
-            while worker.update_what_waits() or not ended.wait(LOOK_SECONDS):
-                if worker.broken:
-                    return DEVICE_BROKEN
-                if ended.is_set():
-                    break
+            updater = Worker(process, pulse)
+            workers.append(updater)
+            while not updater.broken:
+                if not updater.update_what_waits():
+                    drain.sleep(LOOK_SECONDS)
+                drain.look()
+            return DEVICE_BROKEN
     finally:
         pulse.stop()
         process.storage.close()
     return 0
+
+
+def _deletions_wait(process: Process) -> bool:
+    from expunge.service.queue import PATIENCE_SECONDS, waiting_deletions  # noqa: PLC0415
+
+    try:
+        with process.storage.database.read() as session:
+            return bool(waiting_deletions(session, process.serves, PATIENCE_SECONDS))
+    except Busy:
+        return False
 
 
 def _scheduler(settings: Settings, limits: Limits) -> int:

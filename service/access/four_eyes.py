@@ -22,9 +22,12 @@ CONSENT_SECONDS = 7 * DAY_SECONDS
 
 
 class TwoPersonAct(StrEnum):
-    """What can be put under four eyes: verifying a request, lifting a hold or a suppression, retiring a model."""
+    """What can be put under four eyes: verifying a request, deciding about the spelling of its id, lifting a hold or a
+    suppression, retiring a model.
+    """
 
     VERIFY = "verify"
+    DECIDE = "decide"
     LIFT = "lift"
     RETIRE = "retire"
 

@@ -151,6 +151,14 @@ def count_search(service: Service, caller: Caller, ids: int = 1) -> None:
         raise ApiProblem(429, "too_many_searches", detail, headers={"Retry-After": str(wait)})
 
 
+def uncount_search(service: Service, caller: Caller, ids: int = 1) -> None:
+    """Take back that so many ids were searched for: they were right, for requests that had told that somebody is near.
+
+    Wrong ones stay counted, so that nobody finds the right ones by trying.
+    """
+    service.searches.give_back(caller.key_id, ids)
+
+
 def _identified(service: Service, request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
     """Return the caller of the key that was sent. Raises ApiProblem (401, 429)."""
     if credentials is None:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
 from expunge.service.access import check_places
-from expunge.service.api.dependencies import Running, Service, problems
+from expunge.service.api.dependencies import Running, Service, problems, require_agreed
 from expunge.service.api.problems import ApiProblem
 from expunge.service.api.views.metrics import render
 from expunge.service.api.views.processes import processes
@@ -62,9 +62,7 @@ def metrics(service: Running) -> Response:
 
 def _require_store(service: Service) -> None:
     """Raise ApiProblem (503) unless the store answers, is this installation's, and agrees with the database."""
-    verdict = service.watch.verdict()
-    if verdict.difference:
-        raise _not_ready(verdict.difference)
+    verdict = require_agreed(service)
     if verdict.silent == "database":
         raise _not_ready("The database does not answer.")
     try:

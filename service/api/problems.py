@@ -25,6 +25,8 @@ from expunge.service.requests import RequestRefused
 
 log = logging.getLogger(__name__)
 Error = dict[str, str]
+MOST_ERRORS = 20
+"""in one answer"""
 
 
 class ApiProblem(Exception):
@@ -64,7 +66,7 @@ class ApiProblem(Exception):
             "detail": self.detail,
             "instance": f"urn:expunge:occurrence:{new_id()}",
             "code": self.code,
-            "errors": self.errors,
+            "errors": self.errors[:MOST_ERRORS],
         } | ({"actions": self.actions} if self.actions else {})
 
     def response(self) -> JSONResponse:
@@ -145,8 +147,11 @@ def _framework(request: Request, error: Exception) -> Response:
 
 def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101 (for mypy)
-    detail = "The request does not have the form that this route expects; see errors."
-    return ApiProblem(422, "invalid_request", detail, [_fault(each, request) for each in error.errors()]).response()
+    faults = error.errors()
+    see = "see errors" if len(faults) <= MOST_ERRORS else f"see the first {MOST_ERRORS} of {len(faults)} errors"
+    detail = f"The request does not have the form that this route expects; {see}."
+    errors = [_fault(fault, request) for fault in faults[:MOST_ERRORS]]
+    return ApiProblem(422, "invalid_request", detail, errors).response()
 
 
 def _fault(fault: Mapping[str, Any], request: Request) -> Error:

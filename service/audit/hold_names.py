@@ -1,4 +1,4 @@
-"""What the audit log keeps of a legal hold: the person's id, sealed under the pepper.
+"""What the audit log keeps of a legal hold: the person's id, and how it is written, sealed under the pepper.
 
 A restored backup may be older than a hold, and losing it could delete data that a court wants
 kept. So the entry carries the digests. They are encrypted: auditors get exports, and must not see that two
@@ -24,7 +24,7 @@ REASON = "placed again from the audit log"
 
 def seal_hold(pepper: Pepper, hold: Hold) -> str:
     """Encrypt the hold's subject: AES-256-GCM, a random nonce of 12 bytes, as hex."""
-    names = [hold.subject_digest, hold.sample_digest]
+    names = [hold.subject_digest, hold.sample_digest, hold.spelling]
     nonce = secrets.token_bytes(_NONCE_BYTES)
     text = AESGCM(_key(pepper)).encrypt(nonce, json.dumps(names).encode(), _belongs_to(hold.tenant_id, hold.id))
     return (nonce + text).hex()
@@ -37,9 +37,15 @@ def unseal_hold(pepper: Pepper, tenant_id: str, hold_id: str, sealed: str, at: i
         text = AESGCM(_key(pepper)).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], _belongs_to(tenant_id, hold_id))
     except InvalidTag:
         raise NotAuthentic(f"The names of hold {hold_id} cannot be read under this pepper.") from None
-    subject, sample = json.loads(text)
+    subject, sample, *spelling = json.loads(text)  # release 0.2 kept none
     return Hold(
-        id=hold_id, tenant_id=tenant_id, subject_digest=subject, sample_digest=sample, reason=REASON, created_at=at
+        id=hold_id,
+        tenant_id=tenant_id,
+        subject_digest=subject,
+        sample_digest=sample,
+        spelling=spelling[0] if spelling else None,
+        reason=REASON,
+        created_at=at,
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from expunge.service.certificates.envelope import verify
-from expunge.service.certificates.issue import UNISSUED, erasing, issue_due
-from expunge.service.certificates.letters import Facts, ModelOutcome, PersonalLetter, day, letter
+from expunge.service.certificates.issue import UNISSUED, erasing, issue_due, records_of
+from expunge.service.certificates.letters import Facts, PersonalLetter, day, letter
+from expunge.service.certificates.outcome import ModelOutcome, Strength, strength_of
 from expunge.service.certificates.plain_words import differed, in_words, note, weakest
 from expunge.service.certificates.statement import foreseen
 
@@ -13,6 +14,7 @@ __all__ = [
     "Facts",
     "ModelOutcome",
     "PersonalLetter",
+    "Strength",
     "day",
     "differed",
     "erasing",
@@ -21,6 +23,8 @@ __all__ = [
     "issue_due",
     "letter",
     "note",
+    "records_of",
+    "strength_of",
     "verify",
     "weakest",
 ]

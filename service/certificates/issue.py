@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -23,7 +23,8 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from expunge.service.audit import NotAuthentic, Signer, canonical, entry, newest_head, proofs, record, record_entries
 from expunge.service.certificates.envelope import payload_digest, sign, verify
-from expunge.service.certificates.statement import Completion, Release, audit_of, statement
+from expunge.service.certificates.statement import Completion, Release, audit_of, distinct_records, statement
+from expunge.service.certificates.tables import altered
 from expunge.service.infra.db import Database, batches, now
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.tables import (
@@ -43,7 +44,16 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.models import PUBLISHING, body_of, require_published, standing
-from expunge.service.requests import Reason, WebhookEvent, announce, opening, outcomes_of, reason_of
+from expunge.service.requests import (
+    Account,
+    Reason,
+    WebhookEvent,
+    accounts_of,
+    announce,
+    opening,
+    outcomes_of,
+    reason_of,
+)
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.composition import Allowance
 
@@ -63,7 +73,7 @@ UNISSUED = select(Certificate).where(Certificate.issued_at.is_(None))
 def issue_due(database: Database, signer: Signer, pepper: Pepper, limit: int = AT_ONCE) -> int:
     """Issue up to ``limit`` of the certificates that can be issued now; return how many. The scheduler calls this."""
     pending = UNISSUED.order_by(Certificate.refused.is_not(None), Certificate.completed_at).limit(limit)
-    with database.read() as session:
+    with database.snapshot() as session:
         rows, head = session.scalars(pending).all(), newest_head(session)
         if not rows or head is None:
             return 0
@@ -80,16 +90,19 @@ def _outcomes(
 ) -> dict[tuple[str, int | None], Outcome]:
     """Return, for each request and the moment of its completion, its envelope or why there is none."""
     found, faults = _completions(session, requests)
-    ready = [each for each in found if _in_tree(head, each.entries)]
+    completed = (each for each in found if each.request.completed_at is not None)  # the others were reopened since
+    ready = [each for each in completed if _in_tree(head, each.entries)]
     waiting = erasing(session, {release.version.id for each in ready for _, release in each.done})
     ready = [each for each in ready if not any(release.version.id in waiting for _, release in each.done)]
     paths = proofs(session, head.size, [entry.log_index or 0 for each in ready for entry in each.entries])
     outcomes: dict[tuple[str, int | None], Outcome] = {
         (each.request.id, each.request.completed_at): None for each in found
     }
+    differs = altered(session, pepper, ready) if ready else {}
     for each in ready:
         audit = audit_of(signer, head, each.entries, paths)
         fault = next((faults[release.version.id] for _, release in each.done if release.version.id in faults), None)
+        fault = fault or differs.get(each.request.id)
         outcomes[each.request.id, each.request.completed_at] = fault or _signed(signer, pepper, each, audit)
     return outcomes
 
@@ -194,15 +207,47 @@ def _completions(session: Session, requests: Sequence[str]) -> tuple[list[Comple
     )
     asked = {request: at for request, at in session.execute(last_asked)}
     samples = _samples(session, requests, [release.version for release in releases.values()])
+    names = _names(session, requests)
     outcomes = outcomes_of(session, completed)
     found = []
     for request in completed:
         done = [(task, releases[version.id]) for task, version in carried[request.id]]
         entries = {entry.id: entry for entry in chain(own[request.id], *(release.publications for _, release in done))}
         in_order = [entries[each] for each in sorted(entries)]
-        known = asked.get(request.id), samples[request.id], outcomes[request.id]
+        accounts = _accounts(
+            session, request, names.get(request.id, ([], [])), [task for task, _ in done], samples[request.id]
+        )
+        known = asked.get(request.id), samples[request.id], outcomes[request.id], accounts
         found.append(Completion(request, done, ended[request.id], in_order, *known))
     return found, faults
+
+
+def _names(session: Session, requests: Sequence[str]) -> dict[str, tuple[list[str], list[str]]]:
+    """Return the keyed digests of the subjects, and of the samples, that each request names, sorted."""
+    entries = select(SuppressionEntry.request_id, SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
+    names: dict[str, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
+    for request, subject, sample in session.execute(entries.where(SuppressionEntry.request_id.in_(requests))):
+        subjects, samples = names[request]
+        (samples if subject is None else subjects).append(subject or sample or "")
+    return {request: (sorted(subjects), sorted(samples)) for request, (subjects, samples) in names.items()}
+
+
+def _accounts(
+    session: Session,
+    request: DeletionRequest,
+    names: tuple[list[str], list[str]],
+    tasks: Sequence[Task],
+    samples: Mapping[str, Collection[str]],
+) -> Sequence[Account] | None:
+    """Return what became of each name. Where each model lost something, of all samples or the only id, by no query."""
+    if not tasks:
+        return None
+    subjects, named = names
+    if all(task.samples for task in tasks) and (
+        len(subjects) == 1 or (named and frozenset(named) <= frozenset().union(*samples.values()))
+    ):
+        return [Account(deleted=True, before=(), in_holdout=False)] * len(subjects or named)
+    return accounts_of(session, request, subjects, named)
 
 
 def _without_version(session: Session, requests: Sequence[str]) -> dict[str, list[tuple[str, Reason]]]:
@@ -317,6 +362,14 @@ def _samples(session: Session, requests: Sequence[str], versions: Iterable[Versi
                 for request in asked[name]:
                     found[request][version].add(sample)
     return found
+
+
+def records_of(session: Session, request_id: str) -> int | None:
+    """Return how many distinct records the request took out of models; None: see ``distinct_records``."""
+    query = select(Task, Version).join(Version, Version.id == Task.version_id).where(Task.request_id == request_id)
+    done = session.execute(query).all()
+    samples = _samples(session, [request_id], [version for _, version in done])[request_id]
+    return distinct_records([task for task, _ in done], samples)
 
 
 def _in_tree(head: TreeHead, entries: Iterable[AuditEntry]) -> bool:

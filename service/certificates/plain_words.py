@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from expunge.service.requests import gives_term
 from unlearning.accounting.certificate import DIFFERED, Guarantee, guess
+from unlearning.accounting.declarations import has_plain, plain
 
 _BOUNDED = (Guarantee.EXACT, Guarantee.PROVED)
 _HOW = {
@@ -91,7 +93,7 @@ def in_words(statement: Mapping[str, Any]) -> PlainWords:
             *(f"{each['model']}: {each['statement']}" for each in ended),
         ),
         means=tuple(facts.get("in_plain_words") or meaning(facts)),
-        relies_on=_relies_on(parts),
+        relies_on=_relies_on(parts, "these samples" if names_samples(facts) else "this person's data"),
         not_said=(*(sentence for part in parts for sentence in _still_served(part)), *_NOT_SAID),
     )
 
@@ -241,8 +243,14 @@ def _when(facts: Mapping[str, Any]) -> str:
         return f"{opening}. No legal deadline was named."
     extended = f", extended on {day(facts['extended_at'])}" if facts["extended_at"] else ""
     kept = datetime.fromisoformat(done) <= datetime.fromisoformat(due)
-    law = f" of the {facts['regulation'].upper().replace('-', ' ')}" if facts["regulation"] else ""
-    return f"{opening}, {'within' if kept else 'after'} the deadline{law} ({day(due)}{extended})."
+    law = (
+        f"the deadline of the {facts['regulation'].upper().replace('-', ' ')}"
+        if facts["regulation"]
+        else "the deadline"
+    )
+    if facts["regulation"] and not gives_term(facts["regulation"]):
+        law = "the organisation's own deadline"
+    return f"{opening}, {'within' if kept else 'after'} {law} ({day(due)}{extended})."
 
 
 def _happened(part: Mapping[str, Any], of: str) -> str:
@@ -253,24 +261,28 @@ def _happened(part: Mapping[str, Any], of: str) -> str:
     return _HOW[guarantee_of(part)].format(model=part["model"], whom=whom, version=part["version"])
 
 
-def _relies_on(parts: list[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return, of the sentences that the claims list, how many were checked, tried and taken on trust."""
+def _relies_on(parts: list[Mapping[str, Any]], data: str) -> tuple[str, ...]:
+    """Return what the claims declare, each in a sentence, and how many were checked, tried and assumed besides."""
+    lines = {
+        name: list(dict.fromkeys(line for part in parts for line in part["claim"].get(name) or ()))
+        for name in ("checked", "tried", "declared", "assumptions")
+    }
     said = []
-    for name, what in (
-        ("checked", "Checked by the service: {count}."),
-        ("tried", "Only tried on a few samples: {count}."),
-        (
-            "declared",
-            "Taken from the organisation's word, and not checked: {count}. If one of them is wrong, this "
-            "certificate is wrong.",
-        ),
-        ("assumptions", "Assumed: {count}."),
-    ):
-        lines = {line for part in parts for line in part["claim"].get(name) or ()}
-        if lines:
-            count = f"{len(lines)} {'statement' if len(lines) == 1 else 'statements'} of the formal text"
-            said.append(what.format(count=count))
+    for name, what in (("checked", "Checked by the service"), ("tried", "Only tried on a few samples")):
+        if lines[name]:
+            said.append(f"{what}: {_statements(len(lines[name]))}.")
+    declared = plain(lines["declared"], lines["assumptions"], data)
+    if declared:
+        wrong = "If one of these is wrong, this certificate is wrong."
+        said.append(f"Taken from the organisation's word, and not checked: {' '.join(declared)} {wrong}")
+    further = [line for line in lines["assumptions"] if not has_plain(line)]
+    if further:
+        said.append(f"Assumed: {_statements(len(further))}.")
     return tuple(said)
+
+
+def _statements(count: int) -> str:
+    return f"{count} {'statement' if count == 1 else 'statements'} of the formal text"
 
 
 def _still_served(part: Mapping[str, Any]) -> list[str]:

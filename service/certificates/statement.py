@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 
 from expunge.service.audit import Signer, canonical
 from expunge.service.certificates.envelope import PREDICATE_TYPE, STATEMENT_TYPE
+from expunge.service.certificates.outcome import named_in
 from expunge.service.certificates.plain_words import meaning
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, Task, TreeHead, Version
 from expunge.service.infra.time import rfc_3339
-from expunge.service.requests import AT_ONCE, Reason
+from expunge.service.requests import AT_ONCE, Account, Reason
 from unlearning.accounting.certificate import Claim, Guarantee, together
 from unlearning.accounting.composition import Allowance, Composition, at_limit, over_models
 
@@ -68,6 +69,7 @@ class Completion:
         asked: when the last of its suppression entries was made.
         samples: the keyed digests of the samples that each version (by id) forgot for it.
         outcome: the digest of its tasks, to be compared with that in the entry of its completion.
+        accounts: what became of each id or sample that it names; None: not on record.
     """
 
     request: DeletionRequest
@@ -77,6 +79,7 @@ class Completion:
     asked: int | None
     samples: Mapping[str, Collection[str]]
     outcome: str
+    accounts: Sequence[Account] | None
 
 
 def statement(key: bytes, completion: Completion, audit: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,6 +100,7 @@ def _subject(part: dict[str, Any]) -> dict[str, Any]:
 
 def _predicate(completion: Completion, parts: Sequence[_Part]) -> dict[str, Any]:
     request = completion.request
+    named = named_in(completion.accounts, {release.model for task, release in completion.done if task.samples})
     return {
         "request": request.id,
         "regulation": request.regulation,
@@ -109,9 +113,24 @@ def _predicate(completion: Completion, parts: Sequence[_Part]) -> dict[str, Any]
         "without_version": [
             {"model": name, "reason": reason, "statement": reason.says()} for name, reason in completion.without_version
         ],
+        "records": distinct_records([task for task, _ in completion.done], completion.samples),
+        "named": None if named is None else named.to_json(),
         "together": _together(completion, [limit for _, limit in parts]),
         "commitments": "HMAC-SHA-256, keyed by the opening, over canonical JSON; see service/requests/intake.py",
     }
+
+
+def distinct_records(tasks: Sequence[Task], samples: Mapping[str, Collection[str]]) -> int | None:
+    """Return how many distinct records these tasks took out of models that were trained on them.
+
+    ``samples``: the keyed digests of the samples that each version, by id, forgot. None: they do not list all of them,
+    so that it is not on record which of two models' are the same.
+    """
+    took = [task for task in tasks if task.samples and task.reason != Reason.LEFT_OUT]
+    listed = [samples.get(task.version_id or "", ()) for task in took]
+    if any(len(each) != task.samples for each, task in zip(listed, took, strict=True)):
+        return (took[0].samples or 0) if len(took) == 1 else None
+    return len(frozenset().union(*listed))
 
 
 def summed(claims: list[Claim]) -> dict[str, Any] | None:

@@ -27,11 +27,11 @@ from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import SECRETS, Settings, SettingsError, read_secret
-from expunge.service.infra.tables import Certificate, Heartbeat, Model, Task
+from expunge.service.infra.tables import Certificate, Generation, Heartbeat, Model, Task
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND
 from expunge.service.models import Guard, PutBack, candidate_of, is_other_module
 from expunge.service.queue import needs_of, untaken
-from expunge.service.requests import Reason, explain
+from expunge.service.requests import Compared, Reason, explain
 
 SKEW_SECONDS = 5
 """leases and deadlines go by the database's clock alone; receipts, log lines and webhooks by each machine's own"""
@@ -248,6 +248,7 @@ def _database(
             if "store" not in silent:
                 yield from _witness(database, settings)
             yield from _exhausted(database)
+            yield from _spellings(database)
             yield from _certificates(database)
     finally:
         database.close()
@@ -318,6 +319,24 @@ def _exhausted(database: Database) -> Iterator[Finding]:
             yield finding
 
 
+_COMPARED = {
+    Compared.EXACTLY: "are compared exactly only, until its next training: a misspelled one ends as no_match.",
+    Compared.BY_FORMS: "are compared with nearly equal ones alone: those of its people look in too many ways for any "
+    "to be unusual, so one of another kind ends as no_match.",
+}
+
+
+def _spellings(database: Database) -> Iterator[Finding]:
+    """Say of which models' people the ids of requests are compared with less than everything. That is no fault."""
+    with database.read() as session:
+        served = select(Model.name, Generation).join(Generation, Generation.id == Model.generation_id)
+        served = served.where(Model.status.in_(("live", "exhausted"))).order_by(Model.name)
+        for name, generation in session.execute(served):
+            compared = Compared.of(generation)
+            if compared in _COMPARED:
+                yield Finding(f"ids of {name}", True, f"Ids of requests {_COMPARED[compared]}")
+
+
 def _certificates(database: Database) -> Iterator[Finding]:
     """Find certificates that the scheduler refuses to sign."""
     with database.read() as session:
@@ -380,7 +399,7 @@ def _heartbeat(database: Database, kind: str, lease_seconds: float) -> Finding:
     with database.read() as session:
         beats = select(Heartbeat.beat_at).where(Heartbeat.kind == kind).order_by(Heartbeat.beat_at.desc()).limit(1)
         last = session.scalar(beats)
-        seconds = None if last is None else (now(session) - last) / SECOND
+        seconds = None if last is None else abs(now(session) - last) / SECOND  # one of the future is no sign of life
     if seconds is None:
         return Finding(
             kind, False, f"No {kind} has ever run.", f"Start `expunge run {kind}`, or everything with `expunge up`."

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from subprocess import TimeoutExpired
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -47,14 +47,18 @@ class Fork:
         return code
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int) -> None:
+    """Let the kernel end this process when its parent, which has this id, dies; end it now if it died already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it died before the kernel was asked, and nobody would tell
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _become(name: str, module: str, arguments: list[str], environment: dict[str, str], output: int) -> None:
     """Do what a new interpreter would do for ``python -P -m module``."""
+    parent = parent_process()
     os.setsid()
-    die_with_parent()
+    die_with_parent(0 if parent is None or parent.pid is None else parent.pid)
     ctypes.CDLL(None).prctl(_PR_SET_NAME, f"expunge-{name}".encode())  # what ps and top show
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

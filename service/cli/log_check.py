@@ -11,12 +11,16 @@ from typing import Any
 from expunge.service.audit import NotAuthentic, Signer, Verifier, read_export, verify
 from expunge.service.cli.errors import told
 from expunge.service.infra.settings import Settings, SettingsError
-from expunge.service.models import compare_shown, unlogged
-from expunge_client.cli.client import connect, signed_log
+from expunge.service.models import SERVED, compare_shown, compare_tables, unlogged
+from expunge_client.cli.client import LOG, LOG_PAGE, connect, signed_log
 from expunge_client.cli.output import CommandError
 
 PATIENCE_SECONDS = 10
 """how long to wait for the entries of versions that were published a moment ago"""
+AGAIN_SECONDS = 1.0
+"""between two looks at a difference"""
+READING_SECONDS = 600.0
+"""within which the service reads all memberships of a model"""
 _KEEP = "Keep a copy of what you see; see SECURITY.md."
 _UNSIGNED = (
     "`expunge doctor` says whether a scheduler is alive, and the scheduler's log why it signs no entry: after "
@@ -26,7 +30,22 @@ _UNSIGNED = (
 
 @told()
 def check(file: Path | None, key: Path | None) -> dict[str, Any]:
-    """Return what was found. Raises CommandError where the log or the database is not what was signed.
+    """Return what was found, as ``_checked``. A difference between log and tables is looked at twice before it is said:
+    what is published between two calls is no difference.
+    """
+    try:
+        return _checked(file, key)
+    except _Differs:
+        time.sleep(AGAIN_SECONDS)
+        return _checked(file, key)
+
+
+class _Differs(CommandError):
+    """The log verifies, and tables do not agree with it."""
+
+
+def _checked(file: Path | None, key: Path | None) -> dict[str, Any]:
+    """Check the log and what the service shows. Raises CommandError where log or database is not what was signed.
 
     Args:
         file: an exported log; None: the running service's.
@@ -35,6 +54,7 @@ def check(file: Path | None, key: Path | None) -> dict[str, Any]:
     settings = Settings()
     seen = settings.home / "audit-heads.jsonl"
     versions = [] if file else _versions()  # before the log: what they show was published before it was read
+    served, suppressions = ([], []) if file else _tables()
     head, entries = _exported(file) if file else _served(versions)
     try:
         checkpoint = verify(entries, head, _verifier(settings, key), _seen(seen))
@@ -43,9 +63,12 @@ def check(file: Path | None, key: Path | None) -> dict[str, Any]:
     waiting = [] if file else _waiting(entries, versions)
     try:
         compared = None if file else compare_shown(entries, [each for each in versions if each not in waiting])
+        if file is None and not waiting:
+            compare_tables(entries, served, suppressions)
     except NotAuthentic as error:
-        raise CommandError(f"The log verifies, and the database does not agree with it. {error}", _KEEP) from None
+        raise _Differs(f"The log verifies, and the database does not agree with it. {error}", _KEEP) from None
     if file is None:
+        _require_agreed()
         _remember(seen, head)
     if waiting:
         first = f"version {waiting[0]['number']} of {waiting[0]['model']} ({waiting[0]['published_at']})"
@@ -71,6 +94,18 @@ def _served(versions: Sequence[Mapping[str, Any]]) -> tuple[str, list[dict[str, 
             time.sleep(1)
 
 
+def _require_agreed() -> None:
+    """Raise CommandError where the service sees that its database was put back: an older copy verifies by itself, and
+    the store knows what came after it.
+    """
+    with connect() as client:
+        try:
+            client.get("/readyz")
+        except CommandError as error:  # what else keeps it from being ready says nothing of the log
+            if error.problem == "database_put_back":
+                raise CommandError(f"The log verifies, and it is not the newest. {error.what}", _KEEP) from None
+
+
 def _waiting(entries: Sequence[Mapping[str, Any]], versions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the versions without an entry that were published after the newest signed entry, oldest first.
 
@@ -86,6 +121,14 @@ def _versions() -> list[dict[str, Any]]:
     with connect() as client:
         names = [model["name"] for model in client.pages("/v1/models")]
         return [version for name in names for version in client.pages(f"/v1/models/{name}/versions")]
+
+
+def _tables() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return what the tables say of each served version, and of each request. Every membership is read for it."""
+    with connect(READING_SECONDS) as client:
+        names = [model["name"] for model in client.pages("/v1/models") if model["status"] in SERVED]
+        served = [client.get(f"/v1/models/{name}/commitments") for name in names]
+        return served, list(client.pages(f"{LOG}/suppressions", limit=LOG_PAGE))
 
 
 def _exported(file: Path) -> tuple[str, list[dict[str, Any]]]:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -58,7 +59,7 @@ class Child:
             stdout=output,
             stderr=output,
             start_new_session=True,
-            preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 (no threads here)
+            preexec_fn=partial(die_with_parent, os.getpid()) if sys.platform == "linux" else None,  # noqa: PLW1509 (no threads here)
         )
 
     @property

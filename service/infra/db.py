@@ -211,7 +211,8 @@ def _postgres(url: Any) -> Engine:
         pool_size=10,
         max_overflow=10,
         pool_timeout=BUSY_SECONDS,
-        connect_args={"connect_timeout": 5, "options": options},
+        # the encoding: without it a database in SQL_ASCII answers in bytes, and no sentence says why nothing works
+        connect_args={"connect_timeout": 5, "options": options, "client_encoding": "utf8"},
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, inspect, text
+from sqlalchemy.exc import DBAPIError
 
 from expunge.service.infra.db import Database
 from expunge.service.infra.tables import Record
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 _LOCK = 0x6578_7075_6E67  # "expung": the advisory lock of every process that migrates this database
+
+
+_ANEW = "_alembic_tmp_"
+_DUPLICATES = {"42P07", "42710"}
+"""SQLSTATE of a table and of another object whose name is taken"""
+_IN_THE_WAY = (
+    "The database has tables that are not Expunge's, under names that a migration needs: {}. Nothing was changed. Look "
+    "at what they hold, rename or drop them, and run `expunge migrate` again."
+)
 
 
 class SchemaState(StrEnum):
@@ -41,7 +51,8 @@ def migrate(database: Database) -> None:
     """Bring the schema up to date: under one lock, and in one transaction that ends with what was there or all of it.
 
     Raises:
-        RuntimeError: this release does not know the schema, or what the migrations gave is not this release's.
+        RuntimeError: this release does not know the schema, what the migrations gave is not this release's, a table of
+            another program has a name that they need, or the database cannot hold every text.
     """
     with _alone(database):
         if schema_state(database) is SchemaState.CURRENT:
@@ -51,8 +62,42 @@ def migrate(database: Database) -> None:
         with _locked(database) as connection, connection.begin():
             configuration = _configuration()
             configuration.attributes["connection"] = connection
-            command.upgrade(configuration, "head")
+            _require_text(connection)
+            _require_free(connection)
+            try:
+                command.upgrade(configuration, "head")
+            except DBAPIError as error:
+                raise _taken(error) from error
             _refuse(_differences(connection), "The migration was rolled back.")
+
+
+def _require_text(connection: Connection) -> None:
+    """Raise RuntimeError for a PostgreSQL database of another encoding than UTF8."""
+    if connection.dialect.name != "postgresql":
+        return
+    name, encoding = connection.execute(text("SELECT current_database(), current_setting('server_encoding')")).one()
+    if encoding != "UTF8":
+        raise RuntimeError(
+            f"The database {name} is in {encoding}, which cannot hold every text. Nothing was changed. Make one in "
+            "UTF8 and name it in EXPUNGE_DATABASE_URL: createdb --encoding=UTF8 --template=template0 NAME."
+        )
+
+
+def _require_free(connection: Connection) -> None:
+    """Raise RuntimeError where a name is taken under which a migration makes a table anew; SQLite needs that."""
+    found = inspect(connection)
+    taken = [name for name in (*found.get_table_names(), *found.get_view_names()) if name.startswith(_ANEW)]
+    if taken and connection.dialect.name == "sqlite":
+        raise RuntimeError(_IN_THE_WAY.format(", ".join(sorted(taken))))
+
+
+def _taken(error: DBAPIError) -> Exception:
+    """Return an error that names the table in the way; any other as it is."""
+    reason, state = error.orig, getattr(error.orig, "sqlstate", None)
+    primary = str(getattr(getattr(reason, "diag", None), "message_primary", None) or reason)
+    if state in _DUPLICATES or (state is None and primary.endswith("already exists")):
+        return RuntimeError(_IN_THE_WAY.format(primary))
+    return error
 
 
 def compare(database: Database) -> None:

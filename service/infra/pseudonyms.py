@@ -12,6 +12,7 @@ import hmac
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -33,7 +34,14 @@ Kind = Literal[
     "link",
     "page",
     "proxy",
+    "spelling",
+    "look",
+    "commitment",
 ]
+
+
+_LINES = 20_000
+"""that are joined at once"""
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,25 @@ def mac(key: bytes, kind: Kind, value: str | bytes) -> str:
     return hmac.digest(key, b"expunge/" + kind.encode() + b"\0" + data, "sha256").hex()
 
 
+def keyed(pepper: Pepper, kind: Kind) -> hmac.HMAC:
+    """Return an HMAC-SHA-256 under the pepper, in the domain of ``kind``, that takes its value in parts."""
+    return hmac.new(pepper.secret, b"expunge/" + kind.encode() + b"\0", hashlib.sha256)
+
+
+def rows_digest(pepper: Pepper, table: str, owner: str | int, lines: Iterable[str]) -> str:
+    """Return the keyed digest of a table's lines in their order, of those that belong to ``owner``: 64 hex digits.
+
+    The count of the lines ends it: so no value with a line's end in it makes one row look like two.
+    """
+    whole, rest, count = keyed(pepper, "commitment"), iter(lines), 0
+    whole.update(f"{table}\0{owner}\0".encode())
+    while part := list(islice(rest, _LINES)):
+        count += len(part)
+        whole.update("\n".join([*part, ""]).encode())
+    whole.update(f"\0{count}".encode())
+    return whole.hexdigest()
+
+
 def subject_digest(pepper: Pepper, tenant_id: str, subject: str) -> str:
     """Return the digest of a person's id: one for all spellings with the same NFC form."""
     return digest(pepper, "subject", _within(tenant_id, nfc(subject).encode()))
@@ -86,16 +113,35 @@ def sample_digest(pepper: Pepper, tenant_id: str, sample: str) -> str:
     return digest(pepper, "sample", _within(tenant_id, nfc(sample).encode()))
 
 
+def spelling_number(pepper: Pepper, tenant_id: str, form: str) -> int:
+    """Return the first 8 bytes of the digest of a reduced form of an id, as a signed whole number."""
+    return _number(digest(pepper, "spelling", _within(tenant_id, form.encode())), 8)
+
+
+def look_number(pepper: Pepper, tenant_id: str, look: str) -> int:
+    """Return the first 8 bytes of the digest of a look of ids, as a signed whole number."""
+    return _number(digest(pepper, "look", _within(tenant_id, look.encode())), 8)
+
+
+def person_number(digest_of_subject: str) -> int:
+    """Return the first 4 bytes of a person's digest, as a signed whole number: one of 4 billion people."""
+    return _number(digest_of_subject, 4)
+
+
+def _number(text: str, size: int) -> int:
+    return int.from_bytes(bytes.fromhex(text[: 2 * size]), "big", signed=True)
+
+
 def digests(pepper: Pepper, kind: Kind, tenant_id: str, values: Iterable[bytes | memoryview]) -> bytes:
     """Return the digests of a tenant's values one after the other, 32 bytes each.
 
     In hex they are those of ``sample_digest`` and its siblings.
     """
-    start = b"expunge/" + kind.encode() + b"\0" + _within(tenant_id, b"")
-    keyed = hmac.new(pepper.secret, start, hashlib.sha256)
+    whole = keyed(pepper, kind)
+    whole.update(_within(tenant_id, b""))
 
     def one(value: bytes | memoryview) -> bytes:
-        each = keyed.copy()
+        each = whole.copy()
         each.update(value)
         return each.digest()
 

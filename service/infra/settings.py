@@ -28,10 +28,10 @@ from sqlalchemy.exc import ArgumentError
 
 from expunge.service.infra.files import Files
 from expunge.service.infra.tenants import listed
-from expunge.service.infra.time import HOUR_SECONDS
+from expunge.service.infra.time import HOUR_SECONDS, time_zone
 from unlearning.accounting.policy import places_of
 
-ACTS = frozenset({"verify", "lift", "retire"})
+ACTS = frozenset({"verify", "decide", "lift", "retire"})
 """as in ``expunge.service.access.four_eyes.Act``"""
 LARGEST_PORT = 65_535
 DATABASES = ("sqlite", "postgresql", "postgres", "postgresql+psycopg")
@@ -159,6 +159,7 @@ class Settings(BaseSettings):
     listen: str = "127.0.0.1:8750"
     url: str = "http://127.0.0.1:8750"
     regulation: RegulationName | None = Field(None, description=f"none, {', '.join(get_args(RegulationName))}")
+    time_zone: str = ""
     cancel_window: Duration = 0
     large_request: int = Field(default=1000, ge=0, description="a whole number of samples; 0 blocks no request")
     grace: Duration = HOUR_SECONDS
@@ -176,6 +177,7 @@ class Settings(BaseSettings):
     sample_bytes: int = Field(default=2 * 2**30, gt=0, description="a whole number of bytes above 0, as 2147483648")
     rate: float = Field(default=100, gt=0, allow_inf_nan=False, description="calls a second, above 0, as 100")
     recipe_variables: str = ""
+    artefact_formats: str = ""
     admission: str = ""
     verify_url: str = ""
 
@@ -284,6 +286,15 @@ class Settings(BaseSettings):
             raise SettingsError(f"EXPUNGE_LISTEN: {value!r} is no host:port. Write it as 127.0.0.1:8750 or [::1]:8750.")
         return value
 
+    @field_validator("time_zone")
+    @classmethod
+    def _names_a_time_zone(cls, value: str) -> str:
+        try:
+            time_zone(value or "UTC")
+        except ValueError as error:
+            raise SettingsError(f"EXPUNGE_TIME_ZONE: {error}.") from None
+        return value
+
     @property
     def loopback(self) -> bool:
         """Return whether webhooks may go to this machine, over plain http too."""
@@ -323,7 +334,7 @@ class Settings(BaseSettings):
             raise SettingsError(f"EXPUNGE_TENANTS: {value!r} lists no tenants. {error}") from None
         return value
 
-    @field_validator("recipe_variables", "admission")
+    @field_validator("recipe_variables", "artefact_formats", "admission")
     @classmethod
     def _lists_names(cls, value: str, info: ValidationInfo) -> str:
         if any(re.search(r"[\s=]", name.strip()) for name in value.split(",")):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime, timedelta
+import zoneinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 SECOND = 1_000_000
 """in microseconds"""
@@ -27,6 +28,9 @@ BUCKETS = tuple(2.0**power for power in range(-10, 21))
 RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
+_OFFSET = re.compile(r"([+-])([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
+
+
 def within_reach(when: datetime) -> datetime:
     """Return the moment. Raises ValueError where it cannot be stored, or no deadline after it could."""
     if not 1970 < when.year < 9999:
@@ -42,6 +46,44 @@ def moment(when: datetime) -> int:
 def instant(at: int) -> datetime:
     """Return the inverse of ``moment``."""
     return _EPOCH + timedelta(microseconds=at)
+
+
+def time_zone(name: str) -> tzinfo:
+    """Return the zone of an IANA name, such as Europe/Berlin, of UTC, or of an offset, such as -01:00.
+
+    Raises ValueError, which says what to write or to install.
+    """
+    offset = _OFFSET.fullmatch(name)
+    if name == "UTC" or offset is not None:  # these need no table of zones
+        minutes = 0 if offset is None else int(offset[2]) * 60 + int(offset[3])
+        return timezone(timedelta(minutes=-minutes if offset is not None and offset[1] == "-" else minutes))
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (
+        zoneinfo.ZoneInfoNotFoundError,
+        ValueError,
+        OSError,
+    ):  # a name that is no path in the table, or leads to a folder of it
+        known = zoneinfo.available_timezones()
+    if not known:
+        raise ValueError(
+            f"{name!r} cannot be looked up: this machine has no table of time zones. Install the package tzdata "
+            "(apt-get install tzdata, or pip install tzdata), or write UTC or an offset such as +01:00"
+        )
+    raise ValueError(f"{name!r} is no time zone. Write an IANA name such as Europe/Berlin, UTC, or an offset as +01:00")
+
+
+def offset_of(when: datetime) -> str:
+    """Return the offset of a moment from UTC, as -01:00; UTC where it has none."""
+    return when.isoformat(timespec="seconds")[19:25] if when.utcoffset() else "UTC"
+
+
+def earliest(wall: datetime, zone: tzinfo) -> datetime:
+    """Return the first moment, in UTC, at which clocks of the zone may show ``wall``, which has no timezone.
+
+    Where clocks are set back they show it twice; where they are set forward never, and both offsets are tried.
+    """
+    return min(wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
 
 
 def rfc_3339(at: int) -> str:

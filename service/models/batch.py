@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from expunge.service.infra.tables import Generation, Model
 from expunge.service.infra.time import DAY_SECONDS, SECOND, duration
-from expunge.service.models.retrain_plan import measured_seconds
+from expunge.service.models.retrain_plan import measured_seconds, measured_work
 from expunge.service.requests import Regulation, shorter_than
 from unlearning.accounting.policy import REPAIR, Policy, batch_by_rule
 
@@ -18,7 +18,7 @@ def policy_with_batch(model: Model, generation: Generation) -> Policy:
     policy = Policy.from_json(model.policy)
     if policy.batch is not None:
         return policy
-    return replace(policy, batch=batch_by_rule(_repeats(generation), measured_seconds(generation)))
+    return replace(policy, batch=batch_by_rule(_repeats(generation), measured_work(generation)))
 
 
 def done_at(generation: Generation, begins: int) -> int:

@@ -43,7 +43,7 @@ def standing(session: Session, model: Model, version: Version) -> list[dict[str,
     """Return each consumer of the model with its status: current, behind ``version``, or unknown after five silent
     minutes.
     """
-    since = now(session) - SILENT_SECONDS * SECOND
+    at = now(session)
     rows = (
         select(Consumer, Version.number)
         .join(Version, Version.id == Consumer.version_id)
@@ -51,7 +51,7 @@ def standing(session: Session, model: Model, version: Version) -> list[dict[str,
         .order_by(Consumer.name)
     )
     return [
-        {"name": consumer.name, "version": number, "status": _status(consumer, number, version, since)}
+        {"name": consumer.name, "version": number, "status": _status(consumer, number, version, at)}
         for consumer, number in session.execute(rows)
     ]
 
@@ -102,8 +102,13 @@ def remove_consumer(session: Session, model: Model, consumer: Consumer) -> None:
     session.delete(consumer)
 
 
-def _status(consumer: Consumer, number: int, version: Version, since: int) -> str:
+def is_silent(consumer: Consumer, at: int) -> bool:
+    """Return whether it did not report lately. A report of the future, by a clock that had jumped ahead, is none."""
+    return abs(at - consumer.seen_at) > SILENT_SECONDS * SECOND
+
+
+def _status(consumer: Consumer, number: int, version: Version, at: int) -> str:
     """Return the status. A silent consumer is unknown, never current."""
-    if consumer.seen_at < since:
+    if is_silent(consumer, at):
         return "unknown"
     return "current" if number >= version.number else "behind"

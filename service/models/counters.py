@@ -16,6 +16,7 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from expunge.service.infra.actors import OPERATOR
 from expunge.service.infra.db import Database, batches
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, PhaseSeconds, Tally, Task, Version
 from expunge.service.infra.time import BUCKETS, SECOND
@@ -24,6 +25,8 @@ LATENCY_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 86_40
 """upper edges in seconds"""
 BEYOND = "+Inf"
 LATENCY, INTAKE, PHASE, SAMPLES, VERSIONS, ENTRIES = "latency", "intake", "phase", "samples", "published", "entries"
+OUTCOMES = "outcomes"
+"""of requests when they were accepted: ``method`` is the outcome, ``label`` the caller"""
 TALLIED_TO = "tallied to"
 """the tally that holds how many audit entries are counted: the log's first ones"""
 VERSIONS_AT_ONCE = 100
@@ -127,10 +130,17 @@ def _of_versions(session: Session, versions: Sequence[str]) -> Counter[Key]:
 
 
 def _of_entries(session: Session, which: ColumnElement[bool]) -> Counter[Key]:
-    """Count these audit entries by kind, attempts that failed by model too."""
-    rows = session.execute(select(AuditEntry.kind, AuditEntry.model_id).where(which))
+    """Count these audit entries by kind, attempts that failed by model too; and the outcomes of accepted requests."""
+    columns = (AuditEntry.kind, AuditEntry.model_id, AuditEntry.request_id)
+    entries = session.execute(select(*columns).where(which)).all()
     failed = "attempt.failed"
-    return Counter(Key(ENTRIES, (model_id or "") if kind == failed else "", "", kind) for kind, model_id in rows)
+    found = Counter(Key(ENTRIES, (model_id or "") if kind == failed else "", "", kind) for kind, model_id, _ in entries)
+    accepted = [request_id for kind, _, request_id in entries if kind == "request.accepted" and request_id is not None]
+    for batch in batches(accepted):
+        said = select(DeletionRequest.outcome, DeletionRequest.caller)
+        named = said.where(DeletionRequest.id.in_(batch), DeletionRequest.outcome.is_not(None))
+        found.update(Key(OUTCOMES, "", outcome or "", caller or OPERATOR) for outcome, caller in session.execute(named))
+    return found
 
 
 def _bound(seconds: Any, edges: tuple[float, ...]) -> ColumnElement[str]:

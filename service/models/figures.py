@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from expunge.service.infra.db import Database
 from expunge.service.infra.files import Folder
 from expunge.service.infra.tables import Generation
+from expunge.service.models.budgets import USAGE
 
 FIGURES = "figures"
 """in the store, next to the checkpoints"""
@@ -31,6 +32,7 @@ DATA_FREE = frozenset(
         "expected_repeats",
         "form",
         "kept_out",
+        "metric",
         "mode",
         "rank",
         "reason",
@@ -39,6 +41,8 @@ DATA_FREE = frozenset(
         "seconds",
         "switched",
         "trial",
+        "work_seconds",
+        "warnings",
     }
 )
 """what a report tells that follows from settings and counts; every other name in it is a measured figure"""
@@ -60,10 +64,12 @@ class Figures:
 
     def shown(self, generation: Generation) -> dict[str, Any] | None:
         """Return the generation's report, with its figures until the first deletion. None: there is no report yet."""
-        if generation.report is None or generation.report.get(FIGURES) is not True:
-            return generation.report
-        told = {name: value for name, value in generation.report.items() if name != FIGURES}
-        return told | self._read(generation.id)
+        if generation.report is None:
+            return None
+        report = {name: value for name, value in generation.report.items() if name != USAGE}
+        if report.get(FIGURES) is not True:
+            return report
+        return {name: value for name, value in report.items() if name != FIGURES} | self._read(generation.id)
 
     def measured(self, generation_id: int) -> dict[str, Any]:
         """Return the figures that are kept of a generation which is prepared."""

@@ -10,19 +10,21 @@ from expunge.service.infra.tables import (
     Generation,
     HoldoutPerson,
     Membership,
+    MembershipBlock,
     Model,
     Restoration,
+    Spelling,
     StoredVector,
     Version,
     WorkUnit,
 )
 from unlearning.accounting.policy import Policy, place_by_rule
 
-_PARTITIONED = (Membership, StoredVector)
+_PARTITIONED = (Membership, StoredVector, Spelling)
 
 
 def open_generation(session: Session, generation: Generation) -> Generation:
-    """Add a generation and make room for its memberships and recollections. Sets ``generation.id``."""
+    """Add a generation and make room for its memberships, recollections and spellings. Sets ``generation.id``."""
     sqlite = session.get_bind().dialect.name == "sqlite"
     used = session.scalar(select(func.max(Restoration.last_generation))) if sqlite else None
     if used is not None:
@@ -69,8 +71,10 @@ def number_above(session: Session, restoration: Restoration, used: int) -> None:
 
 
 def empty_generation(session: Session, generation_id: int) -> None:
-    """Drop what a generation knew about people: memberships, recollections, calibration, work units and its holdout."""
-    for piece in (CalibrationOrder, WorkUnit, HoldoutPerson):
+    """Drop what a generation knew about people: memberships, recollections, spellings, calibration, work units and its
+    holdout.
+    """
+    for piece in (CalibrationOrder, WorkUnit, HoldoutPerson, MembershipBlock):
         session.execute(delete(piece).where(piece.generation_id == generation_id))
     if session.get_bind().dialect.name == "postgresql":
         for record in _PARTITIONED:

@@ -26,6 +26,7 @@ CHANGEABLE = (
     "place",
     "complete_when",
     "max_accuracy_drop",
+    "twins",
 )
 FIXED = {field.name for field in fields(Policy)}.difference(CHANGEABLE)
 _NEW = "Register the recipe under another name to have it otherwise."

@@ -31,6 +31,7 @@ from expunge.service.requests import (
     WayOut,
     actions,
     end_open_tasks,
+    end_unpublished,
     held_by,
 )
 
@@ -86,7 +87,7 @@ def end_retired(session: Session, model: Model) -> None:
 def end_cancelled(session: Session, model: Model) -> None:
     """Do what ``retire`` does for a model that is prepared, without its checks and its audit entry."""
     _end(session, model, "cancelled", _CANCELLED)
-    end_open_tasks(session, model.id, Reason.NOT_PUBLISHED)
+    end_unpublished(session, model)
 
 
 def steps_of(model: Model) -> tuple[WayOut, ...]:

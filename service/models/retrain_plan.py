@@ -217,3 +217,13 @@ def measured_seconds(generation: Generation) -> float | None:
     """Return how long the generation's own training and preparation took; None where that was not timed."""
     seconds = (generation.report or {}).get("seconds")
     return float(seconds) if isinstance(seconds, int | float) else None
+
+
+def measured_work(generation: Generation) -> float | None:
+    """Return the seconds of work of one whole training, as the registration or the last update measured them.
+
+    What a training costs does not depend on what else the machine did meanwhile. Where no work was measured yet, in a
+    generation of an earlier release, it is what ``measured_seconds`` says.
+    """
+    seconds = (generation.report or {}).get("work_seconds")
+    return float(seconds) if isinstance(seconds, int | float) else measured_seconds(generation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from expunge.service.queue.building import (
     Suppressing,
+    ask_nearly_suppressed,
     before_registration,
     declared_parts,
     extend_manifest,
@@ -11,7 +12,9 @@ from expunge.service.queue.building import (
     generation_of,
     model_of,
     named_by_holds,
+    nearly_suppressed,
     served_beside,
+    served_people,
     start_over,
     still_served,
     suppressing,
@@ -31,12 +34,13 @@ from expunge.service.queue.claims import (
     unnotified,
     waiting_deletions,
 )
+from expunge.service.queue.clock_change import shorten_waits
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job, Preparation, Work
 from expunge.service.queue.journal_entry import JournalEntry
 from expunge.service.queue.leases import Stale, TakenLease, fence, in_force, renew, take
 from expunge.service.queue.promotion import Leaving, departure, publish_generation
 from expunge.service.queue.publication import Draft, Replan, erase, mark_forgotten, publish
-from expunge.service.queue.recipe_messages import ADVICE, OUTLIVED, drop_messages, hint_of
+from expunge.service.queue.recipe_messages import ADVICE, OUTLIVED, REPORT, drop_messages, hint_of
 from expunge.service.queue.results import (
     Blocked,
     Postponed,
@@ -45,6 +49,7 @@ from expunge.service.queue.results import (
     charge_withheld,
     end_dry_run,
     end_without_version,
+    give_back,
     note_exhaustion,
     points_of,
     queue_tasks,
@@ -70,6 +75,7 @@ from expunge.service.queue.selection import (
 from expunge.service.queue.serves import (
     EVERYTHING,
     LONG_DUE,
+    THREADS,
     WITHOUT_WORKER,
     Serves,
     block_untaken,
@@ -77,9 +83,10 @@ from expunge.service.queue.serves import (
     needs_of,
     others_take,
     queue_taken,
+    threads_of_workers,
     untaken,
 )
-from expunge.service.queue.work_units import BUILT, POLL_SECONDS, Piece, WorkUnits
+from expunge.service.queue.work_units import BUILT, POLL_SECONDS, Piece, WorkUnits, free_pieces
 
 __all__ = [
     "ADVICE",
@@ -91,6 +98,8 @@ __all__ = [
     "OUTLIVED",
     "PATIENCE_SECONDS",
     "POLL_SECONDS",
+    "REPORT",
+    "THREADS",
     "WITHOUT_WORKER",
     "Blocked",
     "ClaimedTask",
@@ -114,6 +123,7 @@ __all__ = [
     "Target",
     "Work",
     "WorkUnits",
+    "ask_nearly_suppressed",
     "before",
     "before_registration",
     "begins_model",
@@ -131,8 +141,10 @@ __all__ = [
     "extend_manifest",
     "fence",
     "forgotten",
+    "free_pieces",
     "freeze_manifest",
     "generation_of",
+    "give_back",
     "held_positions",
     "hint_of",
     "in_force",
@@ -142,6 +154,7 @@ __all__ = [
     "mark_notified",
     "model_of",
     "named_by_holds",
+    "nearly_suppressed",
     "needs_of",
     "note_exhaustion",
     "others_take",
@@ -157,12 +170,15 @@ __all__ = [
     "requeue",
     "served",
     "served_beside",
+    "served_people",
+    "shorten_waits",
     "start_over",
     "still_current",
     "still_served",
     "suppressing",
     "take",
     "target_of",
+    "threads_of_workers",
     "undecided",
     "unnotified",
     "untaken",

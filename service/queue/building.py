@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
-from expunge.service.infra.db import now
+from expunge.service.infra.db import batches, now
+from expunge.service.infra.pseudonyms import person_number
 from expunge.service.infra.tables import (
     DeletionRequest,
     Generation,
     Hold,
     HoldoutPerson,
     Membership,
+    MembershipBlock,
     Model,
     Removal,
+    Spelling,
     StoredVector,
     SuppressionEntry,
     Task,
@@ -26,15 +29,29 @@ from expunge.service.models import put_in_place
 from expunge.service.queue.jobs import Job, Preparation
 from expunge.service.queue.leases import fence
 from expunge.service.queue.selection import undecided
-from expunge.service.requests import MEMBERS_FROZEN, concerns, registration_of
+from expunge.service.requests import (
+    MEMBERS_FROZEN,
+    SPELLINGS,
+    NamedPerson,
+    Question,
+    Written,
+    ask_those,
+    concerns,
+    questions_of,
+    registration_of,
+)
 
 
 class Suppressing(NamedTuple):
-    """A suppression entry: the request, and the person or the sample that it keeps out."""
+    """A suppression entry: the request, and the person or the sample that it keeps out.
+
+    ``written``: how the person's id is written; None: a sample, or an entry of release 0.2.
+    """
 
     request_id: str
     subject_digest: str | None
     sample_digest: str | None
+    written: Written | None
 
 
 def model_of(session: Session, job: Preparation) -> Model:
@@ -68,10 +85,12 @@ def start_over(session: Session, job: Preparation) -> None:
     """Delete the rows that an earlier attempt left of people. Raises Stale."""
     fence(session, job.lease)
     generation = generation_of(session, job)
-    generation.manifest = {name: fact for name, fact in (generation.manifest or {}).items() if name != MEMBERS_FROZEN}
+    generation.manifest = {
+        name: fact for name, fact in (generation.manifest or {}).items() if name not in (MEMBERS_FROZEN, SPELLINGS)
+    }
     if session.scalar(select(Version.id).where(Version.generation_id == job.generation_id).limit(1)):
         raise RuntimeError(f"generation {job.generation_id} has a version: it is not being prepared")
-    for rows in (Membership, StoredVector, HoldoutPerson):
+    for rows in (Membership, MembershipBlock, StoredVector, Spelling, HoldoutPerson):
         session.execute(delete(rows).where(rows.generation_id == job.generation_id))
 
 
@@ -94,6 +113,7 @@ def suppressing(session: Session, job: Preparation) -> list[Suppressing]:
             SuppressionEntry.request_id,
             SuppressionEntry.subject_digest,
             SuppressionEntry.sample_digest,
+            SuppressionEntry.spelling,
             DeletionRequest.models,
             DeletionRequest.suppress_after,
         )
@@ -102,10 +122,41 @@ def suppressing(session: Session, job: Preparation) -> list[Suppressing]:
     )
     registration = registration_of(session, job.generation_id)
     return [
-        Suppressing(request, subject, sample)
-        for request, subject, sample, models, after in rows
+        Suppressing(request, subject, sample, None if spelling is None else Written.from_json(spelling))
+        for request, subject, sample, spelling, models, after in rows
         if concerns(models, after, job.model_name, registration)
     ]
+
+
+def nearly_suppressed(
+    session: Session, entries: Iterable[Suppressing], holders: Mapping[int, Iterable[int]]
+) -> dict[str, Question]:
+    """Return, by request, the people of a generation that is being built whose ids are written nearly as its person's.
+
+    ``holders``: by form, the people who have it. Those whom an entry names exactly are no question.
+    """
+    named = [each for each in entries if each.subject_digest is not None]
+    apart = {person_number(each.subject_digest) for each in named if each.subject_digest}
+    written = (
+        NamedPerson(each.request_id, each.subject_digest, each.written)
+        for each in named
+        if each.subject_digest is not None and each.written is not None
+    )
+    return questions_of(session, written, holders, apart)
+
+
+def ask_nearly_suppressed(session: Session, job: Preparation, questions: Mapping[str, Question]) -> None:
+    """Let these requests wait for a decision about the people who would come back. Raises Stale."""
+    fence(session, job.lease)
+    ask_those(session, questions)
+
+
+def served_people(session: Session, job: Preparation, subjects: Iterable[str]) -> frozenset[str]:
+    """Return those of these people, by digest, that the served generation was trained on."""
+    served = served_beside(session, job).id
+    there = select(Membership.subject_digest).where(Membership.generation_id == served).distinct()
+    found = (session.scalars(there.where(Membership.subject_digest.in_(part))) for part in batches(subjects))
+    return frozenset().union(*found)
 
 
 def before_registration(session: Session, job: Preparation) -> frozenset[str]:

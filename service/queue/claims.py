@@ -6,7 +6,8 @@ What is done of it is kept, and a later claim continues it.
 
 An attempt is counted when it is claimed. After two claims without a result the batch is halved, so that one request
 that kills workers is found among many. A request that failed alone three times is blocked. Failures of the machine
-count as two attempts at most, so that no request is blocked for a full disk.
+count as two attempts at most, so that no request is blocked for a full disk. A planned stop of the worker counts as
+none (``give_back`` in results.py).
 """
 
 from __future__ import annotations
@@ -49,7 +50,6 @@ from expunge.service.queue.work_units import models_with_free_pieces
 from expunge.service.requests import (
     AT_ONCE,
     NOT_FOR_AN_UPDATE,
-    SETTLED_AT_ONCE,
     Cause,
     Reason,
     change_tasks,
@@ -80,6 +80,7 @@ class Waiting:
     attempts: int
     group: int
     traceparent: str | None = None
+    not_before: int = 0
 
 
 @dataclass(frozen=True)
@@ -271,6 +272,7 @@ def _job(model: Model, generation: Generation, lease: TakenLease) -> dict[str, A
         "recipe": model.recipe,
         "policy": Policy.from_json(model.policy).in_force(generation.method),
         "generation_id": generation.id,
+        "lost_in": generation.phase,
     }
 
 
@@ -326,6 +328,7 @@ def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
 
 _WAITING = (
     select(Task.id, Task.request_id, Task.attempts, func.coalesce(Task.lease_token, 0), DeletionRequest.traceparent)
+    .add_columns(Task.not_before)
     .join(DeletionRequest, DeletionRequest.id == Task.request_id)
     .where(Task.model_id == bindparam("model"), Task.status.in_(("queued", "running")))
     .where(Task.not_before <= bindparam("at"), func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
@@ -353,7 +356,13 @@ def _must_wait(session: Session, model: Model, generation: Generation, waiting: 
         )
         released_at = session.scalar(select(Version.published_at).where(Version.id == model.current_id))
     retraining = model.status == "exhausted" and candidate_of(session, model.id) is not None
-    queue = Queue(waiting=len(waiting), due_at=due_at, released_at=released_at, retraining=retraining)
+    queue = Queue(
+        waiting=len(waiting),
+        due_at=due_at,
+        released_at=released_at,
+        waits_since=min(task.not_before for task in waiting),
+        retraining=retraining,
+    )
     clock = Clock(at, int((measured_seconds(generation) or 0.0) * SECOND))
     action = next_action(policy, budget_of(generation), queue, clock)
     if action.kind == "wait":
@@ -370,8 +379,7 @@ def _put_to_batch(session: Session, model: Model, at: int) -> None:
         )
     ).all()
     change_tasks(session, [row.id for row in rows], reason=Reason.AWAITING_BATCH)
-    for batch in batches((row.request_id for row in rows), SETTLED_AT_ONCE):
-        settle(session, batch)
+    settle(session, (row.request_id for row in rows))
 
 
 def _hold_lost(session: Session, model: Model, generation: Generation, lost: Iterable[Waiting]) -> None:
@@ -403,4 +411,6 @@ def _mark_running(session: Session, choice: Choice, lease: TakenLease) -> tuple[
     for attempts, ids in alike.items():
         change_tasks(session, ids, status="running", attempts=attempts, lease_token=lease.token)
     settle_begun(session, [task.request_id for task in choice.take])
-    return tuple(ClaimedTask(task.id, task.request_id, task.traceparent) for task in choice.take)
+    return tuple(
+        ClaimedTask(task.id, task.request_id, task.traceparent, task.attempts, task.group) for task in choice.take
+    )

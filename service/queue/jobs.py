@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from expunge.service.models import retrain_lease
@@ -20,6 +20,8 @@ class Job:
     recipe: str
     policy: Policy
     generation_id: int
+    lost_in: str | None = field(default=None, kw_only=True)
+    """the last phase of the attempt before this one, where that is known"""
 
     @property
     def model_id(self) -> str:
@@ -47,6 +49,10 @@ class ClaimedTask:
     request_id: str
     traceparent: str | None = None
     """W3C trace context of the call that made the request, for the logs"""
+    attempts: int = 0
+    """those that counted before this claim"""
+    group: int = 0
+    """the token of the claim before this one; tasks that failed together share it"""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,11 @@ class Deletions(Job):
 
     current_id: str
     tasks: tuple[ClaimedTask, ...]
+
+    @property
+    def attempt(self) -> int:
+        """Return which attempt it is of the task with the most; it counts from 1."""
+        return 1 + max((task.attempts for task in self.tasks), default=0)
 
 
 Work: TypeAlias = Preparation | Deletions

@@ -125,6 +125,9 @@ def publish_generation(
             erase(session, session.get_one(Version, draft.version_id), replaced.generation_id, gone)
         finish(session, job, results, draft.version_id, draft.method)
         queue_newcomers(session, job, model)
+        place = job.model_name, job.generation_id
+        since = _compared_until(session, generation, replaced)
+        requests.ask_those_since(session, job.tenant_id, place, model.id, since)
         if replaced is not None:
             crash_point("switch-after-tasks")
 
@@ -135,6 +138,16 @@ def _require_unchanged(session: Session, job: Preparation, current: Leaving, dra
     if before is None or after is None or (before.id, drafted.size) != (after.id, current.size):
         raise Replan("the model moved on while the switch was drafted")
     _require_held_people(session, job, after.generation_id)
+
+
+def _compared_until(session: Session, generation: Generation, replaced: Version | None) -> int:
+    """Return the time from which on requests are still to be compared with this generation's people.
+
+    Those of before met them in its preparation, or in the replaced one. One of release 0.2 has no spellings: what was
+    asked of it was compared exactly only, and all of it is compared now.
+    """
+    served = None if replaced is None else session.get_one(Generation, replaced.generation_id)
+    return generation.created_at if served is None or requests.SPELLINGS in (served.manifest or {}) else 0
 
 
 def _end_replaced(session: Session, model: Model, job: Preparation, replaced: Version) -> None:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import bindparam, insert, select
 from sqlalchemy.orm import Session
@@ -21,7 +22,17 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import StoredFile
 from expunge.service.infra.tables import Erasure, Generation, Membership, Model, PhaseSeconds, Removal, Version
 from expunge.service.infra.time import HOUR_SECONDS, SECOND, time_bucket
-from expunge.service.models import PUBLISHED, Row, any_swept, drop_vectors, facts_of, rewrite_vectors, withdraw
+from expunge.service.models import (
+    PUBLISHED,
+    Row,
+    any_swept,
+    count_use,
+    drop_vectors,
+    facts_of,
+    rewrite_vectors,
+    withdraw,
+    write_marked,
+)
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job
 from expunge.service.queue.journal_entry import UpdateJournal
 from expunge.service.queue.leases import Stale, fence
@@ -66,11 +77,19 @@ class Draft:
     """what the method forgot, in the draft's generation"""
     size: ForgottenCount
     """how many leave the served model with this version"""
+    commitments: Mapping[str, str]
+    """keyed digests of the tables that say what the version holds, by table, as of its publication"""
+    marked: Mapping[str, str]
+    """keyed digests of the blocks of marks that it writes, by the blocks' names"""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    training_work: float | None = None
+    """seconds of work of one whole training, by what this update repeated of it; None: it says nothing of that"""
     vectors: Sequence[Row] = ()
     """rows, sealed again, of remaining vectors that the update changed"""
     begun: int = 0
     """a moment before the files were written, on the database's clock"""
+    environment: Mapping[str, Any] | None = None
+    """of the worker that trained it"""
 
 
 @contextmanager
@@ -200,6 +219,7 @@ def make_version(
     session.flush()
     crash_point("publish-after-version")
     mark_forgotten(session, version, draft.target.positions)
+    write_marked(session, version.generation_id, draft.marked)
     dropped = drop_vectors(session, job.generation_id, draft.target.holders)
     erase(session, version, job.generation_id, dropped)
     measured = Generation.model_id == model.id
@@ -256,21 +276,25 @@ def _version(job: Job, draft: Draft, number: int, parent: Version | None, at: in
         state=draft.state.digest,
         method=draft.method,
         claim=draft.claim.to_json(),
+        commitments=dict(draft.commitments),
         samples=draft.size.samples,
         people=draft.size.people,
         holdout_accuracy=draft.accuracy,
+        environment=None if draft.environment is None else dict(draft.environment),
         published_at=at,
     )
 
 
 def mark_forgotten(session: Session, version: Version, positions: Iterable[int]) -> None:
-    """Mark these positions of the version's generation as forgotten by it."""
+    """Mark these positions of the version's generation as forgotten by it, and count them."""
+    positions = list(positions)
     rows = [
         {"generation_id": version.generation_id, "position": position, "version_id": version.id}
         for position in positions
     ]
     for batch in batches(rows):
         session.execute(_REMOVE, batch)
+    count_use(session, version, positions)
 
 
 def erase(session: Session, version: Version, generation_id: int, key_ids: Iterable[str]) -> None:
@@ -310,3 +334,6 @@ def _time_phases(session: Session, job: Job, draft: Draft, at: int) -> None:
     ]
     if rows:
         session.execute(_TIME, rows)
+    if draft.training_work is not None:
+        generation = session.get_one(Generation, job.generation_id)
+        generation.report = (generation.report or {}) | {"work_seconds": time_bucket(draft.training_work)}

@@ -17,18 +17,20 @@ LONGEST = 300
 """characters of a message that are kept"""
 SAYS = "It says: "
 ADVICE = "Correct it and try again; `expunge check PATH` tries a recipe in seconds."
+REPORT = "This is a fault of Expunge: report it with this line."
+"""the advice where a line of ours raised"""
 SAID = re.compile(f'{SAYS}".*" ')
 """a message in a refusal, whatever advice follows it: rows of before 26 November 2026 hold another"""
 
 
-def hint_of(error: BaseException) -> str:
+def hint_of(error: BaseException, advice: str = ADVICE) -> str:
     """Return a refusal's hint: the error's message on one line, quoted, cut to 300 characters; and what to do.
 
     It may quote people's data, and terminals show it: what cannot be printed, and could command one, is left out.
     """
     text = " ".join("".join(each if each.isprintable() else " " for each in str(error)).split())
     shown = f"{text[: LONGEST - 3]}..." if len(text) > LONGEST else text
-    return f'{SAYS}"{shown}" {ADVICE}' if shown else ADVICE
+    return f'{SAYS}"{shown}" {advice}' if shown else advice
 
 
 _ASKED = select(SuppressionEntry.id).where(

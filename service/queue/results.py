@@ -31,16 +31,17 @@ from expunge.service.models import (
     schedule_retrain,
     waiting_for_retrain,
 )
-from expunge.service.queue.jobs import ClaimedTask, Deletions, Job
+from expunge.service.queue.jobs import ClaimedTask, Deletions, Job, Work
 from expunge.service.queue.journal_entry import UpdateJournal
 from expunge.service.queue.leases import fence, release
+from expunge.service.queue.work_units import free_pieces
 from expunge.service.requests import (
     NOT_FOR_AN_UPDATE,
-    SETTLED_AT_ONCE,
     Reason,
     announce_exhaustion,
+    ask_again,
     change_tasks,
-    end_open_tasks,
+    end_unpublished,
     positions,
     settle,
     stored,
@@ -168,10 +169,46 @@ def requeue(database: Database, job: Job, why: Mapping[str, Any], pause_seconds:
         release_claim(session, model, later)
 
 
+def give_back(database: Database, job: Work, owner: str, phase: str) -> None:
+    """Give a claim back to any worker at once, with the pieces of ``owner``: its process is to stop.
+
+    The attempt is not counted: everything is as if the claim had not been made. Raises Stale, Busy.
+    """
+    with database.write() as session:
+        model = fence(session, job.lease)
+        facts: dict[str, Any] = {"model_id": model.id, "generation": job.generation_id, "token": str(job.lease.token)}
+        record(session, job.tenant_id, "attempt.given_back", **facts, phase=phase)
+        free_pieces(session, owner)
+        if isinstance(job, Deletions):
+            _put_back(session, job)
+            release_claim(session, model)
+            return
+        generation = session.get_one(Generation, job.generation_id)
+        generation.attempts = max(0, generation.attempts - 1)
+        release(session, job.lease.name)
+
+
+def _put_back(session: Session, job: Deletions) -> None:
+    """Let the tasks of a claim wait as they did before it."""
+    theirs = select(Task.id).where(
+        Task.model_id == job.model_id, Task.status == "running", Task.lease_token == job.lease.token
+    )
+    running = frozenset(session.scalars(theirs))
+    alike: dict[tuple[int, int], list[str]] = {}
+    for task in job.tasks:
+        if task.id in running:
+            alike.setdefault((task.attempts, task.group), []).append(task.id)
+    for (attempts, group), ids in alike.items():
+        change_tasks(session, ids, status="queued", attempts=attempts, lease_token=group or None)
+    settle(session, (task.request_id for task in job.tasks))
+
+
 def finish(
     session: Session, job: Job, results: Mapping[ClaimedTask, Result], version_id: str | None, method: str
 ) -> None:
     """Write each task's result and its request's status; plan the retrain that any of them waits for.
+
+    A request that the model knows no sample of is asked about first, see ``requests.near_misses``.
 
     Completed tasks point to ``version_id`` and to the ``method`` that made it.
     """
@@ -188,13 +225,22 @@ def finish(
         session.flush()
         for values, ids in alike.values():
             change_tasks(session, ids, **values)
-        for batch in batches((task.request_id for task in results), SETTLED_AT_ONCE):
-            settle(session, batch)
+        ask_again(session, _unmatched(results))
+        settle(session, (task.request_id for task in results))
     waiting = [
         each for each in results.values() if isinstance(each, Postponed) and each.reason == Reason.AWAITING_RETRAIN
     ]
     if waiting:
         plan_retrain(session, session.get_one(Model, job.model_id), waiting[0].note)
+
+
+def _unmatched(results: Mapping[ClaimedTask, Result]) -> list[str]:
+    """Return the requests of which the model knows no sample."""
+    return [
+        task.request_id
+        for task, result in results.items()
+        if isinstance(result, Published) and result.reason == Reason.NO_MATCH
+    ]
 
 
 def _columns(result: Result, behind: bool) -> dict[str, Any]:
@@ -254,7 +300,7 @@ def refuse(
         model.status, model.reason = "refused", f"{what} {hint}"
         release(session, model_lease(model.id))
         record(session, model.tenant_id, "preparation.refused", **named, what=plain)
-        end_open_tasks(session, model.id, Reason.NOT_PUBLISHED)
+        end_unpublished(session, model)
         return
     model.reason = f"The retrain was refused. {what} {hint}"
     schedule_retrain(session, model)
@@ -264,8 +310,7 @@ def refuse(
     why = stored(reason, {"detail": plain} if facts is None else facts)
     for task in tasks:
         task.status, task.reason, task.facts = "blocked", reason, why
-    for batch in batches((task.request_id for task in tasks), SETTLED_AT_ONCE):
-        settle(session, batch)
+    settle(session, (task.request_id for task in tasks))
 
 
 def withhold(session: Session, model: Model, generation: Generation, report: Mapping[str, Any]) -> None:

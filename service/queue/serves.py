@@ -10,14 +10,13 @@ from sqlalchemy import ColumnElement, Select, and_, func, select, true
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import record
-from expunge.service.infra.db import NOW, Database, batches
+from expunge.service.infra.db import NOW, Database
 from expunge.service.infra.tables import Heartbeat, Model, Task
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND
 from expunge.service.models import model_lease
 from expunge.service.queue.leases import is_held
 from expunge.service.requests import (
     NOT_FOR_AN_UPDATE,
-    SETTLED_AT_ONCE,
     Reason,
     locked_tasks,
     queue_again,
@@ -30,6 +29,8 @@ UNTAKEN_SECONDS = 600
 """a deletion that is due for so long while no living process takes its model is blocked: a restart is shorter"""
 LARGE_BYTES = 10**8
 """less than this is named in no reason: every machine has it"""
+THREADS = "threads"
+"""the key beside those of ``Serves``: how many threads the libraries of the process take"""
 TAKEN = ("preparing", "live", "exhausted")
 
 
@@ -83,19 +84,32 @@ class Serves:
 EVERYTHING = Serves()
 
 
+def beats(within_seconds: float) -> ColumnElement[bool]:
+    """Return the condition that a process beat so lately. A beat of the future, by a clock that had jumped ahead, is
+    none.
+    """
+    span = int(within_seconds * SECOND)
+    return Heartbeat.beat_at.between(NOW - span, NOW + span)
+
+
 def living(session: Session) -> list[Serves]:
     """Return what the living workers and updaters take."""
+    alive = select(Heartbeat.serves).where(Heartbeat.kind.in_(("worker", "updater")), beats(ALIVE_SECONDS))
+    return list(dict.fromkeys(map(Serves.from_json, session.scalars(alive))))
+
+
+def threads_of_workers(session: Session, model: Model) -> frozenset[str]:
+    """Return how many threads the living processes take that take the model, as far as they say so."""
     alive = select(Heartbeat.serves).where(
         Heartbeat.kind.in_(("worker", "updater")), Heartbeat.beat_at >= NOW - ALIVE_SECONDS * SECOND
     )
-    return list(dict.fromkeys(map(Serves.from_json, session.scalars(alive))))
+    records = [each for each in session.scalars(alive) if each is not None and Serves.from_json(each).takes(model)]
+    return frozenset(record[THREADS] for record in records if THREADS in record)
 
 
 def others_take(session: Session, model: Model, owner: str) -> bool:
     """Return whether another living worker than ``owner`` takes the model."""
-    alive = select(Heartbeat.serves).where(
-        Heartbeat.kind == "worker", Heartbeat.process != owner, Heartbeat.beat_at >= NOW - ALIVE_SECONDS * SECOND
-    )
+    alive = select(Heartbeat.serves).where(Heartbeat.kind == "worker", Heartbeat.process != owner, beats(ALIVE_SECONDS))
     return any(Serves.from_json(each).takes(model) for each in session.scalars(alive))
 
 
@@ -135,8 +149,7 @@ def block_untaken(database: Database) -> int:
             task.status, task.reason, task.facts = "blocked", Reason.NO_WORKER, stored(Reason.NO_WORKER, needs)
             told = {"request_id": task.request_id, "model_id": task.model_id, "reason": Reason.NO_WORKER}
             record(session, task.tenant_id, "update.blocked", **told, **needs)
-        for batch in batches((task.request_id for task in tasks), SETTLED_AT_ONCE):
-            settle(session, batch)
+        settle(session, (task.request_id for task in tasks))
         return len(tasks)
 
 

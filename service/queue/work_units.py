@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from sqlalchemy import delete, func, insert, or_, select
+from sqlalchemy import delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from expunge.service.infra.db import Database, now
@@ -87,14 +87,25 @@ class WorkUnits:
 
     def _free(self, at: int) -> Any:
         """Return the query of free pieces: no owner, this process, or a process without a recent heartbeat."""
-        alive = at - int(self.lease_seconds * SECOND)
-        beating = select(Heartbeat.process).where(Heartbeat.beat_at > alive)
+        span = int(self.lease_seconds * SECOND)
+        beating = select(Heartbeat.process).where(Heartbeat.beat_at.between(at - span + 1, at + span))
         owner = self.record.owner
         return select(self.record).where(
             self.record.generation_id == self.generation_id,
             self.record.done_at.is_(None),
             or_(owner.is_(None), owner == self.owner, owner.not_in(beating)),
         )
+
+
+def free_pieces(session: Session, owner: str) -> list[str]:
+    """Give back the pieces that this process has not done; return the ids of their models, sorted."""
+    found: set[str] = set()
+    for record in (WorkUnit, CalibrationOrder):
+        theirs = update(record).where(record.owner == owner, record.done_at.is_(None)).values(owner=None)
+        freed = session.scalars(theirs.returning(record.generation_id)).all()
+        if freed:
+            found.update(session.scalars(select(Generation.model_id).where(Generation.id.in_(set(freed)))))
+    return sorted(found)
 
 
 def models_with_free_pieces(session: Session, serves: Serves = EVERYTHING) -> list[str]:

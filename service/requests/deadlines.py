@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import calendar
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
 
 from sqlalchemy import ColumnElement, func, or_, select
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from expunge.service.audit import record, recorded_at
 from expunge.service.infra.db import NOW, Database
 from expunge.service.infra.tables import DeletionRequest
-from expunge.service.infra.time import DAY_SECONDS, SECOND, instant, moment
+from expunge.service.infra.time import DAY_SECONDS, SECOND, earliest, instant, moment, time_zone
 from expunge.service.requests.states import OPEN, RequestRefused, Status
 from expunge.service.requests.status import announce_requests
 from expunge.service.requests.webhooks import WebhookEvent
@@ -50,16 +50,27 @@ class Term:
     months: int = 0
 
     def after(self, moment: datetime) -> datetime:
-        """Return the end of the span. A day that the last month lacks becomes that month's last day."""
-        return _months_later(moment, self.months) + timedelta(days=self.days)
+        """Return the end of the span in UTC, counted by the calendar and the clocks of the moment's own time zone.
+
+        A day that the last month lacks becomes that month's last day. Where the clocks there show the end twice, or
+        skip it, the earlier reading counts. Raises ValueError where the moment has no time zone.
+        """
+        if moment.tzinfo is None:
+            raise ValueError("received_at needs a timezone.")
+        wall = moment.replace(tzinfo=None)
+        return earliest(_months_later(wall, self.months) + timedelta(days=self.days), moment.tzinfo)
 
 
 @dataclass(frozen=True)
 class Law:
-    """What a law allows: the first deadline, and the one after its single extension. None: it allows no extension."""
+    """What a law allows: the first deadline, and the one after its single extension. None: it allows no extension.
+
+    ``own``: the law gives no term for a deletion, and the terms here are those of its other requests.
+    """
 
     first: Term
     extended: Term | None = None
+    own: bool = False
 
 
 _EUROPEAN = Law(Term(months=1), Term(months=3))
@@ -71,8 +82,8 @@ REGULATIONS: dict[Regulation, Law] = {
     Regulation.CPA: _AMERICAN,
     Regulation.CTDPA: _AMERICAN,
     Regulation.DELETE_ACT: Law(Term(days=45)),
-    Regulation.LGPD: Law(Term(days=15)),
-    Regulation.PIPEDA: Law(Term(days=30), Term(days=60)),
+    Regulation.LGPD: Law(Term(days=15), own=True),
+    Regulation.PIPEDA: Law(Term(days=30), Term(days=60), own=True),
     Regulation.TDPSA: _AMERICAN,
     Regulation.UCPA: _AMERICAN,
     Regulation.VCDPA: _AMERICAN,
@@ -103,7 +114,8 @@ def extend(session: Session, request: DeletionRequest) -> None:
     session.refresh(request, with_for_update=True)
     at = recorded_at(session)
     require_extendable(Status(request.status), request.regulation, request.due_at, request.extended_at, at)
-    later = extended(instant(request.received_at), Regulation(request.regulation or ""))
+    received = instant(request.received_at).astimezone(zone_of(request))
+    later = extended(received, Regulation(request.regulation or ""))
     request.first_due_at, request.extended_at = request.due_at, at
     request.due_at = None if later is None else moment(later)
     record(
@@ -116,6 +128,14 @@ def extend(session: Session, request: DeletionRequest) -> None:
         due_at=request.due_at,
     )
     session.flush()
+
+
+def zone_of(request: DeletionRequest) -> tzinfo:
+    """Return the time zone in which the request's deadlines are counted. Raises RequestRefused."""
+    try:
+        return time_zone(request.time_zone or "UTC")
+    except ValueError as error:  # the table of zones was there when the request was accepted
+        raise RequestRefused(409, "unknown_time_zone", f"The request's deadlines cannot be counted: {error}.") from None
 
 
 DUE_SOON = select(DeletionRequest).where(
@@ -138,20 +158,22 @@ def announce_due_soon(database: Database) -> int:
 
 
 def due_at(received_at: datetime, regulation: Regulation | None) -> datetime | None:
-    """Return the statutory deadline in UTC. None: no regulation was named.
+    """Return the statutory deadline in UTC, counted in the time zone of ``received_at``. None: no regulation was named.
 
-    Raises ValueError where ``received_at`` has no timezone.
+    Raises ValueError where ``received_at`` has no time zone.
     """
-    if regulation is None:
-        _in_utc(received_at)
-        return None
-    return REGULATIONS[regulation].first.after(_in_utc(received_at))
+    return None if regulation is None else REGULATIONS[regulation].first.after(received_at)
 
 
 def planned_deadline() -> ColumnElement[int]:
     """Return the moment by which a request is to be carried out: its deadline, or ``PLANNED_DAYS`` from its receipt."""
     span = PLANNED_DAYS * DAY_SECONDS * SECOND
     return func.coalesce(DeletionRequest.due_at, DeletionRequest.received_at + span)
+
+
+def gives_term(regulation: str | None) -> bool:
+    """Tell whether the law of this name itself gives a term for a deletion; a law that is not known here gives none."""
+    return regulation in REGULATIONS and not REGULATIONS[Regulation(regulation)].own
 
 
 def shorter_than(days: float) -> list[Regulation]:
@@ -162,16 +184,10 @@ def shorter_than(days: float) -> list[Regulation]:
 def extended(received_at: datetime, regulation: Regulation) -> datetime | None:
     """Return the deadline after the one extension that the law allows, in UTC. None: it allows none.
 
-    It is counted from the receipt, as the first. Raises ValueError where ``received_at`` has no timezone.
+    It is counted from the receipt, as the first, and in the same time zone. Raises ValueError: there is none.
     """
     longest = REGULATIONS[regulation].extended
-    return None if longest is None else longest.after(_in_utc(received_at))
-
-
-def _in_utc(received_at: datetime) -> datetime:
-    if received_at.tzinfo is None:
-        raise ValueError("received_at needs a timezone.")
-    return received_at.astimezone(UTC)
+    return None if longest is None else longest.after(received_at)
 
 
 def require_extendable(
@@ -194,8 +210,8 @@ def require_extendable(
         raise RequestRefused(409, "deadline_passed", "The deadline has passed; it could be extended until then.")
 
 
-def _months_later(moment: datetime, months: int) -> datetime:
+def _months_later(wall: datetime, months: int) -> datetime:
     """Return the same day of a later month, or that month's last day."""
-    years, month = divmod(moment.month - 1 + months, 12)
-    year, month = moment.year + years, month + 1
-    return moment.replace(year=year, month=month, day=min(moment.day, calendar.monthrange(year, month)[1]))
+    years, month = divmod(wall.month - 1 + months, 12)
+    year, month = wall.year + years, month + 1
+    return wall.replace(year=year, month=month, day=min(wall.day, calendar.monthrange(year, month)[1]))

@@ -19,9 +19,8 @@ from expunge.service.requests.states import RequestRefused
 
 IDEMPOTENCY_KEY = r'^("[\x20-\x21\x23-\x5b\x5d-\x7e]{1,255}"|[\x21\x23-\x5b\x5d-\x7e]{1,255})$'
 _KEYS = IdempotencyKey.__table__.c
-_PLACE = and_(
-    _KEYS.tenant_id == bindparam("tenant"), _KEYS.key_id == bindparam("caller"), _KEYS.key == bindparam("used")
-)
+_MINE = _KEYS.actor_id.in_((bindparam("actor"), bindparam("api_key")))  # before migration 0018 a row named the API key
+_PLACE = and_(_KEYS.tenant_id == bindparam("tenant"), _MINE, _KEYS.key == bindparam("used"))
 _STORED = select(_KEYS.body_digest, _KEYS.status_code, _KEYS.headers, _KEYS.answer, _KEYS.expires_at).where(_PLACE)
 _INSERT = insert(IdempotencyKey.__table__)
 _LOCK = text("SELECT pg_try_advisory_xact_lock(:lock)")
@@ -47,8 +46,10 @@ class Use:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """Return the primary key of the row: keys of two callers are apart."""
-        return self.caller.tenant_id, self.caller.key_id, self.key
+        """Return the primary key of the row. Two actors are apart; the API keys of one actor, as of one that was
+        rotated, share it.
+        """
+        return self.caller.tenant_id, self.caller.actor_id, self.key
 
 
 def read_key(lines: Sequence[str] | None) -> str:
@@ -71,7 +72,7 @@ def begin_call(session: Session, use: Use) -> StoredAnswer | None:
     """
     if not _take(session, use):
         raise _refused(409, "in_flight", "A call with this Idempotency-Key is in progress. Repeat it in a moment.")
-    place = dict(zip(("tenant", "caller", "used"), use.place, strict=True))
+    place = dict(zip(("tenant", "actor", "used"), use.place, strict=True)) | {"api_key": use.caller.key_id}
     row = session.execute(_STORED, place).one_or_none()
     if row is None:
         return None
@@ -87,7 +88,7 @@ def finish_call(session: Session, use: Use, stored: StoredAnswer, lifetime_secon
     """Store the answer under the key that ``begin`` took, in the same transaction as the work."""
     row = {
         "tenant_id": use.caller.tenant_id,
-        "key_id": use.caller.key_id,
+        "actor_id": use.caller.actor_id,
         "key": use.key,
         "body_digest": use.body_digest,
         "status_code": stored.status,

@@ -1,14 +1,17 @@
 """Unverified requests: accepted, then verified, rejected or withdrawn. Until then they change no model.
 
+So do near misses, until a person has decided about their id (``spelling_decisions``).
+
 Their suppression entries are written at once, so that duplicates are linked, but they are not in force: a stranger
 must not keep a person out of a model, let alone delete the person.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import false, select, update
+from sqlalchemy import ColumnElement, false, select, update
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import record, recorded_at
@@ -16,6 +19,7 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.tables import DeletionRequest, Model, SuppressionEntry
 from expunge.service.requests.intake import (
+    NOWHERE,
     Accepted,
     Forgetter,
     Named,
@@ -23,6 +27,7 @@ from expunge.service.requests.intake import (
     Order,
     Reach,
     Windows,
+    ask_about,
     locked_forgetters,
     new_row,
     reach,
@@ -31,8 +36,10 @@ from expunge.service.requests.intake import (
     why_nothing,
     write,
     write_tasks,
+    written_ids,
 )
-from expunge.service.requests.reasons import Reason, stored
+from expunge.service.requests.near_misses import written_of
+from expunge.service.requests.reasons import Cause, Reason, stored
 from expunge.service.requests.states import Status, awaits_decision, may_reject, may_verify, step
 from expunge.service.requests.status import announce_requests, record_status
 from expunge.service.requests.suppression import registered_after
@@ -45,7 +52,8 @@ def accept_unverified(session: Session, pepper: Pepper, tenant_id: str, order: O
     named = Named.of(pepper, tenant_id, order)
     row = new_row(session, tenant_id, order, named)
     row |= {"status": Status.BLOCKED.value, "reason": Reason.UNVERIFIED}
-    (request,) = write(session, pepper, [NewRequest(order, named, row)])
+    written = written_ids(pepper, tenant_id, order)
+    (request,) = write(session, pepper, [NewRequest(order, named, row, written=written)])
     announce_requests(session, (WebhookEvent.REQUEST_ACCEPTED, request))
     record_status(session, request)
     session.flush()
@@ -76,10 +84,34 @@ def enforce(session: Session, request: DeletionRequest, windows: Windows) -> Rea
     The models' rows are locked before the request's, as everywhere. So no publication passes between matching and
     commit, and of two calls the second finds the request verified. Raises RequestRefused.
     """
-    models = _concerned(session, request)
+    models = concerned(session, request)
     session.refresh(request, with_for_update=True)
     if not may_verify(Status(request.status), request.reason):
         return None
+    asked = ask_about(session, request.tenant_id, written_of(session, request), models, waits=True)
+    if asked.question is None:
+        return go_on(session, request, models, windows, compared=asked.compared)
+    mine = SuppressionEntry.request_id == request.id
+    session.execute(update(SuppressionEntry).where(mine).values(lifted_reason=Reason.NEAR_MISS))
+    request.near, request.reason = list(asked.question.near), Reason.NEAR_MISS
+    request.facts = stored(Reason.NEAR_MISS, asked.question.facts)
+    session.flush()
+    return NOWHERE
+
+
+def go_on(
+    session: Session,
+    request: DeletionRequest,
+    models: Sequence[Forgetter],
+    windows: Windows,
+    *,
+    compared: bool,
+    others: bool = False,
+) -> Reach:
+    """Put the request's entries in force and make its tasks, in the locked models that it covers.
+
+    ``compared``: other spellings of its ids were looked for. ``others``: some were found, and are other people's.
+    """
     at = recorded_at(session)
     named = put_in_force(session, request, at)
     found = reach(session, models, named, windows)
@@ -91,19 +123,26 @@ def enforce(session: Session, request: DeletionRequest, windows: Windows) -> Rea
         status, reason = Status.BLOCKED, Reason.LARGE
     elif not found.places:
         status = Status.COMPLETED
-        reason, facts = why_nothing(session, request.tenant_id, named, models, request.models)
+        reason, facts = why_nothing(session, request.tenant_id, named, models, request.models, compared=compared)
+        if others and facts.get("cause") == Cause.COMPARED:
+            facts |= {"cause": Cause.OTHER_PEOPLE}
     request.status, request.reason, request.facts = step(Status.BLOCKED, status), reason, stored(reason, facts)
     request.completed_at = at if status is Status.COMPLETED else None
     session.flush()
     return found
 
 
-def _concerned(session: Session, request: DeletionRequest) -> list[Forgetter]:
+def concerned(session: Session, request: DeletionRequest) -> list[Forgetter]:
     """Return, locked, the models that it covers: those that it names, and those registered since it was accepted."""
+    return locked_forgetters(session, request.tenant_id, *covered_by(request))
+
+
+def covered_by(request: DeletionRequest) -> tuple[ColumnElement[bool], ...]:
+    """Return the condition on the models that a request covers; none where it covers all."""
     if request.models is None:
-        return locked_forgetters(session, request.tenant_id)
+        return ()
     since = false() if request.suppress_after is None else Model.id.in_(registered_after(request.suppress_after))
-    return locked_forgetters(session, request.tenant_id, Model.name.in_(request.models) | since)
+    return (Model.name.in_(request.models) | since,)
 
 
 def put_in_force(session: Session, request: DeletionRequest, at: int) -> Named:
@@ -131,13 +170,14 @@ def reject(session: Session, request: DeletionRequest, why: str) -> None:
 
 
 def withdraw(session: Session, request: DeletionRequest) -> bool:
-    """Cancel the request if it is still unverified; return whether it was. No work had begun, so there is no window."""
+    """Cancel the request if it still waits for a decision, without tasks; return whether it did. There is no window."""
     session.refresh(request, with_for_update=True)
-    unverified = awaits_decision(Status(request.status), request.reason)
-    if unverified:
+    undecided = awaits_decision(Status(request.status), request.reason) or request.near is not None
+    if undecided:
+        request.near = None
         _end(session, request, Status.CANCELLED)
         session.flush()
-    return unverified
+    return undecided
 
 
 def _end(session: Session, request: DeletionRequest, status: Status) -> None:

@@ -8,32 +8,37 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, bindparam, insert, select
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import canonical, entry, recorded_at
+from expunge.service.infra.actors import Actor
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import Pepper, digest, new_id, sample_digest, subject_digest
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, Generation, Model, SuppressionEntry, Task
-from expunge.service.infra.time import SECOND, instant, moment
+from expunge.service.infra.time import SECOND, instant, moment, offset_of, time_zone
 from expunge.service.infra.tracing import carried
 from expunge.service.requests import suppression
 from expunge.service.requests.deadlines import Regulation, due_at
-from expunge.service.requests.reasons import Reason, stored
+from expunge.service.requests.near_misses import Asked, Question, Searched, Written, ask
+from expunge.service.requests.reasons import Cause, Reason, stored
 from expunge.service.requests.states import RequestRefused, Status, Suppress
 from expunge.service.requests.status import announce_requests, record_status
 from expunge.service.requests.webhooks import WebhookEvent
 from unlearning.accounting.ids import nfc
+from unlearning.accounting.policy import Twins
 
 FORGETTING = ("preparing", "live", "exhausted")
 _MODELS = Model.__table__.c
 _FORGETTERS = (
     select(_MODELS.id, _MODELS.name, _MODELS.status, _MODELS.generation_id, _MODELS.notified_at)
+    .add_columns(_MODELS.policy["twins"].as_string())
     .where(_MODELS.tenant_id == bindparam("tenant"), _MODELS.status.in_(FORGETTING))
     .order_by(_MODELS.id)
 )
@@ -54,10 +59,14 @@ class Order:
     due_at: datetime | None = None
     """a deadline of the controller's own, in place of a regulation's"""
     received_at: datetime | None = None
+    time_zone: str | None = None
+    """the controller's, in which a regulation's months are counted; None: the offset of ``received_at``, else UTC"""
     verified: bool = True
     """whether the controller knows that the person asked; where not, ``identity_check`` accepts the order"""
     suppress: Suppress = Suppress.EVERYWHERE
     """of an order that names models: whether later registrations of other models leave the person out as well"""
+    expected_samples: int | None = None
+    """samples of the person that the models hold, by the controller's books: where they disagree, a person decides"""
     case_id: str | None = None
     """the controller's own name for the case; it is in the table and under the commitment, and not in the audit log"""
 
@@ -93,6 +102,8 @@ class Accepted:
     """names of the models in which it is blocked for its size"""
     remains_in: tuple[str, ...] | None = ()
     """names of the models that the order leaves alone and that hold the person, or may; None: not searched"""
+    note: str | None = None
+    """what the text of its ids alone says: it looks damaged, or as no id does"""
 
 
 @dataclass(frozen=True)
@@ -139,6 +150,18 @@ class Forgetter(NamedTuple):
     status: str
     generation_id: int | None
     notified_at: int
+    twins: str | None
+    """the field of the policy; None: its default"""
+
+
+class IntakeOutcome(StrEnum):
+    """What is known of a request's person when it is accepted."""
+
+    MATCHED = "matched"
+    NEAR_MISS = "near_miss"
+    NO_MATCH = "no_match"
+    ALREADY_DELETED = "already_deleted"
+    IN_HOLDOUT = "in_holdout"
 
 
 NOWHERE = Reach((), frozenset(), ())
@@ -152,6 +175,17 @@ class NewRequest:
     named: Named
     row: dict[str, Any]
     found: Reach = NOWHERE
+    written: Mapping[str, Written] = field(default_factory=dict)
+    """how the ids of the subject are written, by digest"""
+    asked: Asked | None = None
+    """None: no question was asked yet, the request is not verified"""
+
+    @property
+    def in_force(self) -> Reason | None:
+        """Return why the suppression entries are not in force yet; None: they are."""
+        if self.asked is None:
+            return Reason.UNVERIFIED
+        return None if self.asked.question is None else Reason.NEAR_MISS
 
 
 def accept(session: Session, pepper: Pepper, tenant_id: str, order: Order, windows: Windows = NO_WINDOWS) -> Accepted:
@@ -166,8 +200,8 @@ def accept_all(
 
     A model gets a task where it was trained on the subject; the task is blocked as ``large`` where the subject has
     unusually many samples. One that is preparing gets a task until its members are written: they are not known yet.
-    Without any task a request is completed at once. The rows of ``models`` are locked in share mode and not changed,
-    so requests wait for a publication and not for each other.
+    Without any task a request is completed at once. A near miss gets none until a person has decided. The rows of
+    ``models`` are locked in share mode and not changed, so requests wait for a publication and not for each other.
 
     Raises RequestRefused for unknown models and for a receipt in the future; then none of the orders is accepted.
     """
@@ -197,7 +231,9 @@ def decide(session: Session, pepper: Pepper, tenant_id: str, order: Order, windo
 def _answer(session: Session, tenant_id: str, request: DeletionRequest, each: NewRequest) -> Accepted:
     large = frozenset(name for key, name in each.found.places if key in each.found.large)
     remains_in = _remains_in(session, tenant_id, each.order, each.named)
-    return Accepted(request, each.found.names, each.found.to_notify, large, remains_in)
+    text = None if each.asked is None else each.asked.text
+    note = None if text is None else Reason.NEAR_MISS.says({"cause": text})
+    return Accepted(request, each.found.names, each.found.to_notify, large, remains_in, note)
 
 
 def _new_request(
@@ -208,13 +244,67 @@ def _new_request(
     covered = [model for model in models if order.models is None or model.name in order.models]
     found = reach(session, covered, named, windows)
     row = new_row(session, tenant_id, order, named)
-    if found.large:
+    written = written_ids(pepper, tenant_id, order)
+    asked = ask_about(session, tenant_id, written, covered, waits=True)
+    if asked.question is None and _disagrees(session, covered, named, order.expected_samples):
+        asked = replace(asked, question=Question(Cause.COUNT))
+    if asked.question is not None:
+        found = NOWHERE
+        row |= {"status": Status.BLOCKED.value, "reason": Reason.NEAR_MISS, "near": list(asked.question.near)}
+        row["facts"], row["outcome"] = stored(Reason.NEAR_MISS, asked.question.facts), IntakeOutcome.NEAR_MISS
+    elif found.large:
         row |= {"status": Status.BLOCKED.value, "reason": Reason.LARGE}
-    if not found.places:
-        why, facts = why_nothing(session, tenant_id, named, covered, order.models)
+    elif not found.places:
+        why, facts = why_nothing(session, tenant_id, named, covered, order.models, compared=asked.compared)
         row |= {"status": Status.COMPLETED.value, "reason": why, "completed_at": row["created_at"]}
         row["facts"] = stored(why, facts)
-    return NewRequest(order, named, row, found)
+        row["outcome"] = _OUTCOMES.get(why, IntakeOutcome.NO_MATCH)
+    return NewRequest(order, named, row, found, written, asked)
+
+
+_OUTCOMES = {Reason.ALREADY_DELETED: IntakeOutcome.ALREADY_DELETED, Reason.IN_HOLDOUT: IntakeOutcome.IN_HOLDOUT}
+
+
+def _disagrees(session: Session, models: Sequence[Forgetter], named: Named, expected: int | None) -> bool:
+    """Return whether the models hold another number of the person's samples than the order expects.
+
+    Models with people not known yet hold nothing so far.
+    """
+    if expected is None or not named.subjects:
+        return False
+    known = {model.generation_id for model in models} - _unknown(session, models) - {None}
+    trained = suppression.trained_on(session, known, named.subjects, ())
+    return sum(trained.values()) - sum(suppression.removed_from(session, known, named.subjects).values()) != expected
+
+
+def written_ids(pepper: Pepper, tenant_id: str, order: Order) -> dict[str, Written]:
+    """Return how each id of the order's subject is written, by its digest; none where it names samples."""
+    return {
+        subject_digest(pepper, tenant_id, subject): Written.of(pepper, tenant_id, subject) for subject in order.subjects
+    }
+
+
+def ask_about(
+    session: Session,
+    tenant_id: str,
+    written: Mapping[str, Written | None],
+    models: Sequence[Forgetter],
+    decided: Collection[int] | None = None,
+    *,
+    waits: bool = False,
+) -> Asked:
+    """Ask whether the ids may be another spelling of those of people of these models; see ``near_misses.ask``.
+
+    ``waits``: the request will wait for those of the models whose people are not known yet.
+    """
+    unknown = _unknown(session, models)
+    searched = [
+        Searched(model.id, model.generation_id, model.twins != Twins.IGNORE)
+        for model in models
+        if model.generation_id is not None and model.generation_id not in unknown
+    ]
+    waits = waits and bool(unknown)
+    return ask(session, tenant_id, written, searched, unknown=bool(unknown), waits=waits, decided=decided)
 
 
 def write(session: Session, pepper: Pepper, new: Sequence[NewRequest]) -> list[DeletionRequest]:
@@ -234,11 +324,13 @@ def _accepted(session: Session, pepper: Pepper, each: NewRequest) -> dict[str, A
         "request.accepted",
         request_id=row["id"],
         commitment=commitment(opening(pepper, row["salt"]), order),
+        suppressions=suppression.entries_digest(pepper, row["id"], _pairs(each)),
         samples_named=len(each.named.samples) or None,
         models=list(each.found.names),
         suppress=None if order.models is None else order.suppress.value,
         regulation=row["regulation"],
         received_at=row["received_at"],
+        time_zone=row["time_zone"],
         due_at=row["due_at"],
         verified=order.verified,
     )
@@ -269,12 +361,19 @@ def _remains_in(session: Session, tenant_id: str, order: Order, named: Named) ->
 
 
 def why_nothing(
-    session: Session, tenant_id: str, named: Named, searched: Sequence[Forgetter], limited_to: Collection[str] | None
+    session: Session,
+    tenant_id: str,
+    named: Named,
+    searched: Sequence[Forgetter],
+    limited_to: Collection[str] | None,
+    *,
+    compared: bool,
 ) -> tuple[Reason, dict[str, Any]]:
     """Return the reason of a request that has no task, and what its sentence names.
 
     ``searched``: the models that were searched. ``limited_to``: the names that the request is limited to; None: it is
-    not. What other models know of the person is then no reason of this request.
+    not. What other models know of the person is then no reason of this request. ``compared``: other spellings of the
+    ids were looked for.
     """
     kinds: list[tuple[str | None, Sequence[str]]] = [(subject, ()) for subject in named.subjects]
     for kind in kinds or [(None, named.samples)]:
@@ -285,7 +384,8 @@ def why_nothing(
     reason, facts = suppression.why_unknown(session, tenant_id, named.subjects, generations)
     if reason is not Reason.NO_MATCH:
         return reason, facts
-    return (Reason.NO_MATCH if limited_to is None else Reason.NOT_IN_NAMED_MODELS), {"searched": len(searched)}
+    facts = {"searched": len(searched), "cause": Cause.COMPARED if compared else Cause.EXACTLY}
+    return (Reason.NO_MATCH if limited_to is None else Reason.NOT_IN_NAMED_MODELS), facts
 
 
 def opening(pepper: Pepper, salt: bytes) -> bytes:
@@ -345,23 +445,29 @@ def _touched(
 
     A model that is preparing does until its members are known.
     """
-    preparing = {model.generation_id for model in models if model.status == "preparing"}
-    notes = select(Generation.id, Generation.manifest).where(Generation.id.in_(preparing))
-    found = session.execute(notes).all() if preparing else ()
-    unknown = preparing.difference(key for key, notes in found if notes and suppression.MEMBERS_FROZEN in notes)
+    unknown = _unknown(session, models)
     known = {model.generation_id for model in models} - unknown - {None}
     count = suppression.trained_on(session, known, named.subjects, named.samples)
     return [each for each in models if each.generation_id in unknown or count[each.generation_id]], count
 
 
+def _unknown(session: Session, models: Sequence[Forgetter]) -> set[int | None]:
+    """Return the generations with people not known yet: those in preparation whose members are not written."""
+    preparing = {model.generation_id for model in models if model.status == "preparing"}
+    notes = select(Generation.id, Generation.manifest).where(Generation.id.in_(preparing))
+    found = session.execute(notes).all() if preparing else ()
+    return preparing.difference(key for key, notes in found if notes and suppression.MEMBERS_FROZEN in notes)
+
+
 def new_row(session: Session, tenant_id: str, order: Order, named: Named) -> dict[str, Any]:
     """Return the row of a queued request. Raises RequestRefused where it was received in the future, or due before."""
     at = recorded_at(session)
-    received = instant(at) if order.received_at is None else order.received_at.astimezone(UTC)
+    received = order.received_at or instant(at)
+    zone = order.time_zone or offset_of(received)
     if moment(received) > at:
         errors = [{"pointer": "/received_at", "detail": "It must not be in the future."}]
         raise RequestRefused(422, "received_in_future", "received_at lies in the future.", errors)
-    due = due_at(received, order.regulation) if order.due_at is None else order.due_at.astimezone(UTC)
+    due = order.due_at or due_at(received.astimezone(time_zone(zone)), order.regulation)
     if due is not None and due < received:
         errors = [{"pointer": "/due_at", "detail": "It must not be before received_at."}]
         raise RequestRefused(422, "due_before_receipt", "due_at lies before the receipt.", errors)
@@ -377,8 +483,12 @@ def new_row(session: Session, tenant_id: str, order: Order, named: Named) -> dic
         "models": None if order.models is None else sorted(set(order.models)),
         "suppress_after": suppression.latest_registration(session) if everywhere_later else None,
         "regulation": None if order.regulation is None else order.regulation.value,
+        "caller": _caller(session),
+        "outcome": IntakeOutcome.MATCHED if order.verified else None,
+        "near": None,
         "salt": secrets.token_bytes(32),
         "received_at": moment(received),
+        "time_zone": zone,
         "due_at": None if due is None else moment(due),
         "created_at": at,
         "completed_at": None,
@@ -386,11 +496,15 @@ def new_row(session: Session, tenant_id: str, order: Order, named: Named) -> dic
     }
 
 
+def _caller(session: Session) -> str | None:
+    """Return the id of the key that this transaction acts for; None: no key was shown."""
+    actor: Actor | None = session.info.get("actor")
+    return None if actor is None else actor.key
+
+
 def _suppressions(each: NewRequest) -> list[dict[str, Any]]:
     """Return the rows of the suppression entries: one for each id of the subject, or one for each sample."""
-    request, in_force = each.row, each.order.verified
-    pairs: list[tuple[str | None, str | None]] = [(None, sample) for sample in each.named.samples]
-    pairs += [(subject, None) for subject in each.named.subjects]
+    request, lifted = each.row, each.in_force
     return [
         {
             "id": new_id(),
@@ -399,11 +513,17 @@ def _suppressions(each: NewRequest) -> list[dict[str, Any]]:
             "subject_digest": subject,
             "sample_digest": sample,
             "created_at": request["created_at"],
-            "lifted_at": None if in_force else request["created_at"],
-            "lifted_reason": None if in_force else Reason.UNVERIFIED,
+            "lifted_at": None if lifted is None else request["created_at"],
+            "lifted_reason": lifted,
+            "spelling": each.written[subject].to_json() if subject is not None and subject in each.written else None,
         }
-        for subject, sample in pairs
+        for subject, sample in _pairs(each)
     ]
+
+
+def _pairs(each: NewRequest) -> list[tuple[str | None, str | None]]:
+    """Return (subject, sample) of each entry, of which one is None."""
+    return [(None, sample) for sample in each.named.samples] + [(subject, None) for subject in each.named.subjects]
 
 
 def write_tasks(session: Session, tasks: Sequence[dict[str, Any]]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
@@ -16,8 +17,19 @@ from sqlalchemy.orm import Session
 from expunge.service.audit import record, seal_hold
 from expunge.service.infra.db import NOW, now
 from expunge.service.infra.pseudonyms import Pepper, new_id, sample_digest, subject_digest
-from expunge.service.infra.tables import AuditEntry, DeletionRequest, Hold, Membership, Model, Removal, Task, Version
+from expunge.service.infra.tables import (
+    AuditEntry,
+    DeletionRequest,
+    Generation,
+    Hold,
+    Membership,
+    Model,
+    Removal,
+    Task,
+    Version,
+)
 from expunge.service.requests import suppression
+from expunge.service.requests.near_misses import Written
 from expunge.service.requests.reasons import AT_ONCE, Reason, explain, reason_of
 from expunge.service.requests.states import RequestRefused
 from expunge.service.requests.status import locked_tasks, settle
@@ -153,19 +165,35 @@ def forgotten_already(
     return [] if kept else sorted({*found, *_earlier(session, models, wanted)})
 
 
-def protects_nothing(session: Session, hold: Hold) -> bool:
-    """Return whether no model was trained on the held subject although the holdout of one names the subject.
+class Keeps(StrEnum):
+    """What a hold keeps at the moment, of a hold that does not come after the deletion."""
 
-    A hold on an unknown person may precede the data, so it is not reported.
+    SAMPLES = "samples"
+    """samples of a model that is served"""
+    HELD_OUT = "held_out"
+    """nothing: the person is in a holdout alone"""
+    MAYBE = "maybe"
+    """nothing that is known: no model that is served knows the id, and the samples of one in preparation are not known
     """
-    subjects = [] if hold.subject_digest is None else [hold.subject_digest]
-    serving = select(Model.generation_id).where(Model.tenant_id == hold.tenant_id, Model.status.in_(_SERVED))
+    NOTHING = "nothing"
+    """nothing: no model knows the id"""
+
+
+def keeps(session: Session, hold: Hold) -> Keeps:
+    """Return what the hold keeps now. One that keeps nothing stands all the same: it may precede the data."""
+    models = select(Model.generation_id).where(Model.tenant_id == hold.tenant_id)
     trained_on = select(Membership.position).where(
-        Membership.generation_id.in_(serving), Membership.subject_digest.in_(subjects)
+        Membership.generation_id.in_(models.where(Model.status.in_(_SERVED))), _names(hold)
     )
     if session.scalar(trained_on.limit(1)) is not None:
-        return False
-    return suppression.why_unknown(session, hold.tenant_id, subjects)[0] is Reason.IN_HOLDOUT
+        return Keeps.SAMPLES
+    subjects = [] if hold.subject_digest is None else [hold.subject_digest]
+    if suppression.why_unknown(session, hold.tenant_id, subjects)[0] is Reason.IN_HOLDOUT:
+        return Keeps.HELD_OUT
+    building = select(Generation.id).where(
+        Generation.tenant_id == hold.tenant_id, Generation.status.in_(("preparing", "candidate"))
+    )
+    return Keeps.NOTHING if session.scalar(building.limit(1)) is None else Keeps.MAYBE
 
 
 def _hold(pepper: Pepper, tenant_id: str, subject_id: str | None, sample_id: str | None) -> Hold:
@@ -173,6 +201,7 @@ def _hold(pepper: Pepper, tenant_id: str, subject_id: str | None, sample_id: str
         tenant_id=tenant_id,
         subject_digest=None if subject_id is None else subject_digest(pepper, tenant_id, subject_id),
         sample_digest=None if sample_id is None else sample_digest(pepper, tenant_id, sample_id),
+        spelling=None if subject_id is None else Written.of(pepper, tenant_id, subject_id).to_json(),
     )
 
 

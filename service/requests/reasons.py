@@ -88,6 +88,17 @@ REJECT = WayOut(
     _DECIDE,
     {"reason": "TEXT"},
 )
+SAME_PERSON = WayOut(
+    "same-person",
+    "POST",
+    f"{_REQUEST}/same-person",
+    "expunge requests same-person {request} --subject RIGHT-ID",
+    _DECIDE,
+    {"subject_id": "RIGHT-ID"},
+)
+OTHER_PERSON = WayOut(
+    "other-person", "POST", f"{_REQUEST}/other-person", "expunge requests other-person {request}", _DECIDE
+)
 CANCEL = WayOut(
     "cancel",
     "DELETE",
@@ -151,10 +162,14 @@ class Remedy:
 
 
 class NamedValue(NamedTuple):
-    """A value that a sentence may name: ``scope`` is the right to see it, ``pattern`` is what it must look like."""
+    """A value that a sentence may name: ``scope`` is the right to see it, ``pattern`` is what it must look like.
+
+    ``also``: another right that it takes; None: no other.
+    """
 
     scope: Scope
     pattern: str
+    also: Scope | None = None
 
 
 _COUNT, _SEEN_BY_MODELS = r"\d{1,18}", Scope.MODELS_READ
@@ -166,6 +181,8 @@ SLOTS: dict[str, NamedValue] = {
     "done_by": NamedValue(Scope.DELETIONS_READ, r"[\w ]{1,40}"),
     "earlier": NamedValue(Scope.DELETIONS_READ, r"[0-9a-f]{32}"),
     "elsewhere": NamedValue(Scope.PEOPLE_SEARCH, r"[\w, -]{1,400}"),
+    "near": NamedValue(Scope.PEOPLE_SEARCH, _COUNT, Scope.DELETIONS_DECIDE),
+    "differs": NamedValue(Scope.PEOPLE_SEARCH, r"[a-zA-Z ,-]{1,400}", Scope.DELETIONS_DECIDE),
     "consumer": NamedValue(_SEEN_BY_MODELS, r"[\w.-]{1,63}"),
     "version": NamedValue(_SEEN_BY_MODELS, _COUNT),
     "served": NamedValue(_SEEN_BY_MODELS, _COUNT),
@@ -181,6 +198,7 @@ SLOTS: dict[str, NamedValue] = {
     "file": NamedValue(_SEEN_BY_MODELS, r"[\w.<>-]{1,80}"),
     "line": NamedValue(_SEEN_BY_MODELS, _COUNT),
     "lacking": NamedValue(_SEEN_BY_MODELS, _COUNT),
+    "table": NamedValue(_SEEN_BY_MODELS, r"[a-z_]{1,32}"),
 }
 """The values that sentences and remedies may name; any other is left out. An error is its type, never its message."""
 
@@ -193,12 +211,23 @@ class Cause(StrEnum):
     VECTORS_MISSING = "vectors_missing"
     METHOD_REFUSED = "method_refused"
     WEIGHTS_NOT_FINITE = "weights_not_finite"
+    OUR_FAULT = "our_fault"
+    PACKAGES_REPLACED = "packages_replaced"
     RECIPE_RAISED = "recipe_raised"
     RECIPE_REFUSED = "recipe_refused"
     FORMAT = "format"
     WORKER_LOST = "worker_lost"
     OVERWRITTEN = "overwritten"
     THIS_MODEL = "this_model"
+    SPELLING = "spelling"
+    TWINS = "twins"
+    DAMAGED = "damaged"
+    SHAPE = "shape"
+    COUNT = "count"
+    HOLD = "hold"
+    EXACTLY = "exactly"
+    COMPARED = "compared"
+    OTHER_PEOPLE = "other_people"
 
 
 OPTIONAL = re.compile(r"\[([^\]|]*)(?:\|([^\]]*))?\]")
@@ -222,7 +251,10 @@ def values(facts: Mapping[str, Any] | None, scopes: Collection[str]) -> dict[str
     return {
         name: known[name]
         for name, slot in SLOTS.items()
-        if name in known and slot.scope in scopes and re.fullmatch(slot.pattern, known[name])
+        if name in known
+        and slot.scope in scopes
+        and (slot.also is None or slot.also in scopes)
+        and re.fullmatch(slot.pattern, known[name])
     }
 
 
@@ -277,6 +309,26 @@ class Reason(StrEnum):
         "unverified",
         "Not yet confirmed that this request comes from the person. Nothing is deleted until you decide.",
         _officer("Check the identity; verify the request, or reject it with a reason.", VERIFY, REJECT),
+    )
+    NEAR_MISS = (
+        "near_miss",
+        "Waits for a decision about the id[; people with nearly the same one: {near}; it differs in {differs}]. "
+        "Nothing is deleted until you decide.",
+        _officer(
+            "Look the person up in your own books. If the id is written otherwise there, name that id; if not, say "
+            "that it is another person.",
+            SAME_PERSON,
+            OTHER_PERSON,
+        ),
+        {
+            Cause.DAMAGED: "The id looks damaged: a program wrote something else in its place. Nothing is deleted "
+            "until you decide.",
+            Cause.SHAPE: "No id of the models looks like this one. Nothing is deleted until you decide.",
+            Cause.COUNT: "The models hold another number of samples under this id than the order expects. Nothing is "
+            "deleted until you decide.",
+            Cause.HOLD: "Waits for a decision about the id[; a legal hold is on one that differs in {differs}: if it "
+            "is this person's, hold this id first]. Nothing is deleted until you decide.",
+        },
     )
     LARGE = (
         "large",
@@ -369,6 +421,7 @@ class Reason(StrEnum):
         "[The worker has {here}; the model was prepared with {prepared}.|The worker's software or device is not the "
         "one that the model was prepared with.]",
         _operator("Start such a worker and retry, or train again.", RETRY, RETRAIN),
+        {Cause.PACKAGES_REPLACED: "Packages were replaced under the running worker[, which had {here}]: restart it."},
     )
     NO_WORKER = (
         "no_worker",
@@ -406,17 +459,34 @@ class Reason(StrEnum):
         ),
         {Cause.FORMAT: "The stored state[ {file}] was written by another release of Expunge."},
     )
+    TABLES_DIFFER = (
+        "tables_differ",
+        "The database[, in its table {table},] is not what the current version was published with. Nothing was "
+        "published.",
+        _operator(
+            "Run `expunge audit verify` to see what differs. Put the database back from a backup of before, run "
+            "`expunge restore`, then retry.",
+            RETRY,
+        ),
+    )
     FAILED = (
         "failed",
         "Three attempts failed[: {error} at {file}:{line}].",
-        _operator("See log and memory, or correct the error; retry.", RETRY),
-        {Cause.WORKER_LOST: "The worker died three times on this request."},
+        _operator("See log and memory. Report a line of Expunge, correct one of the recipe; retry.", RETRY),
+        {
+            Cause.OUR_FAULT: "Expunge fails[: {error} at {file}:{line}].",
+            Cause.WORKER_LOST: "The worker died three times on this request.",
+        },
     )
     RETRAIN_REFUSED = (
         "retrain_refused",
         "The retraining was refused[: {detail}].",
-        _ml("Correct that, then retry; it plans another.", RETRY),
-        {Cause.RECIPE_RAISED: "The retraining was refused: the recipe fails[, {error} at {file}:{line}]."},
+        _ml("Correct that, or report a line of Expunge; then retry: it plans another.", RETRY),
+        {
+            Cause.OUR_FAULT: "The retraining was refused: Expunge fails[, {error} at {file}:{line}].",
+            Cause.PACKAGES_REPLACED: "The retraining was refused: packages were replaced under the worker: restart it.",
+            Cause.RECIPE_RAISED: "The retraining was refused: the recipe fails[, {error} at {file}:{line}].",
+        },
     )
 
     # it ended, and nothing is left to do
@@ -424,13 +494,23 @@ class Reason(StrEnum):
         "no_match",
         "No model holds data under this id[ ({searched} searched)].",
         None,
-        {Cause.THIS_MODEL: "This model holds no data under this id."},
+        {
+            Cause.THIS_MODEL: "This model holds no data under this id.",
+            Cause.EXACTLY: "No model holds data under this id[ ({searched} searched)]. It was compared exactly only.",
+            Cause.OTHER_PEOPLE: "No model holds data under this id[ ({searched} searched)]; those with nearly the same "
+            "id are other people.",
+        },
     )
     NOT_IN_NAMED_MODELS = (
         "not_in_named_models",
         "The models you named hold no data under this id[; {elsewhere}].",
         None,
-        None,
+        {
+            Cause.EXACTLY: "The models you named hold no data under this id[; {elsewhere}]. It was compared exactly "
+            "only.",
+            Cause.OTHER_PEOPLE: "The models you named hold no data under this id[; {elsewhere}]; those with nearly the "
+            "same id are other people.",
+        },
         (NAME_THE_PERSON,),
     )
     IN_HOLDOUT = (

@@ -115,7 +115,7 @@ def may_reject(status: Status, reason: str | None) -> bool:
     if status is Status.CANCELLED:
         raise RequestRefused(409, "already_cancelled", "The request was cancelled: nothing is left to reject.")
     what = (
-        "Only an unverified request can be rejected; this one counts as verified. Cancel it inside its cancel window, "
+        "Only an unverified request can be rejected; this one counts as verified. Cancel it before a worker begins, "
         "or place a legal hold on what must be kept."
     )
     raise RequestRefused(409, "not_unverified", what)

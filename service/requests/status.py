@@ -120,9 +120,13 @@ def settle(session: Session, request_ids: Iterable[str]) -> list[str]:
     order, before the tasks are read: of two transactions that finish two tasks of one request, the second sees both.
     """
     session.flush()
-    wanted = sorted(set(request_ids))
-    if not wanted:
-        return []
+    changed: list[str] = []
+    for batch in batches(sorted(set(request_ids)), SETTLED_AT_ONCE):
+        changed += _settle(session, batch)
+    return changed
+
+
+def _settle(session: Session, wanted: list[str]) -> list[str]:
     requests = session.scalars(_LOCKED, {"ids": wanted}).all()
     tasks: dict[str, list[Any]] = {request.id: [] for request in requests}
     for task in session.execute(_PARTS, {"ids": wanted}):
@@ -140,18 +144,22 @@ def settle_begun(session: Session, request_ids: Sequence[str]) -> None:
 
 
 def end_open_tasks(session: Session, model_id: str, reason: Reason) -> None:
-    """Complete every open task of a model that is not served, or not any more; ``reason`` says so in each.
+    """Complete every open task of a model that is not served any more; ``reason`` says so in each.
 
     No sample leaves with it. A task whose version is published and that waits for consumers keeps what it did.
     """
+    settle(session, complete_open_tasks(session, model_id, reason))
+
+
+def complete_open_tasks(session: Session, model_id: str, reason: Reason) -> list[str]:
+    """Do what ``end_open_tasks`` does, but for the requests: return their ids, to be settled."""
     at = recorded_at(session)
     open_ones = Task.status.in_(("queued", "running", "blocked"))
     tasks = session.scalars(select(Task).where(Task.model_id == model_id, open_ones)).all()
     for task in tasks:
         done = task.samples if task.reason == Reason.AWAITING_CONSUMERS else 0
         task.status, task.samples, task.reason, task.completed_at = "completed", done, reason, at
-    for batch in batches((task.request_id for task in tasks), SETTLED_AT_ONCE):
-        settle(session, batch)
+    return [task.request_id for task in tasks]
 
 
 def _settled(request: DeletionRequest, tasks: list[Any], at: int) -> _Settled | None:
@@ -159,14 +167,17 @@ def _settled(request: DeletionRequest, tasks: list[Any], at: int) -> _Settled | 
     old = Status(request.status)
     if not tasks and stands_alone(old, request.reason):
         return None
-    new = step(old, derive(task.status for task in tasks))
-    if new == old and (new is not Status.COMPLETED or request.completed_at is not None):
+    asked = request.near is not None
+    new = step(old, Status.BLOCKED if asked else derive(task.status for task in tasks))
+    reason = Reason.NEAR_MISS if asked else _reason(new, tasks)
+    same_question = (reason == Reason.NEAR_MISS) == (request.reason == Reason.NEAR_MISS)
+    if new == old and same_question and (new is not Status.COMPLETED or request.completed_at is not None):
         return None
     done = new is Status.COMPLETED
     return _Settled(
         request,
         tasks,
-        _Columns(new, _reason(new, tasks), at if done else None),
+        _Columns(new, reason, at if done else None),
         certified=done and any(task.version_id for task in tasks),
         recorded=(old, new) not in _UNRECORDED,  # the worker's claim is an entry already, one for the whole batch
     )
@@ -220,7 +231,7 @@ def announce_requests(session: Session, *happened: tuple[WebhookEvent, DeletionR
     parts = _parts(session, [each for news, each in happened if is_wanted(session, each.tenant_id, news)])
     causes = _causes(session, [request for _, request in happened if request.status == Status.BLOCKED])
     for news, request in happened:
-        facts = causes.get(request.id, request.facts)
+        facts = request.facts if request.near is not None else causes.get(request.id, request.facts)
         why = explain(request.reason, request.id, facts=facts)["title"]
         known = {"request_id": request.id, "status": request.status, "reason": request.reason, "why": why}
         line = news.value.replace("deletion_request.", "request ")

@@ -18,6 +18,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from expunge.service.audit import record, recorded_at
 from expunge.service.infra.db import batches
+from expunge.service.infra.pseudonyms import Pepper, rows_digest
 from expunge.service.infra.tables import (
     DeletionRequest,
     Generation,
@@ -325,6 +326,41 @@ def lift_suppression(session: Session, request: DeletionRequest, reason: str) ->
     return len(entries), session.scalar(left) or 0
 
 
+def entries_digest(pepper: Pepper, request_id: str, entries: Iterable[tuple[str | None, str | None]]) -> str:
+    """Return the keyed digest of a request's suppression entries, in force or not; ``entries``: (subject, sample)."""
+    lines = sorted(f"{subject or ''}|{sample or ''}" for subject, sample in entries)
+    return rows_digest(pepper, SuppressionEntry.__tablename__, request_id, lines)
+
+
+def entries_said(bodies: Iterable[Mapping[str, Any]]) -> tuple[bool, str | None]:
+    """Return whether a request's suppression entries are in force, and their digest, as its audit entries say in order.
+
+    None: a release before 0.3 wrote the last entry that changed them.
+    """
+    in_force, digest = False, None
+    for body in bodies:
+        match body["kind"]:
+            case "request.accepted":
+                in_force, digest = bool(body.get("verified", True)), body.get("suppressions")
+            case "request.spelling_confirmed":
+                in_force, digest = True, body.get("suppressions")
+            case "request.verified" | "request.spelling_denied":
+                in_force = True
+            case "request.blocked" if body.get("reason") == Reason.NEAR_MISS:  # they wait for a decision about the id
+                in_force = False
+            case "suppression.lifted" | "request.cancelled" | "request.rejected":
+                in_force = False
+    return in_force, digest
+
+
+def named_by(session: Session, request: DeletionRequest) -> list[tuple[str | None, str | None]]:
+    """What the request's entries name, in force or not: (subject, sample), of which one is None."""
+    rows = select(SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
+    return [
+        (subject, sample) for subject, sample in session.execute(rows.where(SuppressionEntry.request_id == request.id))
+    ]
+
+
 def positions(
     session: Session, tenant_id: str, model_name: str, generation_id: int, request_ids: Iterable[str] | None = None
 ) -> dict[str, set[int]]:
@@ -364,6 +400,23 @@ def names_of(
         elif sample is not None:
             samples.setdefault(sample, []).append(request_id)
     return Names(subjects, samples)
+
+
+def entries_since(
+    session: Session, tenant_id: str, place: tuple[str, int], since: int
+) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return (request, subject, spelling) of the entries in force that cover ``place`` and were made from then on.
+
+    ``place``: a model's name, a generation. ``since``: in microseconds since 1970.
+    """
+    registration = registration_of(session, place[1])
+    return [
+        (request_id, subject, spelling)
+        for request_id, subject, spelling, models, after in session.execute(
+            _SINCE, {"tenant": tenant_id, "since": since}
+        )
+        if subject is not None and spelling is not None and concerns(models, after, place[0], registration)
+    ]
 
 
 def held_elsewhere(session: Session, request: DeletionRequest) -> dict[str, int]:
@@ -437,6 +490,13 @@ _IN_FORCE = (
     .add_columns(DeletionRequest.models, DeletionRequest.suppress_after)
     .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
     .where(SuppressionEntry.lifted_at.is_(None))
+)
+_SINCE = (
+    select(SuppressionEntry.request_id, SuppressionEntry.subject_digest, SuppressionEntry.spelling)
+    .add_columns(DeletionRequest.models, DeletionRequest.suppress_after)
+    .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
+    .where(SuppressionEntry.tenant_id == bindparam("tenant"), SuppressionEntry.created_at >= bindparam("since"))
+    .where(SuppressionEntry.lifted_at.is_(None), SuppressionEntry.subject_digest.is_not(None))
 )
 _IN_FORCE_OF = _IN_FORCE.where(SuppressionEntry.request_id.in_(bindparam("ids", expanding=True)))
 

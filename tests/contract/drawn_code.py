@@ -304,7 +304,7 @@ def trained(run):
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder, num_train_epochs=max(1, round(2 * run.share)), per_device_train_batch_size=16, learning_rate=0.05,
-            save_strategy="epoch", report_to=[], use_cpu=True, disable_tqdm=True, seed=run.seed % 2**31,
+            save_strategy="epoch", report_to=[], use_cpu=True, disable_tqdm=True, seed=run.seed,
         )
         Trainer(WithLoss(), arguments, train_dataset=rows).train()
 """,

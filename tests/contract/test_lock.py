@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,35 @@ def declared(*extras: str) -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = project["dependencies"] + [line for extra in extras for line in project["optional-dependencies"][extra]]
     return [Requirement(line) for line in lines]
+
+
+HOLES = {
+    "cryptography": ("46.0.4", "CVE-2026-26007"),
+    "h11": ("0.14.0", "CVE-2025-43859"),
+    "jinja2": ("3.1.5", "CVE-2025-27516"),
+    "scikit-learn": ("1.4.2", "CVE-2024-5206"),
+    "setuptools": ("78.1.0", "CVE-2025-47273"),
+    "starlette": ("1.3.0", "and before it CVE-2025-62727"),
+    "torch": ("2.9.1", "and before it CVE-2025-32434"),
+    "transformers": ("4.52.4", "CVE-2025-6921"),
+}
+"""a package that we name: its last version with a known hole"""
+
+
+@pytest.mark.parametrize("project", ["", "client/", "connect/", "lab/"])
+def test_no_floor_admits_a_known_hole(project: str) -> None:
+    """A wheel is installed beside what is there already: a version within the floor stays."""
+    written = tomllib.loads((ROOT / f"{project}pyproject.toml").read_text())
+    extras = written["project"].get("optional-dependencies", {})
+    lines = [*written["build-system"]["requires"], *written["project"]["dependencies"], *chain(*extras.values())]
+    for requirement in map(Requirement, lines):
+        hole, advisory = HOLES.get(canonicalize_name(requirement.name), (None, ""))
+        assert hole is None or not requirement.specifier.contains(hole), (str(requirement), advisory)
+
+
+def test_what_serves_the_api_is_named_with_its_floor() -> None:
+    """The framework's own floors admit versions with holes."""
+    assert {"starlette", "h11", "torch"} <= {each.name for each in declared()}
 
 
 @pytest.mark.parametrize(

@@ -115,13 +115,8 @@ def checkpoints(scene: Scene) -> Seen:
 
 
 def states(scene: Scene) -> Seen:
-    storage, cpu = scene.world.storage, torch.device("cpu")
     with _spoiled_file(scene.state, scene.chance):
-        return _raises(
-            lambda: private_state.load(storage.private, storage.sealer, scene.state.name, cpu),
-            Damaged,
-            Malformed,
-        )
+        return _raises(lambda: scene.world.state(scene.world.head(scene.model_id)), Damaged, Malformed)
 
 
 def vectors(scene: Scene) -> Seen:

@@ -444,6 +444,8 @@ def _publish_empty(world: World, model_id: str) -> None:
             budget_cost=0,
             target=Target(),
             size=ForgottenCount(),
+            commitments=dict(current.commitments or {}),
+            marked={},
             begun=now(session),
         )
     publish(world.storage.database, world.storage.journal, job, draft, {}, names=Names())

@@ -183,6 +183,18 @@ def undecided_change_nothing(session: Session) -> Iterator[Broken]:
         yield Broken("lost", f"request {request_id} was cancelled, or never verified, and keeps somebody out")
 
 
+def near_misses_wait(session: Session) -> Iterator[Broken]:
+    """Check that a request waits for a decision about its id exactly where it is blocked for that, and that one that
+    never got further has no task.
+    """
+    waits = (DeletionRequest.status == "blocked") & (DeletionRequest.reason == "near_miss")
+    for request_id in session.scalars(select(DeletionRequest.id).where(waits != DeletionRequest.near.is_not(None))):
+        yield Broken("lost", f"request {request_id} waits for a decision that nobody can take, or does not wait")
+    begun = select(Task.request_id).join(SuppressionEntry, SuppressionEntry.request_id == Task.request_id)
+    for request_id in session.scalars(begun.where(SuppressionEntry.lifted_reason == "near_miss").distinct()):
+        yield Broken("doubled", f"request {request_id} may name another person and is carried out")
+
+
 def versions_chained(session: Session) -> Iterator[Broken]:
     """Check that versions are dense, that each has the one before as parent, and that the newest alone is current."""
     rows: dict[str, list[Version]] = {}
@@ -342,6 +354,7 @@ LASTING = (
     requests_kept,
     tasks_name_versions,
     undecided_change_nothing,
+    near_misses_wait,
     versions_chained,
     budget_kept,
     effects_once,

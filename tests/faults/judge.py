@@ -107,7 +107,10 @@ def _keys_due(database: Database) -> bool:
 def _requests(session: Session, _: Settings, journal: Journal) -> Iterator[Broken]:
     """Check that each is completed: one that an operator retried and that is blocked again, for any reason, is lost."""
     rows = dict(session.execute(select(DeletionRequest.id, DeletionRequest.status)).tuples().all())
-    reasons = dict(session.execute(select(Task.request_id, Task.reason).where(Task.status == "blocked")).tuples().all())
+    reasons = dict(session.execute(select(DeletionRequest.id, DeletionRequest.reason)).tuples().all())
+    reasons |= dict(
+        session.execute(select(Task.request_id, Task.reason).where(Task.status == "blocked")).tuples().all()
+    )
     for request_id in journal.acknowledged.values():
         status = rows.get(request_id, "not in the database")
         if status != "completed":

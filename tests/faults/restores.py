@@ -39,6 +39,9 @@ class Restores(RuleBasedStateMachine):
     def note_gone(self) -> None: ...
 
     @abstractmethod
+    def forget_lost_decisions(self) -> None: ...
+
+    @abstractmethod
     def require(self, harms: list[Broken]) -> None: ...
 
     @rule()
@@ -64,6 +67,7 @@ class Restores(RuleBasedStateMachine):
             kept = set(session.scalars(select(DeletionRequest.id)))
         lost = [request for request in self.accepted if request not in kept]
         self.accepted = [request for request in self.accepted if request in kept]
+        self.forget_lost_decisions()
         unnamed = [request for request in lost if with_log and request not in report.requests_lost]
         self.require(
             [Broken("lost", f"request {request} is gone, and the report does not name it") for request in unnamed]

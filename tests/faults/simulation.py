@@ -1,8 +1,8 @@
 """Random histories against the real rules: Hypothesis draws steps, the whole service lies in memory.
 
-Requests, cancellations, holds, lost, doubled and reordered messages, workers that die or wake late, a clock that
-jumps, schedulers, retrains, a third model, keys and webhooks that are ended, and restored backups with and without the
-exported log, over two models. After every step the invariants hold; at the end
+Requests, misspelled ids and decisions about them, cancellations, holds, lost, doubled and reordered messages, workers
+that die or wake late, a clock that jumps, schedulers, retrains, a third model, keys and webhooks that are ended, and
+restored backups with and without the exported log, over two models. After every step the invariants hold; at the end
 everything that was accepted has ended, and nothing of the forgotten is left.
 """
 
@@ -52,6 +52,7 @@ from tests.faults.invariants import (
 )
 from tests.faults.restores import Restores
 from tests.faults.result import Result
+from tests.faults.spellings import PEOPLE, Spellings
 from tests.faults.town import MODELS, Died, Photograph, Town, dying_at, found, meanwhile_at
 from tests.workers.worlds import TENANT
 
@@ -60,8 +61,6 @@ STEPS = 20
 PROCESSES = 2
 SHOWN = 6000
 """characters of a broken history, its end"""
-PEOPLE = [f"p{number}" for number in range(8)]
-"""of twelve in each model: a proved update needs both classes"""
 POINTS = (
     *("worker-after-claim", "worker-after-compute", "worker-after-noise", "worker-before-publish"),
     *("publish-after-charge", "publish-after-version", "publish-after-audit", "switch-after-version"),
@@ -93,7 +92,7 @@ def the_town() -> tuple[Town, Photograph, Any]:
     return town, town.photograph(), folder
 
 
-class Simulation(Restores):
+class Simulation(Spellings, Restores):
     """One history."""
 
     begun = 0
@@ -111,7 +110,8 @@ class Simulation(Restores):
         self.spent: dict[int, int] = {}
         self.gone = set()
         self.protected = set()
-        self.who: dict[str, str] = {}
+        self.who = {}
+        self.misspelled, self.apart = {}, set()
         for person in people:
             self.somebody_asks(person, None, 0)
         for model_id in self.town.models.values() if claimed else ():
@@ -230,6 +230,7 @@ class Simulation(Restores):
         self.seen = self.town.database.changes()
         check = broken_after_restore if self.restored else broken
         self.require(check(self.town.database) + self.rewound() + self.forgot_a_request() + self.unprotected())
+        self.require(self.finished_without_a_decision() if self.misspelled else [])
 
     def teardown(self) -> None:
         if hasattr(self, "town"):
@@ -259,6 +260,7 @@ class Simulation(Restores):
             unfinished(database) + uncertified(database) + unreadable(database, storage.store, storage.private)
         )
         self.require(left_behind(database, storage.keys) + self.returned() + self.carried_out_though_cancelled())
+        self.require(self.deleted_without_a_decision())
 
     def overtake(self, model_id: str) -> None:
         """End the lease; another worker does all that waits."""
@@ -340,7 +342,7 @@ class Simulation(Restores):
             done = select(Task.request_id).where(Task.request_id.in_(self.cancelled), Task.status != "cancelled")
             found = [Broken("doubled", f"request {each} was cancelled and continues") for each in session.scalars(done)]
         asked = {self.who[request] for request in self.who.keys() - self.cancelled}
-        kept = {self.who[request] for request in self.cancelled} - asked
+        kept = {self.who[request] for request in self.cancelled & self.who.keys()} - asked
         gone = {each for each in self.town.absent(PEOPLE) if each[1] in kept and each[0] in MODELS}
         gone = set() if self.restored else gone  # and those who asked while another was prepared are left out of it
         return found + [

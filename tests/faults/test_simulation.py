@@ -16,6 +16,7 @@ from expunge.service.infra.broker.notify import notify_one
 from expunge.service.infra.db import now
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.tables import Model
+from expunge.service.requests import near_misses
 from expunge.workers.scheduler import replay
 from tests.faults.bugs import every_bug
 from tests.faults.invariants import Broken, Wrong, harms_of
@@ -23,10 +24,12 @@ from tests.faults.memory import ManualClock, MemoryBroker, MemoryDatabase, Memor
 from tests.faults.planted_bugs import copy_tree
 from tests.faults.result import Result
 from tests.faults.simulation import Simulation, simulate
+from tests.faults.town import Town
 from tests.workers.worlds import TENANT
 
 RUNS = 3
 VISIBLE = ["no_fence", "hold_not_seen_by_publish", "cancelled_suppression_stays", "cancelled_still_executed"]
+VISIBLE += ["near_forms_not_compared", "near_miss_finishes_a_request"]
 """planted bugs that histories of one process at a time can show"""
 
 
@@ -61,6 +64,46 @@ def test_the_simulation_sees_a_restore_that_turns_something_back(kind: str, monk
     monkeypatch.setitem(replay._OF_THE_REST, kind, lambda *_: False)
     with pytest.raises(Wrong, match="that was over is in force after a restore"):
         restored(with_log=True)
+
+
+def misspelled(*, decide: bool) -> Simulation:
+    """Ask for two people under misspelled ids, and say of one that it is the same person, of the other that it is not.
+
+    A backup of before the decisions is restored without the log.
+    """
+    history = Simulation()
+    history.begin(people=["p0"], claimed=False)
+    for person in ("p1", "p2"):
+        history.somebody_asks_under_a_misspelled_id(person=person, models=None, window=0)
+    history.nothing_is_broken()
+    history.a_backup_is_made()
+    for _ in range(2 if decide else 0):
+        for request, (person, _) in history.misspelled.items():
+            assert request in history.waiting()
+            history.decide(request, same=person == "p1")
+            history.nothing_is_broken()
+        history.the_backup_is_restored(with_log=False)
+        assert history.waiting() == list(history.misspelled) and not history.who.keys() & history.misspelled.keys()
+    return history
+
+
+@pytest.mark.parametrize("decide", [True, False])
+def test_a_history_asks_about_misspelled_ids_until_they_are_decided(decide: bool) -> None:
+    misspelled(decide=decide).end()
+
+
+def test_the_simulation_sees_a_misspelled_request_that_is_finished_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near_misses, "near_rows", lambda *_: [])
+    with pytest.raises(Wrong, match="nobody was asked about p1"):
+        misspelled(decide=False)
+
+
+def test_the_simulation_sees_a_decision_that_takes_effect_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = misspelled(decide=False)
+    monkeypatch.setattr(Town, "decide", lambda *_: None)
+    monkeypatch.setattr(Simulation, "waiting", lambda _: [])
+    with pytest.raises(Wrong, match="took effect twice"):
+        history.decide(next(iter(history.misspelled)), same=True)
 
 
 @pytest.mark.drill

@@ -23,10 +23,10 @@ from expunge.service.infra.broker.notify import notify
 from expunge.service.infra.files import Folder, folder_at
 from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.settings import Settings, session_key
-from expunge.service.infra.tables import Hold, Membership, Model, Removal, WebhookEndpoint
+from expunge.service.infra.tables import DeletionRequest, Hold, Membership, Model, Removal, WebhookEndpoint
 from expunge.service.models.restore_guard import confirm
 from expunge.service.queue import Preparation, Work
-from expunge.service.requests import intake
+from expunge.service.requests import intake, spelling_decisions
 from expunge.service.requests.states import RequestRefused
 from expunge.service.requests.webhooks import add_endpoint
 from expunge.workers.runtime.heartbeat import Stopwatch
@@ -161,6 +161,17 @@ class Town:
             )
         notify(self.database, cast(Celery, self.notifier), accepted.to_notify)
         return accepted.request.id
+
+    def decide(self, request_id: str, right_id: str | None) -> None:
+        """Say whose id a request's misspelled one is; None: another person's. Raise RequestRefused."""
+        with self.database.write() as session:
+            request = session.get_one(DeletionRequest, request_id)
+            if right_id is None:
+                changed = spelling_decisions.other_person(session, request, intake.NO_WINDOWS)
+            else:
+                pepper = self.world.storage.pepper
+                changed = spelling_decisions.same_person(session, pepper, request, right_id, intake.NO_WINDOWS)
+        notify(self.database, cast(Celery, self.notifier), changed)
 
     def digest_of(self, person: str) -> str:
         return subject_digest(self.world.storage.pepper, TENANT, person)

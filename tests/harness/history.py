@@ -39,7 +39,7 @@ REQUESTS = {
     "audit_entries": f"""(tenant_id, log_index, leaf_hash, kind, request_id, body, created_at)
         SELECT 'default', 1000000 + x, {DIGEST}, CASE x % 2 WHEN 0 THEN 'request.accepted' ELSE 'request.completed' END,
             {ID.format("aa")}, '{{}}', 1000 + x""",
-    "idempotency_keys": f"""(tenant_id, key_id, key, body_digest, status_code, headers, answer, expires_at)
+    "idempotency_keys": f"""(tenant_id, actor_id, key, body_digest, status_code, headers, answer, expires_at)
         SELECT 'default', 'k', {ID.format("ff")}, {DIGEST}, 202, '{{}}', '{{}}', 9000000000000000""",
 }
 """a row for each request"""

@@ -38,6 +38,7 @@ WHOLE = {
     "workers/storage:places": "an update that reads everybody's samples",
     "workers/storage:people": "an update that reads everybody's samples, of data that somebody left or joined",
     "workers/storage:_positions": "a preparation without a version",
+    "service/models:_computed": "a preparation, an update that looks for every sample, and an audit",
     "service/queue:still_served": "a retrain under a hold",
     "service/queue:start_over": "a preparation that begins again",
     "service/queue:_positions_of": "a request by sample, where a person has one vector for all of them",

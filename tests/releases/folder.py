@@ -70,7 +70,8 @@ def pack(home: Path, recipes: Path, file: Path) -> None:
 def unpack(folder: Path, where: Path) -> tuple[Path, Path]:
     """Return the home and the recipes of the installation."""
     with tarfile.open(folder / PACKED) as packed:
-        packed.extractall(where, filter="tar")
+        packed.extraction_filter = getattr(tarfile, "tar_filter", None)  # None before Python 3.11.4
+        packed.extractall(where)
     return where / "home", where / "recipes"
 
 

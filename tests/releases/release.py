@@ -118,7 +118,8 @@ def _build(root: Path, tree: str) -> None:
     (dist := root / "dist").mkdir(exist_ok=True)
     archive = subprocess.run(["git", "archive", tree], cwd=root, check=True, capture_output=True).stdout
     with TemporaryDirectory() as source, tarfile.open(fileobj=BytesIO(archive)) as packed:
-        packed.extractall(source, filter="tar")
+        packed.extraction_filter = getattr(tarfile, "tar_filter", None)  # None before Python 3.11.4
+        packed.extractall(source)
         for package in PACKAGES:
             _python(Path(source, package), "-c", BUILD, dist)
 

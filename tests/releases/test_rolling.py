@@ -27,7 +27,8 @@ def old(tmp_path: Path) -> dict[str, str]:
     if found.returncode:
         pytest.skip(f"unverified here: this clone has no tag v{LAST.name}")
     with tarfile.open(fileobj=BytesIO(found.stdout)) as packed:
-        packed.extractall(tmp_path / "old", filter="tar")
+        packed.extraction_filter = getattr(tarfile, "tar_filter", None)  # None before Python 3.11.4
+        packed.extractall(tmp_path / "old")
     return {"PYTHONPATH": os.pathsep.join(str(tmp_path / "old" / package) for package in PACKAGES)}
 
 

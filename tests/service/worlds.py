@@ -5,21 +5,33 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from expunge.service.api.dependencies import Service
 from expunge.service.audit.witness import DRAFT, Witness, version_file
 from expunge.service.infra.db import now
 from expunge.service.infra.files import Store
-from expunge.service.infra.pseudonyms import new_id, sample_digest, subject_digest
-from expunge.service.infra.tables import Generation, Membership, Model, Version
+from expunge.service.infra.pseudonyms import look_number, new_id, person_number, sample_digest, subject_digest
+from expunge.service.infra.tables import Generation, Membership, Model, Spelling, Version
 from expunge.service.models.generations import open_generation
+from expunge.service.requests.near_misses import SPELLINGS, Written
+from expunge_client.spelling import looks
 
 PEOPLE = {"ada": ["ada-1", "ada-2"], "bob": ["bob-1"]}
 
 
 def live_model(
-    service: Service, name: str = "digits", people: dict[str, list[str]] | None = None, tenant_id: str = "default"
+    service: Service,
+    name: str = "digits",
+    people: dict[str, list[str]] | None = None,
+    tenant_id: str = "default",
+    *,
+    spellings: bool = True,
 ) -> Model:
-    """A live model with version 1, trained on ``people`` (subject -> sample ids)."""
+    """A live model with version 1, trained on ``people`` (subject -> sample ids).
+
+    ``spellings``: it knows how they are written; False: a generation of release 0.2.
+    """
     with service.database.write() as session:
         model = Model(
             id=new_id(),
@@ -48,6 +60,8 @@ def live_model(
         )
         model.generation_id = open_generation(session, generation).id
         session.add_all(memberships(service, generation.id, people or PEOPLE, tenant_id))
+        if spellings:
+            write_spellings(session, service, generation, list(people or PEOPLE), tenant_id)
     publish(service, model, b"version one")
     return model
 
@@ -67,6 +81,19 @@ def memberships(
         )
         for position, (subject, sample) in enumerate(pairs)
     ]
+
+
+def write_spellings(
+    session: Session, service: Service, generation: Generation, people: list[str], tenant_id: str = "default"
+) -> None:
+    """What ``workers.storage.spellings`` writes of these people, one after the other, and every kind of form."""
+    for subject in people:
+        person = person_number(subject_digest(service.pepper, tenant_id, subject))
+        for form in Written.of(service.pepper, tenant_id, subject).forms.values():
+            session.add(Spelling(form=form, generation_id=generation.id, person=person))
+    common = looks(people)
+    numbers = None if common is None else [look_number(service.pepper, tenant_id, shape) for shape in common]
+    generation.manifest = (generation.manifest or {}) | {SPELLINGS: {"looks": numbers}}
 
 
 def publish(service: Service, model: Model, content: bytes, **facts: Any) -> Version:

@@ -46,7 +46,9 @@ def suppressed_for_this_test(stack: Stack) -> Iterator[None]:
     yield
     for request in list(stack.client.pages("/v1/deletion-requests")):
         if request["id"] not in before:
-            stack.ended(request)
+            if stack.ended(request)["reason"] == "near_miss":  # another test has people with nearly the id
+                stack.client.post(f"/v1/deletion-requests/{request['id']}/other-person", {})
+                stack.ended(request)
             stack.client.post(f"/v1/deletion-requests/{request['id']}/lift", {"reason": "the test is over"})
 
 

@@ -62,9 +62,22 @@ def test_the_convolutional_digits_forget_without_a_claim(stack: Stack) -> None:
     assert after["holdout_accuracy"] > 0.8
 
 
+@pytest.mark.drill  # test_work_units.py has 130 people
+def test_recollection_keeps_a_vector_for_each_of_1437_people_with_one_image(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.harness.stack.PATIENCE_SECONDS", 500.0)  # half a minute of CPU
+    name = stack.live("one_image_each", fallback="hold")
+    assert stack.client.get(f"/v1/models/{name}")["method"] == "recollection"
+    request = stack.forgotten(name, subject_id="writer-of-digit-0360")
+    after = stack.head(name)
+    assert (after["number"], after["samples"], after["people"]) == (2, 1, 1)
+    assert request["models"][0]["version"] == 2
+
+
 def test_the_recipe_of_the_readme_works_as_written(stack: Stack) -> None:
     name = stack.live("tumours", **PROVED)
-    stack.forgotten(name, subject_id="patient-7")
+    stack.forgotten(name, subject_id="patient-1007")
     after = stack.head(name)
     assert (after["number"], after["samples"], after["claim"]["guarantee"]) == (2, 3, "proved")
     assert after["holdout_accuracy"] > 0.8

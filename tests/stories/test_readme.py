@@ -73,7 +73,7 @@ def test_the_readmes_first_link_leads_to_what_you_can_have() -> None:
     assert re.findall(r"(?<!!)\[[^]]*\]\(([^)]+)\)", README)[0] == "docs/what-you-can-have.md"
 
 
-@pytest.mark.parametrize("name", ["idea", "how-it-works", "request"])
+@pytest.mark.parametrize("name", ["idea", "how-it-works", "request", "five"])
 def test_each_drawn_picture_is_shown_and_says_in_words_what_it_shows(name: str) -> None:
     folder = Path(__file__).parents[2] / "docs"
     drawn = ElementTree.parse(folder / f"{name}.svg").getroot()

@@ -132,6 +132,7 @@ OUTCOMES: dict[str, tuple[str, str]] = {
     "newton": ("completed", "no_data_left"),
     "rewind": ("completed", "no_data_left"),
     "safe": ("completed", "needs_retrain"),
+    "cns": ("completed", "needs_retrain"),
 }
 """for a method without a proof: what becomes of the last sample of a class, and of everyone"""
 assert set(OUTCOMES) == set(OWN)

@@ -268,6 +268,13 @@ def test_bad_recipes_are_told_apart(write: Callable[[str], Path], body: str, nam
     assert found["model, loss and data"].well
 
 
+def test_a_holdout_whose_people_are_not_named_is_warned_of(write: Callable[[str], Path]) -> None:
+    """A4: it hinted at a better message; what the person is told otherwise, it did not say."""
+    found = findings(write(good(holdout_subjects="None")))["holdout"]
+    assert found.well and found.what.startswith("Warning: The recipe gives no holdout_subjects")
+    assert "the rows' people are not known" in found.what
+
+
 def test_the_order_of_a_set_is_seen_by_a_process_of_its_own(write: Callable[[str], Path]) -> None:
     """Within one process it is the same each time: the processes of the command are as in the service here."""
     found = findings(write(DRAWN))

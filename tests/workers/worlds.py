@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from sqlalchemy import func, select, update
 
+from expunge.service.audit import version_file
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.limits import Limits
 from expunge.service.infra.pseudonyms import new_id, subject_digest
@@ -33,7 +35,7 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.infra.time import SECOND
-from expunge.service.models import model_lease, registration
+from expunge.service.models import committed_in_full, model_lease, registration, write_marked
 from expunge.service.models.publication_entry import PUBLISHING, claim_digest
 from expunge.service.queue import ClaimedTask, Deletions, Preparation, Result, claim
 from expunge.service.requests import identity_check, intake
@@ -43,9 +45,11 @@ from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
 from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
 from expunge.workers.scheduler.run import LEASE as SCHEDULER
+from expunge.workers.storage import private_state
 from expunge.workers.storage.storage import Storage
 from expunge.workers.update import run
 from unlearning.accounting.policy import Policy
+from unlearning.types import State
 
 TENANT = "default"
 PATIENCE_SECONDS = 120
@@ -179,6 +183,29 @@ class World:
             for name, value in values.items():
                 setattr(row, name, value)
 
+    def commit_anew(self, model_id: str, *, before_commitments: bool = False, drafted_as: int | None = None) -> None:
+        """Make the current version one that was published with what the tables say now, after a test changed them.
+
+        ``before_commitments``: by a release whose versions had none. ``drafted_as``: the number that it was published
+        under, where the test gave it another.
+        """
+        head, generation = self.head(model_id), self.generation(model_id)
+        with self.database.snapshot() as session:
+            now_said = committed_in_full(session, self.storage.pepper, generation)
+        with self.database.write() as session:
+            write_marked(session, generation.id, now_said.marks)
+        tables = dict(now_said.tables)
+        said = None if before_commitments else tables
+        self.change(Version, head.id, commitments=said)
+        entry, head = self.storage.journal.draft(model_id, drafted_as or head.number), self.head(model_id)
+        name = version_file(model_id, head.number)
+        row = {name: getattr(head, name) for name in entry.version or {}} | {"commitments": said}
+        record = {name: value for name, value in vars(entry).items() if name not in ("name", "committed")}
+        record |= {"version": row, "spent": generation.spent}
+        sealed = self.storage.sealer.seal(f"updates/{name}", json.dumps(record).encode())
+        (Path(str(self.settings.store)) / "updates" / f"{name}.draft").unlink()
+        self.storage.guard.witness.updates.add(f"{name}.draft", [f"{head.id}\n".encode(), sealed])
+
     def lease(self, model_id: str) -> Lease:
         """The lease for the model's preparation and updates. Its token is 0 once it was released."""
         with self.database.read() as session:
@@ -209,6 +236,11 @@ class World:
         with self.database.read() as session:
             query = select(Version).where(Version.model_id == model_id).order_by(Version.number)
             return list(session.scalars(query))
+
+    def state(self, version: Version) -> State:
+        """The secret state of a version. Raises Damaged."""
+        stores = self.storage.private, self.storage.sealer
+        return private_state.load(*stores, private_state.place_of(version), version.state, torch.device("cpu"))
 
     def request(self, request_id: str) -> DeletionRequest:
         with self.database.read() as session:

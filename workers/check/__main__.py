@@ -113,7 +113,8 @@ def _trial(subject: Subject) -> Finding:
         trial = tried(settings, bench, kept)
     except Refused as error:
         return Finding("the training, tried", False, error.what, error.hint)
-    return Finding("the training, tried", True, " ".join(trial.sentences))
+    place = (f"They first differ at {trial.differs_at}.",) if trial.differs_at else ()
+    return Finding("the training, tried", True, " ".join((*trial.sentences, *place)))
 
 
 def _declared(subject: Subject) -> Finding:

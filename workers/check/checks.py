@@ -17,11 +17,12 @@ from torch import Tensor
 from expunge.service.cli.checks import Finding
 from expunge.workers.check.reading import Reading, SecondReading, digest_of_id, reading
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.failures import refusal
+from expunge.workers.runtime.failures import refusal_of_recipe
+from expunge.workers.training.person_ids import READ_AS_TEXT, lint_people
 from expunge.workers.training.shortened import every_tenth, shorten
 from unlearning.holdout import held_out
 from unlearning.model.problem import Problem
-from unlearning.recipe import Recipe, everyone, holdout_people, on_both_sides
+from unlearning.recipe import UNNAMED_HOLDOUT, Recipe, everyone, holdout_people, on_both_sides
 from unlearning.types import RecipeError, Refused
 
 FEW = 8
@@ -91,6 +92,7 @@ def inspect(subject: Subject) -> Iterator[Finding]:
     yield fits
     if not fits.well:
         return
+    yield _ids(subject.recipe)
     yield _holdout(subject.recipe)
     with tempfile.TemporaryDirectory() as place:
         people = everyone(subject.recipe)
@@ -128,7 +130,7 @@ def _fits(subject: Subject) -> Finding:
         return Finding("model, loss and data", False, f"{error.what} ({', '.join(told)})", error.hint)
     except Exception as error:
         step = STEPS[min(len(told) - 2, len(STEPS) - 1)]
-        found = refusal(error, subject.folder)
+        found = refusal_of_recipe(error, subject.folder)
         place = found.what if _in_folder(error, subject.folder) else f"{step} raised {type(error).__name__}."
         return Finding("model, loss and data", False, f"{place} ({', '.join(told)})", found.hint)
     if losses.shape != (len(x),):
@@ -148,12 +150,20 @@ def _in_folder(error: Exception, folder: Path) -> bool:
     return any(Path(frame.filename).resolve().is_relative_to(folder) for frame in frames)
 
 
+def _ids(recipe: Recipe) -> Finding:
+    """Lint the ids of people, as a registration does."""
+    findings = lint_people(recipe.samples)
+    if not findings:
+        return Finding("ids of people", True, "They look like ids that requests can name.")
+    damaged = any(finding.refused for finding in findings)
+    what = "; ".join(finding.describe("sample") for finding in findings)
+    return Finding("ids of people", not damaged, f"{what[0].upper()}{what[1:]}.", READ_AS_TEXT if damaged else "")
+
+
 def _holdout(recipe: Recipe) -> Finding:
     """Look for people of both training and holdout."""
     if recipe.holdout_subjects is None:
-        what = "The recipe does not say whose the holdout is."
-        hint = "Give holdout_subjects: then a deletion of a person who is only there says so."
-        return Finding("holdout", True, what, hint)
+        return Finding("holdout", True, f"Warning: {UNNAMED_HOLDOUT}")
     both, held = on_both_sides(recipe), holdout_people(recipe)
     if both and not any(held.issuperset(people) for people in recipe.samples.people.distinct()):
         what = f"{len(both)} people of the holdout are trained on too, in samples that they share with others."

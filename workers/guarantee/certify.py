@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from expunge.workers.guarantee.noise import perturbed
 from expunge.workers.guarantee.terms import Terms
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.storage.checkpoint_format import Malformed, admit
+from expunge.workers.storage.environment import Environment
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.artefact import bytes_of
 from unlearning.methods import package_of
@@ -34,6 +36,8 @@ class Certified:
     accuracy: float | None
     budget_cost: int
     evidence: dict[str, Json]
+    environment: Mapping[str, Any]
+    """of this process, as ``Environment.to_json`` gives it"""
 
 
 def certify(
@@ -50,7 +54,7 @@ def certify(
         return bound
     evidence = dict(forgotten.evidence) | ({} if bound is None else {"bound": bound})
     crash_point("worker-after-compute")
-    y = published_of(terms, state.weights, bench.problem.dtype)
+    y = published_of(terms, state.weights, bench.problem.dtype, trained=bench.problem.trained)
     crash_point("worker-after-noise")
     published = y.to(bench.problem.device)
     tensors = bench.problem.views(published)
@@ -68,6 +72,7 @@ def certify(
         accuracy=bench.problem.accuracy(published, inputs, targets),
         budget_cost=budget_cost,
         evidence=evidence,
+        environment=Environment.of(bench.problem.device, artefact).to_json(),
     )
 
 
@@ -86,11 +91,16 @@ def require_certified(found: Certified | Blocked) -> Certified:
             raise Refused(what, "Raise max_distance and noise_std together, or weight_decay.")
 
 
-def published_of(terms: Terms, weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what is published of w~ (d,), on the CPU in ``dtype``: with noise, or as it is for an exact retraining."""
+def published_of(terms: Terms, weights: Tensor, dtype: torch.dtype, *, trained: int | None = None) -> Tensor:
+    """Return what is published of w~ (d,), on the CPU in ``dtype``: with noise, or as it is for an exact retraining.
+
+    ``trained``: how many of the d numbers are trained parameters (None: all). The buffers behind them get no noise.
+    A claim covers the whole file, so that a training with buffers has none (``terms.guarantee_of``).
+    """
     if terms.guarantee is Guarantee.EXACT:
         return weights.detach().cpu().to(dtype)
-    return perturbed(weights, terms.noise_std, dtype)
+    # A running variance with noise may be negative, and the model's answers then are no numbers.
+    return perturbed(weights, terms.noise_std, dtype, trained=trained)
 
 
 def bounded(
@@ -130,14 +140,19 @@ def _claim(bench: OpenModel, terms: Terms, budget_cost: int, size: ForgottenCoun
             *statements.foreign(package_of(terms.method)),
             *statements.of_bytes(artefact),
         ),
-        checked=statements.checked(terms.guarantee, bench.method, bound),
+        checked=(
+            *statements.checked(terms.guarantee, bench.method, bound),
+            *statements.moved(terms.guarantee, terms.moved),
+        ),
         tried=terms.tried,
         deterministic=terms.deterministic and bench.deterministic,
         operators_word=terms.operators_word,
-        declared=statements.declared(terms.guarantee, any(part.public for part in bench.parts)),
+        declared=statements.declared(terms.guarantee, any(part.public for part in bench.parts), artefact),
         parts=bench.parts,
         constants=terms.constants,
-        secret_state=statements.secret_state(terms.guarantee, bench.method),
+        secret_state=statements.secret_state(
+            terms.guarantee, bench.method, buffers=bench.problem.trained < bench.problem.dimension
+        ),
     )
 
 

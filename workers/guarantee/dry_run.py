@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 from torch import Tensor
@@ -85,7 +86,8 @@ def _accuracy(bench: OpenModel, weights: Tensor, noise_std: float) -> float | No
     inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout)
     if noise_std == 0.0:
         return bench.problem.accuracy(weights.to(bench.problem.device, bench.problem.dtype), inputs, targets)
-    draws = (perturbed(weights, noise_std, bench.problem.dtype).to(bench.problem.device) for _ in range(DRAWS))
+    noise = partial(perturbed, weights, noise_std, bench.problem.dtype, trained=bench.problem.trained)
+    draws = (noise().to(bench.problem.device) for _ in range(DRAWS))
     found = [bench.problem.accuracy(y, inputs, targets) for y in draws]
     measured = [each for each in found if each is not None]
     return sum(measured) / DRAWS if len(measured) == DRAWS else None

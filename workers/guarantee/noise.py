@@ -14,8 +14,12 @@ from torch import Tensor
 BLOCK = 1 << 18
 
 
-def perturbed(weights: Tensor, noise_std: float, dtype: torch.dtype = torch.float64) -> Tensor:
+def perturbed(
+    weights: Tensor, noise_std: float, dtype: torch.dtype = torch.float64, *, trained: int | None = None
+) -> Tensor:
     """Add fresh Gaussian noise of standard deviation ``noise_std`` to ``weights`` (d,), on the CPU.
+
+    ``trained``: the first so many numbers get noise, the others are returned as they are; None: all get it.
 
     Box and Muller's transform of uniform numbers of 53 bits. The bits are the keystream of AES-256 in counter mode
     under a key that the operating system's entropy gives for this call and that is not kept: no program can draw
@@ -23,8 +27,8 @@ def perturbed(weights: Tensor, noise_std: float, dtype: torch.dtype = torch.floa
     float64, rounded to ``dtype`` afterwards; a block at a time, so that no float64 copy is held.
     """
     plain = weights.detach().cpu()
-    out = torch.empty(plain.numel(), dtype=dtype)
-    for start, part in _blocks(plain.numel()):
+    out = plain.to(dtype, copy=True)
+    for start, part in _blocks(plain.numel() if trained is None else trained):
         stop = start + len(part)
         out[start:stop] = part.mul_(noise_std).add_(plain[start:stop])
     return out

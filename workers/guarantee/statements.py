@@ -5,19 +5,11 @@ from __future__ import annotations
 import math
 
 from unlearning.accounting.certificate import Guarantee
+from unlearning.accounting.declarations import ARGUMENTS, CHOSEN, FITTED, FOREIGN, PUBLIC
 from unlearning.artefact import Artefact
 from unlearning.bounds.calibration import Calibrated, Design
 from unlearning.model.method import Bound, Method
 
-FITTED = (
-    "Architecture, features, scaling, feature selection, hyperparameters and noise_std belong to the reference as they "
-    "are. Nothing of them was fitted on people who may be deleted."
-)
-ARGUMENTS = "model(), the loss and the training use nothing that was computed from these people but the samples."
-PUBLIC = (
-    "No person who may be deleted is in the parts that are marked public. That is the operator's word; if a deleted "
-    "person is in them, this claim says nothing about it."
-)
 LISTED = (
     "What the model has other than zeros and ones (frozen tensors, buffers, starts that two seeds give alike) is "
     "listed under parts by name, size and digest, and was compared with that list before this version was made. "
@@ -34,10 +26,6 @@ NOISELESS = (
     "The weights before noise, which are kept, depend on the deleted people as far as the bound allows; without a "
     "bound, how far is not known."
 )
-CHOSEN = (
-    "The method was chosen by the counts of samples and features, the deleted people's samples included. It is a "
-    "setting that the reference keeps."
-)
 ONE_PLATFORM = (
     "The published file equals that of a retraining byte for byte on one platform: the same versions of the libraries, "
     "the same instruction set and number of threads. The registration records them."
@@ -46,6 +34,18 @@ VALUES = "Numbers in the published file, as thresholds are, may be values of sam
 ROWS = (
     "The published file holds whole samples of people who stay, as support vectors and neighbours are: its readers see "
     "them. The training of this version was not handed those of a deleted person; copies of older versions hold them."
+)
+FORMAT = (
+    "The published file is of the format {name}, by the recipe's word and with the operator's consent. What it runs "
+    "where it is opened was not checked."
+)
+BUFFERS = (
+    "The model's buffers, as the running statistics of batch normalisation, are published as the training with the "
+    "deleted people left them: an update changes the trained parameters alone."
+)
+REPEATED_BUFFERS = (
+    "The model's buffers, as the running statistics of batch normalisation, are published without noise. The repeated "
+    "steps go on from the buffers of the training with the deleted people."
 )
 CALIBRATION = "The distances of the calibration were measured with everyone, the deleted people included."
 
@@ -79,7 +79,7 @@ def foreign(package: str | None) -> tuple[str, ...]:
     """List what a method of another package (its name and version) adds to the assumptions."""
     if package is None:
         return ()
-    return (f"The method is no part of Expunge. What this claim says of it is the word of its package, {package}.",)
+    return (f"{FOREIGN}{package}.",)
 
 
 def checked(guarantee: Guarantee, method: Method, bound: Bound | None) -> tuple[str, ...]:
@@ -91,14 +91,26 @@ def checked(guarantee: Guarantee, method: Method, bound: Bound | None) -> tuple[
     return ()
 
 
-def declared(guarantee: Guarantee, public: bool) -> tuple[str, ...]:
+def moved(guarantee: Guarantee, sentence: str | None) -> tuple[str, ...]:
+    """Add that an exact update was trained in another environment than the version before it, where it was."""
+    return (sentence,) if guarantee is Guarantee.EXACT and sentence is not None else ()
+
+
+def declared(guarantee: Guarantee, public: bool, artefact: Artefact | None = None) -> tuple[str, ...]:
     """List what the operator says and no check verifies. ``public``: the recipe declares parts of the model public."""
+    named = () if artefact is None or artefact.format is None else (FORMAT.format(name=artefact.format),)
     if guarantee is Guarantee.NONE:
-        return ()
-    return (FITTED, ARGUMENTS, PUBLIC) if public else (FITTED, ARGUMENTS)
+        return named
+    return (FITTED, ARGUMENTS, PUBLIC, *named) if public else (FITTED, ARGUMENTS, *named)
 
 
-def secret_state(guarantee: Guarantee, method: Method) -> tuple[str, ...]:
-    """List what is kept sealed and still depends on the deleted people."""
-    kept = () if guarantee is Guarantee.EXACT else (NOISELESS,)
-    return (*method.secret_state, *kept, *((CALIBRATION,) if guarantee is Guarantee.CALIBRATED else ()))
+def secret_state(guarantee: Guarantee, method: Method, *, buffers: bool = False) -> tuple[str, ...]:
+    """List what still depends on the deleted people: what is kept sealed, and published buffers.
+
+    ``buffers``: the training may change buffers of the model, which are published with its weights.
+    """
+    if guarantee is Guarantee.EXACT:
+        return method.secret_state
+    calibration = (CALIBRATION,) if guarantee is Guarantee.CALIBRATED else ()
+    published = () if not buffers else (BUFFERS,) if method.needs_no_steps else (REPEATED_BUFFERS,)
+    return (*method.secret_state, NOISELESS, *published, *calibration)

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 
 from expunge.service.infra.db import Database
+from expunge.service.models import ROUNDS
 from expunge.service.queue import Preparation, extend_manifest, generation_of
 from expunge.service.requests import HOLDOUT_READ
 from expunge.workers.runtime.model import OpenModel
@@ -25,7 +26,7 @@ from unlearning.bounds.minimiser import Minimiser
 from unlearning.methods import NAMES, load, package_of
 from unlearning.model import closed_form
 from unlearning.model.method import Bound, KeepsVectors, Method, require_followed
-from unlearning.model.problem import Problem
+from unlearning.model.problem import Problem, metric_name
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, Need, Refused, State
 
@@ -69,6 +70,8 @@ class Terms:
     """that the training uses its samples alone could not be tried"""
     holdout_read: bool = False
     """the holdout could not be overwritten while the recipe's own code trained"""
+    moved: str | None = None
+    """how an exact update trained in another environment than the version before it; None: it did not"""
     deterministic: bool = False
     """every training of the preparation used deterministic algorithms alone"""
 
@@ -224,6 +227,17 @@ def _require_drawable(policy: Policy, problem: Problem, method: Method) -> None:
         raise Refused(
             "calibrated draws orders over people, and this policy forgets samples.", "Set granularity subject."
         )
+    if problem.recipe.train is not None:
+        raise Refused(
+            "calibrated measures retrainings of the built-in training, and the recipe trains the model itself (train).",
+            "Choose late, shards or retrain, which repeat your own training; or ask for the guarantee none.",
+        )
+    if problem.trained < problem.dimension:
+        raise Refused(
+            "calibrated covers the whole published file, and the training changes buffers of the model, as the running "
+            "statistics of batch normalisation, which get no noise.",
+            "Use GroupNorm or LayerNorm, call .eval() on the part in model(), or ask for the guarantee none.",
+        )
     if problem.recipe.weights is not None:
         raise Refused(
             "calibrated really retrains, and this model was trained elsewhere: its training cannot be repeated.",
@@ -277,14 +291,25 @@ def guarantee_from_json(frozen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def register(
-    database: Database, job: Preparation, guarantee: Guarantee, made: State, count: int, *, longest: int
+    database: Database,
+    job: Preparation,
+    guarantee: Guarantee,
+    made: State,
+    count: int,
+    *,
+    longest: int,
+    rounds: int | None,
 ) -> Terms:
-    """Fix the generation's terms: guarantee, noise, cap, charge and limit. They never change again."""
+    """Fix the generation's terms: guarantee, noise, cap, charge and limits. They never change again.
+
+    ``rounds``: how many updates its method makes at most; None: any number.
+    """
     policy = job.policy
     budget = policy.budget(guarantee)
     reference = reference_of(policy, made)
+    limits = {} if rounds is None else {ROUNDS: rounds}
     with database.write() as session:
-        generation = extend_manifest(session, job, {"reference": reference.value, "vectors": longest})
+        generation = extend_manifest(session, job, {"reference": reference.value, "vectors": longest, **limits})
         generation.method, generation.guarantee = policy.method, guarantee.value
         generation.noise_std, generation.budget_cost, generation.budget = (
             sigma_of(policy, guarantee),
@@ -344,7 +369,7 @@ def report_of(made: State, bench: OpenModel, job: Preparation) -> dict[str, Any]
     """Return what preparation measured, before any deletion."""
     measured = made.facts.get("report")
     report = dict(cast(Mapping[str, Any], measured)) if isinstance(measured, dict) else {}
-    return report | {"dimension": bench.problem.dimension, "attempts": job.attempt}
+    return report | {"dimension": bench.problem.dimension, "attempts": job.attempt, "metric": metric_name(bench.recipe)}
 
 
 def how_chosen(database: Database, job: Preparation) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import signal
 import struct
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,8 @@ from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x10000000, 0x20000000, 0x40000000
+CLONE_NEWIPC = 0x8000000
+"""memory and queues that outlive the process which made them"""
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 0x1000, 0x4000, 0x40000
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 """Landlock's system calls, the same on every processor"""
@@ -77,6 +79,13 @@ SYSTEM = ("/dev", "/etc", "/lib", "/proc", "/sys", "/usr")
 """folders of the system, without people's data"""
 DEVICES, SHARED_MEMORY = ("/dev",), "/dev/shm"  # noqa: S108  # nosec B108 (it is what is refused)
 """what lies in shared memory is a file like any other: it outlives the training that wrote it"""
+LEAD_OUT = ("/run", "/tmp", "/var", SHARED_MEMORY, "/dev/hugepages", "/dev/mqueue", "/dev/pts")  # noqa: S108  # nosec B108
+"""folders with sockets, which lead out of a network namespace, and with memory, queues and terminals that are shared"""
+SOCKETS_IN_USE = Path("/proc/net/unix")
+CAPABILITIES = 0x20080522
+"""the version of the header of capset(2)"""
+DAC_OVERRIDE = 1 << 1
+"""to read what another user owns, as root may: no way out leads through it"""
 
 
 @dataclass(frozen=True)
@@ -104,14 +113,17 @@ class Confinement:
     attempts: list[Attempt] = field(default_factory=list)
     files: set[str] = field(default_factory=set)
     """files with data that were read"""
+    missed: set[str] = field(default_factory=set)
+    """files that are not there, below a folder that ``isolate`` may have hidden"""
 
-    def begin(self) -> bool:
+    def begin(self, own: Collection[str]) -> bool:
         """Hide the environment, move to the empty folder, install the audit hook. It cannot be undone.
 
-        Return whether the kernel refuses what is written outside the folder, by C code too.
+        ``own``: the variables that the recipe set itself, which stay. Return whether the kernel refuses what is written
+        outside the folder, by C code too.
         """
         sys.dont_write_bytecode = True
-        kept = listed(os.environ)
+        kept = listed(os.environ) | {name: os.environ[name] for name in own if name in os.environ}
         os.environ.clear()
         os.environ.update(kept, HOME=str(self.folder), TMPDIR=str(self.folder), TORCHINDUCTOR_COMPILE_THREADS="1")
         os.chdir(self.folder)
@@ -147,6 +159,8 @@ class Confinement:
         if isinstance(flags, int) and flags & WRITES:
             if not (_within(path, (self._folder,)) or _is_system(path, DEVICES)):
                 self._refuse("wrote to a file outside its temporary folder", name)
+        elif _within(path, LEAD_OUT) and not Path(path).exists():
+            self.missed.add(path)
         elif not (
             path.endswith((".py", ".pyc", ".so"))
             or _within(path, self._libraries)
@@ -252,32 +266,129 @@ def listed(environment: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Isolation:
-    """What the kernel gave: processes that end with the first of them and hidden files, and no network."""
+    """What the kernel gave: processes that end with the first of them and hidden files, and no way out.
+
+    ``no_network``: no network, and no socket or shared memory that leads to a process outside.
+    """
 
     apart: bool
     no_network: bool
 
 
-def isolate(hidden: Sequence[Path], needed: Sequence[Path], *, network: bool) -> Isolation:
+def isolate(
+    hidden: Sequence[Path], needed: Sequence[Path], *, linked: Sequence[Path], network: bool, folders: bool
+) -> Isolation:
     """Give the processes that this one forks their own namespaces, as far as the kernel allows it.
 
-    The first that it forks must call ``see_own_processes``. What is ``hidden`` is empty for them, unless something
-    ``needed`` lies there. ``network``: leave them that.
+    The first that it forks must call ``closed_in``. What is ``hidden`` is empty for them, but for what is ``needed``.
+    ``linked``: what is needed too, unless it lies in something ``hidden``. ``network``, ``folders``: leave them that,
+    and ``LEAD_OUT``.
     """
-    less = 0 if network else CLONE_NEWNET
-    if _unshared(CLONE_NEWPID | CLONE_NEWNS | less):
-        kept = [os.path.realpath(each) for each in needed]
-        _mount(None, "/", None, MS_REC | MS_PRIVATE)
-        for path in map(os.path.realpath, hidden):
-            if not any(_within(each, (path,)) for each in kept):
-                _hide(path)
-        return Isolation(True, not network)
-    return Isolation(False, not network and _unshared(CLONE_NEWNET))
+    less = CLONE_NEWIPC | (0 if network else CLONE_NEWNET)
+    sockets = _sockets()
+    if not _unshared(CLONE_NEWPID | CLONE_NEWNS | less):
+        if not network:  # it has no network then, but sockets lead out
+            _unshared(CLONE_NEWNET)
+        return Isolation(False, False)
+    kept = [os.path.realpath(each) for each in needed]
+    shut = _mount(None, "/", None, MS_REC | MS_PRIVATE)
+    if not folders:
+        working = _working_folder()
+        leading = {os.path.realpath(each) for each in LEAD_OUT if Path(each).is_dir()}
+        for path in leading:
+            if not _within(path, [*leading - {path}]):
+                shut &= _empty(path, [*kept, *map(os.path.realpath, linked)])
+        shut &= all([_covered(each) for each in sockets])
+        _enter(working)
+    for path in map(os.path.realpath, hidden):
+        if not any(_within(each, (path,)) for each in kept):
+            _hide(path)
+    return Isolation(True, shut and not (network or folders))
 
 
-def see_own_processes() -> None:
-    """Let /proc show the processes of this namespace alone, where the kernel allows it."""
-    _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+def links_in(folder: Path) -> list[Path]:
+    """Return the links in a folder, and in those below it."""
+    below = (Path(place) / name for place, folders, files in os.walk(folder) for name in (*folders, *files))
+    return [each for each in below if each.is_symlink()]
+
+
+def closed_in() -> bool:
+    """Let /proc show the processes of this namespace alone, and give up the rights that would undo ``isolate``.
+
+    Return whether both were done.
+    """
+    alone = _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    return _without_rights() and alone
+
+
+def _without_rights() -> bool:
+    """Give up every capability but ``DAC_OVERRIDE``; return whether that was done.
+
+    A process that makes namespaces of its own afterwards finds what is mounted here locked.
+    """
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    rights = struct.pack("=6I", *(DAC_OVERRIDE,) * 2, 0, 0, 0, 0)
+    done: int = libc.capset(struct.pack("=Ii", CAPABILITIES, 0), rights)
+    if done != 0:  # it never had it
+        done = libc.capset(struct.pack("=Ii", CAPABILITIES, 0), bytes(24))
+    return done == 0
+
+
+def _sockets() -> list[str]:
+    """Return the paths of the Unix sockets that processes of this network namespace have bound."""
+    with suppress(OSError):
+        lines = (line.split(maxsplit=7) for line in SOCKETS_IN_USE.read_text(errors="surrogateescape").splitlines())
+        names = {line[7] for line in lines if len(line) == 8 and line[7].startswith("/")}
+        return sorted(map(os.path.realpath, names))
+    return []
+
+
+def _covered(path: str) -> bool:
+    """Put an empty device in the place of a socket, where there is one; return whether none is left."""
+    return not Path(path).exists() or _mount("/dev/null", path, None, MS_BIND)
+
+
+def _working_folder() -> str:
+    """Return the current folder, or the root where it is gone."""
+    try:
+        return os.getcwd()  # noqa: PTH109 (a name)
+    except OSError:
+        return "/"
+
+
+def _enter(folder: str) -> None:
+    """Enter the folder anew, by its name: an open one leads to what is hidden by now. Where it is hidden, the root."""
+    try:
+        os.chdir(folder)
+    except OSError:
+        os.chdir("/")
+
+
+def _empty(path: str, needed: Sequence[str]) -> bool:
+    """Mount an empty folder, and what is needed of the old one; return whether that was done.
+
+    It is not where all of the folder is needed.
+    """
+    if any(_within(path, (each,)) for each in needed):
+        return False
+    inside = {each for each in needed if _within(each, (path,)) and Path(each).exists()}
+    outermost = [each for each in inside if not _within(each, [*inside - {each}])]
+    folders = {each for each in outermost if Path(each).is_dir()}
+    opened = {each: os.open(each, os.O_PATH) for each in outermost}
+    try:
+        done = _mount("none", path, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+        for target, handle in opened.items():
+            if target in folders:
+                Path(target).mkdir(parents=True)
+            else:
+                Path(target).parent.mkdir(parents=True, exist_ok=True)
+                Path(target).touch()
+            done &= _mount(f"/proc/self/fd/{handle}", target, None, MS_BIND | MS_REC)
+    finally:
+        for handle in opened.values():
+            os.close(handle)
+    return done
 
 
 def _hide(path: str) -> None:
@@ -287,9 +398,9 @@ def _hide(path: str) -> None:
         _mount("/dev/null", path, None, MS_BIND)
 
 
-def _mount(source: str | None, target: str, kind: str | None, flags: int) -> bool:
-    named = [None if each is None else each.encode() for each in (source, target, kind)]
-    done: int = ctypes.CDLL(None).mount(*named, flags, None)
+def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> bool:
+    named = [None if each is None else os.fsencode(each) for each in (source, target, kind)]
+    done: int = ctypes.CDLL(None).mount(*named, flags, None if options is None else options.encode())
     return done == 0
 
 

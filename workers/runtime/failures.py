@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import re
 import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from sqlalchemy.exc import OperationalError
 
 import unlearning
 from expunge.service.infra.db import Busy
-from expunge.service.queue import hint_of, without_numbers
-from expunge.service.requests import Cause
+from expunge.service.queue import REPORT, hint_of, without_numbers
+from expunge.service.requests import Cause, Reason
+from expunge.workers.runtime import packages
 from expunge.workers.storage import KeysMissing
 from unlearning.types import Refused
 
@@ -35,16 +37,62 @@ DEVICE = re.compile(
     re.IGNORECASE,
 )
 """how the messages of a device, its libraries and the allocator begin"""
+RESTART = "Restart the workers and try again."
 OUR_CODE = Path(__file__).resolve().parents[2]
 MATHS = Path(unlearning.__file__).resolve().parent
 
 
-class RecipeRaised(Refused):
+class Attributed(Refused):
+    """A refusal of which is known whose fault it is: the reason and the cause that a task gets, and what they may say.
+
+    No message is in ``facts``, and no number but a line's.
+    """
+
+    reason: ClassVar[Reason]
+    cause: ClassVar[Cause]
+
+    def __init__(self, what: str, hint: str, facts: Mapping[str, Any]) -> None:
+        super().__init__(what, hint)
+        self.facts = facts
+
+
+class RecipeRaised(Attributed):
     """The recipe's code raised an error: its type, and the file and line that it came from."""
 
-    def __init__(self, error: BaseException, file: str, line: int, hint: str) -> None:
-        super().__init__(f"The recipe raised {type(error).__name__} at line {line} of {file}.", hint)
-        self.facts = {"error": type(error).__name__, "file": file, "line": line}
+    reason, cause = Reason.RECIPE_FAILED, Cause.RECIPE_RAISED
+
+    def __init__(self, error: BaseException, file: str, line: int) -> None:
+        name = type(error).__name__
+        facts = {"error": name, "file": file, "line": line}
+        super().__init__(f"The recipe raised {name} at line {line} of {file}.", hint_of(error), facts)
+
+
+class OurFault(Attributed):
+    """A line of the maths raised an error, or a library that it called: no change of the recipe is asked for."""
+
+    reason, cause = Reason.FAILED, Cause.OUR_FAULT
+
+    def __init__(self, error: BaseException, file: Path, line: int) -> None:
+        name = type(error).__name__
+        facts = {"error": name, "file": file.name, "line": line}
+        super().__init__(f"Expunge raised {name} at line {line} of {file}.", hint_of(error, REPORT), facts)
+
+
+class PackagesReplaced(Attributed):
+    """Packages were replaced under the running process, which may have loaded them in part: a recipe that fails then
+    is not known to be wrong. ``replaced`` has at least one."""
+
+    reason, cause = Reason.ENVIRONMENT_CHANGED, Cause.PACKAGES_REPLACED
+
+    def __init__(self, replaced: Sequence[str], error: BaseException | None = None) -> None:
+        more = f" and {len(replaced) - 1} more" if len(replaced) > 1 else ""
+        what = f"Packages were replaced under the running worker, which had {replaced[0]}{more}."
+        super().__init__(what, RESTART if error is None else hint_of(error, RESTART), {"here": replaced[0]})
+
+
+def reason_of(error: Refused) -> tuple[Reason, dict[str, Any]]:
+    """Return the reason of an update that a recipe's refusal blocks, with its facts."""
+    return error.reason if isinstance(error, Attributed) else Reason.RECIPE_FAILED, facts_of(error)
 
 
 def facts_of(error: Exception) -> dict[str, Any]:
@@ -52,8 +100,8 @@ def facts_of(error: Exception) -> dict[str, Any]:
 
     No message is in it, and no number but a line's.
     """
-    if isinstance(error, RecipeRaised):
-        return {"cause": Cause.RECIPE_RAISED, **error.facts}
+    if isinstance(error, Attributed):
+        return {"cause": error.cause, **error.facts}
     return {"cause": Cause.RECIPE_REFUSED, "detail": without_numbers(getattr(error, "what", type(error).__name__))}
 
 
@@ -64,22 +112,36 @@ def of_the_machine(error: Exception) -> bool:
 
 
 def refusal_of(error: Exception, recipes: Path) -> Refused | None:
-    """Return the refusal of a recipe for an ``error`` of its code, or of the maths on its model and data.
+    """Return the refusal of a recipe for an ``error`` of its code, or of the maths.
 
     Return None for other errors, and for those that may pass: too little memory, a device, a disk, a connection. The
     error's message is in the hint only: it may contain a person's data, and the rest is recorded permanently.
     """
-    if may_pass(error) or not _in_recipe(error, recipes.resolve()):
+    if may_pass(error) or not _every_attempt_raises(error, recipes.resolve()):
         return None
     return refusal(error, recipes)
 
 
 def refusal(error: BaseException, recipes: Path) -> Refused:
+    """Return the refusal for an ``error``: ours where the innermost line of the recipe's or the maths' is the maths',
+    also where that line called a library; and the recipe's otherwise. Where packages were replaced, it is neither's.
+    """
+    replaced = packages.replaced()
+    if replaced:
+        return PackagesReplaced(replaced, error)
+    own = _innermost(error, recipes.resolve(), (MATHS,))
+    if own is None or not own[0].is_relative_to(MATHS):
+        return refusal_of_recipe(error, recipes)
+    path, line = own
+    return OurFault(error, path.relative_to(MATHS.parent), line)
+
+
+def refusal_of_recipe(error: BaseException, recipes: Path) -> Refused:
     """Return the refusal of a recipe for an ``error`` of its code: type, file and line; the message is in the hint."""
     place = _place(error, recipes.resolve())
     if place is None:
         return Refused(f"The recipe raised {type(error).__name__}.", hint_of(error))
-    return RecipeRaised(error, *place, hint_of(error))
+    return RecipeRaised(error, *place)
 
 
 def may_pass(error: Exception) -> bool:
@@ -96,20 +158,19 @@ def lacks_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
-def _in_recipe(error: Exception, recipes: Path) -> bool:
-    """Return whether the innermost frame of the recipe or of ours is the recipe's, or the maths', which does no I/O.
+def _every_attempt_raises(error: Exception, recipes: Path) -> bool:
+    """Return whether the innermost line of the recipe's or ours is the recipe's, or the maths', which does no I/O."""
+    own = _innermost(error, recipes, (MATHS, OUR_CODE / "workers", OUR_CODE / "service"))
+    return own is not None and (own[0].is_relative_to(MATHS) or own[0].is_relative_to(recipes))
 
-    The accounting is ours alone: it sees no model and no data, so its errors are never the recipe's.
-    """
+
+def _innermost(error: BaseException, recipes: Path, ours: tuple[Path, ...]) -> tuple[Path, int] | None:
+    """Return file and line of the innermost frame in the recipe's folder or in ``ours``; None where there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename).resolve()
-        if path.is_relative_to(MATHS):
-            return not path.is_relative_to(MATHS / "accounting")
-        if path.is_relative_to(OUR_CODE / "workers") or path.is_relative_to(OUR_CODE / "service"):
-            return False
-        if path.is_relative_to(recipes):
-            return True
-    return False
+        if any(path.is_relative_to(folder) for folder in (*ours, recipes)):
+            return path, frame.lineno or 0
+    return None
 
 
 def _place(error: BaseException, recipes: Path) -> tuple[str, int] | None:

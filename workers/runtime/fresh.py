@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -30,8 +30,11 @@ from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import SECRETS, Settings
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.queue import ADVICE, hint_of
+from expunge.workers.runtime import drain, packages
 from expunge.workers.runtime.confined import COMPILED, listed
+from expunge.workers.runtime.failures import PackagesReplaced
 from expunge.workers.runtime.fresh_child import STOP, Assignment, read, write
+from expunge.workers.runtime.work import add_cpu_seconds
 from unlearning.model.user_code.own_training import Fitted
 from unlearning.types import Examples, Progress, Refused
 
@@ -42,6 +45,8 @@ ROOT = Path(expunge.__file__).resolve().parents[1]
 SETTLED = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 """what sums and sets need to come out the same in every process"""
 
+WALLS = ((False, False), (False, True), (True, True))
+"""whether a fresh process is left the network, and the folders that lead out of a network namespace: the least first"""
 VARIABLES = "That process has no variables of the environment but those that EXPUNGE_RECIPE_VARIABLES lists."
 
 
@@ -103,6 +108,8 @@ class FreshProcesses:
     libraries: tuple[str, ...] = ()
     """packages that the model's bytes depend on: the server loads those that it knows, once for all processes"""
     seen: Seen = field(default_factory=Seen)
+    walls: int = 0
+    """which of ``WALLS`` the recipe is trained behind, as far as is known"""
 
     def __call__(self, part: object, examples: Examples, start: Fitted | None, progress: Progress) -> Fitted:
         """Carry out a part, in a folder that is thrown away.
@@ -129,25 +136,29 @@ class FreshProcesses:
     ) -> tuple[Fitted, dict[str, Any]]:
         """Carry out a part in this folder; return what it left, and the verdict.
 
-        A recipe that needs the network to load gets it until its training begins. ``kept``: as in ``Assignment``.
+        A recipe that needs the network to load gets it until its training begins; one that reads files in the folders
+        that lead out of a network namespace gets those. ``kept``: as in ``Assignment``.
 
         Raises:
             TimeoutError: it did not end within ``seconds``.
             Refused, Lost: as ``__call__``; Doubtful where the training raised, or left what is no model.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
-        for network in (False, True):
-            order = self._order(part, folder, network, kept)
+        before = frozenset(folder.iterdir())
+        for walls in range(self.walls, len(WALLS)):
+            order = self._order(part, folder, walls, kept)
             tensors, words = _handed(part, examples, start)
             given = {"order": asdict(order), **words}
             left, verdict = server().ask(tensors, given, progress, deadline, self.libraries)
-            if "unloadable" not in verdict:
+            if not verdict.keys() & {"unloadable", "hidden"}:
+                self.walls = walls
                 break
+            _remove(frozenset(folder.iterdir()) - before)
         _judge(verdict)
         rest = {name.removeprefix("."): value for name, value in left.items() if name.startswith(".")}
         return Fitted(left["weights"].to(examples.positions.device), rest, verdict["left"]), verdict
 
-    def _order(self, part: object, folder: Path, network: bool, kept: Sequence[int] | None) -> Assignment:
+    def _order(self, part: object, folder: Path, walls: int, kept: Sequence[int] | None) -> Assignment:
         recipe, settings = self.recipe, self.recipe.settings
         secrets = (getattr(settings, name) for name in SECRETS)
         named = [each.strip() for each in settings.recipe_variables.split(",")]
@@ -163,9 +174,19 @@ class FreshProcesses:
             folder=str(folder),
             closed=tuple(str(each.resolve()) for each in (*settings.folders, *secrets)),
             variables={name: os.environ[name] for name in named if name in os.environ},
-            network=network,
+            network=WALLS[walls][0],
+            folders=WALLS[walls][1],
             kept=kept,
         )
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    """Remove what a try left that comes to nothing: the next one must not find it."""
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _handed(part: object, examples: Examples, start: Fitted | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -181,8 +202,17 @@ def _handed(part: object, examples: Examples, start: Fitted | None) -> tuple[dic
     return tensors, words
 
 
+_ENDED_BY_SIGNAL = {
+    signal.SIGKILL: "killed: there may have been too little memory",
+    signal.SIGTERM: "asked to end, by another than its worker",
+}
+
+
 def _judge(verdict: Mapping[str, Any]) -> None:
     """Raise what a verdict without results means."""
+    replaced = packages.replaced() if verdict.keys() & {"refused", "unloadable"} else []
+    if replaced:
+        raise PackagesReplaced(replaced)
     match verdict:
         case {"attempt": [what, place, _]} if what == COMPILED:
             raise Refused(f"train {what}{place}; it may depend on run alone.", COMPILE)
@@ -194,8 +224,8 @@ def _judge(verdict: Mapping[str, Any]) -> None:
             raise Unloadable(f"The recipe could not be run in a fresh process. {what}", f"{hint or ADVICE} {VARIABLES}")
         case {"passing": why}:
             raise Lost(why)
-        case {"ended": status} if status == -signal.SIGKILL:
-            raise Lost("the process of a training was killed: there may have been too little memory")
+        case {"ended": status} if -status in _ENDED_BY_SIGNAL:
+            raise Lost(f"the process of a training was {_ENDED_BY_SIGNAL[signal.Signals(-status)]}")
         case {"ended": status}:
             raise Doubtful(f"train ended its process (status {status}).", ADVICE)
         case {"broken": why}:
@@ -236,20 +266,30 @@ class Server:
         deadline: float | None,
         libraries: Sequence[str] = (),
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Have an order carried out; return tensors and words of its answer. Raises TimeoutError, and as ``progress``.
+        """Have an order carried out; return tensors and words of its answer.
+
+        Raises TimeoutError, Drained, Lost, and as ``progress``.
 
         An answer that lacks everything else says how the process ended.
         """
         with self._lock, _file() as given, _file() as answer:
             write(given, tensors, words)
+            drain.look()
             socket.send_fds(self._channel, [json.dumps(libraries).encode()], [given, answer])
             try:
                 status = self._end(progress, deadline)
             except BaseException:
+                if drain.asked():  # it is not waited for, and what it failed with does not count
+                    self.kill()
+                    raise drain.Drained from None
                 self._channel.send(STOP)
                 self._end(lambda _: None, None)
                 raise
             return read(answer) if os.fstat(answer).st_size else ({}, {"ended": status})
+
+    def kill(self) -> None:
+        """End the server with all that it has forked, and whoever waits for an answer."""
+        self.process.kill()
 
     def _end(self, progress: Progress, deadline: float | None) -> int:
         """Wait until the process has ended, and return how."""
@@ -261,7 +301,8 @@ class Server:
             match json.loads(message):
                 case {"progress": share}:
                     progress(share)
-                case {"ended": status}:
+                case {"ended": status, "cpu_seconds": cpu_seconds}:
+                    add_cpu_seconds(cpu_seconds)
                     return int(status)
 
 
@@ -269,10 +310,18 @@ _servers: list[Server] = []
 
 
 def server() -> Server:
-    """Return this process's server; it is started at the first call, and again where it ended."""
+    """Return this process's server; it is started at the first call, and again where it ended. Raises Drained."""
+    drain.look()
     if not _servers or _servers[0].owner != os.getpid() or _servers[0].process.poll() is not None:
         _servers[:] = [Server.start()]
     return _servers[0]
+
+
+def kill_server() -> None:
+    """Kill this process's server, where there is one: a training that lasts must not keep a process that is to end."""
+    for each in _servers:
+        if each.owner == os.getpid():
+            each.kill()
 
 
 @contextmanager

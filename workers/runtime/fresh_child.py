@@ -27,11 +27,13 @@ from typing import TYPE_CHECKING, Any
 from expunge.workers.runtime.confined import (
     Confinement,
     adopt_orphans,
+    closed_in,
     die_with_parent,
     end_children,
     isolate,
-    see_own_processes,
+    links_in,
 )
+from expunge.workers.runtime.work import children_cpu_seconds
 
 if TYPE_CHECKING:
     import torch
@@ -70,6 +72,7 @@ class Assignment:
         closed: files and folders of the service.
         variables: of the environment, while the recipe is loaded.
         network: leave it the network until the recipe is loaded.
+        folders: leave it the folders that lead out of a network namespace.
         kept: rows of the recipe's samples; all others are overwritten. None: all keep their values.
     """
 
@@ -84,6 +87,7 @@ class Assignment:
     closed: Sequence[str]
     variables: Mapping[str, str]
     network: bool
+    folders: bool
     kept: Sequence[int] | None
 
 
@@ -120,12 +124,14 @@ def serve(channel: socket.socket) -> None:
         if cards_are_open():
             raise RuntimeError("the server of fresh processes has opened the device, and a fork could not use it")
         _load(json.loads(message))
+        before = children_cpu_seconds()
         child = os.fork()
         if child == 0:
             os._exit(_first(channel, *files))
         for each in files:
             os.close(each)
-        channel.send(json.dumps({"ended": _ended(child, channel)}).encode())
+        status = _ended(child, channel)
+        channel.send(json.dumps({"ended": status, "cpu_seconds": children_cpu_seconds() - before}).encode())
 
 
 def _load(packages: Sequence[str]) -> None:
@@ -158,8 +164,13 @@ def _first(channel: socket.socket, given: int, answer: int) -> int:
     """Carry out the order, where the kernel allows it in its own namespaces; return the exit status."""
     die_with_parent()
     tensors, order, words = _opened(given)
-    needed = [Path(each) for each in (order.folder, order.recipes, sys.prefix, sys.base_prefix)]
-    isolation = isolate([Path(each) for each in order.closed], needed, network=order.network)
+    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    needed = [order.folder, order.recipes, sys.prefix, sys.base_prefix, *filter(None, (*sys.path, *libraries))]
+    closed, recipes = [Path(each) for each in order.closed], Path(order.recipes)
+    isolation = isolate(
+        closed, [*map(Path, needed)], linked=links_in(recipes), network=order.network, folders=order.folders
+    )
+    shut = isolation.no_network
     if isolation.apart:
         inner = os.fork()
         if inner:
@@ -168,12 +179,12 @@ def _first(channel: socket.socket, given: int, answer: int) -> int:
                 os.kill(os.getpid(), -status)
             return status
         die_with_parent()
-        see_own_processes()
+        shut &= closed_in()
     try:
         found, left = _verdict(order, tensors, words, _telling(channel))
     except Exception as error:  # ours: the recipe's are in the verdict
         found, left = {"broken": "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__}, {}
-    write(answer, left, found | {"no_network": isolation.no_network})
+    write(answer, left, found | {"no_network": shut})
     return 0
 
 
@@ -237,6 +248,7 @@ def _verdict(
     _tell_of_files()
     unsettled = _notice_unsettled()
     os.environ.update(order.variables)
+    own = _notice_variables()
     folder = Path(order.recipes)
     try:
         loaded = recipes.load(folder, order.name)
@@ -258,8 +270,10 @@ def _verdict(
     if order.kept is not None:
         facts["untouched"] = _overwrite(recipe, order.kept, examples, ours)
     rules = Confinement(Path(order.folder), [Path(each) for each in order.closed], folder.resolve())
-    sealed = rules.begin()
+    sealed = rules.begin(own)
     found, left = _trained(problem, order, examples, (tensors, words), progress)
+    if "refused" in found and rules.missed and not order.folders:
+        found |= {"hidden": True}
     if rules.attempts:  # even where the recipe, or a library, went on without it
         first = rules.attempts[0]
         found = {"attempt": [first.what, first.place, first.value]}
@@ -288,6 +302,18 @@ def _notice_unsettled() -> list[str]:
     warnings.filterwarnings("always", message=".*deterministic")
     torch.use_deterministic_algorithms = told
     return found
+
+
+def _notice_variables() -> set[str]:
+    """Return a set that gets the name of each variable of the environment that is set from now on."""
+    names: set[str] = set()
+
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "os.putenv":
+            names.add(os.fsdecode(arguments[0]))
+
+    sys.addaudithook(note)
+    return names
 
 
 def _handed(tensors: dict[str, Tensor], words: Mapping[str, Any], rows: Any, device: torch.device) -> Examples:
@@ -334,7 +360,8 @@ def _trained(
         if isinstance(error, Exception) and may_pass(error):
             return {"passing": f"{type(error).__name__} was raised, which may pass."}, {}
         refused = refusal(error, Path(order.recipes))
-        return {"refused": [refused.what, refused.hint]}, {}
+        hidden = {"hidden": True} if isinstance(error, FileNotFoundError) and not order.folders else {}
+        return {"refused": [refused.what, refused.hint]} | hidden, {}
     left = {f".{name}": value for name, value in fitted.tensors.items()}
     return {"left": fitted.facts}, {"weights": fitted.weights, **left}
 

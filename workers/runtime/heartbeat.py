@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import sleep
 
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
@@ -18,10 +17,13 @@ from expunge.service.infra.broker.messages import Dropped
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.tables import Generation, Heartbeat
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND, time_bucket
-from expunge.service.queue import Serves, TakenLease, renew
+from expunge.service.queue import THREADS, Serves, TakenLease, renew
 from expunge.workers.runtime.db_retry import retry
+from expunge.workers.runtime.drain import look, sleep
 from expunge.workers.runtime.machine import Machine
 from expunge.workers.runtime.process import Process
+from expunge.workers.runtime.work import cpu_seconds, work_of
+from expunge.workers.storage.threads import own_threads
 
 log = logging.getLogger(__name__)
 STATUS = Path("/proc/self/status")
@@ -101,6 +103,12 @@ class HeartbeatSender:
         with self._guard:
             self._phase = name
 
+    @property
+    def now(self) -> str:
+        """Return the phase that was noted last."""
+        with self._guard:
+            return self._phase
+
     def beat(self) -> None:
         """Write one heartbeat, and renew the lease. Raises Busy."""
         with self._guard:
@@ -120,7 +128,7 @@ class HeartbeatSender:
             )
             if self._machine is not None:
                 row.device, row.card = self._machine.kind, self._machine.card
-            row.serves = None if self._serves is None else self._serves.to_json()
+            row.serves = None if self._serves is None else self._serves.to_json() | {THREADS: own_threads()}
             session.add(row)
         row.beat_at, row.skew = at, round(self._clock() * SECOND) - at
         row.dropped = Dropped.count
@@ -186,23 +194,31 @@ class Stopwatch:
     def __init__(self, pulse: HeartbeatSender) -> None:
         self._pulse = pulse
         self.seconds: dict[str, float] = {}
+        self._cpu_seconds: dict[str, float] = {}
+
+    def work(self, name: str, device: str) -> float:
+        """Return the seconds of work of a phase on this device; 0 where it did not come."""
+        return work_of(self.seconds.get(name, 0.0), self._cpu_seconds.get(name, 0.0), device)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a phase. The times of one that comes several times are added."""
+        """Time a phase. The times of one that comes several times are added. Raises Drained."""
+        look()
         self._pulse.phase(name)
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), cpu_seconds()
         try:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            self._cpu_seconds[name] = self._cpu_seconds.get(name, 0.0) + cpu_seconds() - cpu_start
 
     @contextmanager
     def unlearning(self) -> Iterator[None]:
         """Time the block that forgets, refines and certifies as one phase, and wait until its time bucket ends.
 
         Their time shows how many iterations they needed, which depends on the deleted people. An observer
-        of the clock, the log or the metrics sees only the bucket, whether the update succeeds or not.
+        of the clock, the log or the metrics sees only the bucket, whether the update succeeds or not. A process that
+        is to stop waits no longer, and its update is not published. Raises Drained.
         """
         start = time.perf_counter()
         try:

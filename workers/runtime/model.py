@@ -23,6 +23,7 @@ from expunge.workers.runtime.fresh import FreshProcesses, Recipes
 from expunge.workers.storage.manifest import FoundSamples
 from unlearning.accounting.certificate import Guarantee, Part
 from unlearning.accounting.policy import Policy
+from unlearning.artefact import Artefact
 from unlearning.methods import NAMES, load
 from unlearning.model.method import Method
 from unlearning.model.parts import parts_of, runs_own_code
@@ -171,18 +172,20 @@ def set_up(
 ) -> OpenModel:
     """Set up a recipe that was run, or all but its samples.
 
-    Raises Refused with a plain reason, also for what ``model()`` raises. Where the method is exact, and the recipe's
-    own code runs in a training, fresh processes train the problem.
+    Raises Refused with a plain reason, also for what ``model()`` raises. Fresh processes train the problem where the
+    recipe trains by itself, and where the method is exact and other code of the recipe's runs in a training.
     """
     try:
         bench = opened(loaded, policy, device_of(settings.device), samples=samples)
+        _require_admitted(settings, bench.problem.artefact)
         if sys.platform != "linux" or not runs_own_code(loaded.recipe):  # a fork with torch in it may crash elsewhere
             return bench
         device, dtype = str(bench.problem.device), str(bench.problem.dtype).removeprefix("torch.")
         where = Recipes(settings, tenant_id, name, loaded.digest, loaded.settings, device)
         artefact = bench.problem.artefact
         fresh = FreshProcesses(where, dtype, () if artefact is None else artefact.libraries)
-        bench.problem.fresh = fresh if bench.method.exact else None
+        repeated = bench.method.exact or loaded.recipe.train is not None
+        bench.problem.fresh = fresh if repeated else None
         return replace(bench, fresh=fresh)
     except RecipeError as error:
         raise Refused(error.what, error.hint) from None
@@ -191,6 +194,14 @@ def set_up(
         if refused is None:
             raise
         raise refused from None
+
+
+def _require_admitted(settings: Settings, artefact: Artefact | None) -> None:
+    """Raise Refused where the recipe names a format of its own for its bytes, and the operator does not admit it."""
+    named = None if artefact is None else artefact.format
+    if named is not None and named not in {name.strip() for name in settings.artefact_formats.split(",")}:
+        what = f"The recipe publishes bytes of the format {named!r}, which is not checked for code."
+        raise Refused(what, f"Drop its format=, or have the operator set EXPUNGE_ARTEFACT_FORMATS={named}.")
 
 
 def opened(loaded: recipes.LoadedRecipe, policy: Policy, device: torch.device, *, samples: bool = True) -> OpenModel:

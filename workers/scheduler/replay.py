@@ -13,7 +13,17 @@ from expunge.service.audit import NotAuthentic, unseal_hold
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.tables import ApiKey, DeletionRequest, Hold, Model, SuppressionEntry, Task, WebhookEndpoint
 from expunge.service.models import CHANGEABLE, SERVED, apply_policy, end_cancelled, end_retired
-from expunge.service.requests import NO_WINDOWS, Status, awaits_decision, end_hold, enforce, settle
+from expunge.service.requests import (
+    NO_WINDOWS,
+    Status,
+    awaits_decision,
+    end_hold,
+    enforce,
+    entries_digest,
+    named_by,
+    repeat_denied,
+    settle,
+)
 
 Said = dict[str, Any]
 """the body of an audit entry"""
@@ -38,6 +48,8 @@ class RestoreReport:
     """served versions, as model/number, without their checkpoint or secret state in a store"""
     requests_lost: list[str] = field(default_factory=list)
     """accepted after the backup and known from the log only: the controller must send them again"""
+    ids_lost: list[str] = field(default_factory=list)
+    """requests whose right id somebody had named since: the log has no ids, so the decision is open again"""
     holds_lost: list[str] = field(default_factory=list)
     """in force and known from the log only, without their subjects: place them again"""
     holds_to_check: list[str] = field(default_factory=list)
@@ -69,7 +81,7 @@ def follow(session: Session, report: RestoreReport, said: Iterable[Said], pepper
     """Repeat what the log says, in its order. Its entries are in the log already, so none is written."""
     for body in said:
         if body["kind"] in _OF_REQUESTS:
-            done = _request(session, report, body)
+            done = _request(session, report, body, pepper)
         elif body["kind"] == "hold.placed":
             done = _place(session, report, body, pepper)
         else:
@@ -79,7 +91,7 @@ def follow(session: Session, report: RestoreReport, said: Iterable[Said], pepper
             report.reapplied.append(f"{body['kind']} {what}")
 
 
-def _request(session: Session, report: RestoreReport, body: Said) -> bool:
+def _request(session: Session, report: RestoreReport, body: Said, pepper: Pepper) -> bool:
     request = session.get(DeletionRequest, body["request"])
     if request is None:
         if body["kind"] == "request.accepted":
@@ -87,6 +99,13 @@ def _request(session: Session, report: RestoreReport, body: Said) -> bool:
         return False
     if awaits_decision(Status(request.status), request.reason):
         return _decide(session, request, body)
+    if request.near is not None:
+        return _decide_spelling(session, report, request, body)
+    if body["kind"] == "request.spelling_confirmed":
+        session.flush()
+        if entries_digest(pepper, request.id, named_by(session, request)) != body["suppressions"]:
+            report.ids_lost.append(request.id)
+        return False
     if body["kind"] not in ("request.cancelled", "suppression.lifted"):
         return False
     _lift(session, request, body)
@@ -183,6 +202,8 @@ def _policy_changed(session: Session, report: RestoreReport, body: Said) -> bool
 _OF_REQUESTS = (
     "request.accepted",
     "request.verified",
+    "request.spelling_confirmed",
+    "request.spelling_denied",
     "request.rejected",
     "request.cancelled",
     "suppression.lifted",
@@ -215,6 +236,20 @@ def _decide(session: Session, request: DeletionRequest, body: dict[str, Any]) ->
     return True
 
 
+def _decide_spelling(session: Session, report: RestoreReport, request: DeletionRequest, body: dict[str, Any]) -> bool:
+    """Decide about the id of a request that waits for that in the backup, as far as the log says."""
+    if body["kind"] == "request.spelling_denied":
+        repeat_denied(session, request)
+    elif body["kind"] == "request.cancelled":
+        request.near, request.status, request.reason = None, Status.CANCELLED, None
+    else:
+        if body["kind"] == "request.spelling_confirmed":
+            report.ids_lost.append(body["request"])
+        return False
+    session.flush()
+    return True
+
+
 def _lift(session: Session, request: DeletionRequest, body: dict[str, Any]) -> None:
     lifted = update(SuppressionEntry).where(
         SuppressionEntry.request_id == request.id, SuppressionEntry.lifted_at.is_(None)
@@ -238,6 +273,12 @@ def to_do(report: RestoreReport) -> list[str]:
             "models with `expunge models retire NAME`: nothing can be downloaded or forgotten in them.",
         ),
         (report.requests_lost, "Ask the controller to send the requests under requests_lost again."),
+        (
+            report.ids_lost,
+            "Name the right id of the requests under ids_lost again, with `expunge requests same-person REQUEST "
+            "--subject RIGHT-ID`: the log does not say it. One that does not wait is asked about again where a "
+            "registration names the person.",
+        ),
         (report.holds_lost, "Place the holds under holds_lost again: the log does not say which person they name."),
         (
             report.webhooks_lost,

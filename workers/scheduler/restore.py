@@ -27,7 +27,7 @@ from expunge.service.audit import (
     recorded_at,
 )
 from expunge.service.infra.db import now
-from expunge.service.infra.pseudonyms import new_id
+from expunge.service.infra.pseudonyms import Pepper, new_id
 from expunge.service.infra.tables import (
     ApiKey,
     AuditEntry,
@@ -54,10 +54,13 @@ from expunge.service.models import (
     drop_vectors,
     end_retired,
     facts_of,
+    has_blocks,
     holds_in,
+    marked,
     number_above,
     unconfirmed,
     withdraw,
+    write_marked,
 )
 from expunge.service.queue import (
     JournalEntry,
@@ -109,7 +112,9 @@ def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Seq
         report.log_entries = len(said) if exports else None
         published = {body["version"] for body in said if body["kind"] == PUBLISHED}
         new = [entry for entry in entries if not _known(session, entry)]
-        settled = [(entry, _take_up(session, report, entry, new, published)) for entry in new]
+        settled = [
+            (entry, _take_up(session, report, storage.pepper, entry, new=new, published=published)) for entry in new
+        ]
         entries += storage.journal.entries(set_aside=True)
         _spend_greatest(session, report, entries)
         follow(session, report, said, storage.pepper)
@@ -157,8 +162,8 @@ def _last_generation(storage: Storage, entries: Iterable[JournalEntry], said: It
 
 
 def _require_quiet(session: Session, lease_seconds: float) -> None:
-    since = now(session) - int(lease_seconds * SECOND)
-    alive = session.scalars(select(Heartbeat.process).where(Heartbeat.beat_at >= since)).all()
+    at, span = now(session), int(lease_seconds * SECOND)
+    alive = session.scalars(select(Heartbeat.process).where(Heartbeat.beat_at.between(at - span, at + span))).all()
     if alive:
         raise NotAuthentic(
             f"{len(alive)} of the workers and the scheduler sent a heartbeat in the last {lease_seconds:g} s. "
@@ -171,7 +176,13 @@ def _known(session: Session, entry: JournalEntry) -> bool:
 
 
 def _take_up(
-    session: Session, report: RestoreReport, entry: JournalEntry, new: Iterable[JournalEntry], published: set[str]
+    session: Session,
+    report: RestoreReport,
+    pepper: Pepper,
+    entry: JournalEntry,
+    *,
+    new: Iterable[JournalEntry],
+    published: set[str],
 ) -> bool:
     """Add the entry's version to the database, or note why not. False where no database will know it."""
     if entry.version is None:  # a draw that was withheld: it is in what was spent
@@ -181,7 +192,7 @@ def _take_up(
         return False  # the transaction was never committed, as far as anybody knows; its charge counts
     model = session.get(Model, entry.model_id)
     if model is not None and _continues(session, model, entry):
-        _adopt(session, report, entry, model, entry.version["id"] in published)
+        _adopt(session, report, pepper, entry, model, in_log=entry.version["id"] in published)
     elif model is not None:
         _retire(session, report, model)
     elif entry.model_name not in report.retired:  # a model that is gone may have several entries
@@ -197,7 +208,9 @@ def _continues(session: Session, model: Model, entry: JournalEntry) -> bool:
     return same and entry.version is not None and entry.version["parent_id"] == model.current_id
 
 
-def _adopt(session: Session, report: RestoreReport, entry: JournalEntry, model: Model, in_log: bool) -> None:
+def _adopt(
+    session: Session, report: RestoreReport, pepper: Pepper, entry: JournalEntry, model: Model, *, in_log: bool
+) -> None:
     version = revived(Version, entry.version or {})
     assert isinstance(version, Version)  # noqa: S101 (for mypy)
     parent = session.get_one(Version, version.parent_id)
@@ -207,7 +220,7 @@ def _adopt(session: Session, report: RestoreReport, entry: JournalEntry, model: 
     model.current_id = version.id
     session.flush()
     _end_holds(session, report, entry, in_log)
-    _forget_again(session, entry, version)
+    _forget_again(session, pepper, entry, version)
     withdraw(session, Generation.model_id == model.id)
     _spend(session, report, entry.generation_id, entry.budget_cost, version.id)
     report.versions.append(f"{entry.model_name}/{version.number}")
@@ -233,9 +246,11 @@ def _end_holds(session: Session, report: RestoreReport, entry: JournalEntry, in_
             record(session, entry.tenant_id, "hold.lifted", hold=hold_id, why="a later update shows it")
 
 
-def _forget_again(session: Session, entry: JournalEntry, version: Version) -> None:
+def _forget_again(session: Session, pepper: Pepper, entry: JournalEntry, version: Version) -> None:
     """Mark what the version lacks, and delete the vectors that the backup restored; their keys are gone."""
     mark_forgotten(session, version, entry.positions)
+    if has_blocks(session, entry.generation_id):
+        write_marked(session, entry.generation_id, marked(session, pepper, entry.generation_id, entry.positions))
     holders: Iterable[str] = target_of(session, entry.generation_id, entry.positions).holders
     if entry.rewritten:  # the backup's vectors belong to weights of before: none of them may be used
         holders = session.scalars(
@@ -288,18 +303,25 @@ def _recover_requests(session: Session, report: RestoreReport, entry: JournalEnt
         if known is None:
             session.add(revived(DeletionRequest, each["request"] | {"status": "queued", "completed_at": None}))
             session.flush()
-            session.add_all(revived(SuppressionEntry, row) for row in each["suppressions"])
             if not _logged(session, each["request"]["id"], "request.accepted"):
                 session.add(revived(AuditEntry, each["accepted"] | _NOT_IN_THE_TREE))
             report.requests.append(each["request"]["id"])
-        elif awaits_decision(Status(known.status), known.reason):
+        elif awaits_decision(Status(known.status), known.reason) or known.near is not None:
             put_in_force(session, known, entry.at)
-            known.reason = None
+            known.reason, known.near, known.others = None, None, each["request"].get("others")
+        _recover_entries(session, each["suppressions"])
         if known_model:
             row = each["task"]
             _finish_task(session, row if _known(session, entry) else row | _lost(row, entry))
         session.flush()
         _finish_request(session, session.get_one(DeletionRequest, each["request"]["id"]), entry.at)
+
+
+def _recover_entries(session: Session, rows: Iterable[dict[str, Any]]) -> None:
+    """Add the suppression entries that the database lacks; of a known request, those of right ids named since."""
+    for row in rows:
+        if session.get(SuppressionEntry, row["id"]) is None:
+            session.add(revived(SuppressionEntry, row))
 
 
 def _lost(task: dict[str, Any], entry: JournalEntry) -> dict[str, Any]:

@@ -80,6 +80,7 @@ from expunge.service.queue import (
     mark_notified,
     queue_taken,
     renew,
+    shorten_waits,
     take,
     unnotified,
 )
@@ -260,13 +261,21 @@ def carry_out(duties: Iterable[Callable[[], object]]) -> None:
 
 
 def hold_lease(database: Database, owner: str, seconds: float) -> bool:
-    """Take or renew the scheduler's lease, by the database's clock; return whether it is ours."""
+    """Take or renew the scheduler's lease, by the database's clock; return whether it is ours.
+
+    The moment of the last renewal tells that the clock went back by more than a lease.
+    """
     with database.write() as session:
         at = now(session)
+        before = session.scalar(select(Lease.renewed_at).where(Lease.name == LEASE)) or 0
         ours = select(Lease.token).where(Lease.name == LEASE, Lease.owner == owner, Lease.token != 0)
         token = session.scalar(ours)
         renewed = token is not None and renew(session, TakenLease(LEASE, token), at, seconds)
-        return renewed or take(session, LEASE, owner, at, seconds) is not None
+        active = renewed or take(session, LEASE, owner, at, seconds) is not None
+        if active and before > at + int(seconds * SECOND):
+            log.warning("The database's clock went back by %.0f s: waits are counted anew.", (before - at) / SECOND)
+            shorten_waits(session, at)
+        return active
 
 
 def sweep(database: Database, notifier: Celery) -> int:
@@ -355,9 +364,10 @@ def _note_purged(session: Session, version_id: str, digest: str) -> None:
 UNMATCHED = select(DeletionRequest.id).where(
     DeletionRequest.status.in_(("queued", "running", "blocked")),
     func.coalesce(DeletionRequest.reason, "") != Reason.UNVERIFIED,
+    DeletionRequest.near.is_(None),
     ~select(Task.id).where(Task.request_id == DeletionRequest.id).exists(),
 )
-"""the open requests that have no task, except unverified ones"""
+"""the open requests that have no task, except those that wait for a decision"""
 EXPIRED = select(func.min(IdempotencyKey.expires_at)).scalar_subquery() <= NOW
 """whether the first stored answer has expired"""
 SILENT = Heartbeat.beat_at <= NOW - SILENT_SECONDS * SECOND

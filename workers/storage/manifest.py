@@ -7,13 +7,12 @@ ignored, forgotten ones may be missing, retained ones must be there unchanged.
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import distribution, version
+from importlib.metadata import version
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
@@ -28,10 +27,9 @@ import expunge
 from expunge.service.infra.pseudonyms import Pepper, digest, digests, subject_digest
 from expunge.service.infra.tables import Membership, Removal
 from unlearning.accounting.policy import Granularity
-from unlearning.artefact import Artefact
 from unlearning.columns import BLOCK, Column, Texts
-from unlearning.recipe import HELD_BYTES, Recipe, Samples, holdout_people
-from unlearning.types import Examples
+from unlearning.recipe import HELD_BYTES, Recipe, Samples, everyone, holdout_people
+from unlearning.types import Examples, Rows
 
 GROUP = 1024
 """positions of samples that have one digest together"""
@@ -268,6 +266,13 @@ def _copy(session: Session, columns: Mapping[str, np.ndarray[Any, Any]]) -> None
         copy.write(lines)
 
 
+def digests_of_people(pepper: Pepper, tenant_id: str, recipe: Recipe) -> dict[str, str]:
+    """Return the digest of every person of the recipe, its holdout's too, by their id."""
+    names = list(everyone(recipe))
+    found = HexColumn(_rows([digests(pepper, "subject", tenant_id, (name.encode() for name in names))], len(names)))
+    return dict(zip(names, found, strict=True))
+
+
 def holdout_rows(pepper: Pepper, tenant_id: str, generation_id: int, recipe: Recipe) -> list[dict[str, Any]]:
     """Return the rows of the people that the recipe names for its holdout."""
     people = sorted(subject_digest(pepper, tenant_id, name) for name in holdout_people(recipe))
@@ -315,7 +320,20 @@ def people(session: Session, generation_id: int) -> frozenset[str]:
 def examples(samples: Samples, kept: SampleIndex, device: torch.device, most: int = HELD_BYTES) -> Examples:
     """Return the kept samples at positions 0..n-1, on the device; read by blocks where they take more than ``most``."""
     everyone = torch.arange(len(kept), device=device)
-    return Examples(everyone, samples.held(most, device), kept.holders, kept.subjects, kept.at).compact()
+    rows, index = _rows_at(samples, kept.at, most, device)
+    return Examples(everyone, rows, kept.holders, kept.subjects, index).compact()
+
+
+def _rows_at(samples: Samples, index: Tensor, most: int, device: torch.device) -> tuple[Rows, Tensor]:
+    """Return rows that have the samples at ``index`` (m,) int64, and where these lie in them.
+
+    They are held in memory where these samples take at most ``most`` bytes, however many others the recipe has: sums
+    over blocks round otherwise, and a recipe without a deleted person has fewer.
+    """
+    size = samples.rows.row_bytes
+    if len(index) * size <= most < len(samples) * size:
+        return samples.take(index).held(most, device), torch.arange(len(index))
+    return samples.held(most, device), index
 
 
 @dataclass(frozen=True)
@@ -353,9 +371,9 @@ def found_again(
     found = compared(now, wanted)
     if found.missing or found.changed:
         return Changed(found.missing, found.changed)
-    rows, index = samples.held(most, device), found.here
+    rows, index = _rows_at(samples, found.here, most, device)
     examples = Examples(wanted.at.to(device), rows, wanted.holders, wanted.subjects, index).compact()
-    return FoundSamples.of(samples.names.take(index), examples)
+    return FoundSamples.of(samples.names.take(found.here), examples)
 
 
 def _digests(ids: Texts, examples: Examples, groups: Iterable[int]) -> dict[int, str]:
@@ -395,12 +413,11 @@ def _places(among: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> np.nda
     return found
 
 
-def surroundings(device: torch.device, artefact: Artefact | None = None) -> dict[str, str]:
-    """Return library versions, device, card, and what an artefact's bytes depend on, as the manifest has them."""
+def surroundings(device: torch.device) -> dict[str, str]:
+    """Return library versions, device and card, as the manifest has them; ``environment`` has all of a version's."""
     versions = {name: _version(name) for name in LIBRARIES}
     ours = {"expunge": expunge.__version__, "python": platform.python_version(), "device": device.type}
-    found = versions | ours | card_of(device)
-    return found if artefact is None else found | _of_bytes(artefact)
+    return versions | ours | card_of(device)
 
 
 def card_of(device: torch.device) -> dict[str, str]:
@@ -413,24 +430,6 @@ def card_of(device: torch.device) -> dict[str, str]:
         return named
     versions = {"cuda": torch.version.cuda or torch.version.hip, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]
     return named | {name: str(value) for name, value in versions.items() if value is not None}
-
-
-def _of_bytes(artefact: Artefact) -> dict[str, str]:
-    """Return version and wheel of each library, the instruction set, and the number of threads."""
-    threads = artefact.threads or os.environ.get("OMP_NUM_THREADS") or os.cpu_count()
-    instructions = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
-    wheels = {f"{name} wheel": _wheel(name) for name in artefact.libraries}
-    versions = {name: _version(name) for name in artefact.libraries}
-    return {**versions, **wheels, "instructions": instructions, "threads": str(threads)}
-
-
-def other_bytes(frozen: Mapping[str, str], artefact: Artefact | None) -> dict[str, str]:
-    """Return the first of an artefact's surroundings that differs, ``prepared`` and ``here``; empty if none does."""
-    here = {} if artefact is None else _of_bytes(artefact)
-    for name, found in here.items():
-        if frozen.get(name) != found:
-            return {"prepared": f"{name} {str(frozen.get(name))[:30]}", "here": f"{name} {found[:30]}"}
-    return {}
 
 
 def replayable(frozen: Mapping[str, str], device: torch.device) -> bool:
@@ -452,15 +451,3 @@ def _version(name: str) -> str:
         return version(name)
     except ModuleNotFoundError:
         return "unknown"
-
-
-@cache
-def _wheel(name: str) -> str:
-    """Return a digest of the list of the package's files, each with its own digest, as its wheel brought it."""
-    try:
-        listed = distribution(name).read_text("RECORD") or ""
-    except ModuleNotFoundError:
-        return "unknown"
-    # what an installer added is not the wheel's: compiled files, and who installed it
-    kept = [line for line in listed.splitlines() if "sha256=" in line and ".dist-info/" not in line]
-    return hashlib.sha256("\n".join(sorted(kept)).encode()).hexdigest()

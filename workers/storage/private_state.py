@@ -15,6 +15,7 @@ from torch import Tensor
 
 from expunge.service.infra.db import BATCH, Database
 from expunge.service.infra.files import Store, StoredFile
+from expunge.service.infra.tables import Version
 from expunge.service.models import Row, keys_of, sealed_rows
 from expunge.workers.storage import checkpoint_format
 from expunge.workers.storage.encryption import Sealer
@@ -25,7 +26,7 @@ ROWS_BYTES = 32 * 2**20
 """of vectors that are held at once, while they are sealed or summed"""
 NUMBER_BYTES = 8
 STATE, NOTE = "state", "note"
-"""the places for which state files and notes are sealed"""
+"""the places for which notes are sealed, and state files before 0.3"""
 SAMPLES = "samples"
 """the name of their digests in a state's evidence"""
 
@@ -51,19 +52,34 @@ class VectorStore:
             yield from _opened(rows, self.key_store, self.generation_id, self.device)
 
 
-def keep(private: Store, sealer: Sealer, state: State, evidence: Mapping[str, Json]) -> StoredFile:
-    """Write the unnoised weights, the method's tensors and facts, and the evidence, sealed and durable."""
-    return private.put([sealer.seal(STATE, checkpoint_format.encode_state(state, evidence))])
+def version_place(generation_id: int, version_id: str) -> str:
+    """Return the place that a version's state is sealed for: it opens in no other version, and no other generation."""
+    return f"{STATE}/{generation_id}/{version_id}"
 
 
-def load(private: Store, sealer: Sealer, digest: str, device: torch.device) -> State:
-    """Return the state of that digest, on the device. Raises Damaged or Malformed: there is no other copy."""
-    return opened(private, sealer, digest, device)[0]
+def place_of(version: Version) -> str:
+    """Return the place that the state of this version is sealed for. Versions of before 0.3 share one."""
+    return STATE if version.commitments is None else version_place(version.generation_id, version.id)
 
 
-def opened(private: Store, sealer: Sealer, digest: str, device: torch.device) -> tuple[State, dict[int, str]]:
+def keep(private: Store, sealer: Sealer, place: str, state: State, evidence: Mapping[str, Json]) -> StoredFile:
+    """Write the unnoised weights, the method's tensors and facts, and the evidence, sealed for ``place``, durable."""
+    return private.put([sealer.seal(place, checkpoint_format.encode_state(state, evidence))])
+
+
+def load(private: Store, sealer: Sealer, place: str, digest: str, device: torch.device) -> State:
+    """Return the state of that digest, on the device. Raises Damaged or Malformed: there is no other copy.
+
+    Damaged, too, where it was sealed for another place.
+    """
+    return opened(private, sealer, place, digest, device)[0]
+
+
+def opened(
+    private: Store, sealer: Sealer, place: str, digest: str, device: torch.device
+) -> tuple[State, dict[int, str]]:
     """Return the state of that digest, as ``load``, and the digests of the samples that are in its version."""
-    state, evidence = checkpoint_format.decode_state(sealer.open(STATE, private.read(digest)))
+    state, evidence = checkpoint_format.decode_state(sealer.open(place, private.read(digest)))
     tensors = {name: tensor.to(device) for name, tensor in state.tensors.items()}
     samples = cast("dict[str, str]", evidence.get(SAMPLES, {}))
     return State(state.weights.to(device), tensors, state.facts), {int(each): samples[each] for each in samples}

@@ -16,12 +16,13 @@ from sqlalchemy.orm import Session
 from torch import Tensor
 
 from expunge.service.infra.db import Database
-from expunge.service.infra.pseudonyms import subject_digest
+from expunge.service.infra.pseudonyms import person_number, subject_digest
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.models import is_dry_run
 from expunge.service.queue import (
     Preparation,
     Suppressing,
+    ask_nearly_suppressed,
     before_registration,
     begins_model,
     end_dry_run,
@@ -30,21 +31,24 @@ from expunge.service.queue import (
     generation_of,
     model_of,
     named_by_holds,
+    nearly_suppressed,
     served_beside,
+    served_people,
     still_served,
     suppressing,
 )
-from expunge.service.requests import effective
+from expunge.service.requests import Question, effective
 from expunge.workers.guarantee.certify import needs_forgotten, needs_retained
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage import Storage, manifest
+from expunge.workers.storage.spellings import Spellings
 from expunge.workers.training.admission import left_out
 from unlearning.accounting.certificate import Guarantee
 from unlearning.methods.recollection import room
 from unlearning.model.method import Method
-from unlearning.recipe import Recipe, on_both_sides
+from unlearning.recipe import UNNAMED_HOLDOUT, Recipe, on_both_sides
 from unlearning.types import Refused, Tensors, block_of
 
 SQLITE_PEOPLE = 100_000
@@ -107,13 +111,14 @@ def _seconds(recipe: Recipe) -> float:
 
 
 def admit(
-    process: Process, job: Preparation, bench: OpenModel, everyone: manifest.SampleIndex
+    process: Process, job: Preparation, bench: OpenModel, everyone: manifest.SampleIndex, written: Spellings
 ) -> tuple[manifest.SampleIndex, dict[str, int]]:
     """Return the samples to train on, and how many samples each request keeps out.
 
     Imported weights were trained on all people, so none can be left out; the method forgets them instead. A retrain
     imports none. Raises Refused where no person is left, where the registration does not say what becomes of people
-    that it brings back, and where an admission check does.
+    that it brings back, where the id of one is written nearly as that of a person who asked, and where an admission
+    check does. A retrain leaves such people out where they are new, and asks.
     """
     storage, people = process.storage, {name for names in bench.recipe.samples.people.distinct() for name in names}
     not_admitted = frozenset(
@@ -126,9 +131,14 @@ def admit(
             done = effective(session, job.tenant_id)
             under_hold &= ~everyone.named(_names([each for each in entries if each.request_id in done]))
         before = before_registration(session, job)
+        earlier = [each for each in entries if job.retrains or each.request_id in before]
+        forms = {form for each in earlier if each.written for form in each.written.forms.values()}
+        questions = nearly_suppressed(session, earlier, written.holders(forms)) if forms else {}
         asks = not job.retrains and not model_of(session, job).leave_out_forgotten
     if asks:
         _require_nobody_returns(everyone, [each for each in entries if each.request_id in before], under_hold)
+    if questions:
+        not_admitted |= _nearly_suppressed(storage, job, everyone, questions)
     if bench.recipe.weights is not None and not job.retrains:
         _require_nobody_left_out(everyone, not_admitted - _names(entries), under_hold)
         return everyone, {}
@@ -139,6 +149,38 @@ def admit(
         what = f"Everyone in the recipe asked to be forgotten (request {shown}, ...)."
         raise Refused(what, "Register the model with other data.")
     return kept, _samples_of(entries, everyone.take(out))
+
+
+def _nearly_suppressed(
+    storage: Storage, job: Preparation, everyone: manifest.SampleIndex, questions: Mapping[str, Question]
+) -> frozenset[str]:
+    """Let the requests wait for a decision; return the people, by digest, whom a retrain leaves out meanwhile.
+
+    Those are the new ones: about the others their requests were asked before. Raises Refused for a registration, with
+    the first lines of the recipe's samples that are in question.
+    """
+    numbers = {person for question in questions.values() for person in question.near}
+    near = {person for person in everyone.people() if person_number(person) in numbers}
+    if job.retrains:
+        with storage.database.read() as session:
+            near -= served_people(session, job, near)
+        new = {person_number(person) for person in near}
+        left = ((request, question, tuple(new.intersection(question.near))) for request, question in questions.items())
+        questions = {request: question._replace(near=people) for request, question, people in left if people}
+    rows = everyone.at[everyone.subjects.where(lambda people: not near.isdisjoint(people))].tolist()
+    if rows and questions:
+        with storage.database.write() as session:
+            ask_nearly_suppressed(session, job, questions)
+    if not rows or job.retrains:
+        return frozenset(near)
+    lines = ", ".join(str(row + 1) for row in rows[:SHOWN]) + (f" and {len(rows) - SHOWN} more" * (len(rows) > SHOWN))
+    shown = ", ".join(sorted(questions)[:SHOWN])
+    raise Refused(
+        f"The recipe names people whose ids are written nearly as those of people who asked to be forgotten: samples "
+        f"{lines}, counted from 1 (requests: {len(questions)}; {shown}).",
+        "Say of each request which it is: `expunge requests same-person REQUEST --subject RIGHT-ID`, or `expunge "
+        "requests other-person REQUEST`; then register again.",
+    )
 
 
 def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
@@ -155,7 +197,9 @@ def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
 
 
 def holdout_told(recipe: Recipe) -> dict[str, Any]:
-    """Return the part of the report that says how many people are in the holdout and trained on too."""
+    """Return the part of the report about the holdout: that its people are not named, or are trained on too."""
+    if recipe.holdout_subjects is None:
+        return {"warnings": [UNNAMED_HOLDOUT]}
     both = len(on_both_sides(recipe))
     if not both:
         return {}

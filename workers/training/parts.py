@@ -7,20 +7,25 @@ The bits of a part follow from the start, the samples and its number, so it does
 
 from __future__ import annotations
 
+import hashlib
+import time
 from dataclasses import asdict, replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Damaged
-from expunge.service.infra.tables import Generation, Model, WorkUnit
-from expunge.service.models import measured_seconds
+from expunge.service.infra.tables import Generation, Model, Version, WorkUnit
+from expunge.service.models import measured_work
 from expunge.service.queue import Deletions, Replan, extend_manifest, forgotten, others_take
+from expunge.workers.runtime import drain
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.runtime.process import Process
+from expunge.workers.runtime.work import cpu_seconds, work_of
 from expunge.workers.storage import private_state
+from expunge.workers.storage.environment import ENVIRONMENT, Environment
 from expunge.workers.training.units import Units, pieces_of
 from unlearning.model.method import InParts
 from unlearning.types import (
@@ -39,6 +44,8 @@ WORTH_SECONDS = 2.0
 """of training, below which an update asks no other worker: opening the model takes it as long"""
 SEEN = "seen"
 """among the facts of a sealed part: what its trainings in fresh processes had in common"""
+WORK = "work_seconds"
+"""among them too: the seconds of work that it took"""
 
 
 class PartUnits(Units):
@@ -67,9 +74,12 @@ class PartUnits(Units):
         """Train one part and seal it. Of two workers the one that the row still names counts."""
         crash_point("work-unit-inside")
         storage, fresh = self.process.storage, self.bench.fresh
+        start, cpu_start = time.perf_counter(), cpu_seconds()
         made = self.method.part(self.bench.problem, self.examples, self.state, number, progress)
-        seen = None if fresh is None else asdict(fresh.seen)
-        kept = private_state.keep(storage.private, storage.sealer, replace(made, facts={**made.facts, SEEN: seen}), {})
+        device = str(self.bench.problem.device)
+        work = work_of(time.perf_counter() - start, cpu_seconds() - cpu_start, device)
+        noted = replace(made, facts={**made.facts, SEEN: None if fresh is None else asdict(fresh.seen), WORK: work})
+        kept = private_state.keep(storage.private, storage.sealer, self._part_place(number), noted, {})
         with storage.database.write() as session:
             row = self.mark_done(session, number)
             if row is not None:
@@ -80,7 +90,7 @@ class PartUnits(Units):
 
     def finished(self, progress: Progress) -> tuple[State, VectorSource]:
         """Return what ``prepare`` returns. Raises Replan where the file of a part is gone."""
-        parts = {number: self._part(digest) for number, digest in self._results().items()}
+        parts = {number: self._part(number, digest) for number, digest in self._results().items()}
         made = self.method.whole(self.bench.problem, self.examples, self.state, parts, progress)
         return made, Vectors({})
 
@@ -98,12 +108,19 @@ class PartUnits(Units):
         with self.process.storage.database.read() as session:
             return {number: str(result) for number, result in session.execute(query)}
 
-    def _part(self, digest: str) -> State:
+    def _part_place(self, number: int) -> str:
+        """Return the place that a part is sealed for: a part of another start, or of other samples, does not open."""
+        positions = hashlib.sha256(self.examples.positions.cpu().numpy().tobytes()).hexdigest()
+        return f"part/{self.generation_id}/{self.digest}/{number}/{positions}"
+
+    def _part(self, number: int, digest: str) -> State:
         storage = self.process.storage
         try:
-            part = private_state.load(storage.private, storage.sealer, digest, self.bench.problem.device)
+            place, device = self._part_place(number), self.bench.problem.device
+            part = private_state.load(storage.private, storage.sealer, place, digest, device)
         except Damaged:
             raise Replan("the file of a trained part is gone", train_again=True) from None
+        self.work.append(float(cast("float", part.facts.get(WORK, 0.0))))
         seen, fresh = part.facts[SEEN], self.bench.fresh
         if fresh is not None and isinstance(seen, dict):
             fresh.seen.add(seen)
@@ -121,6 +138,12 @@ class LeavingUnits(PartUnits):
         return found if isinstance(found, dict) and generation.status == "live" else None
 
     @classmethod
+    def place(cls, session: Session, generation: Generation) -> str:
+        note = cls.note_of(generation) or {}
+        version = session.get(Version, note.get("version"))
+        return super().place(session, generation) if version is None else private_state.place_of(version)
+
+    @classmethod
     def gone(cls, session: Session, generation: Generation) -> frozenset[int]:
         note = cls.note_of(generation) or {}
         return forgotten(session, generation.id) | frozenset(note["gone"])
@@ -128,7 +151,10 @@ class LeavingUnits(PartUnits):
     @classmethod
     def opened(cls, process: Process, generation: Generation, recipe: str) -> Self | None:
         found, note = super().opened(process, generation, recipe), cls.note_of(generation) or {}
-        return None if found is None else replace(found, state=found.method.left(found.state, note["gone"]))
+        if found is None:
+            return None
+        state = found.bench.method.afresh(found.state) if note["afresh"] else found.state
+        return replace(found, state=found.method.left(state, note["gone"]))
 
     @classmethod
     def drop_state(cls, process: Process, generation_id: int) -> None:
@@ -147,11 +173,13 @@ def forget_in_parts(
     digest: str,
     forget: ForgetSet,
     retain: Examples,
+    afresh: bool,
 ) -> Forgotten | None:
     """Return what ``forget`` of a method with parts returns, computed together with other workers.
 
     None where that is not worth it: fewer than two parts, a short training, or no other worker takes the model. Each
-    part starts from the state of ``digest``, the current version's. Raises Stale.
+    part starts from the state of ``digest``, the current version's, or, where nothing of it is used again (``afresh``),
+    from none. Raises Stale.
     """
     method, database = bench.method, process.storage.database
     if not isinstance(method, InParts):
@@ -160,19 +188,29 @@ def forget_in_parts(
     todo = method.unfinished(start)
     with database.read() as session:
         generation = session.get_one(Generation, job.generation_id)
-        seconds = (measured_seconds(generation) or 0.0) * len(todo) / len(method.unfinished(method.start()))
+        seconds = (measured_work(generation) or 0.0) * len(todo) / len(method.unfinished(method.start()))
         shared = seconds >= WORTH_SECONDS and others_take(session, session.get_one(Model, job.model_id), process.owner)
         left = LeavingUnits.note_of(generation) is not None
     if left:  # by a worker that died
-        LeavingUnits.forget(process, job.generation_id)
+        with drain.undivided():
+            LeavingUnits.forget(process, job.generation_id)
     if len(todo) < 2 or not shared:
         return None
-    note = {"state": digest, "gone": sorted(forget.positions), "policy": job.policy.to_json(), "token": job.lease.token}
+    note = {
+        "state": digest,
+        "version": job.current_id,
+        "gone": sorted(forget.positions),
+        "policy": job.policy.to_json(),
+        "token": job.lease.token,
+        "afresh": afresh,
+        ENVIRONMENT: Environment.of(bench.problem.device, bench.problem.artefact).digest,
+    }
     with database.write() as session:
         extend_manifest(session, job, {LeavingUnits.NOTE: note})
         pieces_of(process, WorkUnit, job.generation_id).lay_out(session, todo)
     units = LeavingUnits(process, job.generation_id, job.model_id, bench, retain, start, digest)
-    units.compute_all(job, silent)
+    units.compute_all(job, drain.look_on)
     made, _ = units.finished(silent)
-    LeavingUnits.forget(process, job.generation_id)
+    with drain.undivided():
+        LeavingUnits.forget(process, job.generation_id)
     return Forgotten(made, method.told(start))

@@ -15,12 +15,23 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+from sqlalchemy.orm import Session
 
 from expunge.service.audit import record
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.time import time_bucket
-from expunge.service.models import ACCEPTED, write_vectors
+from expunge.service.models import (
+    ACCEPTED,
+    FORGOTTEN,
+    MEMBERSHIPS,
+    Committed,
+    committed,
+    has_blocks,
+    marks_changed,
+    memberships_changed,
+    write_vectors,
+)
 from expunge.service.queue import (
     Draft,
     Leaving,
@@ -62,7 +73,8 @@ from expunge.workers.guarantee.terms import (
     terms_of,
 )
 from expunge.workers.runtime.db_retry import retry
-from expunge.workers.runtime.failures import RecipeRaised, facts_of, refusal_of
+from expunge.workers.runtime.drain import undivided
+from expunge.workers.runtime.failures import Attributed, facts_of, refusal_of
 from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.runtime.model import OpenModel, method_of
 from expunge.workers.runtime.process import Process
@@ -72,6 +84,7 @@ from expunge.workers.storage import (
     manifest,
     private_state,
 )
+from expunge.workers.storage.as_published import WHAT_TO_RUN, TablesDiffer, as_published
 from expunge.workers.storage.private_state import open_note
 from expunge.workers.training.calibrate import CalibrationUnits, require_useful_cap
 from expunge.workers.training.cohort import holdout_told, kept_out
@@ -99,6 +112,7 @@ from unlearning.types import (
     silent,
 )
 
+REGISTER_AGAIN = "Find out who changed it, and prepare the model again."
 MEASURES = "`expunge check PATH --measure` measures which other methods work on this model."
 log = logging.getLogger(__name__)
 
@@ -146,6 +160,8 @@ def prepare(process: Process, job: Preparation, watch: Stopwatch) -> Ended | Non
 def _build(process: Process, job: Preparation, watch: Stopwatch) -> Ended | None:
     """Build and publish or withhold. Raises Replan where the training must be repeated."""
     storage = process.storage
+    if job.retrains:
+        _require_as_published(storage, job)
     with storage.database.read() as session:
         replaced = model_of(session, job).current_id
     prepared = taken_up(process, job, watch) or _made_ready(process, job, watch)
@@ -165,7 +181,7 @@ def _give_up(process: Process, job: Preparation, error: Refused | RecipeError) -
     clean(process, job)
     with process.storage.database.write() as session:
         model = fence(session, job.lease)
-        facts = facts_of(error) if isinstance(error, RecipeRaised) else None
+        facts = facts_of(error) if isinstance(error, Attributed) else None
         refuse(session, model, generation_of(session, job), error.what, error.hint, facts=facts)
 
 
@@ -208,12 +224,16 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
         return made
     crash_point("prepare-after-rows")
     seconds = begun.seconds + time.monotonic() - started
-    report = report_of(made, bench, job) | {"seconds": time_bucket(seconds)}
+    shared = begun.units if isinstance(begun.units, PartUnits) else None
+    work = begun.work + (watch.work("method", str(bench.problem.device)) if shared is None else sum(shared.work))
+    report = report_of(made, bench, job) | {"seconds": time_bucket(seconds), "work_seconds": time_bucket(work)}
     if not job.retrains:
         report |= {"plain_accuracy": plain_accuracy(bench, begun.examples, begun.learned, job.policy)}
     vectors = begun.units if isinstance(begun.units, VectorUnits) else None
     longest = longest_of(made) if vectors is None else vectors.method.length(bench.problem)
-    terms = register(process.storage.database, job, begun.guarantee, made, len(begun.examples), longest=longest)
+    rounds = bench.method.most_updates()
+    count = len(begun.examples)
+    terms = register(process.storage.database, job, begun.guarantee, made, count, longest=longest, rounds=rounds)
     read = bench.fresh is not None and bench.fresh.seen.held_out is not None
     terms = replace(terms, design=begun.design, deterministic=bench.deterministic, holdout_read=read)
     if begun.trial is not None:
@@ -333,6 +353,8 @@ def bring_into_service(process: Process, job: Preparation, prepared: Prepared, w
     """
     storage = process.storage
     while True:
+        if job.retrains:
+            _require_as_published(storage, job)
         with storage.database.read() as session:
             leaving = departure(session, job)
             holders = leaving.target.holders if prepared.bench.recipe.vectors_for is not None else ()
@@ -399,9 +421,33 @@ def _draft(storage: Storage, job: Preparation, prepared: Prepared, watch: Stopwa
         certified = require_certified(certify(prepared.bench, terms, refined, retain, size))
     with watch.phase("store"):
         evidence = _evidence(storage, job) | _samples_told(storage, job, prepared, target)
-        with storage.database.read() as session:
-            begun = now(session)
-        return write_draft(storage, job, certified, target, leaving.size, evidence=evidence, begun=begun)
+        with storage.database.snapshot() as session:
+            begun, tables = now(session), _frozen_tables(session, storage, job)
+        return write_draft(storage, job, certified, target, leaving.size, evidence=evidence, tables=tables, begun=begun)
+
+
+def _frozen_tables(session: Session, storage: Storage, job: Preparation) -> Committed:
+    """Return what the tables say of the generation, of which every membership is read.
+
+    Raises Refused where they changed since its members were frozen, and Replan where a release before 0.3 froze them.
+    """
+    tables = committed(session, storage.pepper, generation_of(session, job))
+    has_marks = bool(tables.marks) or marks_changed(session, storage.pepper, job.generation_id)
+    if has_marks or memberships_changed(session, storage.pepper, job.generation_id):
+        if not has_blocks(session, job.generation_id):
+            raise Replan("a release before 0.3 has begun the preparation", train_again=True)
+        table = FORGOTTEN if has_marks else MEMBERSHIPS
+        raise Refused(f"The database's table {table} was changed while the model was prepared.", REGISTER_AGAIN)
+    return tables
+
+
+def _require_as_published(storage: Storage, job: Preparation) -> None:
+    """Check that the version which a retrain is to replace is what was published. Raises Refused."""
+    with storage.database.snapshot() as session:
+        served = model_of(session, job).generation_id
+        tables = as_published(session, storage, job.model_id, served or 0, every_row=True)
+    if isinstance(tables, TablesDiffer):
+        raise Refused(str(tables), WHAT_TO_RUN)
 
 
 def _samples_told(storage: Storage, job: Preparation, prepared: Prepared, target: Target) -> dict[str, Json]:
@@ -478,10 +524,11 @@ def _forget_units(process: Process, job: Preparation) -> None:
 
 
 def clean(process: Process, job: Preparation) -> None:
-    """Delete everything that an earlier attempt left: rows, and their keys."""
-    with process.storage.database.write() as session:
-        start_over(session, job)
-    _forget_units(process, job)
-    CalibrationUnits.forget(process, job.generation_id)
-    process.storage.figures.delete(job.generation_id)
-    process.storage.keys.destroy_generation(job.generation_id)
+    """Delete everything that an earlier attempt left: rows, and their keys. Raises Stale, Drained."""
+    with undivided():
+        with process.storage.database.write() as session:
+            start_over(session, job)
+        _forget_units(process, job)
+        CalibrationUnits.forget(process, job.generation_id)
+        process.storage.figures.delete(job.generation_id)
+        process.storage.keys.destroy_generation(job.generation_id)

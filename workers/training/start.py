@@ -16,6 +16,7 @@ from expunge.service.infra.db import BATCH, Database, batches
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import recipes_of
+from expunge.service.models import block_rows, write_blocks
 from expunge.service.queue import (
     Preparation,
     declared_parts,
@@ -26,7 +27,7 @@ from expunge.service.queue import (
     served_beside,
     write_holdout,
 )
-from expunge.service.requests import MEMBERS_FROZEN
+from expunge.service.requests import HOLDOUT_NAMED, MEMBERS_FROZEN, SPELLINGS
 from expunge.workers.guarantee.certify import needs_retained
 from expunge.workers.guarantee.terms import (
     design_of,
@@ -37,12 +38,16 @@ from expunge.workers.guarantee.terms import (
     require_vectors_fit,
 )
 from expunge.workers.runtime import recipes
+from expunge.workers.runtime.drain import look
 from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.runtime.model import OpenModel, build, set_up
 from expunge.workers.runtime.process import Process
-from expunge.workers.storage import Storage, checkpoint_format, manifest
+from expunge.workers.storage import Storage, checkpoint_format, manifest, spellings
+from expunge.workers.storage.environment import ENVIRONMENT, Environment
 from expunge.workers.training.cohort import admit, count_changes, require_fits, require_readable, require_room
+from expunge.workers.training.first_samples import require_computable
 from expunge.workers.training.parts import PartUnits
+from expunge.workers.training.person_ids import require_sound_ids
 from expunge.workers.training.shortened import require_samples_apart
 from expunge.workers.training.trial import Trial, tried
 from expunge.workers.training.units import VectorUnits, divisible, wanted
@@ -84,6 +89,8 @@ class Begun:
     """how many samples each request keeps out"""
     seconds: float
     """that it took so far"""
+    work: float
+    """of these, the seconds of work of the training itself"""
 
 
 def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended:
@@ -93,6 +100,8 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
         bench = build(process.settings, job.tenant_id, job.recipe, job.policy)
         if job.retrains:
             _require_same_recipe(storage, job, bench)
+        else:
+            require_sound_ids(bench.recipe.samples, job.recipe)
         require_needs(job.policy, bench.method, bench.recipe)
         guarantee = guarantee_of(job.policy, bench.problem, bench.method)
         bench = bench.under(guarantee)
@@ -105,29 +114,36 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
         storage.figures.keep(job.generation_id, {"expected": expected})
         everyone = manifest.entries(storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
         require_room(storage.database, everyone)
-        kept, left_out = admit(process, job, bench, everyone)
+        written = spellings_of(storage, job, bench.recipe)
+        kept, left_out = admit(process, job, bench, everyone, written)
         if job.retrains and not count_changes(storage, job, everyone, kept):
             return Ended.DRY_RUN
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device, most)
+        require_computable(bench.problem, examples, process.settings.recipes)
         require_closed_form(bench.method, bench.problem, examples)
         design = _design(job.policy, guarantee, examples)
         require_vectors_fit(bench, examples, process.limits.vector_bytes)
         require_readable(process, job, bench, guarantee, everyone)
         reads = needs_retained(bench.method, guarantee)
-        _freeze(storage, job, bench, kept, everyone, memory=int(expected["bytes"]) if reads else 0)
+        memory = int(expected["bytes"]) if reads else 0
+        _freeze(storage, job, bench, kept, everyone, written=written, memory=memory)
     crash_point("prepare-after-manifest")
     trial = None
     trains_here = bench.method.exact or job.retrains or bench.recipe.weights is None
     if trains_here and trains_by_own_code(bench.recipe):
         with watch.phase("trial"):
             trial = tried(process.settings, bench, kept)
+            if trial.differs_at:  # a figure of people's data: kept where the first deletion deletes it, in no row
+                storage.figures.keep(job.generation_id, {"differs_at": trial.differs_at})
+                trial = replace(trial, differs_at="")
     with watch.phase("train"):
         learned = _learned(storage, job, bench, examples)
     crash_point("prepare-after-train")
     seconds = time.monotonic() - started
-    note = {"left_out": left_out, "seconds": seconds, "trial": None if trial is None else asdict(trial)}
+    work = watch.work("train", str(bench.problem.device))
+    note = {"left_out": left_out, "seconds": seconds, "work": work, "trial": None if trial is None else asdict(trial)}
     units = _units(process, job, bench, examples, learned, note=note)
-    return Begun(bench, guarantee, examples, learned, units, design, trial, left_out, seconds)
+    return Begun(bench, guarantee, examples, learned, units, design, trial, left_out, seconds, work)
 
 
 def again(process: Process, job: Preparation, watch: Stopwatch) -> Begun | None:
@@ -146,18 +162,20 @@ def again(process: Process, job: Preparation, watch: Stopwatch) -> Begun | None:
     design = _design(job.policy, guarantee, units.examples)
     trial = None if note.get("trial") is None else Trial(**note["trial"])
     left_out, seconds = note["left_out"], note["seconds"]
-    return Begun(units.bench, guarantee, units.examples, units.learned, units, design, trial, left_out, seconds)
+    work = note.get("work", seconds)  # a worker of a release before work was measured may have begun
+    return Begun(units.bench, guarantee, units.examples, units.learned, units, design, trial, left_out, seconds, work)
 
 
 def shown(database: Database, job: Preparation, phase: str, start: float, stop: float) -> Progress:
     """Return the progress of a phase, which is this stretch of the whole, written where the API reads it.
 
-    It is written twice a second at most. Raises Stale once the lease is lost.
+    It is written twice a second at most. Raises Stale once the lease is lost, and Drained.
     """
     written = 0.0
 
     def show(share: float) -> None:
         nonlocal written
+        look()
         if time.monotonic() - written < PROGRESS_SECONDS:
             return
         written = time.monotonic()
@@ -243,6 +261,7 @@ def _freeze(
     kept: manifest.SampleIndex,
     everyone: manifest.SampleIndex,
     *,
+    written: spellings.Spellings,
     memory: int,
 ) -> None:
     """Write the manifest: its summary on the generation, its rows in batches. From then on its members are known.
@@ -250,7 +269,7 @@ def _freeze(
     ``memory``: bytes that an update needs; 0 where it reads no samples.
     """
     artefact = bench.problem.artefact
-    libraries = manifest.surroundings(bench.problem.device, artefact)
+    libraries = manifest.surroundings(bench.problem.device)
     summary = {
         "recipe_digest": bench.digest,
         "settings_digest": bench.settings,
@@ -259,7 +278,9 @@ def _freeze(
         "people": len(kept.people()),
         "dimension": bench.problem.dimension,
         "libraries": libraries,
+        ENVIRONMENT: Environment.of(bench.problem.device, artefact).to_json(),
         "bound_to": libraries["device"] if Need.TRAJECTORY in bench.method.needs else None,
+        HOLDOUT_NAMED: bench.recipe.holdout_subjects is not None,
         "memory": memory,
         "parts": [asdict(part) for part in bench.parts],
     }
@@ -279,8 +300,24 @@ def _freeze(
     for batch in batches(everyone_held_out, BATCH * 4):
         with storage.database.write() as session:
             write_holdout(session, job, batch)
+    held_out = (row["subject_digest"] for row in everyone_held_out)
+    there = written.only({*kept.people(), *held_out})
+    for part in there.parts():
+        with storage.database.write() as session:
+            spellings.write(session, job.generation_id, part)
+            fence(session, job.lease)
+    with storage.database.snapshot() as session:
+        blocks = block_rows(session, storage.pepper, job.generation_id)
     with storage.database.write() as session:
-        extend_manifest(session, job, {MEMBERS_FROZEN: True})
+        fence(session, job.lease)
+        write_blocks(session, blocks)
+        extend_manifest(session, job, {MEMBERS_FROZEN: True, SPELLINGS: there.note})
+
+
+def spellings_of(storage: Storage, job: Preparation, recipe: Recipe) -> spellings.Spellings:
+    """Return how the ids of all people of the recipe are written, its holdout's too."""
+    people = manifest.digests_of_people(storage.pepper, job.tenant_id, recipe)
+    return spellings.Spellings.of(storage.pepper, job.tenant_id, people)
 
 
 def require_nobody_in_public(storage: Storage, job: Preparation, bench: OpenModel) -> None:

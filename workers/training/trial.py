@@ -21,9 +21,11 @@ from torch import Tensor
 
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.time import time_bucket
+from expunge.workers.runtime.drain import look_on
 from expunge.workers.runtime.fresh import Doubtful, FreshProcesses, Lost, Unloadable, temporary_folder
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.storage.manifest import SampleIndex
+from expunge.workers.training.first_difference import first_difference
 from expunge.workers.training.shortened import shortened_copy
 from unlearning.accounting.certificate import DIFFERED
 from unlearning.columns import Column
@@ -31,7 +33,7 @@ from unlearning.model.fit import Phase
 from unlearning.model.parts import samples_read
 from unlearning.model.training import Whole
 from unlearning.model.user_code.own_training import WHOLE, Fitted
-from unlearning.types import Examples, Refused, Tensors, silent
+from unlearning.types import Examples, Refused, Tensors
 
 PEOPLE, EACH, SHARE = 8, 32, 0.1
 """the first trial: so many people, at most so many samples of each, and the share of passes that ``late`` ends with"""
@@ -39,7 +41,10 @@ CONFINED = (
     "The training ran in a fresh process on a few people's samples. It was not handed the service's secrets. As far as "
     "Python's audit events show, it reached for no network, started no program and opened no file of the service."
 )
-NO_NETWORK = "The kernel had given that process a network namespace without a network."
+NO_NETWORK = (
+    "The kernel had given that process a network namespace without a network, and had hidden from it /run, /tmp, /var, "
+    "the memory that processes share, and the Unix sockets that were in use elsewhere."
+)
 SEALED = "The kernel let that process write to its temporary folder alone, which is thrown away."
 OVERWRITTEN = (
     "In one run the recipe's other samples were overwritten with other values, and so was what shares their memory: "
@@ -72,6 +77,8 @@ class Trial:
     not_tried: tuple[str, ...] = ()
     operators_word: bool = True
     """that the training uses its samples alone was not shown by any comparison"""
+    differs_at: str = ""
+    """where two runs on the same samples first differ; empty where they do not"""
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -151,9 +158,12 @@ class Runs:
                 "Train run.model on run.inputs and run.targets, in place.",
             )
         if after != without:
-            one, two = (self._run(some)[0] for _ in range(2))
-            if one != two:
-                return Trial(tried=_confined(seen), not_tried=(NOT_REPEATABLE, *_read(seen)))
+            left, again = self._fitted(some), self._fitted(some)
+            one = _digests(left)
+            if one != _digests(again):
+                problem = self.bench.problem
+                place = first_difference(left, again, problem.layout, of_bytes=problem.artefact is not None)
+                return Trial(tried=_confined(seen), not_tried=(NOT_REPEATABLE, *_read(seen)), differs_at=place)
             if without != one:
                 read = samples_read(self.bench.recipe)
                 raise Refused(
@@ -211,6 +221,15 @@ class Runs:
         if folder is None:
             with temporary_folder() as own:
                 return self._run(places, own, overwrite=overwrite)
+        fitted, verdict = self._trained(places, folder, overwrite=overwrite)
+        return _digests(fitted), verdict
+
+    def _fitted(self, places: Tensor) -> Fitted:
+        """Train on these of the kept samples in a new folder; return what the training left."""
+        with temporary_folder() as own:
+            return self._trained(places, own, overwrite=False)[0]
+
+    def _trained(self, places: Tensor, folder: Path, *, overwrite: bool) -> tuple[Fitted, dict[str, Any]]:
         chosen, device = self.kept.take(places), self.bench.problem.device
         inputs, targets = next(iter(self.bench.recipe.samples.rows.read([chosen.at])))
         rows = Tensors(inputs.to(device), targets.to(device))
@@ -220,7 +239,7 @@ class Runs:
                 self._part(),
                 handed,
                 None,
-                silent,
+                look_on,
                 folder,
                 kept=chosen.at.tolist() if overwrite else None,
                 seconds=max(0.001, self.deadline - time.monotonic()),
@@ -231,7 +250,7 @@ class Runs:
                 f"The training did not end within {most:g} seconds, on {len(places)} samples.",
                 "Make it end, or follow run.share; or raise EXPUNGE_TRIAL_SECONDS.",
             ) from None
-        return _digests(fitted), verdict
+        return fitted, verdict
 
     def _part(self) -> Phase | Whole:
         """Return what is tried: a short training; one that ends in a minimiser is made whole."""

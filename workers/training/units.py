@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -36,15 +36,15 @@ from expunge.service.queue import (
     fence,
 )
 from expunge.workers.guarantee.terms import guarantee_of
-from expunge.workers.runtime import recipes
+from expunge.workers.runtime import drain, recipes
 from expunge.workers.runtime.model import OpenModel, build
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage import manifest, private_state
 from expunge.workers.storage.checkpoint_format import Malformed
+from expunge.workers.storage.environment import ENVIRONMENT, Environment
 from unlearning.accounting.policy import Policy
-from unlearning.artefact import Artefact
 from unlearning.model.method import Divisible, Method
-from unlearning.types import Examples, Learned, Progress, Refused, State, Trajectory, VectorSource, silent
+from unlearning.types import Examples, Learned, Progress, Refused, State, Trajectory, VectorSource
 
 LEAST_HOLDERS = 64
 """Fewer people than this make no unit: following the trajectory costs each unit as much as a few vectors."""
@@ -66,6 +66,8 @@ class Units(ABC):
     state: State
     digest: str
     """of the sealed state"""
+    work: list[float] = field(default_factory=list)
+    """seconds of work of each unit, once ``finished`` was called, as far as the units note it"""
 
     NOTE: ClassVar[str]
     """the name of the note in the manifest"""
@@ -81,13 +83,20 @@ class Units(ABC):
         """Compute one unit that this process owns, and store its result if it owns it still."""
 
     @classmethod
+    def place(cls, session: Session, generation: Generation) -> str:  # noqa: ARG003 (of those that start elsewhere)
+        """Return the place that the state which the units start from is sealed for."""
+        return f"units/{generation.id}/{cls.NOTE}"
+
+    @classmethod
     def lay_out(cls, process: Process, job: Job, kept: State, numbers: Iterable[int], more: Mapping[str, Any]) -> str:
         """Seal what the units start from, note it with ``more``, add the units; return the state's digest.
 
         Raises Stale.
         """
         storage = process.storage
-        digest = private_state.keep(storage.private, storage.sealer, kept, {}).digest
+        with storage.database.read() as session:
+            place = cls.place(session, session.get_one(Generation, job.generation_id))
+        digest = private_state.keep(storage.private, storage.sealer, place, kept, {}).digest
         with storage.database.write() as session:
             note = {**more, "state": digest, "policy": job.policy.to_json()}
             extend_manifest(session, job, {cls.NOTE: note})
@@ -116,12 +125,12 @@ class Units(ABC):
         bench = bench.under(guarantee_of(policy, bench.problem, bench.method))
         device = bench.problem.device
         same = (bench.digest, bench.settings) == (frozen["recipe_digest"], frozen["settings_digest"])
-        model = bench.recipe.model
-        other = manifest.other_bytes(frozen["libraries"], model) if isinstance(model, Artefact) else {}
-        if not same or other or not manifest.replayable(frozen["libraries"], device):
+        if not same or not _in_its_environment(bench, note, frozen):
             return None
         try:
-            made = private_state.load(storage.private, storage.sealer, note["state"], device)
+            with storage.database.read() as session:
+                place = cls.place(session, generation)
+            made = private_state.load(storage.private, storage.sealer, place, note["state"], device)
             samples = recipes.load(recipes_of(process.settings.recipes, generation.tenant_id), recipe).recipe.samples
             with storage.database.read() as session:
                 places, gone = manifest.places(session, generation.id), cls.gone(session, generation)
@@ -157,12 +166,13 @@ class Units(ABC):
 
         False where it is a preparation, and gives way to deletions between two.
 
-        Raises Stale.
+        Raises Stale, Drained.
         """
         process, pieces = self.process, self.pieces
         count = pieces.count()
         notify_many(process.storage.database, process.notifier, self.model_id, count - pieces.done() - 1)
         while (done := pieces.done()) < count:
+            drain.look()
             progress(done / count)
             with process.storage.database.write() as session:
                 fence(session, job.lease)
@@ -181,9 +191,10 @@ class Units(ABC):
         """Return what all units together give, once they are done."""
 
     def attempt(self, number: int, progress: Progress) -> None:
-        """Notify other workers and compute one unit; give it back where that fails."""
+        """Notify other workers and compute one unit; give it back where that fails. Raises Drained."""
         notify(self.process.storage.database, self.process.notifier, [self.model_id])
         try:
+            drain.look()
             self.compute(number, progress)
         except BaseException:
             self.pieces.let_go(number)
@@ -226,7 +237,7 @@ def assist(process: Process, model_id: str, kinds: Iterable[type[Units]]) -> boo
             units.pieces.let_go(number)
             return False
         if number is not None:
-            units.attempt(number, silent)
+            units.attempt(number, drain.look_on)
             notify(process.storage.database, process.notifier, [model_id])
         return number is not None
     return False
@@ -294,6 +305,18 @@ class VectorUnits(Units):
         numbers, device = self.method.length(problem), problem.device
         vectors = private_state.VectorStore(storage.database, storage.keys, self.generation_id, numbers, device)
         return self.method.complete(problem, self.examples, self.learned, vectors, progress), vectors
+
+
+def _in_its_environment(bench: OpenModel, note: Mapping[str, Any], frozen: Mapping[str, Any]) -> bool:
+    """Return whether this process may compute units of the one that laid them out.
+
+    Parts of an exact training have one environment; what else is computed here has a trajectory that can be replayed.
+    """
+    problem = bench.problem
+    if not bench.method.exact:
+        return manifest.replayable(frozen["libraries"], problem.device)
+    theirs = note.get(ENVIRONMENT) or frozen.get(ENVIRONMENT, {}).get("digest")
+    return bool(theirs == Environment.of(problem.device, problem.artefact).digest)
 
 
 def divisible(bench: OpenModel, learned: Learned) -> Divisible | None:

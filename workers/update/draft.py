@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from expunge.service.infra.pseudonyms import new_id
+from expunge.service.models import Committed, forgetting
 from expunge.service.queue import Draft, ForgottenCount, Job, Target
 from expunge.workers.guarantee.certify import Certified
 from expunge.workers.storage import Storage, checkpoint_format, private_state
@@ -20,21 +21,27 @@ def write_draft(
     size: ForgottenCount,
     *,
     evidence: Mapping[str, Json],
+    tables: Committed,
     begun: int,
 ) -> Draft:
     """Write checkpoint and secret state at the same time, for each waits for its disk; both are durable on return.
 
-    ``evidence`` is sealed with the state, next to the update's own. ``begun``: a moment before it, on the database's
-    clock.
+    ``evidence`` is sealed with the state, next to the update's own. ``tables``: what the tables say before it.
+    ``begun``: a moment before it, on the database's clock.
     """
-    sealed = certified.evidence | dict(evidence)
+    sealed, version_id = certified.evidence | dict(evidence), new_id()
+    with storage.database.snapshot() as session:
+        after = forgetting(
+            session, storage.pepper, job.generation_id, tables, positions=target.positions, version_id=version_id
+        )
+    place = private_state.version_place(job.generation_id, version_id)
     with ThreadPoolExecutor(1) as second:
-        kept = second.submit(private_state.keep, storage.private, storage.sealer, certified.state, sealed)
+        kept = second.submit(private_state.keep, storage.private, storage.sealer, place, certified.state, sealed)
         made = certified.published
         data = made if isinstance(made, bytes) else checkpoint_format.encode(made, {"format": "pt"})
         checkpoint = storage.store.put([data])
     return Draft(
-        version_id=new_id(),
+        version_id=version_id,
         checkpoint=checkpoint,
         state=kept.result(),
         method=certified.claim.method,
@@ -43,8 +50,11 @@ def write_draft(
         budget_cost=certified.budget_cost,
         target=target,
         size=size,
+        commitments=after.tables,
+        marked={name: after.marks[name] for name in after.written},
         vectors=private_state.reseal_vectors(
             storage.database, storage.keys, job.generation_id, certified.state.vectors
         ),
         begun=begun,
+        environment=certified.environment,
     )

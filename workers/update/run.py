@@ -5,6 +5,7 @@ What it decides before its transaction is a value; an exception is for what must
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -26,6 +27,7 @@ from expunge.service.queue import (
     Replan,
     Result,
     Selection,
+    Target,
     end_without_version,
     plan,
     points_of,
@@ -37,11 +39,13 @@ from expunge.service.requests import Cause, Reason
 from expunge.workers.guarantee.certify import Certified, certify, generator, needs_forgotten, needs_retained, refine
 from expunge.workers.guarantee.terms import Terms, guarantee_from_json
 from expunge.workers.runtime.db_retry import retry
-from expunge.workers.runtime.failures import facts_of
-from expunge.workers.runtime.heartbeat import Stopwatch
+from expunge.workers.runtime.failures import reason_of
+from expunge.workers.runtime.heartbeat import UNLEARN, Stopwatch
 from expunge.workers.runtime.model import Left, ModelCache, OpenModel
 from expunge.workers.storage import Sealer, Storage, manifest, private_state
+from expunge.workers.storage.as_published import TablesDiffer, as_published, changed_of, commit_at_first
 from expunge.workers.storage.checkpoint_format import Malformed
+from expunge.workers.storage.environment import NAMED, Environment, Moved, moved
 from expunge.workers.update.draft import write_draft
 from expunge.workers.update.samples import UpdateSamples, other_recipe
 from unlearning.accounting.budget import Budget, Overspent
@@ -49,6 +53,9 @@ from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.parts import REFERENCE
 from unlearning.types import Examples, ForgetSet, Forgotten, Need, Refused, State, VectorsMissing
 
+log = logging.getLogger(__name__)
+MEASURED_SHARE = 0.5
+"""of a training that an update must repeat at least, to measure what a whole one costs"""
 PLANS = 5
 """A legal hold that appears during the computation makes us select again, this often at most in one claim."""
 RETRAIN_HELPS = frozenset(
@@ -67,10 +74,15 @@ class Current:
     """What the update starts from: the current version, and what its generation fixed at registration."""
 
     version_id: str
+    number: int
     state: str
+    place: str
+    """that the state is sealed for"""
     holdout_accuracy: float | None
     terms: Terms
     manifest: Mapping[str, Any]
+    environment: Mapping[str, Any] | None
+    """that it was trained in; None: an earlier release published it"""
     read_at: int
 
 
@@ -84,11 +96,30 @@ class Loaded:
     retained: manifest.FoundSamples | None
 
 
+@dataclass(frozen=True)
+class Computed:
+    """What an update computed, and the retained samples where they were read."""
+
+    certified: Certified
+    retained: manifest.FoundSamples | None
+    training_work: float | None
+    """as in ``Draft``"""
+
+
 class Shared(Protocol):
-    """Forgets together with other workers; None: this one does it alone. ``digest`` is that of the sealed state."""
+    """Forgets together with other workers; None: this one does it alone. ``digest`` is that of the sealed state, and
+    ``afresh``: of which nothing is used again."""
 
     def __call__(
-        self, job: Deletions, bench: OpenModel, state: State, *, digest: str, forget: ForgetSet, retain: Examples
+        self,
+        job: Deletions,
+        bench: OpenModel,
+        state: State,
+        *,
+        digest: str,
+        forget: ForgetSet,
+        retain: Examples,
+        afresh: bool,
     ) -> Forgotten | None: ...
 
 
@@ -122,9 +153,19 @@ def _update(
     claim: Deletions, storage: Storage, models: ModelCache, settings: Settings, watch: Stopwatch, *, shared: Shared
 ) -> Mapping[ClaimedTask, Result]:
     """Do what ``update`` does, on one selection. Raises Replan too."""
-    with watch.phase("load"), storage.database.read() as session:
-        current = current_of(session, claim)
-        selection = plan(session, claim, atomic=bool(current.manifest["vectors"]))
+    commit_at_first(storage, claim)
+    with watch.phase("load"), storage.database.snapshot() as session:
+        tables = as_published(session, storage, claim.model_id, claim.generation_id)
+        if not isinstance(tables, TablesDiffer):
+            current = current_of(session, claim)
+            selection = plan(session, claim, atomic=bool(current.manifest["vectors"]))
+            table = changed_of(session, storage, claim.generation_id, selection.names)
+            tables = tables if table is None else TablesDiffer(table, current.number)
+    if isinstance(tables, TablesDiffer):
+        why = Blocked(Reason.TABLES_DIFFER, {"table": tables.table})
+        results: dict[ClaimedTask, Result] = dict.fromkeys(claim.tasks, why)
+        end_without_version(storage.database, storage.journal, claim, results)
+        return results
     others: dict[ClaimedTask, Result] = dict(selection.empty)
     others |= {task: _or_retrain(claim, storage.sealer, why) for task, why in selection.blocked.items()}
 
@@ -140,7 +181,7 @@ def _update(
     )
     if isinstance(computed, Blocked):
         return end(_or_retrain(claim, storage.sealer, computed))
-    certified, retained = computed
+    certified, retained = computed.certified, computed.retained
     target = selection.target
     try:
         if _too_bad(claim, current, certified):
@@ -151,8 +192,11 @@ def _update(
             size = ForgottenCount(len(target.positions), target.people)
             digests = {} if retained is None else retained.digests
             evidence = private_state.told(digests)
-            draft = write_draft(storage, claim, certified, target, size, evidence=evidence, begun=current.read_at)
-        draft, secret = replace(draft, seconds=dict(watch.seconds)), certified.state
+            draft = write_draft(
+                storage, claim, certified, target, size, evidence=evidence, tables=tables, begun=current.read_at
+            )
+        draft = replace(draft, seconds=dict(watch.seconds), training_work=computed.training_work)
+        secret = certified.state
         del computed, certified  # the published weights are on the disk by now
         results = others | {task: Published(len(positions)) for task, positions in selection.forget.items()}
         retry(partial(publish, storage.database, storage.journal, claim, draft, results, names=selection.names))
@@ -181,7 +225,9 @@ def current_of(session: Session, claim: Deletions) -> Current:
         unlearned=now.unlearned,
         **guarantee_from_json(frozen),
     )
-    return Current(now.version.id, now.version.state, now.version.holdout_accuracy, terms, frozen, now.at)
+    version = now.version
+    which = version.id, version.number, version.state, private_state.place_of(version)
+    return Current(*which, version.holdout_accuracy, terms, frozen, version.environment, read_at=now.at)
 
 
 def compute(
@@ -194,8 +240,8 @@ def compute(
     settings: Settings,
     watch: Stopwatch,
     shared: Shared = alone,
-) -> tuple[Certified, manifest.FoundSamples | None] | Blocked:
-    """Load, forget, refine, certify; return the retained samples too where they were read.
+) -> Computed | Blocked:
+    """Load, forget, refine, certify.
 
     An update that does not fit the budget is not begun; the transaction that publishes decides in the end.
     """
@@ -207,6 +253,14 @@ def compute(
     if isinstance(loaded, Blocked):
         return loaded
     bench, retained = loaded.bench, loaded.retained
+    change = _moved(current, bench)
+    if change is not None:
+        log.warning(
+            "the whole model is trained again: this worker's environment is another than its last version's (%s)",
+            "; ".join(change.differences[:NAMED]),
+        )
+        loaded = replace(loaded, state=bench.method.afresh(loaded.state))
+        terms = replace(terms, moved=change.sentence)
     retain = None if retained is None else retained.examples
     crash_point("worker-after-load")
     with watch.unlearning():
@@ -214,7 +268,16 @@ def compute(
             draws = generator(torch.device(bench.problem.device))
             result = None
             if retain is not None:
-                result = shared(claim, bench, loaded.state, digest=current.state, forget=loaded.forget, retain=retain)
+                result = shared(
+                    claim,
+                    bench,
+                    loaded.state,
+                    digest=current.state,
+                    forget=loaded.forget,
+                    retain=retain,
+                    afresh=change is not None,
+                )
+            together = result is not None
             if result is None:
                 result = bench.method.forget(bench.problem, loaded.state, loaded.forget, retain, draws)
             del loaded  # the state of a large model does not fit into memory together with its noise
@@ -226,7 +289,21 @@ def compute(
         except Refused as error:
             who, detail = claim.policy.method, without_numbers(error.what)
             return Blocked(Reason.NEEDS_RETRAIN, {"cause": Cause.METHOD_REFUSED, "method": who, "detail": detail})
-    return certified if isinstance(certified, Blocked) else (certified, retained)
+    if isinstance(certified, Blocked):
+        return certified
+    work = None if together else _training_work(bench, target, watch, whole=change is not None)
+    return Computed(certified, retained, work)
+
+
+def _training_work(bench: OpenModel, target: Target, watch: Stopwatch, *, whole: bool) -> float | None:
+    """Return the seconds of work of one whole training, by this update; None where it repeated less than half of one.
+
+    ``whole``: it repeated all of it, whoever was deleted.
+
+    Registration measured it too. It is measured again because one measurement may be wrong, and stays for years.
+    """
+    share = 1.0 if whole else bench.method.repeats(bench.problem, [(holder,) for holder in target.holders])
+    return watch.work(UNLEARN, str(bench.problem.device)) / share if share >= MEASURED_SHARE else None
 
 
 def load(
@@ -254,7 +331,7 @@ def load(
         needed = UpdateSamples(claim, storage, settings, selection.target.positions, *wants)
         samples = needed.read(bench, left, current.terms.count, given)
     except Refused as error:
-        return Blocked(Reason.RECIPE_FAILED, facts_of(error))
+        return Blocked(*reason_of(error))
     if isinstance(samples, Blocked):
         return samples
     theirs, retained = samples
@@ -277,16 +354,21 @@ def _changed(claim: Deletions, current: Current, bench: OpenModel, settings: Set
     libraries, device = frozen["libraries"], bench.problem.device
     if Need.TRAJECTORY in bench.method.needs and not manifest.replayable(libraries, device):
         return Blocked(Reason.ENVIRONMENT_CHANGED, manifest.difference(libraries, device))
-    other = manifest.other_bytes(libraries, bench.problem.artefact)
-    if other:
-        return Blocked(Reason.ENVIRONMENT_CHANGED, other)
     return None
+
+
+def _moved(current: Current, bench: OpenModel) -> Moved | None:
+    """Return how the environment of an exact update is another than that of the version before it."""
+    if not bench.method.exact:
+        return None
+    here = Environment.of(bench.problem.device, bench.problem.artefact)
+    return moved(here, current.environment, current.manifest["libraries"])
 
 
 def _left(current: Current, storage: Storage, device: torch.device) -> Left | Blocked:
     """Return what another process left of the current version: its state, and the digest of its samples."""
     try:
-        found = private_state.opened(storage.private, storage.sealer, current.state, device)
+        found = private_state.opened(storage.private, storage.sealer, current.place, current.state, device)
         return Left(current.version_id, *found)
     except Damaged as error:
         return Blocked(Reason.STATE_UNREADABLE, {"file": current.state, "what": type(error).__name__})

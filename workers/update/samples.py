@@ -14,6 +14,7 @@ import torch
 
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import recipes_of
+from expunge.service.models import FORGOTTEN, MEMBERSHIPS, marks_changed, memberships_changed
 from expunge.service.queue import Blocked, Deletions, forgotten
 from expunge.service.requests import Reason
 from expunge.workers.runtime import recipes
@@ -51,6 +52,9 @@ class UpdateSamples:
             samples = given or recipe_samples(self.claim, bench, self.settings)
             if isinstance(samples, Blocked):
                 return samples
+            with self.storage.database.read() as session:
+                if marks_changed(session, self.storage.pepper, self.claim.generation_id):
+                    return Blocked(Reason.TABLES_DIFFER, {"table": FORGOTTEN})
             found = self.unchanged(samples, left.digests, count)
             if found is None:
                 return self.one_by_one(samples)
@@ -102,7 +106,9 @@ class UpdateSamples:
     def one_by_one(self, samples: Samples) -> tuple[Examples | None, manifest.FoundSamples | None] | Blocked:
         """Find the forgotten and the retained samples in the recipe's, each by its digests."""
         claim, storage, going = self.claim, self.storage, self.going
-        with storage.database.read() as session:
+        with storage.database.snapshot() as session:
+            if memberships_changed(session, storage.pepper, claim.generation_id):
+                return Blocked(Reason.TABLES_DIFFER, {"table": MEMBERSHIPS})
             places = manifest.places(session, claim.generation_id)
             gone = forgotten(session, claim.generation_id)
         present, device = manifest.given(storage.pepper, claim.tenant_id, samples), device_of(self.settings.device)

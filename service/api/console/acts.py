@@ -25,7 +25,7 @@ from expunge.service.api.views.requests import Justification
 from expunge.service.models import CHANGEABLE, measured_seconds
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
-CHOICES = {"fallback": ("retrain", "hold"), "complete_when": ("published", "served")}
+CHOICES = {"fallback": ("retrain", "hold"), "complete_when": ("published", "served"), "twins": ("ask", "ignore")}
 """the fields of a policy that are chosen from a list"""
 _ARGUMENTS: dict[str, TypeAdapter[str]] = {
     "request_id": TypeAdapter(RequestId),
@@ -43,6 +43,12 @@ def _why(fields: Fields) -> Justification:
     hint = "Say why, in 1 to 1,000 characters without control characters."
     why: Justification = filled(Justification, hint, reason=field(fields, "reason"))
     return why
+
+
+def _right_id(fields: Fields) -> deletion_requests.RightId:
+    hint = "Type the person's id as your own books have it."
+    named: deletion_requests.RightId = filled(deletion_requests.RightId, hint, subject_id=field(fields, "subject_id"))
+    return named
 
 
 def _policy(fields: Fields) -> lifecycle.PolicyChange:
@@ -102,6 +108,7 @@ class Act:
 
 _REQUEST, _MODEL = "/console/requests/{request_id}", "/console/models/{name}"
 _FROM_PERSON = "Does this request come from the person?"
+_SPELLED = "Is the id of this request written otherwise in your books?"
 ACTS = {
     "verify": Act(
         "Verify and continue",
@@ -121,6 +128,25 @@ ACTS = {
         "is in the letter to the person. It must not name a person.",
         _FROM_PERSON,
         _why,
+    ),
+    "same-person": Act(
+        "Name the right id",
+        deletion_requests.say_same,
+        _REQUEST,
+        "Named. The request continues as shown below.",
+        "You confirm that the request's id is another spelling of this one. Each model that holds data of this person "
+        "then deletes them. A deletion that a worker has begun cannot be undone.",
+        _SPELLED,
+        _right_id,
+    ),
+    "other-person": Act(
+        "It is right as it is written",
+        deletion_requests.say_other,
+        _REQUEST,
+        "Noted. The request continues with its id as it is written.",
+        "You confirm that those with nearly the same id are other people. Where no model holds data under the id as it "
+        "is written, the request ends.",
+        _SPELLED,
     ),
     "approve": Act(
         "Approve",

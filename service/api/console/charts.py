@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
+from expunge.service.api.console import words
 from expunge.service.api.console.plots import Frame, Plot, Tick, spread, steps, whole_steps
-from expunge.service.api.console.words import span
 from expunge.service.infra.time import DAY_SECONDS, SECOND, instant
 
 DAY = DAY_SECONDS * SECOND
@@ -16,23 +16,34 @@ FEWER = "That is under a month. A longer batch, under Policy, lets deletions sha
 AHEAD_DAYS = 45
 
 
-def accuracy(newest_first: Sequence[tuple[int, int, float | None]]) -> Plot | None:
-    """Draw the holdout accuracy of each version shown: number, moment, share. None: fewer than two were measured."""
+def accuracy(newest_first: Sequence[tuple[int, int, float | None]], metric: str | None = None) -> Plot | None:
+    """Draw the holdout's figure of each version shown: number, moment, value of ``metric`` (None: an accuracy).
+
+    None: fewer than two were measured.
+    """
+    is_share = metric in (None, "accuracy")
     measured = [(number, at, share) for number, at, share in reversed(newest_first) if share is not None]
     points = [(float(number), share) for number, _, share in measured]
     if len(points) < 2:
         return None
     values = [value for _, value in points]
     margin = max(0.005, (max(values) - min(values)) * 0.1)
-    low, high = max(0.0, min(values) - margin), min(1.0, max(values) + margin)
+    low, high = min(values) - margin, max(values) + margin
+    if is_share:
+        low, high = max(0.0, low), min(1.0, high)
+    name, least, most = ("Accuracy" if is_share else str(metric)), min(values), max(values)
+    shown = [f"{value:.2%}" if is_share else words.number(value) for value in (values[0], values[-1], least, most)]
     frame = Frame(points[0][0], points[-1][0], low, high)
     dates = {float(number): f"v{number}, {_short(at)}" for number, at, _ in measured}
     (first, begin, _), (last, end, _) = measured[0], measured[-1]
     return Plot(
-        says=f"Accuracy on held-out data: {values[0]:.2%} in version {first} of {_date(begin)}, {values[-1]:.2%} in "
-        f"version {last} of {_date(end)}; between {min(values):.2%} and {max(values):.2%}.",
+        says=f"{name} on held-out data: {shown[0]} in version {first} of {_date(begin)}, {shown[1]} in "
+        f"version {last} of {_date(end)}; between {shown[2]} and {shown[3]}.",
         across=tuple(Tick(frame.x(number), dates[number]) for number in spread([x for x, _ in points], 4)),
-        up=tuple(Tick(frame.y(value), f"{value:.1%}") for value in (low, (low + high) / 2, high)),
+        up=tuple(
+            Tick(frame.y(value), f"{value:.1%}" if is_share else words.number(value))
+            for value in (low, (low + high) / 2, high)
+        ),
         lines=(frame.line(points),),
         marks=tuple(frame.mark(point) for point in points),
     )
@@ -112,10 +123,10 @@ def latency(weeks: Sequence[tuple[int, float, float]]) -> Plot | None:
     frame = Frame(float(weeks[0][0]), float(weeks[-1][0]), 0, most)
     begin, median, high = weeks[-1]
     return Plot(
-        says=f"From receipt to completion, in the week of {_date(begin)}: half within {span(median)}, 95 of 100 within "
-        f"{span(high)}. The lower line is the median, the upper one the 95th percentile.",
+        says=f"From receipt to completion, in the week of {_date(begin)}: half within {words.span(median)}, 95 of 100 "
+        f"within {words.span(high)}. The lower line is the median, the upper one the 95th percentile.",
         across=tuple(Tick(frame.x(float(week)), _short(week)) for week in spread([week for week, _, _ in weeks], 4)),
-        up=tuple(Tick(frame.y(value), span(value)) for value in (0.0, most / 2, most)),
+        up=tuple(Tick(frame.y(value), words.span(value)) for value in (0.0, most / 2, most)),
         lines=(frame.line([(week, value) for week, value, _ in weeks]), frame.line([(w, v) for w, _, v in weeks])),
         marks=(frame.mark((begin, median)), frame.mark((begin, high))),
     )

@@ -57,10 +57,13 @@ def _templates() -> Environment:
     )
     environment.filters |= {
         "span": words.span,
+        "days": words.days,
         "moment": words.moment,
         "calendar_day": words.calendar_day,
         "machine_time": words.machine_time,
         "number": words.number,
+        "measured": words.measured,
+        "used_of": words.used_of,
         "happening": words.happening,
         "as_pair": words.as_pair,
         "arc": plots.arc,

@@ -14,6 +14,7 @@ _REQUEST, _MODEL, _HOLD = f"/v1/deletion-requests/{_ID}", f"/v1/models/{_NAME}",
 _ACTS = (
     ("DELETE", _REQUEST, "cancel", "request_id", "Cancel the request"),
     ("POST", f"{_REQUEST}/verify", "verify", "request_id", "Verify and continue"),
+    ("POST", f"{_REQUEST}/other-person", "other-person", "request_id", "It is right as it is written"),
     ("POST", f"{_REQUEST}/approve", "approve", "request_id", "Approve"),
     ("POST", f"{_REQUEST}/retry", "retry", "request_id", "Retry"),
     ("DELETE", _HOLD, "lift", "hold_id", "Lift the hold"),
@@ -26,6 +27,7 @@ _ACTS = (
 _LINKS = (
     ("POST", "(/v1/deletion-requests)", "", "Delete from all models"),
     ("GET", _REQUEST, "/console/requests/{}", "Show the request"),
+    ("POST", f"{_REQUEST}/same-person", "/console/requests/{}/decide", "Name the right id"),
     ("POST", f"{_REQUEST}/reject", "/console/requests/{}/decide", "Reject"),
     ("GET", _HOLD, "/console/holds#hold-{}", "Open the hold"),
     ("GET", _MODEL, "/console/models/{}", "See how far {} is"),

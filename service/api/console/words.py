@@ -7,6 +7,8 @@ import re
 from datetime import UTC, datetime
 
 from expunge.service.infra.time import instant
+from expunge.service.models import ModelBudget
+from expunge_client import budgets
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 HAPPENINGS = {
@@ -24,6 +26,7 @@ HAPPENINGS = {
     "update.blocked": "Update blocked",
     "update.claimed": "Update begun by a worker",
     "preparation.claimed": "Preparation begun by a worker",
+    "attempt.given_back": "Given back by a worker that was asked to stop",
     "version.published": "Version published",
     "certificate.issued": "Certificate issued",
 }
@@ -39,6 +42,12 @@ def span(seconds: float) -> str:
     while len(parts) > 1 and parts[0][0] == 0:
         parts.pop(0)
     return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count) or "0 s"
+
+
+def days(seconds: float) -> str:
+    """Write a length of time in whole days: ``28 days``, ``1 day``, ``less than a day``."""
+    count = int(seconds // 86_400)
+    return "less than a day" if count < 1 else "1 day" if count == 1 else f"{count:,} days"
 
 
 def moment(at: int) -> str:
@@ -62,6 +71,21 @@ def number(value: float) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if math.isfinite(value) else str(value)
+
+
+def measured(value: float, metric: str | None) -> str:
+    """Write a figure of the holdout: an accuracy in percent, and what another metric gives with its name.
+
+    ``metric`` is None where a generation of before 0.3 does not say: an accuracy.
+    """
+    if metric in (None, "accuracy"):
+        return f"{round(100 * value, 2)} %"
+    return f"{metric} {number(float(value))}"
+
+
+def used_of(budget: ModelBudget, metric: str | None) -> str:
+    """Write what is used of a budget, and where it ends. ``metric``: of the holdout; None: an accuracy."""
+    return budgets.used_of(budget.kind, budget.used, budget.limit, metric)
 
 
 def happening(kind: str) -> str:

@@ -14,13 +14,15 @@ from expunge.service.api.problems import ApiProblem
 _JSON = "application/json"
 _FORM = "application/x-www-form-urlencoded"
 _FORMS = "/console/"
+MOST_NAMES = 100
+"""in one object: each unknown name would be an error of its own"""
 BODY_SECONDS = 30.0
 """from the end of the head to the end of the body"""
 
 
 class Bodies:
-    """Refuse bodies that are too long (413), too slow (408), encoded (415) or not JSON (415), that give a name twice or
-    have two lengths (400). Pass the others on whole.
+    """Refuse bodies that are too long (413), too slow (408), encoded (415) or not JSON (415), that give a name twice,
+    too many names or two lengths (400). Pass the others on whole.
 
     The status page sends HTML forms to separate addresses. No other route takes forms, so another site's form cannot
     reach the API.
@@ -105,10 +107,14 @@ def _check_body(headers: Headers, body: bytes, wanted: str) -> None:
 def _once(members: list[tuple[str, Any]]) -> None:
     if len({name for name, _ in members}) < len(members):
         raise ApiProblem(400, "name_given_twice", "The body gives a name twice in one object. Give each once.")
+    if len(members) > MOST_NAMES:
+        raise ApiProblem(400, "too_many_names", f"An object of a body may have at most {MOST_NAMES} names.")
 
 
 def _check_names(body: bytes) -> None:
-    """Refuse a name given twice: parsers differ in which of the values counts. Malformed JSON is refused later."""
+    """Refuse a name given twice: parsers differ in which of the values counts. Refuse too many names in an object.
+    Malformed JSON is refused later.
+    """
     try:
         json.loads(body, object_pairs_hook=_once)
     except (ValueError, RecursionError):

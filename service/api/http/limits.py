@@ -37,6 +37,12 @@ class Limiter:
             self._buckets[key_id] = tokens - calls, at
             return 0
 
+    def give_back(self, key_id: str, calls: int) -> None:
+        """Take back that so many calls were counted."""
+        with self._guard:
+            tokens, at = self._filled(key_id)
+            self._buckets[key_id] = min(self.burst, tokens + calls), at
+
     def knows(self, key_id: str) -> bool:
         """Return whether the key has called lately."""
         with self._guard:

@@ -9,9 +9,15 @@ from fastapi.responses import PlainTextResponse
 
 from expunge.service.access import Caller, Scope
 from expunge.service.api.dependencies import Running, problems, require_scope
-from expunge.service.api.http.pagination import Limit, NumberCursor, Page, after_page
+from expunge.service.api.http.pagination import Limit, MomentCursor, NumberCursor, Page, after, after_page, place_of
 from expunge.service.api.problems import ApiProblem
-from expunge.service.api.types import LARGEST_NUMBER
+from expunge.service.api.types import LARGEST_NUMBER, ModelName
+from expunge.service.api.views.commitments import (
+    CommitmentsView,
+    SuppressionsView,
+    commitments_view,
+    suppression_views,
+)
 from expunge.service.api.views.log import (
     ConsistencyView,
     EntryView,
@@ -21,6 +27,7 @@ from expunge.service.api.views.log import (
     signed_head,
     texts,
 )
+from expunge.service.api.views.models import find_model
 from expunge.service.audit import consistency_proof, nodes
 
 router = APIRouter(tags=["audit log"])
@@ -38,9 +45,9 @@ def index(
     cursor: NumberCursor = None,
     limit: Limit = 50,
 ) -> Page[EntryView]:
-    after = -1 if cursor is None else int(cursor)
+    behind = -1 if cursor is None else int(cursor)
     with service.database.read() as session:
-        found = entry_views(session, caller.tenant_id, after, limit + 1)
+        found = entry_views(session, caller.tenant_id, behind, limit + 1)
     return Page(data=found[:limit], **after_page(request, response, found, limit, lambda each: str(each.index)))
 
 
@@ -53,6 +60,38 @@ def index(
 def checkpoint(service: Running, caller: Reader) -> PlainTextResponse:  # noqa: ARG001 (the caller is checked)
     with service.database.read() as session:
         return PlainTextResponse(signed_head(session).note)
+
+
+@router.get(
+    "/v1/audit-log/suppressions",
+    response_model=Page[SuppressionsView],
+    responses=problems(),
+    summary="What the table of suppressions says of each request",
+)
+def suppressions(
+    *,
+    request: Request,
+    response: Response,
+    service: Running,
+    caller: Reader,
+    cursor: MomentCursor = None,
+    limit: Limit = 50,
+) -> Page[SuppressionsView]:
+    behind = None if cursor is None else after(cursor)
+    with service.database.read() as session:
+        found, views = suppression_views(session, service.pepper, caller.tenant_id, behind, limit + 1)
+    return Page(data=views[:limit], **after_page(request, response, found, limit, place_of))
+
+
+@router.get(
+    "/v1/models/{name}/commitments",
+    response_model=CommitmentsView,
+    responses=problems(404),
+    summary="What the tables say of the current version, of every row",
+)
+def commitments(name: ModelName, service: Running, caller: Reader) -> CommitmentsView:
+    with service.database.snapshot() as session:
+        return commitments_view(session, service.pepper, find_model(session, caller.tenant_id, name))
 
 
 @router.get(

@@ -46,6 +46,7 @@ class KeyOrder(BaseModel):
     scopes: list[Scope] = Field(
         default=[],
         max_length=20,
+        fail_fast=True,
         description="what it may do, in addition to what its role grants. With "
         "deletions:write, both deletions:read and audit:read tell who is in the data",
     )

@@ -86,6 +86,7 @@ class EndpointOrder(BaseModel):
         default_factory=lambda: [*SUBSCRIBED],
         min_length=1,
         max_length=20,
+        fail_fast=True,
         description="left out: all. Those of deletion requests need the scope deletions:read too",
     )
 

@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session, aliased
 from expunge.service.api.problems import not_found
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import Consumer, Model, Version
-from expunge.service.infra.time import SECOND
-from expunge.service.models import SILENT_SECONDS
+from expunge.service.models import is_silent
 
 _WORST_FIRST = ("unknown", "behind", "current")
 
@@ -35,7 +34,7 @@ def consumer_rows(
     session: Session, tenant_id: str | None = None, models: Collection[str] | None = None
 ) -> list[ConsumerRow]:
     """Return the consumers of a tenant, or of the models with these ids, by their models' and their own names."""
-    since = now(session) - SILENT_SECONDS * SECOND
+    at = now(session)
     served, current = aliased(Version), aliased(Version)
     rows = (
         select(Consumer, Model.tenant_id, Model.name, served.number, current.number)
@@ -50,7 +49,7 @@ def consumer_rows(
         rows = rows.where(Model.id.in_(models))
     return [
         ConsumerRow(
-            each.name, tenant, model, number, newest, each.seen_at, _status(each.seen_at < since, number, newest)
+            each.name, tenant, model, number, newest, each.seen_at, _status(is_silent(each, at), number, newest)
         )
         for each, tenant, model, number, newest in session.execute(rows)
     ]

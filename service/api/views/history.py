@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from expunge.service.certificates import Facts, ModelOutcome, erasing
-from expunge.service.infra.db import now
+from expunge.service.certificates import Facts, ModelOutcome, erasing, records_of
 from expunge.service.infra.tables import (
     AuditEntry,
     Certificate,
@@ -19,12 +18,26 @@ from expunge.service.infra.tables import (
     HoldoutPerson,
     Model,
     PhaseSeconds,
-    SuppressionEntry,
     Task,
     Version,
 )
 from expunge.service.infra.time import instant
-from expunge.service.requests import Cause, Reason, Status, reason_of, stands, suppressed
+from expunge.service.requests import (
+    Cause,
+    Named,
+    Reason,
+    Status,
+    accounts_of,
+    compared_in_words,
+    foreseen_accounts,
+    foreseen_records,
+    names_in,
+    reason_of,
+    stands,
+    suppressed,
+    unnamed_holdouts,
+    zone_of,
+)
 
 _ORDER = {"request.accepted": 0, "version.published": 1, "request.completed": 2, "certificate.issued": 3}
 """of what is written in one transaction, and so at one moment"""
@@ -76,17 +89,6 @@ def phases(session: Session, request: DeletionRequest) -> dict[str, list[tuple[s
     return found
 
 
-def window_ends(session: Session, request: DeletionRequest) -> int | None:
-    """Return when the request's cancel window ends. None: it is over (``expunge.service.requests.cancel`` decides)."""
-    columns = select(Task.status, Task.not_before)
-    tasks = session.execute(columns.where(Task.request_id == request.id)).all()
-    waiting = ("queued", "blocked") if request.reason == Reason.LARGE else ("queued",)
-    if not tasks or any(task.status not in waiting for task in tasks):
-        return None
-    ends = min(task.not_before for task in tasks)
-    return int(ends) if ends > now(session) else None
-
-
 def certificate_of(session: Session, request: DeletionRequest) -> Certificate | None:
     """Return the certificate of the request's present completion, signed or not. None: there is none."""
     return session.get(Certificate, (request.id, request.completed_at)) if request.completed_at else None
@@ -98,48 +100,55 @@ def is_erasing(session: Session, request: DeletionRequest) -> bool:
     return bool(erasing(session, session.scalars(versions)))
 
 
-def letter_facts(session: Session, row: DeletionRequest, named: Collection[str] | None = None) -> Facts:
-    """Return what the tables say about a request that a letter may tell.
+def letter_facts(session: Session, row: DeletionRequest, named: Named | None = None) -> Facts:
+    """Return what the tables say about a request that a letter may tell; moments in the zone of its deadlines.
 
-    ``named``: the keyed digests of the person's ids, for a request that is not in the tables.
+    ``named``: the keyed digests of what it names, for a request that is not in the tables.
     """
-    columns = select(Model.name, Task.reason, Version.number, Task.samples).join(Model, Model.id == Task.model_id)
-    tasks = columns.outerjoin(Version, Version.id == Task.version_id).where(Task.request_id == row.id)
+    columns = select(Model.name, Task.reason, Version.number, Task.samples, Version.claim)
+    tasks = columns.join(Model, Model.id == Task.model_id).outerjoin(Version, Version.id == Task.version_id)
     building = Generation.status.in_(("preparing", "candidate"))
     held_out = select(Model.name).join(HoldoutPerson, HoldoutPerson.generation_id == Model.generation_id)
-    asked = select(SuppressionEntry.subject_digest).where(SuppressionEntry.request_id == row.id)
-    in_table = named is None
-    if named is None:
-        named = [each for each in session.scalars(asked) if each is not None]
+    subjects, samples = names_in(session, row) if named is None else (named.subjects, named.samples)
+    accounted = accounts_of if named is None else foreseen_accounts
     reason, known = reason_of(row.reason or ""), row.facts or {}
     causes = [(each or {}).get(Reason.IN_HOLDOUT, {}).get("cause") for each in _facts_of_parts(session, row) or [known]]
-    due, first, done = (None if at is None else instant(at) for at in (row.due_at, row.first_due_at, row.completed_at))
+    zone = zone_of(row)
+    moments = (row.due_at, row.first_due_at, row.completed_at)
+    due, first, done = (None if at is None else instant(at).astimezone(zone) for at in moments)
+    in_force = named is not None or stands(session, row)
     return Facts(
         status=Status(row.status),
         reason=reason,
         regulation=row.regulation,
-        received=instant(row.received_at),
+        received=instant(row.received_at).astimezone(zone),
         due=due,
         first_due=first,
         completed=done,
         extended=row.extended_at is not None,
         rejection=row.rejection,
         limited_to=row.models,
-        of_samples=not named,
-        kept_out=None if in_table and not stands(session, row) else suppressed(row.models, row.suppress_after),
+        of_samples=not subjects,
+        kept_out=suppressed(row.models, row.suppress_after) if in_force else None,
         parts=[
-            ModelOutcome(name, reason_of(code or ""), number, samples or 0)
-            for name, code, number, samples in session.execute(tasks.order_by(Model.name))
+            ModelOutcome(name, reason_of(code or ""), number, samples or 0, claim)
+            for name, code, number, samples, claim in session.execute(
+                tasks.where(Task.request_id == row.id).order_by(Model.name)
+            )
         ],
+        accounts=accounted(session, row, subjects, samples),
+        records=records_of(session, row.id) if named is None else foreseen_records(session, row, subjects, samples),
         searched=known.get(Reason.NO_MATCH, {}).get("searched"),
+        compared=compared_in_words(row.reason, known),
         preparing=session.scalar(select(Generation.id).where(Generation.tenant_id == row.tenant_id, building).limit(1))
         is not None,
         holdouts=session.scalars(
-            held_out.where(Model.tenant_id == row.tenant_id, HoldoutPerson.subject_digest.in_(named)).order_by(
+            held_out.where(Model.tenant_id == row.tenant_id, HoldoutPerson.subject_digest.in_(subjects)).order_by(
                 Model.name
             )
         ).all(),
         overwritten=all(cause == Cause.OVERWRITTEN for cause in causes),
+        unnamed_holdouts=unnamed_holdouts(session, row),
         statement=None,
     )
 

@@ -21,7 +21,9 @@ class HoldView(BaseModel):
     created_at: Moment
     lifted_at: Moment | None
     note: str | None = Field(
-        default=None, description="shown once, when it is placed, and only to a key with the scope people:search"
+        default=None,
+        description="shown once, when it is placed: that it keeps nothing now, or, to a key without the scope "
+        "people:search, that this was not looked up",
     )
 
 

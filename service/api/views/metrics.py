@@ -53,20 +53,29 @@ from expunge.service.models import (
     BEYOND,
     ENTRIES,
     INTAKE,
+    IS_FIRST,
     LATENCY,
     LATENCY_BUCKETS,
+    OUTCOMES,
     PHASE,
     SAMPLES,
     VERSIONS,
+    FirstVersion,
     Key,
+    budgets_of,
     counts,
 )
 from expunge.service.queue import Serves, untaken
 from expunge.service.requests import MAX_ATTEMPTS, Reason, Role, explain
+from unlearning.accounting.policy import Policy
 
 _PLACES = ("home", "store", "private_store", "key_folder")
 _LABEL: Any = Model.tenant_id + "/" + Model.name
 """what ``_of`` splits; no tenant's name has a slash"""
+
+
+_STANDS = Model.status.not_in(("retired", "cancelled"))
+"""whether a model has series: those of one that ended would stand for ever, and count as a model that is served"""
 
 
 class _Scrape:
@@ -178,6 +187,15 @@ def _requests(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
     for kind, status in sorted(kinds.items()):
         total.add_metric([status], counted[Key(ENTRIES, label=kind)])
     yield total
+    outcomes = CounterMetricFamily(
+        "expunge_deletion_request_outcomes",
+        "Deletion requests by the key that sent them (its id) and by what was known of the person at once",
+        labels=["caller", "outcome"],
+    )
+    for key, count in sorted(counted.items()):
+        if key.name == OUTCOMES:
+            outcomes.add_metric([key.label, key.method], count)
+    yield outcomes
     at = now(session)
     pending = _per_model("expunge_deletion_requests_pending", "Tasks of a model that are not finished")
     oldest = _per_model(
@@ -205,6 +223,7 @@ def _requests(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
         .select_from(Model)
         .outerjoin(Task, (Task.model_id == Model.id) & Task.status.in_(OPEN))
         .outerjoin(DeletionRequest, DeletionRequest.id == Task.request_id)
+        .where(_STANDS)
         .group_by(_LABEL)
     )
     for model, count, received_at, stands, due_at, queued_at in session.execute(waiting):
@@ -214,7 +233,8 @@ def _requests(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
         held.add_metric(_of(model), int(stands or 0))
         if due_at is not None:
             due.add_metric(_of(model), due_at / SECOND)
-    yield from (pending, oldest, queued, held, due, *_deadlines(session, at), *_unverified(session, at))
+    yield from (pending, oldest, queued, held, due, *_deadlines(session, at))
+    yield from (*_unverified(session, at), *_near_misses(session, at))
 
 
 def _reasons(session: Session) -> Iterator[Metric]:
@@ -284,6 +304,20 @@ def _deadlines(session: Session, at: int) -> Iterator[Metric]:
     yield from (used, without, oldest)
 
 
+def _near_misses(session: Session, at: int) -> Iterator[Metric]:
+    """Yield the number of requests that wait for a decision about their id."""
+    waiting = (DeletionRequest.status == "blocked") & (DeletionRequest.reason == Reason.NEAR_MISS)
+    count, due_at = session.execute(select(func.count(), _nearest(at)).where(waiting)).one()
+    yield GaugeMetricFamily(
+        "expunge_requests_near_miss", "Requests that wait for a decision about the id that they name", value=count
+    )
+    yield _moment(
+        "expunge_requests_near_miss_next_due_timestamp_seconds",
+        "The nearest statutory deadline of such requests that is not missed yet",
+        due_at,
+    )
+
+
 def _unverified(session: Session, at: int) -> Iterator[Metric]:
     """Yield the number of unverified requests. They belong to no model, and have a deadline all the
     same.
@@ -345,7 +379,7 @@ def _preparations(session: Session) -> Iterator[Metric]:
         .select_from(Generation)
         .join(Model, Model.id == Generation.model_id)
         .outerjoin(WorkUnit, WorkUnit.generation_id == Generation.id)
-        .where(Generation.status.in_(("preparing", "candidate")))
+        .where(Generation.status.in_(("preparing", "candidate")), _STANDS)
         .group_by(_LABEL)
     )
     for model, share, done, count in session.execute(rows):
@@ -356,7 +390,8 @@ def _preparations(session: Session) -> Iterator[Metric]:
 
 
 def _updates(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
-    labels = {model_id: label for model_id, label in session.execute(select(Model.id, _LABEL))}
+    labels = {model_id: label for model_id, label in session.execute(select(Model.id, _LABEL).where(_STANDS))}
+    counted = Counter({key: count for key, count in counted.items() if key.model_id in labels})
     latency = HistogramMetricFamily(
         "expunge_deletion_latency_seconds",
         "From the receipt of a request to the publication that carried it out",
@@ -394,7 +429,7 @@ def _updates(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
     head = _per_model("expunge_model_version", "Number of the version that is served")
     accuracy = _per_model("expunge_model_holdout_accuracy", "Holdout accuracy of the version that is served, 0 to 1")
     served = select(_LABEL, Version.number, Version.holdout_accuracy).join(Version, Version.id == Model.current_id)
-    for model, number, share in session.execute(served):
+    for model, number, share in session.execute(served.where(_STANDS)):
         head.add_metric(_of(model), number)
         if share is not None:
             accuracy.add_metric(_of(model), share)
@@ -418,6 +453,7 @@ def _withheld() -> Select[Any]:
         .select_from(Model)
         .outerjoin(Generation, Generation.model_id == Model.id)
         .outerjoin(BudgetEntry, (BudgetEntry.generation_id == Generation.id) & BudgetEntry.version_id.is_(None))
+        .where(_STANDS)
         .group_by(_LABEL)
     )
 
@@ -429,7 +465,7 @@ def _consumers(session: Session) -> Iterator[Metric]:
         "Consumers of a model by their standing to its current version",
         labels=["tenant", "model", "standing"],
     )
-    models = session.scalars(select(_LABEL).join(Version, Version.id == Model.current_id)).all()
+    models = session.scalars(select(_LABEL).join(Version, Version.id == Model.current_id).where(_STANDS)).all()
     counts = Counter(((each.tenant, each.model), each.status) for each in consumer_rows(session))
     for label in models:
         tenant, model = _of(label)
@@ -445,10 +481,21 @@ def _budgets(session: Session) -> Iterator[Metric]:
     limit = _per_model("expunge_budget_epsilon_limit", "Epsilon that the policy allows the generation")
     ratio = _per_model("expunge_budget_spent_ratio", "Spent share of the generation's budget, in mu squared")
     left = _per_model("expunge_budget_updates_left", "Updates that the rest of the generation's budget pays for")
-    rows = select(_LABEL, Generation).join(
-        Generation, (Generation.id == Model.generation_id) & (Generation.status == "live")
+    text = "What the generation used of a budget: epsilon, updates (rounds), share forgotten, holdout accuracy lost"
+    used = GaugeMetricFamily("expunge_model_budget_used", text, labels=["tenant", "model", "kind"])
+    text = "Where the budget ends, or a retrain is advised; no value where nothing ends it"
+    end = GaugeMetricFamily("expunge_model_budget_limit", text, labels=["tenant", "model", "kind"])
+    rows = (
+        select(_LABEL, Model.policy, Generation, Version.holdout_accuracy, FirstVersion.holdout_accuracy)
+        .join(Generation, (Generation.id == Model.generation_id) & (Generation.status == "live"))
+        .outerjoin(Version, Version.id == Model.current_id)
+        .outerjoin(FirstVersion, IS_FIRST)
     )
-    for model, generation in session.execute(rows):
+    for model, policy, generation, *accuracies in session.execute(rows.where(_STANDS)):
+        for each in budgets_of(generation, Policy.from_json(policy), *accuracies):
+            used.add_metric([*_of(model), each.kind], each.used)
+            if each.limit is not None:
+                end.add_metric([*_of(model), each.kind], each.limit)
         budget = gauge(generation)
         if budget is None or budget.epsilon_spent is None or budget.epsilon_limit is None:
             continue
@@ -457,7 +504,7 @@ def _budgets(session: Session) -> Iterator[Metric]:
         spent.add_metric(_of(model), budget.epsilon_spent)
         limit.add_metric(_of(model), budget.epsilon_limit)
         ratio.add_metric(_of(model), budget.share)
-    yield from (spent, limit, ratio, left)
+    yield from (spent, limit, ratio, left, used, end)
 
 
 def _processes(session: Session) -> Iterator[Metric]:

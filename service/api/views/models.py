@@ -19,9 +19,22 @@ from expunge.service.api.views.selection import OPEN, ROWS
 from expunge.service.api.views.versions import CLAIMED, GUARANTEE_NOTE, noted
 from expunge.service.infra.tables import BudgetEntry, Generation, Model, Task, Version
 from expunge.service.infra.time import DAY_SECONDS, SECOND
-from expunge.service.models import SERVED, how_often, is_dry_run, plan_of, steps_of, work_units_of
-from expunge.service.requests import actions
+from expunge.service.models import (
+    IS_FIRST,
+    SERVED,
+    BudgetKind,
+    FirstVersion,
+    ModelBudget,
+    budgets_of,
+    how_often,
+    is_dry_run,
+    plan_of,
+    steps_of,
+    work_units_of,
+)
+from expunge.service.requests import Compared, actions
 from unlearning.accounting.budget import epsilon_of, updates_left
+from unlearning.accounting.policy import Policy
 
 _LOW = 0.8
 
@@ -92,6 +105,21 @@ class RetrainView(BaseModel):
     ended_at: Moment | None
 
 
+class ModelBudgetView(BaseModel):
+    """What a model used up since its generation began.
+
+    epsilon: privacy, of models with a bound. rounds: updates, where the method makes so many at most. share: of the
+    samples, 0 to 1; under a calibration of the people, whose limit is what was calibrated for. accuracy: what the
+    holdout's figure lost, against the fall that the policy allows one update; beyond it a retrain is advised, and
+    updates go on.
+    """
+
+    kind: BudgetKind
+    used: float
+    limit: float | None = Field(description="null: nothing ends it")
+    left: float | None = Field(description="null: nothing ends it")
+
+
 class ModelView(BaseModel):
     name: str
     tenant: str
@@ -109,7 +137,16 @@ class ModelView(BaseModel):
         description="how often it is updated, what that costs a year, and when a deletion is done; null in a list of "
         "models, and while the model is not served",
     )
+    ids_compared: Compared | None = Field(
+        default=None,
+        description="how the id of a deletion request is compared with those of its people. exactly: as it is written, "
+        "until the next training; by_forms: also without case, zeros and the like, and no id is called unusual; "
+        "by_forms_and_looks: an id that looks as none of them waits, too. null as `updates` is",
+    )
     current: int | None = Field(description="number of the version that is served")
+    budgets: list[ModelBudgetView] = Field(
+        description="of the current version's generation; empty while none is served"
+    )
     generation: int | None
     created_at: Moment
     actions: list[ActionView] = Field(description="the steps out, where the model is blocked; and how to stop")
@@ -163,9 +200,15 @@ class ModelRow:
     generation: Generation | None
     head: Version | None
     gauge: Gauge | None
+    budgets: list[ModelBudget]
     waiting: int
     consumers: Counter[str]
     """current, behind, unknown: how many"""
+
+    @property
+    def nearest(self) -> ModelBudget | None:
+        """The budget of which most is used, where one ends; else the first; None: there is none."""
+        return max(self.budgets, key=lambda budget: budget.used_share or 0.0, default=None)
 
 
 def find_model(session: Session, tenant_id: str, name: str) -> Model:
@@ -203,13 +246,14 @@ def preparation_view(session: Session, model: Model) -> PreparationView:
 
 
 def _rows() -> Any:
-    """Return the query for models with the number of their current version, and its generation's method and
-    guarantee.
+    """Return the query for models with their current version's number and figure, its generation, and the figure of
+    the version that the generation began with.
     """
     return (
-        select(Model, Version.number, Generation.method, Generation.guarantee, *CLAIMED)
+        select(Model, Version.number, Version.holdout_accuracy, Generation, FirstVersion.holdout_accuracy, *CLAIMED)
         .outerjoin(Version, (Version.id == Model.current_id) & (Version.status == "current"))
         .outerjoin(Generation, Generation.id == Version.generation_id)
+        .outerjoin(FirstVersion, IS_FIRST)
     )
 
 
@@ -218,11 +262,22 @@ def model_view(session: Session, model: Model) -> ModelView:
     session.flush()
     view = _view(*session.execute(_rows().where(Model.id == model.id)).one())
     retrains = [retrain_view(each) for each in retrains_of(session, model)]
-    updates = how_often(model, generation_of(session, model)) if model.status in SERVED else None
-    return view.model_copy(update={"retrains": retrains, "updates": updates})
+    if model.status not in SERVED:
+        return view.model_copy(update={"retrains": retrains})
+    generation = generation_of(session, model)
+    updates = {"updates": how_often(model, generation), "ids_compared": Compared.of(generation)}
+    return view.model_copy(update={"retrains": retrains, **updates})
 
 
-def _view(model: Model, head: int | None, method: str | None, guarantee: str | None, *claimed: Any) -> ModelView:
+def _view(
+    model: Model,
+    head: int | None,
+    accuracy: float | None,
+    generation: Generation | None,
+    first_accuracy: float | None,
+    *claimed: Any,
+) -> ModelView:
+    budgets = _budgets(model, generation, accuracy, first_accuracy)
     return ModelView(
         name=model.name,
         tenant=model.tenant_id,
@@ -230,14 +285,24 @@ def _view(model: Model, head: int | None, method: str | None, guarantee: str | N
         reason=model.reason,
         recipe=model.recipe,
         policy=model.policy,
-        method=method,
-        guarantee=guarantee,
+        method=None if generation is None else generation.method,
+        guarantee=None if generation is None else generation.guarantee,
         guarantee_note=noted(*claimed),
         current=head,
+        budgets=[ModelBudgetView(kind=each.kind, used=each.used, limit=each.limit, left=each.left) for each in budgets],
         generation=model.generation_id,
         created_at=model.created_at,
         actions=[ActionView(**each) for each in actions(steps_of(model), model=[model.name])],
     )
+
+
+def _budgets(
+    model: Model, generation: Generation | None, accuracy: float | None, first_accuracy: float | None
+) -> list[ModelBudget]:
+    """Return the budgets of a model that is served; none of any other."""
+    if generation is None or model.status not in SERVED:
+        return []
+    return budgets_of(generation, Policy.from_json(model.policy), accuracy, first_accuracy)
 
 
 def retrain_view(generation: Generation) -> RetrainView:
@@ -270,9 +335,10 @@ def model_row(session: Session, model: Model) -> ModelRow:
 def _model_rows(session: Session, wanted: Select[str]) -> list[ModelRow]:
     models = session.scalars(wanted).all()
     rows = (
-        select(Model, Generation, Version)
+        select(Model, Generation, Version, FirstVersion.holdout_accuracy)
         .outerjoin(Generation, Generation.id == Model.generation_id)
         .outerjoin(Version, Version.id == Model.current_id)
+        .outerjoin(FirstVersion, IS_FIRST)
         .where(Model.id.in_(models))
         .order_by(Model.name)
     )
@@ -287,10 +353,11 @@ def _model_rows(session: Session, wanted: Select[str]) -> list[ModelRow]:
             generation,
             head,
             gauge(generation) if generation and head and generation.budget_cost else None,
+            _budgets(model, generation, None if head is None else head.holdout_accuracy, first_accuracy),
             waiting[model.id],
             consumers.get(model.name, Counter()),
         )
-        for model, generation, head in session.execute(rows)
+        for model, generation, head, first_accuracy in session.execute(rows)
     ]
 
 

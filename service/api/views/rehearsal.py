@@ -15,7 +15,18 @@ from expunge.service.infra.time import DAY_SECONDS, SECOND, instant
 from expunge.service.models import candidate_of
 from expunge.service.models import foreseen as done_in
 from expunge.service.queue import held_positions
-from expunge.service.requests import PLANNED_DAYS, Cost, Named, Order, Reason, Status, Windows, decide, estimate
+from expunge.service.requests import (
+    PLANNED_DAYS,
+    Cost,
+    Named,
+    Order,
+    Question,
+    Reason,
+    Status,
+    Windows,
+    decide,
+    estimate,
+)
 from unlearning.accounting.certificate import Claim, Guarantee
 
 
@@ -29,6 +40,8 @@ class RehearsedPart:
     expected_at: int | None
     claim: Claim | None
     """of that version; None: it cannot be foreseen"""
+    guarantee: str | None
+    """of that version; None: it may be another generation's"""
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,8 @@ class Rehearsal:
     """models with people not known yet"""
     letter: PersonalLetter | None
     """as it would read; None: a decision has to come first"""
+    question: Question | None
+    """about the id, which would be asked first"""
 
 
 def rehearse(session: Session, pepper: Pepper, tenant_id: str, order: Order, windows: Windows) -> Rehearsal:
@@ -59,27 +74,27 @@ def rehearse(session: Session, pepper: Pepper, tenant_id: str, order: Order, win
     )
     preparing = tuple(sorted(session.scalars(being_prepared)))
     already = sorted({*new.found.names}.difference(preparing, (model.name for model, _ in costs)))
-    said = None if preparing else _letter(session, row, parts, already, new.named)
-    return Rehearsal(row, tuple(parts), preparing, said)
+    question = None if new.asked is None else new.asked.question
+    said = None if preparing or question is not None else _letter(session, row, parts, already, new.named)
+    return Rehearsal(row, tuple(parts), preparing, said, question)
 
 
 def _part(session: Session, model: Model, cost: Cost, begins: int, due_at: int) -> RehearsedPart:
     if cost.positions & held_positions(session, model.tenant_id, model.generation_id or 0):
-        return RehearsedPart(cost, None, Reason.LEGAL_HOLD, None, None)
+        return RehearsedPart(cost, None, Reason.LEGAL_HOLD, None, None, None)
     reason, at = done_in(session, model, begins, due_at)
     current = session.get(Version, model.current_id)
     number = None if current is None or reason is Reason.BUDGET_EXHAUSTED else current.number + 1
-    claim = None
-    if current is not None and number is not None and reason is not Reason.AWAITING_RETRAIN:
-        claim = _next_claim(session, model, current, cost)
-    return RehearsedPart(cost, number, reason, at, claim)
+    claim = guarantee = None
+    own = number is not None and reason is not Reason.AWAITING_RETRAIN and candidate_of(session, model.id) is None
+    if current is not None and own and current.generation_id == model.generation_id:
+        claim, guarantee = _next_claim(session, model, current, cost), cost.guarantee
+    return RehearsedPart(cost, number, reason, at, claim, guarantee)
 
 
 def _next_claim(session: Session, model: Model, current: Version, cost: Cost) -> Claim | None:
-    """Return what the next update of the generation claims. None: it may be another generation's, or is not known."""
+    """Return what the next update of the generation claims. None: it is not known."""
     generation = session.get_one(Generation, model.generation_id)
-    if candidate_of(session, model.id) is not None or current.generation_id != generation.id:
-        return None
     try:
         claim = Claim.from_json(current.claim)
         if claim.guarantee in (Guarantee.EXACT, Guarantee.NONE):
@@ -118,16 +133,21 @@ def _letter(
         if part.version is not None and part.claim is not None
     ]
     ends = max((part.expected_at or row.created_at for part in parts), default=row.created_at)
-    facts = letter_facts(session, row, named.subjects)
+    facts = letter_facts(session, row, named)
     return letter(
         replace(
             facts,
             status=Status.COMPLETED,
-            completed=instant(ends),
+            completed=instant(ends).astimezone(facts.received.tzinfo),
             parts=[
-                *(ModelOutcome(part.cost.model, None, part.version, part.cost.samples) for part in parts),
+                *(_done(part) for part in parts),
                 *(ModelOutcome(name, Reason.ALREADY_DELETED, None, 0) for name in already),
             ],
             statement=foreseen(claims) if parts and len(claims) == len(parts) else None,
         )
     )
+
+
+def _done(part: RehearsedPart) -> ModelOutcome:
+    claim = {"guarantee": part.guarantee or Guarantee.NONE} if part.claim is None else part.claim.to_json()
+    return ModelOutcome(part.cost.model, None, part.version, part.cost.samples, claim)

@@ -10,6 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from expunge.service.access import Caller, Scope
+from expunge.service.api.http.polling import LEAST_SECONDS, retry_after
 from expunge.service.api.problems import not_found
 from expunge.service.api.types import FreeText, Moment
 from expunge.service.api.views.versions import CLAIMED, GUARANTEE_NOTE, noted
@@ -24,6 +25,7 @@ from expunge.service.requests import (
     Status,
     Suppress,
     awaits_decision,
+    cancellable,
     explain,
     held_elsewhere,
     holds_on,
@@ -36,6 +38,10 @@ from expunge.service.requests import (
 
 _READER = frozenset({Scope.DELETIONS_READ})
 """the rights that every reader of a stored answer has; ``answer_for`` takes away what the others lack"""
+_NOTE = (
+    "what the text of the id alone says, and not who is in the data: it looks damaged, or as no id of the models does; "
+    "null: no more"
+)
 _OPENING = Field(description="opens the commitment in the audit log and the certificate; it is not stored here")
 
 
@@ -103,6 +109,14 @@ class DeletionRequestView(_Explained):
     rejection: str | None = Field(description="why it was rejected; null: it was not")
     limited_to: list[str] | None = Field(None, description="the models that the request names; null: every model")
     models: list[ModelPart]
+    cancellable: bool | None = Field(
+        None,
+        description="whether DELETE would cancel it: no worker has begun with any part. null: not shown with the "
+        "acceptance, whose answer may be given again later",
+    )
+    cancellable_until: Moment | None = Field(
+        None, description="about when a worker begins; null: at any moment, or it is not cancellable"
+    )
     erasing: bool = Field(
         False, description="keys or state that left with it are about to be destroyed: certificate and letter wait"
     )
@@ -115,6 +129,7 @@ class DeletionRequestView(_Explained):
 
 class AcceptedView(DeletionRequestView):
     remains_in: list[str] | None = Field(description="other models that hold the person, or may; null: not shown")
+    note: str | None = Field(None, description=_NOTE)
     opening: str = _OPENING
 
 
@@ -125,6 +140,7 @@ class ReceiptView(BaseModel):
     status: Literal["queued", "blocked"] = Field(description="blocked if the request was sent unverified, else queued")
     received_at: Moment
     due_at: Moment | None
+    note: str | None = Field(None, description=_NOTE)
     opening: str = _OPENING
 
 
@@ -146,7 +162,7 @@ def answer_for(caller: Caller, answer: dict[str, Any]) -> dict[str, Any]:
     """
     if Scope.DELETIONS_READ not in caller.scopes:
         status = "blocked" if answer["reason"] == Reason.UNVERIFIED else "queued"
-        return {"status": status} | {name: answer[name] for name in ("id", "received_at", "due_at")}
+        return {"status": status} | {name: answer.get(name) for name in ("id", "received_at", "due_at", "note")}
     return answer if Scope.PEOPLE_SEARCH in caller.scopes else answer | {"remains_in": None}
 
 
@@ -162,6 +178,18 @@ def salts(session: Session, requests: Collection[str]) -> dict[str, bytes]:
     """Return, by request, what its opening is derived from."""
     rows = select(DeletionRequest.id, DeletionRequest.salt).where(DeletionRequest.id.in_(requests))
     return {request_id: salt for request_id, salt in session.execute(rows)}
+
+
+def moments_of(view: DeletionRequestView) -> list[int | None]:
+    """Return when each open part of a request is expected to be done, or at least begun; None: not known."""
+    open_parts = (part for part in view.models if part.status in ("queued", "running"))
+    return [view.cancellable_until, *(part.expected_at or part.scheduled_at for part in open_parts)]
+
+
+def changes_soon(view: DeletionRequestView, at: int) -> bool:
+    """Return whether a page that shows the request is to look again within seconds."""
+    works = view.status in (Status.QUEUED, Status.RUNNING)
+    return works and retry_after(moments_of(view), at) == LEAST_SECONDS
 
 
 def request_view(session: Session, request: DeletionRequest, scopes: Collection[str]) -> DeletionRequestView:
@@ -186,6 +214,7 @@ def request_views(
         session, [(task.request_id, model) for task, model, *_ in found if task.reason == Reason.LEGAL_HOLD]
     )
     moments = expected(session, [(task, model) for task, model, *_ in found])
+    begins = cancellable(session, [(task, model) for task, model, *_ in found])
     for task, model, number, *claimed in found:
         part = ModelPart(
             model=model.name,
@@ -210,7 +239,16 @@ def request_views(
     late = erasing(session, versions) if versions else frozenset()
     waiting = {task.request_id for task, *_ in found if task.version_id in late}
     views = (_view(request, parts[request.id], _elsewhere(session, request, scopes), scopes) for request in requests)
-    return [view.model_copy(update={"erasing": view.id in waiting}) for view in views]
+    return [
+        view.model_copy(
+            update={
+                "erasing": view.id in waiting,
+                "cancellable": view.id in begins or awaits_decision(view.status, view.reason),
+                "cancellable_until": begins.get(view.id),
+            }
+        )
+        for view in views
+    ]
 
 
 def _now(session: Session, task: Task, model: Model, expected_at: int | None) -> dict[str, dict[str, Any]]:
@@ -266,7 +304,7 @@ def accepted_view(accepted: Accepted) -> dict[str, Any]:
         empty = dict.fromkeys(("samples", "version", "method", "scheduled_at", "expected_at"))
         parts.append(ModelPart(model=name, status=status, **empty, **why))
     view = _view(request, parts, request.facts, _READER).model_dump(mode="json")
-    return view | {"remains_in": accepted.remains_in}
+    return view | {"remains_in": accepted.remains_in, "note": accepted.note}
 
 
 def _view(

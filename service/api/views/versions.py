@@ -43,7 +43,10 @@ class VersionView(BaseModel):
     checkpoint_sha256: str
     checkpoint_bytes: int
     checkpoint_suffix: str = Field(description="how the file's name ends: safetensors, or the library's own format")
-    holdout_accuracy: float | None
+    holdout_accuracy: float | None = Field(description="what the recipe's metric gives for its test rows")
+    metric: str | None = Field(
+        default=None, description="the metric's name, such as accuracy or r2; null where none measures, or before 0.3"
+    )
     requests: list[str] = Field(description="ids of the deletion requests that this release carried out")
     published_at: Moment
     retired_at: Moment | None
@@ -96,11 +99,19 @@ def version_views(session: Session, model: Model, versions: Sequence[Version]) -
         requests[str(version_id)].append(request_id)
     earlier = select(Version.id, Version.number).where(Version.id.in_({each.parent_id for each in versions}))
     numbers = dict(session.execute(earlier).all())
-    suffixes = suffixes_of(session, {each.generation_id for each in versions})
-    return [
+    generations = {each.generation_id for each in versions}
+    suffixes, metrics = suffixes_of(session, generations), metrics_of(session, generations)
+    views = [
         _view(model, each, numbers.get(each.parent_id or ""), requests[each.id], suffixes[each.generation_id])
         for each in versions
     ]
+    return [view.model_copy(update={"metric": metrics[view.generation]}) for view in views]
+
+
+def metrics_of(session: Session, generations: Collection[int]) -> dict[int, str | None]:
+    """Return the name of what measures each generation's holdout; None where the generation does not say."""
+    rows = select(Generation.id, Generation.report["metric"].as_string()).where(Generation.id.in_(generations))
+    return {number: name for number, name in session.execute(rows)}
 
 
 def suffixes_of(session: Session, generations: Collection[int]) -> dict[int, str]:

@@ -35,4 +35,9 @@ class Record(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map: ClassVar[dict[Any, Any]] = {dict[str, Any]: JSON, list[str]: JSON, bytes: LargeBinary}
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        dict[str, Any]: JSON,
+        list[str]: JSON,
+        list[int]: JSON(none_as_null=True),
+        bytes: LargeBinary,
+    }

@@ -42,6 +42,8 @@ class DeletionRequest(Record):
     salt: Mapped[bytes]
     """32 random bytes: the certificate commits with it"""
     received_at: Mapped[int] = mapped_column(Moment)
+    time_zone: Mapped[str | None] = mapped_column(String(64))
+    """in which its deadlines are counted: an IANA name, UTC or an offset as -01:00; None: UTC"""
     due_at: Mapped[int | None] = mapped_column(Moment)
     created_at: Mapped[int] = mapped_column(Moment)
     completed_at: Mapped[int | None] = mapped_column(Moment)
@@ -51,6 +53,15 @@ class DeletionRequest(Record):
     """the deadline before it was extended"""
     warned_due_at: Mapped[int | None] = mapped_column(Moment)
     """the deadline that webhooks were warned of; an extended request has another, and is warned of again"""
+    caller: Mapped[str | None] = mapped_column(String(36))
+    """the id of the key that it was sent with; None: it was sent before this was kept, or without a key"""
+    outcome: Mapped[str | None] = mapped_column(String(16))
+    """what was known of its person when it was accepted: ``requests.intake.Outcome``; None: nothing was asked"""
+    near: Mapped[list[int] | None]
+    """while the request waits for a decision about its id: the people whose ids are written nearly so, as
+    ``Spelling.person`` has them; None: it waits for none"""
+    others: Mapped[list[int] | None]
+    """the people who were said to be others than the one that the request names, in the same form"""
     rejection: Mapped[str | None] = mapped_column(Text)
     """why it was rejected, in the controller's words"""
 
@@ -102,8 +113,11 @@ class SuppressionEntry(Record):
     created_at: Mapped[int] = mapped_column(Moment)
     """since when it counts, or would if it were verified"""
     lifted_at: Mapped[int | None] = mapped_column(Moment)
-    """None: it is in force. The entry of an unverified request is lifted until the request is verified"""
+    """None: it is in force. The entry of an unverified request is lifted until the request is verified, that of a near
+    miss until a person has decided"""
     lifted_reason: Mapped[str | None] = mapped_column(Text)
+    spelling: Mapped[dict[str, Any] | None]
+    """of the subject's id: ``requests.near_misses.Written``; None: a sample, or an entry of release 0.2"""
 
 
 class Hold(Record):
@@ -121,6 +135,8 @@ class Hold(Record):
     reason: Mapped[str] = mapped_column(Text)
     created_at: Mapped[int] = mapped_column(Moment)
     lifted_at: Mapped[int | None] = mapped_column(Moment)
+    spelling: Mapped[dict[str, Any] | None]
+    """as a suppression entry's"""
 
 
 class IdempotencyKey(Record):
@@ -128,8 +144,8 @@ class IdempotencyKey(Record):
 
     __tablename__ = "idempotency_keys"
     tenant_id: Mapped[str] = mapped_column(Name, primary_key=True)
-    key_id: Mapped[str] = mapped_column(Id, primary_key=True)
-    """the API key that used it"""
+    actor_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    """the actor that used it; of a row from before migration 0018 the API key"""
     key: Mapped[str] = mapped_column(String(255), primary_key=True)
     body_digest: Mapped[str] = mapped_column(Digest)
     status_code: Mapped[int]

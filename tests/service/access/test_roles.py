@@ -19,6 +19,7 @@ from tests.service.worlds import live_model
 Keys = Callable[..., dict[str, str]]
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 VIEWS = {
+    *("GET /v1/models/{name}/commitments", "GET /v1/audit-log/suppressions"),
     *("GET /v1/deletion-requests", "GET /v1/deletion-requests/{request_id}", "GET /v1/events", "GET /v1/models"),
     "GET /v1/deletion-requests/{request_id}/certificate",
     *("GET /v1/models/{name}", "GET /v1/models/{name}/budget", "GET /v1/models/{name}/consumers"),
@@ -36,6 +37,8 @@ OPERATES = {
     "GET /v1/models/{name}/versions/{number}/checkpoint",
 }
 DECIDES = {
+    "POST /v1/deletion-requests/same-person/rehearse",
+    *("POST /v1/deletion-requests/{request_id}/same-person", "POST /v1/deletion-requests/{request_id}/other-person"),
     *("POST /v1/deletion-requests", "POST /v1/deletion-requests/batch", "POST /v1/deletion-requests/estimate"),
     *("POST /v1/deletion-requests/search", "DELETE /v1/deletion-requests/{request_id}"),
     *("POST /v1/deletion-requests/{request_id}/verify", "POST /v1/deletion-requests/{request_id}/reject"),

@@ -29,6 +29,8 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/deletion-requests/search"): ORDER,
     ("POST", "/v1/deletion-requests/{request_id}/lift"): {"reason": "by mistake"},
     ("POST", "/v1/deletion-requests/{request_id}/reject"): {"reason": "not them"},
+    ("POST", "/v1/deletion-requests/{request_id}/same-person"): {"subject_id": "ada"},
+    ("POST", "/v1/deletion-requests/same-person/rehearse"): {"decisions": [{"request": "0" * 32, "subject_id": "ada"}]},
     ("POST", "/v1/models"): {"name": "another", "recipe": "digits", "method": "recollection"},
     ("POST", "/v1/models/{name}/retrains"): {},
     ("PATCH", "/v1/models/{name}/policy"): {"batch": 1},
@@ -48,6 +50,9 @@ BOTH = {
     ("POST", "/v1/deletion-requests/{request_id}/extend"): DECIDED,
     ("POST", "/v1/deletion-requests/{request_id}/verify"): DECIDED,
     ("POST", "/v1/deletion-requests/{request_id}/reject"): DECIDED,
+    ("POST", "/v1/deletion-requests/{request_id}/same-person"): DECIDED,
+    ("POST", "/v1/deletion-requests/{request_id}/other-person"): DECIDED,
+    ("POST", "/v1/deletion-requests/same-person/rehearse"): (*DECIDED, Scope.PEOPLE_SEARCH),
     ("POST", "/v1/deletion-requests/{request_id}/lift"): DECIDED,
     ("POST", "/v1/deletion-requests/{request_id}/retry"): MENDED,
 }

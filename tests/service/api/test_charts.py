@@ -47,6 +47,9 @@ def test_accuracy_says_the_versions_and_their_dates() -> None:
     assert "94.00% in version 1 of 11 November 2026, 91.00% in version 3 of 21 November 2026" in drawn.says
     assert [tick.label for tick in drawn.across] == ["v1, 11 Nov", "v3, 21 Nov"] and len(drawn.marks) == 2
     assert charts.accuracy([version(1, 0.9, 0)]) is None
+    losses = charts.accuracy([version(2, -3.432, 0), version(1, -3.5, 10)], "minus_loss")
+    assert losses is not None and losses.says.startswith("minus_loss on held-out data: -3.5 in version 1 of ")
+    assert "%" not in losses.says + "".join(tick.label for tick in losses.up)
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_the_overview_shows_what_is_late_held_and_spent(login: Login, held: str,
     publish(service, model, b"two")
     page = login().get("/").text
     assert "<strong>1</strong> blocked" in page and "<strong>0</strong> overdue" in page
-    assert re.search(r'<span class="warn">1 updates left, 85.7 % spent</span>', page)
+    assert re.search(r'<span class="warn">1 left, 85.7 % spent</span>', page)
     assert "version 2" in page and "1 on an old version" in page
     assert re.search(r">web</a> <span[^>]*>serves version 1 of digits, current is 2", page)
     assert re.search(r"in (27|28|29|30) d", page)
@@ -433,6 +433,46 @@ def test_versions_are_a_table_below_the_claim_of_the_newest(login: Login, held: 
     assert {"2", "(20", "93.6", "1.25"} <= set(rows[0]) and "exact" in rows[1] and "exact" not in rows[0]
 
 
+def test_a_figure_that_is_no_accuracy_has_its_metrics_name_and_no_percent(
+    login: Login, held: str, service: Service
+) -> None:
+    with service.database.write() as session:
+        session.execute(update(Generation).values(report={"metric": "minus_loss"}))
+        model = session.scalars(select(Model)).one()
+    publish(service, model, b"two", people=2, samples=20, holdout_accuracy=-3.4321)
+    visit = login()
+    for path in ("/console/models/digits", "/console/models"):
+        page = visit.get(path).text
+        assert "minus_loss -3.432" in page and "-343" not in page
+    answer = visit.get("/console/models/digits/versions/2.json").json()
+    assert (answer["metric"], answer["holdout_accuracy"]) == ("minus_loss", -3.4321)
+
+
+@pytest.mark.parametrize(
+    ("updates", "marked", "words"),
+    [(3, "", "3 of 20 updates made"), (20, "bad", "20 of 20 updates made")],
+)
+def test_a_model_without_a_bound_shows_its_budgets_as_bars(
+    login: Login, held: str, service: Service, updates: int, marked: str, words: str
+) -> None:
+    usage = {"first_version": 1, "updates": updates, "samples": 5, "people": 0}
+    with service.database.write() as session:
+        facts: dict[str, Any] = {"guarantee": "none", "budget": None, "budget_cost": 0, "epsilon": None, "delta": None}
+        manifest = {"samples": 400, "rounds": 20}
+        session.execute(update(Generation).values(report={"usage": usage}, manifest=manifest, **facts))
+        session.execute(update(Version).values(holdout_accuracy=0.94))
+        model = session.scalars(select(Model)).one()
+    publish(service, model, b"two", people=2, samples=5, holdout_accuracy=0.936)
+    page = login().get("/console/models/digits").text
+    panel = page[page.index('id="budget-title"') : page.index('id="facts-title"')]
+    assert f'value="{updates / 20}" aria-label="Used of the budget rounds"' in panel
+    assert f'<span class="{marked}">{words}</span>' in panel
+    assert 'value="0.0125" aria-label="Share forgotten"' in panel and "1.25 % of the samples forgotten" in panel
+    assert "0.4 of 10 points given up" in panel
+    cell = re.search(r'<td data-label="Budget">(.*?)</td>', login().get("/console/models").text, re.S)
+    assert cell is not None and cell[1] == f'<span class="{marked}">{words}</span>'
+
+
 def test_a_model_that_is_exact_on_the_operators_word_says_so(login: Login, held: str, service: Service) -> None:
     said = f"Not tried: {DIFFERED}, with deterministic algorithms."
     with service.database.write() as session:
@@ -633,3 +673,40 @@ def test_logging_out_takes_the_cookie_away(login: Login) -> None:
     assert client.post("/console/logout", data={"token": "x"}).status_code == 403
     assert client.post("/console/logout", data={"token": token_in(page)}).status_code == 401
     assert client.get("/").status_code == 401
+
+
+def test_beside_the_remedies_of_a_refused_model_the_page_does_not_say_that_nothing_can_be_done(
+    login: Login, service: Service
+) -> None:
+    """A2c: "The model is refused: nothing can be done about it" stood below three remedies."""
+    model = live_model(service)
+    with service.database.write() as session:
+        session.execute(update(Model).values(status="refused", reason="The recipe fails. Correct it."))
+    page = login().get(f"/console/models/{model.name}").text
+    assert "expunge models add" in page and "nothing can be done" not in page
+    assert "what can be done is at the top of this page" in page
+    with service.database.write() as session:
+        session.execute(update(Model).values(status="retired"))
+    retired = login().get(f"/console/models/{model.name}").text
+    assert "it is not trained again" in retired and "at the top" not in retired
+
+
+def test_pages_say_when_the_models_were_done_and_not_that_the_law_is_met(
+    login: Login, client: TestClient, service: Service
+) -> None:
+    """A2c: "met GDPR" stood beside requests whose person had not been answered."""
+    live_model(service)
+    body, key = {"subject_id": "zoe", "regulation": "gdpr"}, {"Idempotency-Key": "k"}
+    made = client.post("/v1/deletion-requests", json=body, headers=key).json()
+    console = login()
+    addresses = ("/console/requests", f"/console/requests/{made['id']}", "/console/dossier", "/")
+    early = [console.get(address).text for address in addresses]
+    assert all(re.search(r"\bmodels done (29|30) days before the deadline", page) for page in early[:2])
+    with service.database.write() as session:
+        row = session.get_one(DeletionRequest, made["id"])
+        row.due_at = (row.completed_at or 0) - 3 * 86_400 * SECOND
+    late = [console.get(address).text for address in addresses]
+    assert all("models done late, 3 days after the deadline" in page for page in late[:2])
+    assert "in 1 the models were done after it" in late[2]
+    for page in (*early, *late):
+        assert not re.search(r"\b(met|missed)\b", re.sub("<option.*?</option>", "", page))

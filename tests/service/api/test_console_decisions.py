@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 
 from expunge.service.api.dependencies import Service
 from expunge.service.infra.db import now
-from expunge.service.infra.tables import Task
+from expunge.service.infra.tables import Generation, Task
 from expunge.service.requests.reasons import Reason
 from expunge.service.requests.status import settle
 from tests.service.api.test_console import ACT, token_in
@@ -97,15 +97,13 @@ def test_a_decision_is_one_question_with_two_answers_and_what_follows(login: Log
     assert str(after.url).endswith(place) and "This request waits for no decision." in after.text
 
 
-def test_a_large_request_is_approved_or_inside_its_window_cancelled(
-    login: Login, client: TestClient, service: Service
-) -> None:
+def test_a_large_request_is_approved_or_cancelled(login: Login, client: TestClient, service: Service) -> None:
     live_model(service)
     sent = client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"})
     place = f"/console/requests/{sent.json()['id']}/decide"
-    for left, answers in ((0, ["approve"]), (3_600_000_000, ["approve", "cancel"])):
+    for attempts, answers in ((1, ["approve"]), (0, ["approve", "cancel"])):
         with service.database.write() as session:
-            values = {"status": "blocked", "reason": Reason.LARGE, "not_before": now(session) + left}
+            values = {"status": "blocked", "reason": Reason.LARGE, "not_before": now(session), "attempts": attempts}
             session.execute(update(Task).values(values))
             settle(session, [sent.json()["id"]])
         page = login().get(place).text
@@ -113,11 +111,12 @@ def test_a_large_request_is_approved_or_inside_its_window_cancelled(
         assert re.findall(r'<button id="(\w+)"', page) == answers
 
 
-def test_what_was_verified_is_undone_inside_the_cancel_window(
-    login: Login, client: TestClient, service: Service
-) -> None:
-    """Only there: without a window, or after it, a worker may have begun."""
-    live_model(service)
+def test_what_was_verified_is_undone_until_a_worker_begins(login: Login, client: TestClient, service: Service) -> None:
+    """A model that is trained anew, once the window is over, leaves the person out: that has begun."""
+    model = live_model(service)
+    with service.database.write() as session:
+        row = {"status": "candidate", "method": "retrain", "guarantee": "none", "created_at": 1, "attempts": 1}
+        session.add(Generation(tenant_id="default", model_id=model.id, **row))
     for window, undone in ((0, False), (3600, True)):
         service.settings.__dict__["cancel_window"] = window
         body, key = {"subject_id": "ada", "verified": False}, {"Idempotency-Key": str(window)}

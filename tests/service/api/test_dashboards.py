@@ -39,6 +39,8 @@ def busy(client: TestClient, service: Service) -> TestClient:
     for subject in ("ada", "bob"):
         body = {"subject_id": subject, "regulation": "ccpa"}
         assert client.post("/v1/deletion-requests", json=body, headers={"Idempotency-Key": subject}).status_code == 202
+    near = {"subject_id": "ADA", "regulation": "ccpa"}
+    assert client.post("/v1/deletion-requests", json=near, headers={"Idempotency-Key": "near"}).status_code == 202
     version = publish(service, model, b"two", samples=2)
     with service.database.write() as session:
         first, second = session.scalars(select(Task).order_by(Task.created_at, Task.id))

@@ -13,11 +13,12 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, func, select, update
 
-from expunge.service.access.api_keys import authenticate
+from expunge.service.access.api_keys import authenticate, create_key, rotate_key
 from expunge.service.api.dependencies import Service
 from expunge.service.infra.broker.notify import publisher
 from expunge.service.infra.limits import Limits
 from expunge.service.infra.tables import (
+    ApiKey,
     AuditEntry,
     DeletionRequest,
     IdempotencyKey,
@@ -57,8 +58,9 @@ def test_a_known_subject_is_queued_for_every_model_that_was_trained_on_them(
     assert [part["model"] for part in body["models"]] == ["digits", "faces"]
     assert {part["status"] for part in body["models"]} == {"queued"}
     shown = client.get(answer.headers["location"]).json()
-    assert shown == {name: value for name, value in body.items() if name not in ("opening", "remains_in")} | {
-        "related": []
+    assert shown == {name: value for name, value in body.items() if name not in ("opening", "remains_in", "note")} | {
+        "related": [],
+        "cancellable": True,
     }
 
 
@@ -87,7 +89,8 @@ def test_a_request_for_named_models_says_nothing_of_the_others(
     console = login()
     page, listed = console.get(f"/console/requests/{body['id']}").text, console.get("/console/requests").text
     for text in (page, listed):
-        assert "met for the named models" in text and "No model" not in text
+        assert "named models done 29 days before the deadline" in text or "named models done 30 days" in text
+        assert "No model" not in text
     assert "people still holds 3 samples" in page and "Delete from all models" in page
     met = post(client, subject_id="zoe", regulation="gdpr").json()
     assert met["reason"] is None, "the model that was not named gets a task now"
@@ -205,6 +208,55 @@ def test_an_expired_key_may_be_used_again(client: TestClient, service: Service) 
         for row in session.scalars(select(IdempotencyKey)):
             row.expires_at = 1
     assert post(client, "k-1", subject_id="bob").json()["id"] != first["id"]
+
+
+@pytest.mark.both_engines
+def test_a_repeat_after_the_api_key_was_rotated_is_the_same_request(client: TestClient, service: Service) -> None:
+    live_model(service)
+    single, batch = {"subject_id": "ada"}, {"requests": [{"subject_id": "bob"}]}
+    calls = ((PATH, single, {"Idempotency-Key": "k-1"}), (f"{PATH}/batch", batch, {"Idempotency-Key": "k-2"}))
+    first = [client.post(path, json=body, headers=headers) for path, body, headers in calls]
+    with service.database.write() as session:
+        prefix = client.headers["Authorization"].split("_")[1]
+        successor = rotate_key(session, service.pepper, prefix, 0)
+        assert successor is not None
+    assert client.get("/v1/models").status_code == 401, "the old API key is over"
+    client.headers["Authorization"] = f"Bearer {successor.secret}"
+    again = [client.post(path, json=body, headers=headers) for path, body, headers in calls]
+    assert [answer.json() for answer in again] == [answer.json() for answer in first]
+    assert post(client, "k-1", subject_id="bob").json()["code"] == "idempotency_key_reused"
+    with service.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(DeletionRequest)) == 2
+
+
+@pytest.mark.both_engines
+def test_an_idempotency_key_is_one_for_all_api_keys_of_an_actor_and_another_for_another_actor(
+    client: TestClient, service: Service, key_of: Callable[..., dict[str, str]]
+) -> None:
+    live_model(service)
+    first = post(client, "k-1", subject_id="ada").json()
+    body, names = {"subject_id": "ada"}, {"Idempotency-Key": "k-1"}
+    with service.database.read() as session:
+        caller = authenticate(session, service.pepper, client.headers["Authorization"].removeprefix("Bearer "))
+    assert caller is not None
+    with service.database.write() as session:
+        poorer = create_key(
+            session, service.pepper, label="", scopes=["deletions:write"], actor_id=caller.actor_id
+        ).secret
+    same = client.post(PATH, json=body, headers=names | {"Authorization": f"Bearer {poorer}"}).json()
+    assert same["id"] == first["id"] and "models" not in same, "and it shows what that API key may see"
+    other = client.post(PATH, json=body, headers=names | key_of("deletions:write")).json()
+    assert other["id"] != first["id"]
+
+
+@pytest.mark.both_engines
+def test_a_call_of_before_the_migration_is_found_under_its_api_key(client: TestClient, service: Service) -> None:
+    live_model(service)
+    first = post(client, "k-1", subject_id="ada").json()
+    with service.database.write() as session:
+        key_id = session.scalars(select(ApiKey.id)).one()
+        session.scalars(select(IdempotencyKey)).one().actor_id = key_id
+    assert post(client, "k-1", subject_id="ada").json() == first
 
 
 @pytest.mark.both_engines

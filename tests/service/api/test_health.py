@@ -21,6 +21,7 @@ from expunge.service.infra.tables import (
     Certificate,
     DeletionRequest,
     Heartbeat,
+    Model,
     PhaseSeconds,
     Task,
     WebhookDelivery,
@@ -28,6 +29,7 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.models import restore_guard
 from expunge.service.requests.status import settle
+from tests.service.certificates.test_certificates import carry_out
 from tests.service.worlds import live_model, publish
 
 ROOT = Path(__file__).parents[3]
@@ -160,6 +162,30 @@ def test_metrics_are_what_the_database_says(client: TestClient, service: Service
     assert 0 < after["expunge_budget_epsilon_spent", ours] < after["expunge_budget_epsilon_limit", ours]
     assert after["expunge_audit_log_size", ()] == 0
     assert any(name == "expunge_worker_heartbeat_timestamp_seconds" for name, _ in after)
+
+
+@pytest.mark.parametrize("status", ["retired", "cancelled"])
+def test_a_model_that_ended_has_no_series(client: TestClient, service: Service, status: str) -> None:
+    """They stood for ever, and a dashboard counted the model among those that are served."""
+    model, other = live_model(service), live_model(service, "letters")
+    for subject in ("ada", "bob"):
+        made = client.post("/v1/deletion-requests", json={"subject_id": subject}, headers={"Idempotency-Key": subject})
+        if subject == "ada":
+            for each in (model, other):
+                carry_out(service, each, made.json()["id"])
+    before = scrape(client)
+    total = "expunge_deletion_requests_total", (("status", "queued"),)
+    assert {"digits", "letters"} <= {dict(labels).get("model") for _, labels in before}
+    if status == "retired":
+        assert client.post("/v1/models/digits/retire").status_code == 200
+    else:
+        with service.database.write() as session:
+            session.execute(update(Model).where(Model.id == model.id).values(status=status))
+            session.execute(update(Task).where(Task.model_id == model.id).values(status="cancelled"))
+    after = scrape(client)
+    assert [key for key in after if dict(key[1]).get("model") == "digits"] == []
+    letters = {key for key in before if dict(key[1]).get("model") == "letters"}
+    assert letters <= after.keys() and after[total] == before[total] == 2
 
 
 @pytest.mark.both_engines

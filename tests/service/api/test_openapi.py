@@ -24,7 +24,8 @@ VERBS = {
     "cancel", "checkpoint", "checkpoint_head", "consistency", "create", "create_batch", "estimate",
     "budget", "extend", "follow", "healthz", "index", "lift", "metrics", "proof", "put", "readyz",
     "reject", "remove", "replay", "retrain", "retry", "revoke", "rotate", "search", "show",
-    "test", "verify", "policy", "retire", "rename", "approve", "publish",
+    "test", "verify", "say_same", "suppressions", "commitments", "say_other", "policy", "retire",
+    "rename", "approve", "publish", "rehearse_same",
 }  # fmt: skip
 
 

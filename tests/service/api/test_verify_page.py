@@ -54,6 +54,21 @@ def checked(browser: Browser, says: str) -> str:
     return browser.shows(says, "#result")
 
 
+def test_no_address_ends_the_page_in_an_error(browser: Browser, tmp_path: Path) -> None:
+    """``#%`` was no address that could be decoded, and the page said no more whether the browser can check."""
+    page = tmp_path / "saved.html"
+    page.write_bytes(PAGE.read_bytes())
+    browser.before_each_page("window.faults = []; addEventListener('error', (event) => faults.push(event.message))")
+    for typed in ("%", "%e0%a4%a", "%00", "é", "#", "0" * 33, "%30" * 32, "__proto__", "x" * 50_000):
+        browser.go("about:blank")
+        browser.go(f"{page.as_uri()}#{typed}")
+        assert browser.script("return faults") == [], typed
+        assert browser.script("return document.getElementById('fingerprint').value") == "", typed
+    browser.script("location.hash = arguments[0]", VECTOR_FINGERPRINT)
+    filled = "return document.getElementById('fingerprint').value"
+    browser.eventually(lambda: str(browser.script(filled)), lambda value: value.startswith("47fb fb0d"))
+
+
 def test_a_saved_copy_checks_a_certificate_without_a_network(browser: Browser, tmp_path: Path) -> None:
     page, paper = tmp_path / "saved.html", tmp_path / "certificate.json"
     page.write_bytes(PAGE.read_bytes())

@@ -21,6 +21,9 @@ from expunge.service.infra.tables import (
     DeletionRequest,
     Task,
 )
+from expunge.service.requests.near_misses import Question
+from expunge.service.requests.reasons import Cause
+from expunge.service.requests.spelling_decisions import ask_those
 from expunge.service.requests.status import settle
 from tests.service.certificates.test_certificates import PATH, carry_out
 from tests.service.requests.test_membership_plan import plans
@@ -125,6 +128,29 @@ def test_certificates_that_are_issued_together_say_what_each_says_alone(client: 
     assert {len(each["predicate"]["models"]) for each in alone} == {1, 2}
     commitments = {part["samples_commitment"] for each in alone for part in each["predicate"]["models"]}
     assert len(commitments) == 3 and None not in commitments, "the same samples in both models of bob"
+
+
+@pytest.mark.both_engines
+def test_a_request_that_is_asked_about_since_it_completed_holds_up_no_other_certificate(
+    client: TestClient, service: Service
+) -> None:
+    """A registration brings somebody with nearly its id: it waits again, before the scheduler could issue anything."""
+    people = {"ada": ["s1", "s2"], "bob": ["s3", "s4"]}
+    model, signer = live_model(service, people=people), Signer.of(service.settings)
+    requests = [
+        client.post(PATH, json={"subject_id": subject}, headers={"Idempotency-Key": subject}).json()["id"]
+        for subject in ("ada", "bob")
+    ]
+    for place, request in enumerate(requests):
+        carry_out(service, model, request, first=2 * place)
+    with service.database.write() as session:
+        ask_those(session, {requests[0]: Question(Cause.SPELLING, (7,))})
+        assert session.get_one(DeletionRequest, requests[0]).completed_at is None
+        integrate(session, signer)
+    assert issue_due(service.database, signer, service.pepper) == 1
+    with service.database.read() as session:
+        (certificate,) = session.scalars(select(Certificate)).all()
+        assert (certificate.request_id, certificate.envelope is None) == (requests[1], False)
 
 
 @pytest.mark.both_engines

@@ -16,9 +16,12 @@ from hypothesis import strategies as st
 from sqlalchemy import update
 
 from expunge.service.api.dependencies import Service
-from expunge.service.certificates.letters import Facts, Kind, ModelOutcome, PersonalLetter, letter
+from expunge.service.certificates.letters import LONGEST, Facts, Kind, PersonalLetter, letter
+from expunge.service.certificates.outcome import ModelOutcome
+from expunge.service.certificates.plain_words import in_words
 from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.tables import Generation, HoldoutPerson, Model
+from expunge.service.requests.accounts import Account
 from expunge.service.requests.reasons import Reason
 from expunge.service.requests.states import Status, Suppress
 from tests.service.certificates.test_plain_words import both, exact, part, statement
@@ -42,10 +45,14 @@ OPEN = Facts(
     of_samples=False,
     kept_out=Suppress.EVERYWHERE,
     parts=(),
+    accounts=(Account(deleted=False, before=(), in_holdout=False),),
+    records=0,
     searched=None,
+    compared="",
     preparing=False,
     holdouts=(),
     overwritten=False,
+    unnamed_holdouts=(),
     statement=None,
 )
 DONE = replace(OPEN, status=Status.COMPLETED, completed=datetime(2026, 11, 24, 9, tzinfo=UTC))
@@ -55,8 +62,10 @@ REJECTED = replace(OPEN, status=Status.REJECTED, rejection="the copy of your pas
 
 
 def deleted(*parts: dict[str, Any], **facts: Any) -> Facts:
-    done = [ModelOutcome(each["model"], None, each["version"], each["samples"]) for each in parts]
-    return replace(DONE, parts=done, statement=statement(*parts, **facts))
+    done = [ModelOutcome(each["model"], None, each["version"], each["samples"], each["claim"]) for each in parts]
+    accounts = (Account(deleted=True, before=(), in_holdout=False),)
+    records = parts[0]["samples"]  # the same in each model
+    return replace(DONE, parts=done, accounts=accounts, records=records, statement=statement(*parts, **facts))
 
 
 LETTERS: dict[str, tuple[Facts, Kind]] = {
@@ -67,15 +76,15 @@ LETTERS: dict[str, tuple[Facts, Kind]] = {
         deleted(exact() | {"from_this_version_on": {"guarantee": "proved", "mu": 0.2}}),
         Kind.DELETED,
     ),
-    "none": (deleted(part(Guarantee.NONE)), Kind.DELETED),
-    "calibrated": (deleted(part(Guarantee.CALIBRATED)), Kind.DELETED),
+    "none": (deleted(part(Guarantee.NONE)), Kind.CHANGED),
+    "calibrated": (deleted(part(Guarantee.CALIBRATED)), Kind.CHANGED),
     "several models": (
         deleted(*(part(model=f"a-rather-long-name-{at}") for at in range(30)), together=both(0.01, 2.0)),
         Kind.DELETED,
     ),
     "proved, none and exact": (
         deleted(part(), part(Guarantee.NONE, model="faces"), exact(operators_word=True) | {"model": "voices"}),
-        Kind.DELETED,
+        Kind.CHANGED,
     ),
     "without a certificate yet": (replace(deleted(part()), statement=None), Kind.DELETED),
     "samples": (replace(deleted(part()), of_samples=True), Kind.DELETED),
@@ -85,7 +94,7 @@ LETTERS: dict[str, tuple[Facts, Kind]] = {
             deleted(part(), part(Guarantee.NONE, model="faces"), exact(operators_word=True) | {"model": "voices"}),
             of_samples=True,
         ),
-        Kind.DELETED,
+        Kind.CHANGED,
     ),
     "samples, without a certificate yet": (replace(deleted(part()), of_samples=True, statement=None), Kind.DELETED),
     "samples not found": (replace(NO_MATCH, of_samples=True), Kind.ENDED),
@@ -131,7 +140,7 @@ def test_each_letter_is_one_page_without_pronouns_for_people(name: str) -> None:
     said = written(facts)
     assert said.kind is kind
     words = text(facts)
-    assert len(words.split()) <= 250, len(words.split())
+    assert len(words.split()) <= LONGEST, len(words.split())
     lines = sum(len(textwrap.wrap(f"{lead}. {each}", LINE)) + 1 for lead, each in said.paragraphs)
     assert lines <= LINES, lines
     assert not re.search(r"\b(her|hers|she|whoever|nobody)\b|[{}]|None|  ", words, re.IGNORECASE), words
@@ -158,7 +167,22 @@ def test_a_proved_deletion_names_records_versions_odds_and_limits() -> None:
 
 def test_a_deadline_of_the_controllers_own_is_no_law() -> None:
     said = text(replace(NO_MATCH, regulation=None, limited_to=["churn"]))
-    assert "We finished on 24 November 2026; the deadline was 23 December 2026." in said and "law" not in said
+    assert "We finished on 24 November 2026; our own deadline was 23 December 2026." in said and "law" not in said
+
+
+@pytest.mark.parametrize("regulation", ["lgpd", "pipeda"])
+def test_no_term_is_claimed_of_a_law_that_gives_none_for_a_deletion(regulation: str) -> None:
+    """A2c: "The law gave us until 23 December 2026 (LGPD)". The 15 days are the term of another article, for access."""
+    done = text(replace(deleted(part()), regulation=regulation))
+    extended = text(replace(LETTERS["extended"][0], regulation=regulation))
+    for said in (done, extended):
+        assert "The law" not in said and "the law" not in said and regulation.upper() not in said
+        assert "our own deadline was 23 December 2026." in said or "Our own deadline was 23 December 2026." in said
+    assert "until 23 December 2026 (GDPR)" in text(deleted(part()))
+    assert (
+        "the organisation's own deadline (1 December 2026)"
+        in in_words(statement(part(), regulation=regulation)).happened[0]
+    )
 
 
 def test_an_exact_deletion_says_exactly_only_deterministic_and_a_coin_toss_only_where_it_was_tried() -> None:
@@ -171,8 +195,8 @@ def test_an_exact_deletion_says_exactly_only_deterministic_and_a_coin_toss_only_
     assert "at most 50 times in 100 with the new version, and at most 58" in text(LETTERS["exact with later limits"][0])
 
 
-@pytest.mark.parametrize("name", ["none", "calibrated", "proved, none and exact", "without a certificate yet"])
-def test_without_one_bound_for_all_there_is_no_number(name: str) -> None:
+@pytest.mark.parametrize("name", ["none", "calibrated", "exact on the operator's word", "without a certificate yet"])
+def test_without_a_bound_there_is_no_number(name: str) -> None:
     said = text(LETTERS[name][0])
     assert "times in 100" not in said and "coin toss" not in said and "proof" not in said
 
@@ -234,7 +258,7 @@ def test_a_rejection_and_an_extension_are_sent_in_time() -> None:
     st.lists(st.sampled_from(list(Guarantee)), min_size=1, max_size=12),
     st.floats(0, 5),
     st.one_of(st.none(), st.floats(0, 5)),
-    st.integers(0, 10_000_000),
+    st.integers(1, 10_000_000),
     st.booleans(),
 )
 def test_a_letter_about_any_certificate_is_one_page(
@@ -242,15 +266,17 @@ def test_a_letter_about_any_certificate_is_one_page(
 ) -> None:
     behind = [{"name": "web-shop", "version": 1, "status": "behind"}] * more
     parts = [part(each, model=f"m{at}", samples=samples, consumers=behind) for at, each in enumerate(guarantees)]
-    bounded = {*guarantees} <= {Guarantee.EXACT, Guarantee.PROVED}
+    strong = {Guarantee.EXACT, Guarantee.PROVED}
+    bounded = {*guarantees} <= strong
     facts = deleted(*parts, together=both(now, ever) if bounded else None)
     if more:  # the words of everything that can come together
         facts = replace(
             facts, limited_to=("m0", "m1", "m2"), parts=[*facts.parts, ModelOutcome("x", Reason.MODEL_RETIRED, None, 0)]
         )
     words = text(facts)
-    assert len(words.split()) <= 250
-    assert ("times in 100" in words or "coin toss" in words) == bounded
+    assert len(words.split()) <= LONGEST
+    assert ("times in 100" in words or "coin toss" in words) == (not strong.isdisjoint(guarantees))
+    assert ("We have deleted" in words) == bounded
 
 
 def ask(client: TestClient, subject: str, **more: Any) -> str:

@@ -101,15 +101,14 @@ def by_service(certificate: Path, key: Path) -> bool:
 
 
 def by_example(certificate: Path, key: Path, log: Path | None) -> bool:
-    """In this process, as its own main module: whatever it raises ends it with another exit code than 0."""
+    """In this process, as its own main module. Whatever else than an exit it raises would be a traceback."""
     said, arguments = io.StringIO(), [str(each) for each in (certificate, key, log) if each is not None]
     before, sys.argv = sys.argv, ["verify.py", *arguments]
     try:
         with contextlib.redirect_stdout(said):
             exec(EXAMPLE, {"__name__": "__main__"})
     except SystemExit as ended:
-        return not ended.code
-    except Exception:
+        assert str(ended.code).startswith("NOT SO: ")  # a text: exit code 1
         return False
     finally:
         sys.argv = before
@@ -988,6 +987,48 @@ def test_all_say_the_same_of_bytes_changed_at_random(world: World, tmp_path: Pat
     said = all_verdicts(papers, tmp_path)
     assert {name: (each, papers[name]) for name, each in said.items() if len(set(each.values())) > 1} == {}
     assert 20 < sum(all(each.values()) for each in said.values()) < 450
+
+
+def _any_bytes(good: bytes, dice: random.Random) -> bytes:
+    """Return bytes that need not be JSON at all, or JSON of another form than a certificate."""
+    small = dice.choice(["", "null", "1", '"x"', "[]", "{}", "[{}]", '{"payload": 5}', '{"payload": "e30="}', "NaN"])
+    deep = dice.choice(["[", '{"payload":', '{"signatures":[']) * dice.choice([50, 101, 5000, 100_000])
+    long = '{"payload": ' + dice.choice(["9", "-1e", "1."]) * 5000 + "}"
+    place = dice.randrange(len(good))
+    choices = [small.encode(), deep.encode(), long.encode(), dice.randbytes(dice.randrange(400)), good[:place]]
+    return dice.choice(
+        [*choices, good[place:], good + good, good[:place] + dice.randbytes(9) + good[place:], b"\xff" + good]
+    )
+
+
+@ON_SQLITE
+def test_any_bytes_end_in_a_verdict(world: World, tmp_path: Path) -> None:
+    """In the place of the certificate, of what it signs, of the key and of the log."""
+    dice, good = random.Random(23), world.papers(world.after)
+    whole = "".join(json.dumps(line) + "\n" for line in world.export).encode()
+    signed_text = canonical(statement_of(world.after)).encode()
+    papers = {}
+    for place in range(250):
+        papers[f"file {place}"] = Papers(_any_bytes(good.file, dice), good.key, None)
+        papers[f"signed {place}"] = Papers(sign(world.new, _any_bytes(signed_text, dice)), good.key, None)
+        papers[f"typed {place}"] = Papers(any_changed(world.after, dice), good.key, None)
+        papers[f"log {place}"] = replace(good, log=good.log, export=_any_bytes(whole, dice))
+        odd = _any_bytes(good.key.encode(), dice).decode("utf-8", "replace").replace("\0", "")
+        papers[f"key {place}"] = Papers(world.after, odd, None)
+    judged = all_verdicts(papers, tmp_path)
+    assert {name: said for name, said in judged.items() if len(set(said.values())) > 1} == {}
+    assert sum(all(said.values()) for said in judged.values()) < 200
+
+
+def test_the_example_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments, expected in [
+        (["verify.py"], "CERTIFICATE KEY"),
+        (["verify.py", str(tmp_path / "none"), str(tmp_path / "none")], "No such file"),
+        (["verify.py", str(tmp_path), str(tmp_path)], "directory"),
+    ]:
+        monkeypatch.setattr(sys, "argv", arguments)
+        with pytest.raises(SystemExit, match=expected):
+            exec(EXAMPLE, {"__name__": "__main__"})
 
 
 @ON_SQLITE

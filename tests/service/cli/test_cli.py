@@ -128,7 +128,7 @@ def test_every_field_of_a_policy_can_be_said_on_the_command_line(site: Site, tmp
     fields = {
         "delta": "1e-6", "noise_std": "0.5", "max_distance": "0.01", "granularity": "subject",
         "reference": "renormalised", "max_accuracy_drop": "null",
-        "complete_when": "served", "place": "cpu",
+        "complete_when": "served", "place": "cpu", "twins": "ask",
         "calibration": '{"alpha": 0.2, "orders": 4, "sizes": [1, 4]}',
     }  # fmt: skip
     site.answers = [(202, {"name": "m"})]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from expunge.service.audit.log import integrate
 from expunge.service.audit.signed_note import Signer
 from expunge.service.audit.verification import verify
 from expunge.service.cli.commands import audit
-from expunge.service.infra.tables import DeletionRequest
+from expunge.service.infra.tables import AuditEntry, DeletionRequest
 from expunge_client.cli.client import Account, Client
 from expunge_client.cli.commands import deletions, holds, models, webhooks
 from expunge_client.cli.main import app
@@ -77,6 +78,9 @@ def test_a_model_shows_its_budget_and_who_serves_it(run: Run, service: Service, 
     live_model(service)
     shown = run("models", "show", "digits", "--json")
     assert shown["consumers"] == [] and shown["budget"]["model"] == "digits"
+    assert [(each["kind"], each["used"]) for each in shown["budgets"]] == [("epsilon", 0)]
+    said = " ".join(run("models", "show", "digits").split())
+    assert "budgets.epsilon epsilon 0 of 1 spent" in said
     assert client.put("/v1/models/digits/consumers/web", json={"version": 1}).status_code == 200
     standing = {"name": "web", "version": 1, "status": "current"}
     assert run("models", "show", "digits", "--json")["consumers"] == [standing]
@@ -114,7 +118,16 @@ def test_a_file_of_people_is_deleted_one_request_each(
     monkeypatch.setattr(deletions, "BATCH", 2)
     live_model(service, "digits", {"ada": ["a"], "bob": ["b"]})
     (tmp_path / "people.csv").write_text('\ufeffsubject_id,case_id\nada,C-1\nbob,\n"carl, jr",C-3\n')
-    file = ("delete", "--file", str(tmp_path / "people.csv"), "--case", "C-0", "--idempotency-key", "import-1")
+    file = (
+        "delete",
+        "--file",
+        str(tmp_path / "people.csv"),
+        "--case",
+        "C-0",
+        "--idempotency-key",
+        "import-1",
+        "--allow-no-match",
+    )
     first = run(*file, "--json")
     assert [each["index"] for each in first] == [0, 1, 2]
     assert [each["request"]["case_id"] for each in first] == ["C-1", "C-0", "C-3"]
@@ -160,14 +173,185 @@ def test_a_file_that_was_interrupted_is_sent_again_and_nobody_twice(
     assert (broken.exception.code, "run the same command again" in broken.exception.hint) == (3, True)
     first = json.loads(broken.stdout)
     assert [each["index"] for each in first] == [0, 1] and all(each["request"]["opening"] for each in first)
-    again = run("delete", "--file", str(people), "--json")
+    again = run("delete", "--file", str(people), "--allow-no-match", "--json")
     assert again[:2] == first and len(again) == 3
     people.write_text("subject_id\nada\nbob\neve\ndan\n")
-    assert run("delete", "--file", str(people), "--json")[:2] == first
+    assert run("delete", "--file", str(people), "--allow-no-match", "--json")[:2] == first
     with service.database.read() as session:
         assert session.scalar(select(func.count()).select_from(DeletionRequest)) == 5, "eve's call had another body"
     text = json.dumps({"requests": [{"subject_id": "ada"}, {"subject_id": "bob"}]}, sort_keys=True)
     assert hashlib.sha256(text.encode()).hexdigest() not in calls, "the key gives nobody away"
+
+
+PADDED = {f"{number:06d}": [f"s{number}"] for number in range(17, 60)}
+
+
+def ended(*arguments: str) -> tuple[int, str, str]:
+    """The exit status of a command, and what it printed to stdout and stderr."""
+    result = CliRunner().invoke(app, arguments)
+    error = result.exception
+    if isinstance(error, CommandError):
+        return error.code, result.stdout, f"{error.what} {error.hint}"
+    assert error is None or isinstance(error, SystemExit), error
+    return result.exit_code, result.stdout, result.stderr
+
+
+def nobody_is_deleted(*arguments: str) -> str:
+    """What ``delete`` says on stderr where no model holds data under the id."""
+    status, _, said = ended("delete", *arguments)
+    assert status == 5, said
+    return said
+
+
+@pytest.mark.usefixtures("run")
+def test_a_deletion_of_nobody_exits_with_5_unless_that_is_allowed(service: Service, tmp_path: Path) -> None:
+    live_model(service, people=PADDED)
+    assert "No model holds data under this id" in nobody_is_deleted("--subject", "999999")
+    assert "--allow-no-match" in nobody_is_deleted("--subject", "999999", "--json")
+    assert "hold no data under this id" in nobody_is_deleted("--subject", "999999", "--model", "digits")
+    assert ended("delete", "--subject", "999999", "--allow-no-match")[0] == 0
+    assert ended("delete", "--subject", "000018")[0] == 0, "somebody is"
+    people = tmp_path / "people.csv"
+    people.write_text("subject_id\n000019\n999998\n999997\n")
+    assert "rows 2, 3" in nobody_is_deleted("--file", str(people))
+    assert ended("delete", "--file", str(people), "--allow-no-match")[0] == 0
+
+
+@pytest.mark.usefixtures("run")
+def test_a_deletion_that_waits_for_a_decision_about_the_id_exits_with_4(service: Service, tmp_path: Path) -> None:
+    live_model(service, people=PADDED)
+    for option in ((), ("--allow-no-match",)):
+        status, shown, said = ended("delete", "--subject", "17", "--json", *option)
+        assert (status, json.loads(shown)["reason"]) == (4, "near_miss") and "blocked" in said
+    people = tmp_path / "people.csv"
+    people.write_text("subject_id\n000019\n18\n999999\n")
+    status, _, said = ended("delete", "--file", str(people))
+    assert status == 4 and "row 2 wait" in said and "row 3" in said, said
+
+
+def test_a_person_decides_that_an_id_is_another_spelling_or_another_person(run: Run, service: Service) -> None:
+    live_model(service, people=PADDED)
+    first, second = (json.loads(ended("delete", "--subject", text, "--json")[1])["id"] for text in ("17", "18"))
+    status, _, said = ended("requests", "same-person", first, "--subject", "000018")
+    assert status == 1 and "not written nearly" in said and "000018" not in said
+    typed = run("requests", "same-person", first, "--subject", "-", "--json", typed="000017\n")
+    assert (typed["status"], [part["model"] for part in typed["models"]]) == ("queued", ["digits"])
+    other = run("requests", "other-person", second, "--json")
+    assert (other["status"], other["reason"]) == ("completed", "no_match")
+    for again in ("same-person", "other-person"):
+        named = ("--subject", "000017") if again == "same-person" else ()
+        status, _, said = ended("requests", again, first, *named)
+        assert status == 1 and "does not wait" in said
+
+
+@pytest.mark.usefixtures("run")
+def test_a_file_of_decisions_is_carried_out_and_names_the_rows_that_were_refused(
+    service: Service, tmp_path: Path
+) -> None:
+    live_model(service, people=PADDED)
+    people, decisions = tmp_path / "people.csv", tmp_path / "decisions.csv"
+    people.write_text("subject_id\n17\n18\n19\n20.0\n")
+    status, shown, _ = ended("delete", "--file", str(people), "--json")
+    requests = [each["request"]["id"] for each in json.loads(shown)]
+    assert status == 4 and len(requests) == 4
+    rows = zip(requests[:3], ("000017", "000021", "000019"), strict=True)
+    decisions.write_text("request,subject_id\n" + "".join(f"{request},{right}\n" for request, right in rows))
+    status, _, said = ended("requests", "same-person", "--file", str(decisions))
+    assert status == 1 and "1 of 3 were refused, row 2" in said and "000021" not in said, said
+    decisions.write_text("request\n" + requests[3] + "\n")
+    assert ended("requests", "other-person", "--file", str(decisions))[0] == 0
+    with service.database.read() as session:
+        found = [session.get_one(DeletionRequest, request) for request in requests]
+        assert [(each.status, each.reason) for each in found] == [
+            ("queued", None),
+            ("blocked", "near_miss"),
+            ("queued", None),
+            ("completed", "no_match"),
+        ]
+
+
+COLUMN = {f"{number:06d}": [f"s{number}"] for number in range(100, 400)} | {"AB-7": ["a"], "AB-07": ["b"]}
+
+
+@pytest.mark.usefixtures("run")
+def test_the_same_change_decides_about_a_spoiled_column_where_one_person_is_near(
+    service: Service, tmp_path: Path
+) -> None:
+    """Three hundred ids lost their zeros; the file that was sent says which, and the service knows who is near."""
+    live_model(service, people=COLUMN)
+    sent = tmp_path / "sent.csv"
+    ids = [str(int(right)) for right in list(COLUMN)[:300]] + ["AB-007", "123456", "000399"]
+    lines = "".join(f"{text},C-{row},2026-01-31T12:00:00Z\n" for row, text in enumerate(ids, 1))
+    sent.write_text("subject_id,case_id,received_at\n" + lines)
+    assert ended("delete", "--file", str(sent), "--json")[0] == 4
+    before = statuses(service)
+    assert before == {("blocked", "near_miss"): 301, ("completed", "no_match"): 1, ("queued", None): 1}
+
+    def change(*words: str, answer: str) -> tuple[int, str]:
+        arguments = ("requests", "same-person", "--file", str(sent), *words)
+        result = CliRunner().invoke(app, arguments, input=answer)
+        assert not any(f" {text} " in result.output for text in ids if len(text) > 3), "no id is printed"
+        return getattr(result.exception, "code", result.exit_code), re.sub(r"\s+", " ", result.output)
+
+    status, said = change("--change", "pad=6", answer="n\n")
+    assert status == 2 and statuses(service) == before
+    assert "Of the first 303 rows: 300 get the id of the only person near" in said, said
+    assert "1 get an id that is not near, or that no model knows (row 301)" in said
+    assert "2 do not wait for a decision (rows 302, 303)" in said
+    status, said = change("--change", "pad=6", "--yes", answer="")
+    assert status == 4, (said, "row 301 still waits")
+    assert statuses(service) == {("blocked", "near_miss"): 1, ("completed", "no_match"): 1, ("queued", None): 301}
+    status, said = change("--change", "pad=6", "--yes", answer="")
+    assert status == 1 and "302 do not wait" in said, "once more changes nothing"
+    with service.database.read() as session:
+        named = session.scalars(select(AuditEntry.body).where(AuditEntry.kind == "people.searched"))
+        assert [json.loads(body)["ids"] for body in named] == [20, 283] * 3
+
+
+def statuses(service: Service) -> Counter[tuple[str, str | None]]:
+    with service.database.read() as session:
+        rows = session.execute(select(DeletionRequest.status, DeletionRequest.reason))
+        return Counter((status, reason) for status, reason in rows)
+
+
+@pytest.mark.usefixtures("run")
+def test_a_change_that_makes_no_id_right_decides_nothing_and_tries_few(service: Service, tmp_path: Path) -> None:
+    live_model(service, people=COLUMN)
+    people, sent = tmp_path / "people.csv", tmp_path / "sent.csv"
+    ids = [str(int(right)) for right in list(COLUMN)[:40]]
+    people.write_text("subject_id\n" + "".join(f"{text}\n" for text in ids))
+    requests = [each["request"]["id"] for each in json.loads(ended("delete", "--file", str(people), "--json")[1])]
+    pairs = zip(requests, ids, strict=True)
+    sent.write_text("request,subject_id\n" + "".join(f"{request},{text}\n" for request, text in pairs))
+    status, _, said = ended("requests", "same-person", "--file", str(sent), "--change", "pad=5", "--yes")
+    assert status == 1 and "makes no id right" in said
+    assert statuses(service) == {("blocked", "near_miss"): 40}
+    status, _, said = ended("requests", "same-person", "--file", str(sent), "--change", "pad", "--yes")
+    assert status == 2 and "no change of an id" in said
+
+
+@pytest.mark.usefixtures("run")
+def test_a_changed_id_of_one_of_several_people_near_is_left_to_a_person(service: Service, tmp_path: Path) -> None:
+    live_model(service, people=COLUMN)
+    made = json.loads(ended("delete", "--subject", "AB-007", "--json")[1])["id"]
+    sent = tmp_path / "sent.csv"
+    sent.write_text(f"request,subject_id\n{made},AB-007\n")
+    arguments = ("requests", "same-person", "--file", str(sent), "--change", "drop-prefix=AB-0", "--change")
+    result = CliRunner().invoke(app, [*arguments, "prefix=AB-", "--yes"])
+    assert "1 get the id of one of several people near" in result.output, result.output
+    assert statuses(service) == {("blocked", "near_miss"): 1}
+
+
+@pytest.mark.usefixtures("run")
+def test_a_decision_names_a_request_or_a_file_of_the_right_columns(tmp_path: Path) -> None:
+    decisions = tmp_path / "decisions.csv"
+    for wrong in ("request\n", "request,subject\na,b\n", "request,subject_id\na,\n", "request,subject_id\na,b,c\n"):
+        decisions.write_text(wrong)
+        assert ended("requests", "same-person", "--file", str(decisions))[0] == 2
+    file = ("--file", str(decisions))
+    for step in (("same-person", "0" * 32), ("same-person", *file, "--subject", "a"), ("other-person",)):
+        assert ended("requests", *step)[0] == 2
+    assert ended("requests", "other-person", "0" * 32, *file)[0] == 2
 
 
 @pytest.mark.parametrize("text", ["the court [/bold] said", "[red]no[/red]", "see :x: and [link=http://x]here", "[0]"])

@@ -115,6 +115,15 @@ def test_children_die_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     until(lambda: not _running(pid))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux alone tells a child of its parent's death")
+def test_a_child_whose_parent_died_before_it_could_ask_ends_by_itself() -> None:
+    """Nobody tells it later: a worker was left behind, and went on, without its supervisor."""
+    alive = "import os; die_with_parent(os.getppid()); print('alive', flush=True); die_with_parent(os.getpid())"
+    code = f"from expunge.service.cli.forked import die_with_parent\n{alive}\nprint('still alive')"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (child.stdout, child.returncode) == ("alive\n", -signal.SIGKILL)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
 @pytest.mark.parametrize(("word", "code"), [("none", 0), ("code", 3)])
 def test_a_forked_child_is_as_one_with_an_interpreter_of_its_own(tmp_path: Path, word: str, code: int) -> None:

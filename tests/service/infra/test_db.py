@@ -56,7 +56,7 @@ def test_the_database_itself_refuses_what_must_be_unique(database: Database) -> 
         ("versions", ("model_id", "parent_id")),
         ("versions", ("model_id", "number")),
         ("tasks", ("request_id", "model_id")),
-        ("idempotency_keys", ("tenant_id", "key_id", "key")),
+        ("idempotency_keys", ("tenant_id", "actor_id", "key")),
         ("audit_entries", ("log_index",)),
     } <= keys
 

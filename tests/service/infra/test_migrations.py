@@ -44,6 +44,10 @@ FROZEN = {
     "v0014_parts.py": "7508829eef921feb573f0b7b985777e5ed6e4e101f4669dbf0b4a9dec2bd6bf1",
     "v0015_state.py": "e7f6792139eb7fac1db9099b10662ad9affcafb8958b76c0be8bd53848186843",
     "v0016_waiting.py": "b845e71c92d707a635ecd3876b36441b016dd9898ac6dd1f2103f8f102543c48",
+    "v0017_commitments.py": "eb00d74f3b3d19efa8bcaa15cdffca4741c03e6714cab9084573ffacaebceece",
+    "v0018_time_zone.py": "e0bf03744a06fd8950a6ec268fc1313add2c87bab142934cf509698fbee0f6cd",
+    "v0019_environment.py": "fef797b05f763f1151ef75ea8ca33460180a04f7f9e15fdcf1872d4075af689d",
+    "v0021_spellings.py": "ef49fd621dcce6271b568ea13b13c66f56e24c881400c373875e82a18894ff0d",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """
@@ -179,6 +183,60 @@ def test_a_migration_that_leaves_rows_without_their_parent_is_rolled_back(
     with pytest.raises(Exception, match=r"rows of generations refer to rows that models lacks|foreign key"):
         migrate(furnished)
     assert recipes(furnished) == ["r"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_table_of_another_program_under_a_name_that_a_migration_needs_is_named(
+    furnished: Database, add_migration: AddMigration
+) -> None:
+    """It was a traceback. PostgreSQL changes a table in its place."""
+    add_migration()
+    with furnished.write() as session:
+        session.execute(text("CREATE TABLE _alembic_tmp_models (theirs INTEGER)"))
+    with pytest.raises(RuntimeError, match=r"_alembic_tmp_models.*Nothing was changed.*rename or drop"):
+        migrate(furnished)
+    assert recipes(furnished) == ["r"]
+    with furnished.write() as session:
+        session.execute(text("DROP TABLE _alembic_tmp_models"))
+    migrate(furnished)
+    assert recipes(furnished) == ["renamed"]
+
+
+@pytest.mark.parametrize("kind", ["TABLE models (theirs INTEGER)", "VIEW tasks AS SELECT 1 AS theirs"])
+def test_a_name_that_is_taken_in_a_new_database_is_named(
+    tmp_path: Path, request: pytest.FixtureRequest, database: Database, kind: str
+) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    if database.dialect == "postgresql":
+        server = request.getfixturevalue("postgres_server")
+        server.execute("CREATE DATABASE shared_with_another")
+        request.addfinalizer(lambda: server.execute("DROP DATABASE shared_with_another WITH (FORCE)"))
+        url = server.url("shared_with_another")
+    new = Database(url)
+    with new.write() as session:
+        session.execute(text(f"CREATE {kind}"))
+    with pytest.raises(RuntimeError, match=f"{kind.split()[1]}.*already exists.*Nothing was changed"):
+        migrate(new)
+    with new.write() as session:
+        session.execute(text(f"DROP {' '.join(kind.split()[:2])}"))
+    migrate(new)
+    assert schema_state(new) is SchemaState.CURRENT
+    new.close()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_cannot_hold_every_text_is_refused_by_its_encoding(
+    request: pytest.FixtureRequest, database: Database, encoding: str
+) -> None:
+    """Every text came back as bytes from SQL_ASCII, and the command ended in a traceback."""
+    server = request.getfixturevalue("postgres_server")
+    server.execute(f"CREATE DATABASE odd ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    request.addfinalizer(lambda: server.execute("DROP DATABASE odd WITH (FORCE)"))
+    odd = Database(server.url("odd"))
+    with pytest.raises(RuntimeError, match=rf"database odd is in {encoding}.*createdb --encoding=UTF8"):
+        migrate(odd)
+    odd.close()
 
 
 def test_a_database_whose_first_migration_was_another_is_refused_by_what_it_lacks(database: Database) -> None:

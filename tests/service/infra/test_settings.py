@@ -101,6 +101,7 @@ def test_what_is_no_duration_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 WRONG = {
+    "TIME_ZONE": "Europe/Atlantis",
     "MODE": "live",
     "HOME": "/etc/passwd",
     "DATABASE_URL": "mysql://me:canary@host/x",
@@ -128,6 +129,7 @@ WRONG = {
     "SAMPLE_BYTES": "2GB",
     "RATE": "nan",
     "RECIPE_VARIABLES": "TOKEN=canary",
+    "ARTEFACT_FORMATS": "the gguf",
     "ADMISSION": "drop list",
     "VERIFY_URL": "me:canary@host",
 }
@@ -275,6 +277,7 @@ def test_each_command_misses_the_secret_files_that_the_page_lists_for_it(
     monkeypatch.setenv("EXPUNGE_HOME", str(tmp_path))
     monkeypatch.setattr("expunge.service.cli.commands.doctor.ask_worker", tuple)
     monkeypatch.setattr("expunge.service.cli.log_check._versions", list)
+    monkeypatch.setattr("expunge.service.cli.log_check._tables", lambda: ([], []))
     monkeypatch.setattr("expunge.service.cli.log_check._served", lambda _: ("", []))
     assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
     monkeypatch.setenv("EXPUNGE_MODE", "production")

@@ -26,6 +26,7 @@ CHANGES: dict[str, Any] = {
     "place": "west",
     "complete_when": "served",
     "max_accuracy_drop": None,
+    "twins": "ignore",
 }
 
 
@@ -140,7 +141,9 @@ def test_the_terminal_changes_and_shows_a_policy(
     live_model(service)
     typed = ["--fallback", "hold", "--batch", "60s", "--retrain-every", "7d"]
     typed += [
-        word for each in ("complete_when=served", "place=west", "max_accuracy_drop=null") for word in ("--set", each)
+        word
+        for each in ("complete_when=served", "place=west", "max_accuracy_drop=null", "twins=ignore")
+        for word in ("--set", each)
     ]
     done = run(client, monkeypatch, "models", "policy", "digits", *typed)
     assert done.exit_code == 0 and changed(service) == [CHANGES]

@@ -90,6 +90,9 @@ def test_an_entry_that_waits_for_its_signature_is_no_fault_of_the_database(
     head = client.get("/v1/audit-log/checkpoint").text
     late = [versions[0] | {"method": method}, versions[0] | {"number": 40, "published_at": published_at}]
     monkeypatch.setattr(log_check, "_versions", lambda: late)
+    monkeypatch.setattr(log_check, "_require_agreed", lambda: None)
+    monkeypatch.setattr(log_check, "_tables", lambda: ([], []))
+    monkeypatch.setattr(log_check, "AGAIN_SECONDS", 0)
     monkeypatch.setattr(log_check, "_served", lambda _: (head, entries))
     monkeypatch.setenv("EXPUNGE_HOME", str(service.settings.home))
     with pytest.raises(CommandError, match=told):

@@ -86,6 +86,9 @@ class Told:
         status, reason = ("live", None) if "/v1/models/m/publish" in self.posted else ("preparing", WITHHELD)
         return {"name": "m", "status": status, "reason": reason, "preparation": preparation}
 
+    def look(self, path: str) -> tuple[dict[str, object], float]:
+        return self.get(path), 0.0
+
     def post(self, path: str, body: dict[str, object]) -> dict[str, object]:
         self.posted.append(path)
         return {}
@@ -105,7 +108,7 @@ def test_the_terminal_shows_both_figures_and_asks(monkeypatch: pytest.MonkeyPatc
     publish, registered = ["/v1/models/m/publish"], ["/v1/models"] if words == ADD else []
     for answer, posted in (("y\n", publish), ("n\n", []), ("", [])):
         told, result = answered(monkeypatch, answer, *words)
-        assert "Plain 0.900, to publish 0.300." in result.output
+        assert "Plain accuracy 0.900, to publish 0.300." in result.output
         assert "publish it at any accuracy?" in result.output
         assert [path for path in told.posted if path != "/v1/models"] == posted
         assert told.posted == registered + posted

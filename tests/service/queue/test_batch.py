@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import timedelta
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 from alembic.migration import MigrationContext
@@ -15,7 +17,7 @@ from expunge.service.api.views.models import model_view
 from expunge.service.api.views.requests import request_view
 from expunge.service.infra.db import now
 from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import DeletionRequest, Generation, Model, Version
+from expunge.service.infra.tables import DeletionRequest, Generation, Model, Task, Version
 from expunge.service.infra.time import SECOND, instant
 from expunge.service.models.policy import change_policy
 from expunge.service.requests import intake
@@ -73,6 +75,28 @@ def test_everybody_waits_for_the_models_next_update(world: World) -> None:
     assert {world.task(each).status for each in requests} == {"completed"}
     assert Claim.from_json(world.head(model_id).claim).guarantee is Guarantee.EXACT
     assert len(world.versions(model_id)) == 2
+
+
+@pytest.mark.both_engines
+def test_a_clock_that_jumped_ahead_when_a_version_was_published_lengthens_no_wait(world: World) -> None:
+    """Looked at again and again, the batch ends a week after the request came, not a week after each look."""
+    model_id = in_batches(world, method="retrain")
+    world.change(Version, world.head(model_id).id, published_at=int(time.time() + 365 * 86_400) * SECOND)
+    request = world.delete("p1")
+    world.work(model_id)
+    first = world.task(request)
+    assert (first.status, first.reason) == ("queued", "awaiting_batch")
+    assert world.model(model_id).due_at == first.not_before + WEEK * SECOND
+    a_day_less = first.not_before - 6 * DAY
+    world.change(Task, first.id, not_before=a_day_less, created_at=a_day_less)
+    world.change(Model, model_id, due_at=1)
+    world.work(model_id)
+    assert world.model(model_id).due_at == a_day_less + WEEK * SECOND
+    a_week_ago = first.not_before - 7 * DAY
+    world.change(Task, first.id, not_before=a_week_ago, created_at=a_week_ago)
+    world.change(Model, model_id, due_at=1)
+    world.work(model_id)
+    assert world.task(request).status == "completed"
 
 
 def test_one_retraining_serves_all_who_wait_and_equals_a_cold_one(world: World) -> None:
@@ -133,9 +157,11 @@ def test_a_request_without_a_deadline_is_planned_for_thirty_days(world: World) -
 
 
 def measured(world: World, model_id: str, seconds: float) -> None:
-    """Say that the model's training took so long."""
+    """Say that the model's training took so long, by the wall and of work."""
     generation = world.generation(model_id)
-    world.change(Generation, generation.id, report=(generation.report or {}) | {"seconds": seconds})
+    world.change(
+        Generation, generation.id, report=(generation.report or {}) | {"seconds": seconds, "work_seconds": seconds}
+    )
 
 
 def test_by_default_whoever_repeats_a_training_of_over_a_minute_waits_a_week(world: World) -> None:
@@ -205,16 +231,59 @@ def test_by_default_nobody_waits_where_a_training_is_short(world: World) -> None
     assert world.task(request).status == "completed"
 
 
-def test_who_waits_cannot_be_cancelled_and_can_be_hurried(world: World) -> None:
-    model_id = in_batches(world)
-    requests = [world.delete(person) for person in ("p1", "p2")]
+def test_a_training_on_a_busy_machine_is_judged_by_its_work(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the wall it takes ten thousand times as long as it computes, as where other processes have the machine."""
+    monotonic, perf_counter = time.monotonic, time.perf_counter
+    clocks = {"monotonic": lambda: 10_000 * monotonic(), "perf_counter": lambda: 10_000 * perf_counter()}
+    for place in ("training.start", "training.prepare", "runtime.heartbeat"):
+        monkeypatch.setattr(f"expunge.workers.{place}.time", SimpleNamespace(**vars(time) | clocks))
+    monkeypatch.setattr("expunge.workers.runtime.heartbeat.sleep", lambda _: None)
+    model_id = world.live("unshared", "retrain", batch=None)
+    report = world.report(model_id)
+    assert report["seconds"] > 64 > report["work_seconds"] > 0
+    request = world.delete("p1")
     world.work(model_id)
-    with pytest.raises(RequestRefused), world.database.write() as session:
-        cancel(session, session.get_one(DeletionRequest, requests[0]))
+    assert world.task(request).status == "completed", "it does not wait a week"
+
+
+@pytest.mark.parametrize("method", ["retrain", "shards"])
+def test_an_update_measures_the_training_again(world: World, method: str) -> None:
+    """A generation of before has the time by the wall alone, of the one busy hour in which it was registered."""
+    model_id = world.live("unshared", method, batch=None)
+    generation = world.generation(model_id)
+    report = {name: value for name, value in (generation.report or {}).items() if name != "work_seconds"}
+    world.change(Generation, generation.id, report=report | {"seconds": 3 * 3600.0})
+    first = world.delete("p1")
+    world.work(model_id)
+    assert world.task(first).reason == "awaiting_batch"
+    with world.database.write() as session:
+        assert retry(session, session.get_one(DeletionRequest, first)) == [model_id]
+    world.work(model_id)
+    assert world.task(first).status == "completed"
+    if method == "shards":
+        assert "work_seconds" not in world.report(model_id), "it repeated a small part, which says nothing of the whole"
+        return
+    assert world.report(model_id)["work_seconds"] < 64
+    second = world.delete("p2")
+    world.work(model_id)
+    assert world.task(second).status == "completed"
+
+
+def test_who_waits_can_be_cancelled_until_the_claim_and_can_be_hurried(world: World) -> None:
+    model_id = in_batches(world)
+    requests = [world.delete(person) for person in ("p1", "p2", "p3")]
+    world.work(model_id)
+    with world.database.write() as session:
+        waiting = session.get_one(DeletionRequest, requests[2])
+        view = request_view(session, waiting, {Scope.DELETIONS_READ})
+        assert (view.cancellable, view.cancellable_until) == (True, world.model(model_id).due_at)
+        cancel(session, waiting)
     with world.database.write() as session:
         assert retry(session, session.get_one(DeletionRequest, requests[0])) == [model_id]
     world.work(model_id)
-    assert {world.task(each).status for each in requests} == {"completed"}
+    assert [world.task(each).status for each in requests] == ["completed", "completed", "cancelled"]
+    with pytest.raises(RequestRefused), world.database.write() as session:
+        cancel(session, session.get_one(DeletionRequest, requests[0]))
 
 
 def test_a_shorter_batch_lets_those_go_on_who_wait(world: World) -> None:

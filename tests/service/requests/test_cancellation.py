@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from expunge.service.api.dependencies import Service
 from expunge.service.audit.log import charge
-from expunge.service.infra.tables import AuditEntry, DeletionRequest, Removal, SuppressionEntry, Task
+from expunge.service.infra.tables import (
+    AuditEntry,
+    DeletionRequest,
+    Generation,
+    Lease,
+    Model,
+    Removal,
+    SuppressionEntry,
+    Task,
+)
+from expunge.service.queue import claim_deletions
 from expunge.service.requests.reasons import Reason
 from expunge.service.requests.status import settle
 from expunge.service.requests.suppression import positions
@@ -64,11 +76,121 @@ def test_one_task_that_has_begun_keeps_the_whole_request(window: None, client: T
         assert session.scalar(select(func.count()).where(SuppressionEntry.lifted_at.is_not(None))) == 0
 
 
-def test_without_a_window_nothing_can_be_cancelled(client: TestClient, service: Service) -> None:
+def test_without_a_window_a_request_is_cancelled_until_a_worker_begins(client: TestClient, service: Service) -> None:
     live_model(service)
-    for subject in ("ada", "nobody"):
-        assert client.delete(f"{PATH}/{post(client, subject_id=subject)['id']}").status_code == 409
+    request = f"{PATH}/{post(client, subject_id='ada')['id']}"
+    shown = client.get(request).json()
+    assert (shown["cancellable"], shown["cancellable_until"]) == (True, None)
+    assert client.delete(request).json()["status"] == "cancelled"
+    assert not client.get(request).json()["cancellable"]
+    over = f"{PATH}/{post(client, subject_id='nobody')['id']}"
+    assert client.delete(over).status_code == 409 and not client.get(over).json()["cancellable"]
     assert client.delete(f"{PATH}/{'0' * 32}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("changes", "possible"),
+    [
+        ({"reason": "awaiting_batch"}, True),
+        ({"status": "blocked", "reason": "large"}, True),
+        ({"status": "blocked", "reason": "no_worker"}, True),
+        ({"status": "running", "attempts": 1}, False),
+        ({"status": "running", "attempts": 1, "reason": "awaiting_consumers", "version_id": "v"}, False),
+        ({"attempts": 1, "reason": "failed"}, False),
+        ({"attempts": 1, "reason": "awaiting_retrain"}, False),
+        ({"status": "blocked", "attempts": 1, "reason": "legal_hold"}, False),
+        ({"status": "blocked", "reason": "failed"}, False),
+        ({"status": "completed", "attempts": 1}, False),
+    ],
+)
+def test_what_is_said_of_a_cancellation_is_what_happens(
+    client: TestClient, service: Service, changes: dict[str, Any], possible: bool
+) -> None:
+    live_model(service)
+    live_model(service, "faces", {"ada": ["x"]})
+    request = post(client, subject_id="ada")["id"]
+    with service.database.write() as session:
+        task = session.scalars(select(Task).join(Model, Model.id == Task.model_id).where(Model.name == "faces")).one()
+        for name, value in changes.items():
+            setattr(task, name, value)
+        settle(session, [request])
+    assert client.get(f"{PATH}/{request}").json()["cancellable"] is possible
+    listed = client.get(PATH).json()["data"]
+    assert [each["cancellable"] for each in listed] == [possible]
+    assert client.delete(f"{PATH}/{request}").status_code == (200 if possible else 409)
+    with service.database.read() as session:
+        cancelled = session.scalar(select(func.count()).where(Task.status == "cancelled"))
+        lifted = session.scalar(select(func.count()).where(SuppressionEntry.lifted_at.is_not(None)))
+    assert (cancelled, lifted) == ((2, 1) if possible else (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("generation", "possible"),
+    [
+        ({"attempts": 0}, True),
+        ({"attempts": 1}, False),
+        ({"attempts": 0, "manifest": {"members_frozen": True}}, False),
+        ({"attempts": 1, "report": {"dry_run": True}}, True),
+        ({"attempts": 1, "status": "refused"}, True),
+    ],
+    ids=["planned", "begun", "given back", "dry run", "refused"],
+)
+def test_a_training_that_leaves_the_person_out_has_begun_too(
+    client: TestClient, service: Service, generation: dict[str, Any], possible: bool
+) -> None:
+    model = live_model(service)
+    with service.database.write() as session:
+        row = {"status": "candidate", "method": "retrain", "guarantee": "none", "created_at": 1} | generation
+        session.add(Generation(tenant_id="default", model_id=model.id, **row))
+    request = f"{PATH}/{post(client, subject_id='ada')['id']}"
+    assert client.get(request).json()["cancellable"] is possible
+    assert client.delete(request).status_code == (200 if possible else 409)
+
+
+def test_inside_its_window_a_person_is_trained_on_and_the_request_can_be_cancelled(
+    window: None, client: TestClient, service: Service
+) -> None:
+    model = live_model(service)
+    with service.database.write() as session:
+        row = {"status": "candidate", "method": "retrain", "guarantee": "none", "created_at": 1, "attempts": 1}
+        session.add(Generation(tenant_id="default", model_id=model.id, **row))
+    request = f"{PATH}/{post(client, subject_id='ada')['id']}"
+    shown = client.get(request).json()
+    ends = datetime.fromisoformat(shown["received_at"]) + timedelta(hours=1)
+    assert shown["cancellable"] and abs(datetime.fromisoformat(shown["cancellable_until"]) - ends) < timedelta(
+        seconds=9
+    )
+    assert client.delete(request).status_code == 200
+
+
+@pytest.mark.both_engines
+def test_a_claim_and_a_cancellation_at_the_same_moment_end_in_one_of_the_two(
+    client: TestClient, service: Service
+) -> None:
+    model = live_model(service)
+    ends: set[tuple[str, int]] = set()
+    for turn in range(8):
+        with service.database.write() as session:
+            for lease in session.scalars(select(Lease)):
+                lease.token, lease.expires_at = 0, 0
+            session.execute(update(Task).values(status="cancelled"))
+        request = post(client, subject_id="ada")["id"]
+        start = threading.Barrier(2)
+
+        def work(begins: threading.Barrier = start, late: bool = turn % 2 == 1) -> bool:
+            begins.wait()
+            time.sleep(0.004 * late)
+            return claim_deletions(service.database, model.id, "worker", 30.0) is not None
+
+        def take_back(begins: threading.Barrier = start, path: str = f"{PATH}/{request}") -> int:
+            begins.wait()
+            return client.delete(path).status_code
+
+        with ThreadPoolExecutor(2) as pool:
+            claimed, answered = pool.submit(work), pool.submit(take_back)
+        assert (claimed.result(), answered.result()) in {(True, 409), (False, 200)}
+        ends.add((client.get(f"{PATH}/{request}").json()["status"], answered.result()))
+    assert ends <= {("running", 409), ("cancelled", 200)}
 
 
 @pytest.mark.both_engines
@@ -83,7 +205,7 @@ def test_an_approval_and_a_cancellation_at_the_same_moment_end_in_one_of_the_two
         seen.add(at_once(client, ("POST", f"{PATH}/{made}/approve"), ("DELETE", f"{PATH}/{made}")))
         shown = client.get(f"{PATH}/{made}").json()
         assert {part["status"] for part in shown["models"]} == {shown["status"]}
-    assert seen <= {(200, 409), (409, 200)}
+    assert seen <= {(200, 200), (409, 200)}, "an approved request can be cancelled until a worker begins"
 
 
 @pytest.mark.both_engines
@@ -180,9 +302,10 @@ def test_an_estimate_says_what_it_would_cost_and_changes_nothing(client: TestCli
         "preparing": [],
         "regulation": None,
         "due_at": None,
+        "near": None,
     }
     assert client.post(f"{PATH}/estimate", json={"sample_ids": ["ada-1", "x", "nope"]}).json()["samples"] == 2
-    unknown = {"samples": 0, "models": [], "preparing": [], "regulation": None, "due_at": None}
+    unknown = {"samples": 0, "models": [], "preparing": [], "regulation": None, "due_at": None, "near": None}
     assert _estimated(client, subject_id="nobody") == unknown
     assert client.post(f"{PATH}/estimate", json={"subject_id": "ada", "models": ["nope"]}).status_code == 422
     with service.database.write() as session:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from datetime import datetime
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import select
+from sqlalchemy import func, select, update
 
 from expunge.service.api.dependencies import Service
+from expunge.service.api.routes.requests.holds import NOT_SEARCHED, NOTES
 from expunge.service.infra.db import now
-from expunge.service.infra.tables import AuditEntry, Hold, Model, Removal, Task
+from expunge.service.infra.tables import AuditEntry, Generation, Hold, Model, Removal, Task
 from expunge.service.infra.time import SECOND, instant
+from expunge.service.requests.legal_holds import Keeps
 from expunge.service.requests.reasons import Reason
 from expunge.service.requests.status import settle
+from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
 
 PATH = "/v1/holds"
@@ -108,6 +112,37 @@ def test_a_hold_that_comes_too_late_is_told_which_version_forgot(client: TestCli
         session.add(Removal(generation_id=model.generation_id or 0, position=1, version_id=version.id))
     assert client.post(PATH, json=REASON | {"subject_id": "ada"}).status_code == 409
     assert len(client.get(PATH).json()["data"]) == 1
+
+
+def test_a_hold_says_at_once_that_no_model_knows_the_id(
+    client: TestClient, login: Login, service: Service, key_of: Any
+) -> None:
+    """A2c: a mistyped id was held without a word. Whether it is known is for keys that may search for people."""
+    live_model(service)
+    nothing, unseen = NOTES[Keeps.NOTHING], NOT_SEARCHED
+
+    def note(**named: str) -> str | None:
+        told: str | None = client.post("/v1/holds", json={**named, "reason": "court"}).json()["note"]
+        return told
+
+    assert note(subject_id="adda") == note(sample_id="ada-9") == nothing
+    assert note(subject_id="ada") is None and note(sample_id="ada-1") is None
+    blind = key_of("deletions:decide")
+    for subject in ("adda", "ada"):
+        made = client.post("/v1/holds", json={"subject_id": subject, "reason": "court"}, headers=blind).json()
+        assert made["note"] == unseen, "the answer does not depend on whether the person is known"
+    with service.database.read() as session:
+        searches = select(func.count()).where(AuditEntry.kind == "people.searched")
+        assert session.scalar(searches) == 4, "a hold without a note tells that the person is known"
+    console = login()
+    page = console.get("/console/holds")
+    (token,) = set(re.findall(r'name="token" value="([^"]+)"', page.text))
+    form = {"token": token, "subject_id": "adda", "reason": "court"}
+    placed = console.post("/console/holds", data=form)
+    assert "No model knows this id" in placed.text
+    with service.database.write() as session:
+        session.execute(update(Generation).values(status="candidate"))
+    assert note(subject_id="adda") == NOTES[Keeps.MAYBE], "the samples of a candidate are not known"
 
 
 @pytest.mark.parametrize(

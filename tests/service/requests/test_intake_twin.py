@@ -27,7 +27,8 @@ from expunge.service.infra.tables import (
 from expunge.service.infra.time import SECOND
 from expunge.service.requests.deadlines import Regulation
 from expunge.service.requests.intake import Accepted, Order, Windows, accept
-from expunge.service.requests.reasons import Reason, stored
+from expunge.service.requests.near_misses import SPELLINGS, Written
+from expunge.service.requests.reasons import Cause, Reason, stored
 from expunge.service.requests.states import Suppress
 from expunge.service.requests.suppression import MEMBERS_FROZEN, latest_registration
 from tests.service.worlds import live_model
@@ -47,7 +48,7 @@ ORDERS = [
     Order(subject_id="p4", models=NAMED, suppress=Suppress.NAMED_MODELS),
     Order(subject_id="nobody", models=("m1",)),
 ]
-OWN = {"entry", "at", "request", "commitment", "received_at", "due_at", "completed_at", "outcome"}
+OWN = {"entry", "at", "request", "commitment", "suppressions", "received_at", "due_at", "completed_at", "outcome"}
 """facts of an audit entry that differ between any two requests"""
 
 
@@ -93,17 +94,23 @@ def slow(session: Session, service: Service, order: Order, accepted: Accepted) -
         regulation=order.regulation,
         salt=accepted.request.salt,
         received_at=accepted.request.received_at,
+        time_zone="UTC",
         due_at=accepted.request.due_at,
         created_at=at,
+        caller=None,
+        outcome="matched",
     )
     session.add(request)
+    spelled = {subject_digest(service.pepper, TENANT, each): each for each in order.subjects}
     names = [(each, None) for each in subjects] + [(None, each) for each in samples]
     for subject, sample in names:
         entry = SuppressionEntry(id=new_id(), tenant_id=TENANT, request_id=request.id, created_at=at)
         entry.subject_digest, entry.sample_digest = subject, sample
+        if subject is not None:
+            entry.spelling = Written.of(service.pepper, TENANT, spelled[subject]).to_json()
         session.add(entry)
     session.flush()
-    searched, with_work, is_large = 0, list[str](), False
+    searched, with_work, is_large, compared = 0, list[str](), False, bool(subjects)
     for model in session.scalars(select(Model).where(Model.tenant_id == TENANT).order_by(Model.id)):
         if model.status not in ("live", "preparing", "exhausted") or (order.models and model.name not in order.models):
             continue
@@ -113,6 +120,7 @@ def slow(session: Session, service: Service, order: Order, accepted: Accepted) -
         of_person = session.scalars(select(Membership).where(mine, Membership.subject_digest.in_(subjects))).all()
         of_sample = session.scalars(select(Membership).where(mine, Membership.sample_digest.in_(samples))).all()
         open_still = model.status == "preparing" and MEMBERS_FROZEN not in (generation.manifest or {})
+        compared &= open_still or SPELLINGS in (generation.manifest or {})
         if not (of_person or of_sample or open_still):
             continue
         large = model.status != "preparing" and len(of_person) > WINDOWS.large_samples
@@ -134,15 +142,18 @@ def slow(session: Session, service: Service, order: Order, accepted: Accepted) -
         unknown = Reason.NOT_IN_NAMED_MODELS if limited else Reason.NO_MATCH
         request.status, request.completed_at = "completed", at
         request.reason = Reason.IN_HOLDOUT if person else unknown
-        request.facts = stored(request.reason, {} if person else {"searched": searched})
+        exactly = {"cause": Cause.COMPARED if compared else Cause.EXACTLY}
+        request.facts = stored(request.reason, {} if person else {"searched": searched} | exactly)
+        request.outcome = "in_holdout" if person else "no_match"
     facts: dict[str, Any] = {
         "samples_named": len(samples) or None,
         "models": sorted(with_work),
         "suppress": order.suppress.value if limited else None,
         "regulation": order.regulation,
+        "time_zone": "UTC",
         "verified": True,
     }
-    facts |= dict.fromkeys(("commitment", "received_at", "due_at"))
+    facts |= dict.fromkeys(("commitment", "suppressions", "received_at", "due_at"))
     record(session, TENANT, "request.accepted", request_id=request.id, **facts)
     if request.status != "queued":
         facts = {"reason": request.reason, "received_at": None, "due_at": None}
@@ -203,6 +214,6 @@ def test_an_order_takes_as_many_statements_for_any_number_of_models(service: Ser
     with service.database.write() as session:
         sent.clear()  # BEGIN
         accept(session, service.pepper, TENANT, Order(subject_id="ada"), Windows(60, 1000, 60))
-    assert len([text for text in sent if not text.startswith("BEGIN")]) == 8, sent
+    assert len([text for text in sent if not text.startswith("BEGIN")]) == 13, sent
     with service.database.read() as session:
         assert session.scalar(select(func.count()).select_from(Task)) == models

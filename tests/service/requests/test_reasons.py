@@ -104,6 +104,8 @@ FACTS: dict[str, Any] = {
     "done_by": "1 December 2026",
     "earlier": "0f" * 16,
     "elsewhere": "people still holds 3 samples",
+    "near": 1,
+    "differs": "leading zeros, decimals or an exponent",
     "consumer": "web-shop",
     "version": 4,
     "served": 3,
@@ -118,6 +120,7 @@ FACTS: dict[str, Any] = {
     "file": "digits.py",
     "line": 41,
     "lacking": 2,
+    "table": "forgotten",
     "runs": "two runs of this training differ",
 }
 EVERYTHING = frozenset(Scope)

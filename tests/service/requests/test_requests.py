@@ -83,7 +83,7 @@ def test_deadlines_lie_where_the_law_puts_them(received: datetime) -> None:
     assert due_at(received, None) is None
 
 
-def test_deadlines_are_counted_in_utc_and_need_a_timezone() -> None:
+def test_deadlines_are_counted_in_the_time_zone_of_the_receipt_and_need_one() -> None:
     east = datetime(2026, 2, 1, 1, 0, tzinfo=timezone(timedelta(hours=3)))
     assert due_at(east, Regulation.GDPR) == datetime(2026, 2, 28, 22, 0, tzinfo=UTC)
     with pytest.raises(ValueError, match="timezone"):

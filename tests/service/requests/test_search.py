@@ -20,7 +20,7 @@ from tests.service.worlds import live_model, publish
 pytestmark = pytest.mark.both_engines
 
 PATH = "/v1/deletion-requests"
-TOLD = {"id", "status", "received_at", "due_at", "opening"}
+TOLD = {"id", "status", "received_at", "due_at", "opening", "note"}
 Keys = Callable[..., dict[str, str]]
 
 

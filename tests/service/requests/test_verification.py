@@ -239,7 +239,6 @@ def test_only_its_tenants_deciders_decide(client: TestClient, service: Service, 
     [
         ("verify", "verify"),
         ("verify", "reject"),
-        pytest.param("verify", "cancel", marks=pytest.mark.drill),
         pytest.param("reject", "verify", marks=pytest.mark.drill),
         ("cancel", "verify"),
     ],

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from expunge.service.infra.settings import Settings, ensure_secrets
 from expunge.service.infra.tables import CalibrationOrder
 from expunge.workers.runtime import recipes
-from expunge.workers.storage import private_state
 from tests.workers.training.test_calibrate import sealed_errors
 from tests.workers.worlds import RECIPES, World, open_world
 from unlearning.accounting.certificate import Claim, Guarantee
@@ -65,9 +63,7 @@ def stream(home: Path, people: list[str]) -> Iterator[tuple[Claim, float]]:
         assert world.request(request).status == "completed"
         kept = left_by(examples, forget_set(examples, people[:count]))
         retrained = train(problem, kept, planned=examples.positions).weights
-        released = private_state.load(
-            world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
-        ).weights
+        released = world.state(world.head(model_id)).weights
         claim = Claim.from_json(world.head(model_id).claim)
         yield claim, float((released.double() - retrained).norm())
     world.storage.close()

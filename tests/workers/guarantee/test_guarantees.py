@@ -10,7 +10,6 @@ import torch
 
 from expunge.service.infra.tables import AuditEntry
 from expunge.workers.runtime.recipes import load
-from expunge.workers.storage import private_state
 from tests.unlearning.recipes import draw
 from tests.unlearning.recipes import recipe as ridge
 from tests.workers import meanwhile
@@ -41,6 +40,8 @@ SERVED: dict[str, tuple[str, str, dict[str, Any], Guarantee]] = {
     "rewind": ("steps", "rewind", {}, Guarantee.NONE),
     "safe": ("steps", "safe", {}, Guarantee.NONE),
     "safe, converged": ("convex", "safe", {}, Guarantee.PROVED),
+    "cns": ("steps", "cns", {}, Guarantee.NONE),
+    "cns, converged": ("convex", "cns", {}, Guarantee.PROVED),
     "rewind, proved": ("descent", "rewind", {"options": FLOATING, **LOOSE}, Guarantee.PROVED),
     "rewind, estimated": (
         "descent",
@@ -52,7 +53,7 @@ SERVED: dict[str, tuple[str, str, dict[str, Any], Guarantee]] = {
     "a proof that is not wanted": ("convex", "newton", {"guarantee": "none"}, Guarantee.NONE),
 }
 AGAIN = {
-    *("recollection, converged", "mini of a trajectory", "newton", "safe, converged", "rewind"),
+    *("recollection, converged", "mini of a trajectory", "newton", "safe, converged", "cns, converged", "rewind"),
     "a proof that is not wanted",
 }
 """of these, a second one of the same method; a model in which it is proved is updated in many other tests"""
@@ -231,9 +232,7 @@ def test_labels_that_do_not_sum_to_one_are_served_at_the_minimiser_of_their_own_
     world.delete("p3")
     world.work(model_id)
     assert Claim.from_json(world.head(model_id).claim).guarantee is Guarantee.PROVED
-    secret = private_state.load(
-        world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
-    ).weights
+    secret = world.state(world.head(model_id)).weights
     recipe = load(world.settings.recipes, "multi_hot").recipe
     kept = torch.tensor([people != ("p3",) for people in recipe.samples.people])
     inputs, labels = (part[kept].double() for part in recipe.samples.tensors())
@@ -304,9 +303,7 @@ def test_a_proved_rewind_lies_within_what_was_charged(world: World) -> None:
     assert report["bound_of_one_sample"] <= LOOSE["max_distance"] and report["samples_within_cap"] >= 3
     world.delete("p3")
     world.work(model_id)
-    secret = private_state.load(
-        world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
-    ).weights
+    secret = world.state(world.head(model_id)).weights
     assert secret.dtype == torch.float64
     meanwhile.DROPPED.update({"s9", "s10", "s11"})
     _, _, inputs, targets = meanwhile.people()

@@ -102,7 +102,7 @@ def deadline_near(world: World, _: str) -> None:
 def answer_expired(world: World, _: str) -> None:
     answer = {"status_code": 202, "headers": {}, "answer": {}, "expires_at": 1, "body_digest": "0" * 64}
     with world.database.write() as session:
-        session.add(IdempotencyKey(tenant_id=TENANT, key_id="k", key="old", **answer))
+        session.add(IdempotencyKey(tenant_id=TENANT, actor_id="k", key="old", **answer))
 
 
 def process_silent(world: World, _: str) -> None:

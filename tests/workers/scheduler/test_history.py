@@ -39,6 +39,7 @@ def work_of(template: Path, folder: Path, finished: int) -> dict[str, Work]:
     worker, scheduler = world.worker(), open_scheduler(world.settings)
     scheduler.tick(1)
     fill(world.database, world.storage.guard.witness, finished)
+    world.commit_anew(model_id, drafted_as=1)
     world.delete("p1")
     worker.work(model_id)
     scheduler.tick(1)

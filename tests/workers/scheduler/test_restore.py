@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from expunge.service.access.api_keys import Scope, authenticate, create_key, rev
 from expunge.service.api.app import create_app
 from expunge.service.audit import merkle
 from expunge.service.audit.key_rotation import FOLDER, handovers, keep_handovers
-from expunge.service.audit.log import newest_head
+from expunge.service.audit.log import charge, newest_head
 from expunge.service.audit.self_check import check_log
 from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
 from expunge.service.audit.succession import predecessors, signatures
@@ -25,10 +27,12 @@ from expunge.service.audit.verification import verify
 from expunge.service.audit.witness import EPOCHS, Witness, WitnessedHead, epoch_of
 from expunge.service.certificates.envelope import verify as verified
 from expunge.service.certificates.issue import issue_due
+from expunge.service.cli import log_check
 from expunge.service.cli.checks import examine as doctor
 from expunge.service.cli.commands.backups import restore as command
 from expunge.service.infra.db import now
 from expunge.service.infra.files import Damaged
+from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.tables import (
     AuditEntry,
     BudgetEntry,
@@ -38,23 +42,28 @@ from expunge.service.infra.tables import (
     Heartbeat,
     Hold,
     LogCheck,
+    Membership,
     Model,
     Removal,
     Restoration,
+    Spelling,
     StoredVector,
     SuppressionEntry,
     Task,
     Version,
 )
 from expunge.service.models import restore_guard
-from expunge.service.models.restore_guard import PutBack
+from expunge.service.models.budgets import USAGE
+from expunge.service.models.restore_guard import FRESH_SECONDS, PutBack
 from expunge.service.queue import end_without_version
-from expunge.service.requests import identity_check, legal_holds, suppression
+from expunge.service.requests import identity_check, legal_holds, spelling_decisions, suppression
 from expunge.service.requests.cancellation import cancel
+from expunge.service.requests.intake import NO_WINDOWS
 from expunge.workers.scheduler import run
 from expunge.workers.scheduler.restore import restore
 from expunge_client import verify_certificate
 from expunge_client.cli import output
+from expunge_client.cli.client import Account, Client
 from expunge_client.cli.main import app
 from expunge_client.cli.output import CommandError
 from tests.faults.invariants import broken_after_restore
@@ -113,6 +122,7 @@ def state(world: World, model_id: str) -> dict[str, Any]:
     generation = world.generation(model_id)
     return {
         "versions": [(v.number, v.id, v.status, v.checkpoint, v.parent_id) for v in world.versions(model_id)],
+        "usage": (generation.report or {})[USAGE],
         "spent": (generation.spent, sum(row.budget_cost for row in world.rows_of(BudgetEntry))),
         "forgotten": sorted((row.generation_id, row.position, row.version_id) for row in world.rows_of(Removal)),
         "vectors": sorted(row.holder for row in world.rows_of(StoredVector)),
@@ -132,7 +142,8 @@ def released(world: World, model_id: str, *people: str) -> list[str]:
 def retrained(world: World, model_id: str) -> None:
     """What waits is carried out by a retrain: the budget is spent."""
     with world.database.write() as session:
-        session.get_one(Generation, world.generation(model_id).id).spent = world.generation(model_id).budget or 0
+        generation = session.get_one(Generation, world.generation(model_id).id)
+        charge(session, generation.id, None, (generation.budget or 0) - generation.spent)
         model = session.get_one(Model, model_id)
         model.status, model.policy = "exhausted", model.policy | {"fallback": "retrain"}
     world.work(model_id)
@@ -365,6 +376,110 @@ def test_what_was_decided_since_the_backup_on_unverified_requests_stays_decided(
     assert old.request(open_still).status == "blocked" and broken_after_restore(old.database) == []
 
 
+@pytest.mark.parametrize("with_log", [True, False])
+def test_what_was_decided_since_the_backup_about_misspelled_ids_stays_decided(
+    world: World, snapshot: Snapshot, with_log: bool
+) -> None:
+    model_id = world.live(guarantee="proved")
+    done, named, denied, gone, open_still = (world.delete(f"P{number}") for number in range(1, 6))
+    waits = ("blocked", "near_miss")
+    assert {(world.request(each).status, world.request(each).reason) for each in (done, open_still)} == {waits}
+    old = snapshot(world)
+    before = spellings(old)
+    assert len(before[SuppressionEntry]) == 5 and before[Spelling]
+    same_person(world, done, "p1")
+    world.work(model_id)
+    same_person(world, named, "p2")
+    with world.database.write() as session:
+        spelling_decisions.other_person(session, session.get_one(DeletionRequest, denied), NO_WINDOWS)
+        cancel(session, session.get_one(DeletionRequest, gone))
+        legal_holds.place_hold(session, world.storage.pepper, TENANT, subject_id="P 7", sample_id=None, reason="court")
+    held = [row.spelling for row in world.rows_of(Hold)]
+    log = export(world)
+    report = restore(old.storage, old.limits.lease_seconds, signer(old), [log] if with_log else [])
+    confirmed(old)
+    assert report.ids_lost == ([named] if with_log else []), "the log has no ids"
+    assert old.request(done).status == "completed"
+    known = {denied: ("completed", "no_match"), gone: ("cancelled", None)} if with_log else {}
+    for request in (named, denied, gone, open_still):
+        row = old.request(request)
+        assert (row.status, row.reason) == known.get(request, waits)
+        assert (row.near is None) == (request in known)
+    assert before[SuppressionEntry] <= spellings(old)[SuppressionEntry] and spellings(old)[Spelling] == before[Spelling]
+    assert [row.spelling for row in old.rows_of(Hold)] == (held if with_log else []) and held[0] is not None
+    assert broken_after_restore(old.database) == []
+    same_person(old, open_still, "p5")
+    assert old.request(open_still).status == "queued", "its forms are compared as before"
+
+
+def entries(world: World, request_id: str) -> set[tuple[str | None, bool]]:
+    """Return whom a request's suppression entries name, and whether they are in force."""
+    rows = world.rows_of(SuppressionEntry)
+    return {(row.subject_digest, row.lifted_at is None) for row in rows if row.request_id == request_id}
+
+
+@pytest.mark.parametrize("accepted", ["before the backup", "after it"])
+@pytest.mark.parametrize("with_log", [True, False])
+def test_who_was_deleted_under_a_misspelled_id_since_the_backup_stays_out_of_every_training(
+    world: World, snapshot: Snapshot, with_log: bool, accepted: str
+) -> None:
+    model_id = world.live(guarantee="proved")
+    request = world.delete("P1") if accepted == "before the backup" else ""
+    old = snapshot(world)
+    request = request or world.delete("P1")
+    same_person(world, request, "p1")
+    world.work(model_id)
+    restore(old.storage, old.limits.lease_seconds, signer(old), [export(world)] if with_log else [])
+    confirmed(old)
+    assert old.request(request).status == "completed" and old.request(request).near is None
+    assert entries(old, request) == entries(world, request) and len(entries(old, request)) == 2
+    old.delete("p2")
+    retrained(old, model_id)
+    assert old.generation(model_id).id != world.generation(model_id).id
+    right = subject_digest(old.storage.pepper, TENANT, "p1")
+    served = {row.subject_digest for row in old.rows_of(Membership) if row.generation_id == old.generation(model_id).id}
+    assert served and right not in served
+    assert broken_after_restore(old.database) == []
+
+
+@pytest.mark.parametrize("with_log", [True, False])
+def test_a_registration_near_a_suppressed_id_is_asked_about_again_after_a_restore(
+    world: World, snapshot: Snapshot, with_log: bool
+) -> None:
+    """The model and the answer came after the backup; the request of before is in force, and asks once more."""
+    request = world.delete("P1")
+    old = snapshot(world)
+    world.work(world.register())
+    same_person(world, request, "p1")
+    assert world.request(request).near is None and len(entries(world, request)) == 2
+    report = restore(old.storage, old.limits.lease_seconds, signer(old), [export(world)] if with_log else [])
+    confirmed(old)
+    assert report.ids_lost == ([request] if with_log else [])
+    assert old.request(request).status == "completed" and len(entries(old, request)) == 1
+    again = old.register(name="again")
+    old.work(again)
+    assert old.model(again).status == "refused"
+    assert (old.request(request).status, old.request(request).reason) == ("blocked", "near_miss")
+    same_person(old, request, "p1")
+    later = old.register(name="later", leave_out_forgotten=True)
+    old.work(later)
+    assert old.model(later).status == "live"
+    right = subject_digest(old.storage.pepper, TENANT, "p1")
+    assert right not in {row.subject_digest for row in old.rows_of(Membership)}
+
+
+def spellings(world: World) -> dict[type[Any], set[Any]]:
+    """What is kept of how ids are written: of each suppression entry, and of each person of a generation."""
+    entries = {(row.id, json.dumps(row.spelling, sort_keys=True)) for row in world.rows_of(SuppressionEntry)}
+    return {SuppressionEntry: entries, Spelling: {(row.form, row.person) for row in world.rows_of(Spelling)}}
+
+
+def same_person(world: World, request_id: str, right: str) -> None:
+    with world.database.write() as session:
+        request = session.get_one(DeletionRequest, request_id)
+        spelling_decisions.same_person(session, world.storage.pepper, request, right, NO_WINDOWS)
+
+
 def test_a_generation_that_the_backup_does_not_hold_is_not_served_and_says_so(world: World, snapshot: Snapshot) -> None:
     model_id = world.live(guarantee="proved")
     old = snapshot(world)
@@ -471,6 +586,29 @@ def test_the_api_starts_on_a_database_older_than_its_store_and_says_so(world: Wo
     with TestClient(create_app(old.settings), headers=door) as api:
         assert api.get("/v1/models/m/versions/2/checkpoint").status_code == 200
         assert api.post("/v1/deletion-requests", json={"subject_id": "p2"}, headers={"Idempotency-Key": "k"}).is_success
+
+
+def test_a_log_that_was_put_back_does_not_verify_where_it_runs(
+    world: World, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older copy has a signed head and all of its entries; the store knows what came after them."""
+    model_id = world.live(guarantee="proved")
+    run.open_scheduler(world.settings).tick()
+    old = snapshot(world)
+    with old.database.write() as session:
+        key = create_key(session, old.storage.pepper, label="all", scopes=list(Scope)).secret
+    home = {"home": world.settings.home / "reader"}
+    monkeypatch.setattr(log_check, "Settings", lambda: old.settings.model_copy(update=home))
+    with TestClient(create_app(old.settings), headers={"Authorization": f"Bearer {key}"}) as api:
+        reader = Client(Account("http://testserver", key), attempts=1)
+        monkeypatch.setattr(reader, "_http", api)
+        monkeypatch.setattr(log_check, "connect", lambda *_, **__: nullcontext(reader))
+        assert log_check.check(None, None)["verified"], "no worker is alive, and that says nothing of the log"
+        released(world, model_id, "p1")
+        run.open_scheduler(world.settings).tick()
+        time.sleep(FRESH_SECONDS)
+        with pytest.raises(CommandError, match=r"not the newest\. The database lacks version 2 of m"):
+            log_check.check(None, None)
 
 
 def test_the_journal_names_nobody_and_is_sealed(world: World) -> None:

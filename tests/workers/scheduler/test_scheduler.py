@@ -186,7 +186,7 @@ def test_expired_answers_are_forgotten(world: World) -> None:
             session.add(
                 IdempotencyKey(
                     tenant_id="default",
-                    key_id="k",
+                    actor_id="k",
                     key=key,
                     body_digest="0" * 64,
                     status_code=202,

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.tables import Version
 from expunge.workers.app import Worker
 from expunge.workers.runtime.model import build
 from expunge.workers.scheduler.run import open_scheduler
-from expunge.workers.storage import private_state
 from expunge.workers.storage.checkpoint_format import encode_state
 from tests.harness.files import root_of
 from tests.service.queue.test_batch import core_and_late
@@ -29,7 +27,7 @@ LEAST = 16
 
 
 def state_of(world: World, version: Version) -> State:
-    return private_state.load(world.storage.private, world.storage.sealer, version.state, torch.device("cpu"))
+    return world.state(version)
 
 
 def needles(state: State) -> dict[str, bytes]:

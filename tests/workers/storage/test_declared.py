@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from expunge.service.infra.tables import AuditEntry
-from expunge.workers.storage import checkpoint_format, private_state
+from expunge.service.queue import REPORT
+from expunge.workers.storage import checkpoint_format
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
 
@@ -177,9 +178,7 @@ def published(world: World, model_id: str) -> dict[str, torch.Tensor]:
 
 
 def secret(world: World, model_id: str) -> torch.Tensor:
-    return private_state.load(
-        world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
-    ).weights
+    return world.state(world.head(model_id)).weights
 
 
 def test_exact_is_published_without_noise(world: World, folder: Path) -> None:
@@ -310,6 +309,24 @@ def test_shapes_that_do_not_fit_are_refused_once(world: World, folder: Path) -> 
     assert re.search(
         r"raised RuntimeError at line \d+ of \w+\.py.*shapes cannot be multiplied", refused(world, "retrain")
     )
+
+
+def test_a_class_without_an_output_is_refused_before_a_training(world: World, folder: Path) -> None:
+    write(folder, setup="y[20] = 5", model=f"lambda: {HEAD}", training="")
+    assert re.search(r"1 targets are no class of the model, such as 5; it has \d outputs", refused(world, "retrain"))
+
+
+def test_an_error_in_a_line_of_ours_is_reported_and_corrects_no_recipe(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library raises, called by the maths: with model and loss nothing is wrong."""
+    monkeypatch.setattr(torch, "sub", lambda *_, **__: torch.zeros(3) @ torch.zeros(4))
+    write(folder, model=f"lambda: {HEAD}", training="")
+    reason = refused(world, "retrain")
+    assert re.search(r"^Expunge raised RuntimeError at line \d+ of unlearning/model/training\.py\.", reason)
+    assert reason.endswith(REPORT) and "orrect" not in reason
+    recorded = json.dumps([entry.body for entry in world.rows_of(AuditEntry)])
+    assert "unlearning/model/training.py" in recorded and "inconsistent" not in recorded
 
 
 def test_a_message_is_cut(world: World, folder: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.infra.tables import Generation
+from expunge.service.api.views.versions import version_views, versions_of
+from expunge.service.infra.tables import Generation, Model
 from expunge.service.models.figures import DATA_FREE, DELETED, FIGURES
 from expunge.service.queue import Preparation
 from expunge.workers.training.prepare import prepare
@@ -43,6 +44,19 @@ def test_measured_figures_are_shown_until_the_first_deletion_and_are_never_in_th
     assert after[FIGURES] == DELETED and after.keys() - {FIGURES} <= DATA_FREE
     assert after["seconds"] == before["seconds"]
     assert files(world) == []
+
+
+@SQLITE
+def test_a_report_names_the_metric_also_after_a_deletion(world: World) -> None:
+    model_id = world.live("ridge", "retrain")
+    assert world.report(model_id)["metric"] == "r2"
+    world.delete("p3")
+    world.work(model_id)
+    assert world.report(model_id)["metric"] == "r2"
+    with world.database.read() as session:
+        model = session.get_one(Model, model_id)
+        views = version_views(session, model, versions_of(session, model))
+    assert {view.metric for view in views} == {"r2"} and len(views) == 2
 
 
 @SQLITE

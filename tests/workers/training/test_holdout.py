@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from fastapi.testclient import TestClient
 
-from expunge.service.api.routes.requests.holds import ONLY_HELD_OUT
+from expunge.service.api.routes.requests.holds import NOTES
 from expunge.service.infra.tables import HoldoutPerson, Task
 from expunge.service.requests import legal_holds
+from expunge.service.requests.legal_holds import Keeps
 from tests.unlearning.recipes import softmax
 from tests.workers.test_never_again import api
 from tests.workers.worlds import TENANT, World
@@ -70,10 +71,10 @@ def test_a_hold_on_them_protects_nothing_and_says_so(world: World, api: TestClie
                 session, world.storage.pepper, TENANT, subject_id=name, sample_id=None, reason="court"
             )
             session.flush()
-            found[name] = legal_holds.protects_nothing(session, hold)
-    assert found == {"aside": True, "p1": False, "nobody": False}
+            found[name] = legal_holds.keeps(session, hold)
+    assert found == {"aside": Keeps.HELD_OUT, "p1": Keeps.SAMPLES, "nobody": Keeps.NOTHING}
     told = {name: api.post("/v1/holds", json={"subject_id": name, "reason": "court"}).json() for name in found}
-    assert {name: hold["note"] for name, hold in told.items()} == {"aside": ONLY_HELD_OUT, "p1": None, "nobody": None}
+    assert {name: hold["note"] for name, hold in told.items()} == {name: NOTES[what] for name, what in found.items()}
     listed = api.get("/v1/holds").json()["data"]
     assert {hold["note"] for hold in listed} == {None}
 

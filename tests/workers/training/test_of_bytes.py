@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from expunge.service.infra.tables import Generation
 from expunge.workers import doctor
-from expunge.workers.storage import manifest
+from expunge.workers.runtime.heartbeat import HeartbeatSender
+from expunge.workers.storage import environment
 from tests.workers.recipes import of_bytes
 from tests.workers.worlds import RECIPES, World
 from unlearning.accounting.certificate import Claim, Guarantee
@@ -56,30 +57,33 @@ def test_the_published_file_is_what_a_registration_without_the_person_publishes(
     assert any("may be values of samples" in each for each in claim.assumptions)
 
 
-def test_other_libraries_end_in_a_new_generation_and_never_in_a_mix(world: World) -> None:
-    options = {"shards": 3}
-    model_id = world.live("of_bytes", "shards", options=options, fallback="retrain")
-    before = world.head(model_id)
-    with world.database.write() as session:
-        generation = session.get_one(Generation, before.generation_id)
-        assert generation.manifest is not None
-        libraries = generation.manifest["libraries"]
-        assert {"numpy", "numpy wheel", "instructions", "threads"} <= libraries.keys()
-        generation.manifest = {**generation.manifest, "libraries": {**libraries, "numpy": "1.0"}}
-    (found,) = [each for each in doctor.examine(world.settings) if each.name == "generation of m"]
-    assert not found.well and "numpy 1.0" in found.what
-    request = world.delete("p5")
-    world.work(model_id)
-    assert world.task(request).reason == "awaiting_retrain"
-    world.configured().work(model_id)
-    now = world.head(model_id)
-    assert now.generation_id != before.generation_id and world.task(request).status == "completed"
+def test_the_doctor_asks_the_workers_for_their_threads_and_not_its_own_shell(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    world.live("of_bytes", "retrain")
+    world.pulse().beat()
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    (finding,) = [each for each in doctor.examine(world.settings) if each.name == "generation of m"]
+    assert finding.well and "again" not in finding.what
+    HeartbeatSender.of(replace(world.process, owner="another"), "worker").beat()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (finding,) = [each for each in doctor.examine(world.settings) if each.name == "generation of m"]
+    assert finding.well and "trains the whole model again" in finding.what and "threads 1, now 7" in finding.what
+
+
+def test_without_a_worker_the_doctor_judges_no_threads(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    world.live("of_bytes", "retrain")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    (finding,) = [each for each in doctor.examine(world.settings) if each.name == "generation of m"]
+    assert finding.well and "again" not in finding.what
 
 
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        ("pickle.dumps({'a': 1})", "a pickle, which runs code"),
+        ("pickle.dumps({'a': 1})", "no format that is known to run no code"),
         ("'text'", "returned a str"),
     ],
 )
@@ -91,6 +95,21 @@ def test_what_is_no_safe_file_is_refused(world: World, tmp_path: Path, made: str
     model_id = here.register("planted", "retrain")
     here.work(model_id)
     assert said in (here.model(model_id).reason or "")
+
+
+def test_a_format_that_the_recipe_names_waits_for_the_operator_and_is_declared(world: World, tmp_path: Path) -> None:
+    source = (RECIPES / "of_bytes.py").read_text().replace('suffix="means.json"', 'suffix="means.json", format="means"')
+    source = source.replace('return json.dumps({"members": [means]', 'return b" " + json.dumps({"members": [means]')
+    (tmp_path / "named.py").write_text(source)
+    here = world.configured(recipes=tmp_path)
+    model_id = here.register("named", "retrain")
+    here.work(model_id)
+    assert "EXPUNGE_ARTEFACT_FORMATS=means" in (here.model(model_id).reason or "")
+    there = world.configured(recipes=tmp_path, artefact_formats="gguf, means")
+    model_id = there.live("named", "retrain", name="admitted")
+    claim = Claim.from_json(there.head(model_id).claim)
+    assert any("of the format means" in sentence for sentence in claim.declared)
+    assert not any("of the format" in sentence for sentence in (*claim.checked, *claim.assumptions))
 
 
 def test_a_merge_that_keeps_its_first_file_does_not_publish_it_again(world: World, tmp_path: Path) -> None:
@@ -113,5 +132,5 @@ def test_methods_that_need_more_than_bytes_say_so(world: World, method: str, sai
 
 
 def test_a_wheel_is_known_by_its_files() -> None:
-    assert len(manifest._wheel("numpy")) == 64
-    assert manifest._wheel("numpy") != manifest._wheel("torch")
+    assert len(environment._wheel("numpy")) == 64
+    assert environment._wheel("numpy") != environment._wheel("torch")

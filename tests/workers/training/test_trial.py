@@ -363,6 +363,9 @@ def test_what_cannot_be_repeated_is_not_refused_and_the_certificate_says_what_wa
     assert f"Not tried: {trial.NOT_REPEATABLE}" in claim.tried
     assert not {trial.OVERWRITTEN, trial.SHARED_FOLDER, trial.OTHERS} & set(claim.tried)
     assert trial.CONFINED in claim.tried
+    figures = world.storage.figures.measured(world.head(model_id).generation_id)
+    assert figures["differs_at"].startswith("weight, element 0 of "), "a figure, which the first deletion deletes"
+    assert "differs_at" not in str(world.generation(model_id).report)
     assert claim.operators_word, "so that no number is given where nothing was compared"
     request_id = world.delete("p3")
     world.work(model_id)

@@ -58,6 +58,14 @@ def test_work_units_give_the_vectors_that_one_piece_gives(world: World) -> None:
     assert world.report(model_id)["distance_left"] == pytest.approx(left, rel=1e-3)
 
 
+@ON_SQLITE
+def test_units_of_people_with_one_sample_each_take_batches_that_hold_none_of_them(world: World) -> None:
+    """A convolution computes nothing for no sample. ``test_deletions.py`` has 1,437 people over HTTP."""
+    model_id = world.live("one_sample_each")
+    assert world.generation(model_id).method == "recollection"
+    assert len(vectors_of(world, model_id)) == 130
+
+
 @pytest.mark.parametrize(
     ("database_url", "point"),
     [

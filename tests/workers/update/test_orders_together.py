@@ -26,7 +26,7 @@ ORDERS = [
     Order(subject_id="p0", verified=True),
 ]
 WINDOWS = Windows(cancel_seconds=60, large_samples=1, large_seconds=120)
-OWN = {"entry", "at", "request", "commitment", "received_at", "due_at", "completed_at", "outcome"}
+OWN = {"entry", "at", "request", "commitment", "suppressions", "received_at", "due_at", "completed_at", "outcome"}
 """facts of an audit entry that differ between any two requests"""
 
 

@@ -42,9 +42,7 @@ def everyones(world: World, model_id: str) -> dict[str, Tensor]:
 
 def weights_of(world: World, model_id: str) -> Tensor:
     """w~ of the current version."""
-    return private_state.load(
-        world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
-    ).weights
+    return world.state(world.head(model_id)).weights
 
 
 def in_memory(world: World, *people: str) -> list[State]:

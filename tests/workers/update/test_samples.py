@@ -161,8 +161,9 @@ def opened(world: World, change: Change, *, wants_forgotten: bool = False, **pol
 
 
 def digests(world: World, model_id: str) -> Mapping[int, str]:
-    state, cpu = world.head(model_id).state, torch.device("cpu")
-    found = private_state.opened(world.storage.private, world.storage.sealer, state, cpu)[1]
+    head, cpu = world.head(model_id), torch.device("cpu")
+    place = private_state.place_of(head)
+    found = private_state.opened(world.storage.private, world.storage.sealer, place, head.state, cpu)[1]
     assert found
     return found
 

@@ -34,7 +34,7 @@ from expunge.service.requests import cancellation, intake, legal_holds
 from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.scheduler import run
 from expunge.workers.storage import checkpoint_format, manifest
-from expunge.workers.storage.private_state import STATE
+from expunge.workers.storage.private_state import place_of
 from expunge.workers.training import prepare
 from expunge.workers.training.prepare import Prepared
 from tests.harness.files import names_in, root_of
@@ -338,6 +338,7 @@ def test_why_the_fallback_was_taken_is_sealed_and_nowhere_else(world: World) -> 
     model_id = world.live(guarantee="proved", fallback="retrain")
     request = world.delete("p3")
     world.change(Generation, world.model(model_id).generation_id, max_distance=1e-17)
+    world.commit_anew(model_id)
     world.work(model_id)
     assert (world.request(request).status, world.task(request).reason) == ("queued", "awaiting_retrain")
     world.work(model_id)
@@ -347,7 +348,8 @@ def test_why_the_fallback_was_taken_is_sealed_and_nowhere_else(world: World) -> 
         log = "\n".join(session.scalars(select(AuditEntry.body)))
     assert "cap_not_reached" not in log
     assert "cap_not_reached" not in json.dumps(head.claim)
-    _, metadata = checkpoint_format.decode(world.storage.sealer.open(STATE, world.storage.private.read(head.state)))
+    sealed = world.storage.private.read(head.state)
+    _, metadata = checkpoint_format.decode(world.storage.sealer.open(place_of(head), sealed))
     assert json.loads(metadata["evidence"])["fallback"] == {"method": "retrain", "why": "cap_not_reached"}
     assert entries(world, "retrain.planned")[0]["reason"] == "fallback"
 

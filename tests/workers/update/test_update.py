@@ -84,9 +84,7 @@ def test_a_proved_release_lies_within_its_cap_of_the_retained_minimiser(world: W
     model_id = world.live(guarantee="proved", max_distance=1e-6)
     world.delete("p3")
     world.work(model_id)
-    secret = private_state.load(
-        world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
-    ).weights
+    secret = world.state(world.head(model_id)).weights
     meanwhile.DROPPED.update({"s9", "s10", "s11"})
     _, _, inputs, targets = meanwhile.people()
     w = torch.zeros(2, 4, dtype=torch.float64, requires_grad=True)
@@ -283,7 +281,7 @@ def test_a_damaged_state_fails_closed(world: World, damage: str) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1])) if damage == "changed" else path.unlink()
     with pytest.raises(Damaged):
-        private_state.load(world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu"))
+        world.state(world.head(model_id))
     world.work(model_id)
     assert (world.request(request).reason, world.head(model_id).number) == ("state_unreadable", 1)
 
@@ -291,14 +289,10 @@ def test_a_damaged_state_fails_closed(world: World, damage: str) -> None:
 def test_a_state_of_a_format_that_this_worker_does_not_know_fails_closed(world: World) -> None:
     model_id = world.live()
     storage = world.storage
-    foreign = storage.private.put(
-        [
-            storage.sealer.seal(
-                private_state.STATE, checkpoint_format.encode({"weights": torch.zeros(8)}, {"format": "next"})
-            )
-        ]
-    )
+    theirs = checkpoint_format.encode({"weights": torch.zeros(8)}, {"format": "next"})
+    foreign = storage.private.put([storage.sealer.seal(private_state.place_of(world.head(model_id)), theirs)])
     world.change(Version, world.head(model_id).id, state=foreign.digest)
+    world.commit_anew(model_id)
     request = world.delete("p3")
     world.work(model_id)
     assert (world.request(request).reason, world.head(model_id).number) == ("state_unreadable", 1)
@@ -310,10 +304,12 @@ def test_a_trajectory_is_not_replayed_under_another_torch_or_device(world: World
     generation = world.generation(model_id)
     frozen = dict(generation.manifest or {})
     world.change(Generation, generation.id, manifest=frozen | {"libraries": frozen["libraries"] | change})
+    world.commit_anew(model_id)
     request = world.delete("p3")
     world.work(model_id)
     assert world.request(request).reason == "environment_changed"
     world.change(Generation, generation.id, manifest=frozen)
+    world.commit_anew(model_id)
     again = world.delete("p4")
     world.work(model_id)
     assert world.request(again).status == "completed"
@@ -323,6 +319,7 @@ def test_a_bound_above_the_cap_holds_and_costs_nothing(world: World) -> None:
     model_id = world.live(guarantee="proved")
     request = world.delete("p3")
     world.change(Generation, world.model(model_id).generation_id, max_distance=1e-17)
+    world.commit_anew(model_id)
     world.work(model_id)
     assert (world.request(request).reason, world.generation(model_id).spent) == ("needs_retrain", 0)
 
@@ -489,11 +486,7 @@ def test_a_worker_that_kept_the_state_updates_the_same_as_one_that_reads_it(worl
             world.delete(person, models=(name,))
             worker.work(model_id)
         assert world.head(model_id).number == 4
-        weights.append(
-            private_state.load(
-                world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
-            ).weights
-        )
+        weights.append(world.state(world.head(model_id)).weights)
     assert torch.equal(*weights)
 
 
@@ -541,7 +534,7 @@ def test_an_attempt_that_fails_three_times_is_held_with_its_reason(world: World)
         world.work(model_id)
     held = world.request(request)
     assert (held.status, held.reason) == ("blocked", "failed")
-    assert (world.task(request).facts or {})["failed"]["error"] == "NotADirectoryError"
+    assert (world.task(request).facts or {})["failed"]["error"] == "ENOTDIR"
 
 
 def test_a_request_whose_workers_die_three_times_is_held_as_worker_lost(world: World) -> None:

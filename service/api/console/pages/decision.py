@@ -11,7 +11,6 @@ from expunge.service.api.console.render import PageRoute
 from expunge.service.api.console.visit import PageContext, Visitor
 from expunge.service.api.dependencies import require_scopes_of
 from expunge.service.api.types import RequestId
-from expunge.service.api.views.history import window_ends
 from expunge.service.api.views.log import taken_in_by
 from expunge.service.api.views.requests import find_request, request_view
 from expunge.service.requests import Reason, Status
@@ -20,6 +19,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _ANSWERS: dict[str | None, tuple[str, str]] = {
     Reason.UNVERIFIED: ("verify", "reject"),
     Reason.LARGE: ("approve", "cancel"),
+    Reason.NEAR_MISS: ("same-person", "other-person"),
 }
 """the acts that answer a reason's question"""
 
@@ -43,13 +43,12 @@ def _question(request_id: RequestId, visit: PageContext, reason: str) -> Respons
         row = find_request(session, visit.caller.tenant_id, request_id)
         view = request_view(session, row, visit.caller.scopes)
         agreed = consented(session, visit.caller.tenant_id, TwoPersonAct.VERIFY, row.id) is not None
-        inside = window_ends(session, row) is not None
         sender = taken_in_by(session, visit.caller.tenant_id, [row.id])[row.id]
     if view.status != Status.BLOCKED or view.reason not in _ANSWERS:
         return visit.lead(f"/console/requests/{request_id}", "This request waits for no decision.")
     answers = _ANSWERS[view.reason]
     require_scopes_of(ACTS[answers[0]].route, visit.caller)
-    offered = [name for name in answers if visit.allows(ACTS[name].route) and (name != "cancel" or inside)]
+    offered = [name for name in answers if visit.allows(ACTS[name].route) and (name != "cancel" or view.cancellable)]
     facts = {
         "request": view,
         "sender": sender,

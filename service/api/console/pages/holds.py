@@ -27,4 +27,5 @@ def place(visit: Visitor, fields: Form) -> Response:
     order = filled(holds.HoldOrder, hint, **{name: field(fields, name) for name in names})
     visit.check_form(fields)
     made = visit.call(holds.create, body=order)
-    return visit.lead("/console/holds", made.note or "The hold is placed. Deletions that it touches are blocked.")
+    placed = "The hold is placed."
+    return visit.lead("/console/holds", f"{placed} {made.note or 'Deletions that it touches are blocked.'}")

@@ -12,6 +12,7 @@ from expunge.service.api.console.render import HEADERS, PageRoute
 from expunge.service.api.console.visit import Visitor
 from expunge.service.api.console.ways import ways
 from expunge.service.api.http.etag import tag
+from expunge.service.api.http.polling import LEAST_SECONDS, retry_after
 from expunge.service.api.routes.models import versions
 from expunge.service.api.types import ModelName
 from expunge.service.api.views.consumers import consumer_rows, worst_first
@@ -24,7 +25,7 @@ from expunge.service.api.views.models import (
     model_view,
     retrains_of,
 )
-from expunge.service.api.views.versions import VersionView, suffixes_of, versions_of
+from expunge.service.api.views.versions import VersionView, metrics_of, suffixes_of, versions_of
 from expunge.service.infra.db import now
 from expunge.service.models import CHANGEABLE, SERVED, is_withheld, plan_of
 from unlearning.accounting.budget import updates_left
@@ -40,6 +41,7 @@ def show(name: ModelName, visit: Visitor) -> Response:
         found = find_model(session, visit.caller.tenant_id, name)
         row, view = model_row(session, found), model_view(session, found)
         shown, at = versions_of(session, found), now(session)
+        metrics = metrics_of(session, {each.generation_id for each in shown})
         reports = [each.report or {} for each in retrains_of(session, found)]
         facts = {
             "row": row,
@@ -48,7 +50,15 @@ def show(name: ModelName, visit: Visitor) -> Response:
             "consumers": worst_first(consumer_rows(session, models=[found.id])),
             "forecast": _forecast(session, row, at),
             "budget": charts.updates_left(budget_changes(session, row.generation), at) if row.generation else None,
-            "accuracy": charts.accuracy([(each.number, each.published_at, each.holdout_accuracy) for each in shown]),
+            "accuracy": charts.accuracy(
+                [
+                    (each.number, each.published_at, each.holdout_accuracy)
+                    for each in shown
+                    if metrics[each.generation_id] == metrics[shown[0].generation_id]
+                ],
+                metrics.get(shown[0].generation_id) if shown else None,
+            ),
+            "metrics": metrics,
             "updates": view.updates,
             "note": view.guarantee_note,
             "plan": plan_of(session, found),
@@ -56,7 +66,8 @@ def show(name: ModelName, visit: Visitor) -> Response:
             "state": tag(view),
             "ways": ways(view.actions, visit.caller),
             "policy": {each: Policy.from_json(found.policy).to_json()[each] for each in CHANGEABLE},
-            "busy": found.status == "preparing" or row.waiting > 0,
+            "busy": found.status == "preparing"
+            or (row.waiting > 0 and retry_after([found.due_at], at) == LEAST_SECONDS),
         }
     offered = [each for each in _offered(found.status, withheld=is_withheld(found)) if visit.allows(ACTS[each].route)]
     rights = {

@@ -16,7 +16,7 @@ from expunge.service.api.views.log import log_state
 from expunge.service.api.views.models import model_rows
 from expunge.service.api.views.overview import FIGURES, deadlines, figures, latency, recent, retrains
 from expunge.service.api.views.processes import processes
-from expunge.service.api.views.requests import DeletionRequestView, request_views
+from expunge.service.api.views.requests import DeletionRequestView, changes_soon, request_views
 from expunge.service.api.views.selection import ROWS, page_of
 from expunge.service.infra.db import now
 from expunge.service.infra.time import HOUR_SECONDS
@@ -37,8 +37,9 @@ def overview(visit: Visitor) -> Response:
         beats = processes(session, service.limits.lease_seconds)
         urgent = page_of(session, FIGURES["open"], tenant, at) if reads else []
         late = worst_first(consumer_rows(session, tenant)) if operates else []
+        views = request_views(session, urgent, visit.caller.scopes)
         facts = {
-            **_sorted(visit, request_views(session, urgent, visit.caller.scopes)),
+            **_sorted(visit, views),
             "rows": rows[:ROWS],
             "more": rows[ROWS - 1].model.name if len(rows) > ROWS else None,
             "broken": [row for row in rows[:ROWS] if operates and row.model.status in _BROKEN],
@@ -53,7 +54,8 @@ def overview(visit: Visitor) -> Response:
             "processes": [each for each in beats if each.silent_seconds < HOUR_SECONDS][:ROWS],
             "audit": log_state(session) if visit.may(Scope.AUDIT_READ) else None,
             # an update or a preparation: they end without an event
-            "busy": any(row.model.status == "preparing" for row in rows) or (counts and counts.open > counts.held),
+            "busy": any(row.model.status == "preparing" for row in rows)
+            or any(changes_soon(view, at) for view in views),
         }
     return visit.page("overview.html", **facts)
 

@@ -10,11 +10,11 @@ from expunge.service.api.console.render import PageRoute
 from expunge.service.api.console.visit import Visitor
 from expunge.service.api.console.ways import ways
 from expunge.service.api.types import RequestId
-from expunge.service.api.views.history import certificate_of, phases, timeline, window_ends
+from expunge.service.api.views.history import certificate_of, phases, timeline
 from expunge.service.api.views.log import taken_in_by
-from expunge.service.api.views.requests import DeletionRequestView, find_request, request_view
+from expunge.service.api.views.requests import DeletionRequestView, changes_soon, find_request, request_view
 from expunge.service.infra.db import now
-from expunge.service.requests import RequestRefused, Status, require_extendable
+from expunge.service.requests import RequestRefused, Status, awaits_decision, require_extendable
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -28,8 +28,9 @@ def show(request_id: RequestId, visit: Visitor) -> Response:
         certificate = certificate_of(session, row)
         issued = certificate is not None and certificate.envelope is not None
         expected = view.status == Status.COMPLETED and any(part.version for part in view.models)
-        ends = window_ends(session, row)
-        extendable = _may_extend(view, now(session)) and visit.allows(ACTS["extend"].route)
+        cancellable = bool(view.cancellable) and not awaits_decision(view.status, view.reason)
+        at = now(session)
+        extendable = _may_extend(view, at) and visit.allows(ACTS["extend"].route)
         steps = [*view.actions, *(step for part in view.models for step in part.actions)]
         facts = {
             "request": view,
@@ -38,13 +39,12 @@ def show(request_id: RequestId, visit: Visitor) -> Response:
             "phases": phases(session, row),
             "certificate": issued,
             "awaited": expected and not issued,
-            "window_ends": ends,
-            "ways": [way for way in ways(steps, visit.caller) if way.verb != "cancel" or ends is not None],
+            "ways": [way for way in ways(steps, visit.caller) if way.verb != "cancel" or cancellable],
             "agreed_by_one": view.status == Status.BLOCKED
             and consented(session, visit.caller.tenant_id, TwoPersonAct.VERIFY, row.id) is not None,
-            "cancellable": ends is not None and visit.allows(ACTS["cancel"].route),
+            "cancellable": cancellable and visit.allows(ACTS["cancel"].route),
             "extendable": extendable,
-            "busy": view.status in (Status.QUEUED, Status.RUNNING) or (expected and not issued),
+            "busy": changes_soon(view, at) or (expected and not issued),
         }
     return visit.page("request.html", **facts, acts=ACTS)
 

@@ -35,6 +35,9 @@ class PolicyChange(BaseModel):
     retrain_every: _Seconds | None = None
     place: PlaceName | None = None
     complete_when: Literal["published", "served"] | None = None
+    twins: Literal["ask", "ignore"] | None = Field(
+        default=None, description="ask: a person decides where another person's id is written nearly so"
+    )
     max_accuracy_drop: _Number | None = Field(default=None, description="null: no gate")
 
     @model_validator(mode="before")

@@ -12,6 +12,7 @@ from expunge.service.access import Caller, Scope
 from expunge.service.api.dependencies import Running, problems, reading, require_scope
 from expunge.service.api.http.etag import IfNoneMatch, shown
 from expunge.service.api.http.pagination import Limit, NameCursor, Page, after_page
+from expunge.service.api.http.polling import retry_after
 from expunge.service.api.openapi import answer
 from expunge.service.api.problems import ApiProblem
 from expunge.service.api.types import LARGEST_NUMBER, WHOLE, ModelName, PlaceName, RecipeName
@@ -25,6 +26,7 @@ from expunge.service.api.views.models import (
     model_view,
     preparation_view,
 )
+from expunge.service.infra.db import now
 from expunge.service.infra.tenants import recipes_of
 from expunge.service.models import Figures, register, require_known, require_recipe
 from unlearning.accounting.policy import LARGEST_ORDERS, Policy, PolicyError
@@ -38,8 +40,10 @@ _GUARANTEES = Literal["exact", "proved", "calibrated", "estimated", "none"]
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 _Word = Annotated[str, StringConstraints(max_length=200)]
 _Whole = Annotated[int, Field(strict=True, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
+_Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_NUMBER), WHOLE]
 _Real = Annotated[StrictFloat, Field(allow_inf_nan=False)]
-_Option = StrictBool | _Whole | _Real | _Word | Annotated[list[_Whole | _Real], Field(max_length=10)] | None
+_Numbers = Annotated[list[_Whole | _Real], Field(max_length=10, fail_fast=True)]
+_Option = StrictBool | _Whole | _Real | _Word | _Numbers | None
 _Options = Annotated[
     dict[Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,40}$")], _Option],
     Field(max_length=40, json_schema_extra={"additionalProperties": False}),
@@ -53,10 +57,7 @@ class CalibrationSettings(BaseModel):
 
     alpha: _Number | None = Field(default=None, description="the share of request streams that may leave the bound")
     orders: Annotated[int, Field(strict=True, ge=1, le=LARGEST_ORDERS), WHOLE] | None = None
-    sizes: (
-        Annotated[list[Annotated[int, Field(strict=True, ge=1, le=LARGEST_NUMBER), WHOLE]], Field(max_length=100)]
-        | None
-    ) = None
+    sizes: Annotated[list[_Count], Field(max_length=100, fail_fast=True)] | None = None
 
 
 class Registration(BaseModel):
@@ -88,6 +89,9 @@ class Registration(BaseModel):
     granularity: Literal["subject", "sample"] | None = None
     reference: Literal["renormalised", "fixed-denominator"] | None = None
     complete_when: Literal["published", "served"] | None = None
+    twins: Literal["ask", "ignore"] | None = Field(
+        default=None, description="ask: a person decides where another person's id is written nearly so"
+    )
     leave_out_forgotten: StrictBool = Field(
         default=False,
         description="leave out people who asked to be forgotten before this registration; false: it is refused",
@@ -179,10 +183,11 @@ def show(
     with service.database.read() as session:
         model = find_model(session, caller.tenant_id, name)
         view, preparation = model_view(session, model), preparation_view(session, model)
-        generation = generation_of(session, model)
-    moves = view.status == "preparing" or preparation.plan is not None
+        generation, at = generation_of(session, model), now(session)
+    plan = preparation.plan
+    moves = view.status == "preparing" or plan is not None
     if moves:
-        response.headers["Retry-After"] = "1"
+        response.headers["Retry-After"] = str(retry_after([None if plan is None else plan.eta], at))
     with suppress(OSError):  # the rest of the model does not depend on the store
         preparation.report = Figures(service.store.folder).shown(generation)
     view.preparation = preparation

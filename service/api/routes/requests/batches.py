@@ -20,6 +20,7 @@ from expunge.service.api.routes.requests.deletion_requests import (
     key_use,
     windows_of,
 )
+from expunge.service.api.routes.requests.search import near_of
 from expunge.service.api.types import Moment
 from expunge.service.api.views.rehearsal import RehearsedPart, rehearse
 from expunge.service.api.views.requests import AcceptedView, ReceiptView, accepted_view, answer_for, salts
@@ -38,7 +39,7 @@ class BatchOrder(BaseModel):
         json_schema_extra={"examples": [{"requests": [{"subject_id": "person-7"}, {"subject_id": "person-8"}]}]},
     )
 
-    requests: list[DeletionOrder] = Field(min_length=1, max_length=1000)
+    requests: list[DeletionOrder] = Field(min_length=1, max_length=1000, fail_fast=True)
 
 
 class BatchItem(BaseModel):
@@ -87,6 +88,11 @@ class EstimateView(BaseModel):
     samples: int
     models: list[CostView]
     preparing: list[str] = Field(description="models with people not known yet")
+    near: str | None = Field(
+        default=None,
+        description="the id looks misspelled, and a decision would come first: how many people have nearly the same; "
+        "null: it does not, or the key lacks deletions:decide",
+    )
     regulation: str | None
     due_at: Moment | None
     letter: LetterView | None = Field(
@@ -131,7 +137,7 @@ def create_batch(batch: BatchOrder, service: Running, caller: Writer, idempotenc
 )
 def estimate_cost(order: DeletionOrder, service: Running, caller: Seeker) -> EstimateView:
     check_length(order, service.limits.sample_ids)
-    asked = order.order(service.settings.regulation)
+    asked = order.order(service.settings.regulation, service.settings.time_zone)
     ids = len(asked.subjects or set(asked.sample_ids or ()))
     count_search(service, caller, ids)
     with service.database.write() as session:
@@ -143,6 +149,7 @@ def estimate_cost(order: DeletionOrder, service: Running, caller: Seeker) -> Est
         samples=sum(part.cost.samples for part in found.parts),
         models=[_cost_view(part, reads) for part in found.parts],
         preparing=list(found.preparing),
+        near=near_of(found.question, caller),
         regulation=found.request.regulation,
         due_at=found.request.due_at,
         letter=_letter_view(found.letter) if reads and found.letter is not None else None,

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema, model_validator
 from sqlalchemy.orm import Session
 
 from expunge.service import requests
-from expunge.service.access import Caller, Scope, TwoPersonAct
+from expunge.service.access import Caller, Scope, TwoPersonAct, searched
 from expunge.service.api.dependencies import (
     Running,
     Service,
     agreed,
     awaits_another,
+    count_search,
     problems,
     reading,
     require_scope,
     require_scopes,
+    uncount_search,
 )
 from expunge.service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from expunge.service.api.http.pagination import Limit, MomentCursor, Page, after, after_page, place_of
+from expunge.service.api.http.polling import LEAST_SECONDS, retry_after
 from expunge.service.api.openapi import answer
-from expunge.service.api.problems import ApiProblem
+from expunge.service.api.problems import ApiProblem, problem_of
 from expunge.service.api.types import CaseId, ModelName, PersonalId, RequestId, When, one_of
 from expunge.service.api.views.requests import (
     AcceptedView,
@@ -34,13 +37,16 @@ from expunge.service.api.views.requests import (
     accepted_view,
     answer_for,
     find_request,
+    moments_of,
     request_view,
     request_views,
     salts,
 )
 from expunge.service.api.views.selection import newest
 from expunge.service.audit import canonical
+from expunge.service.infra.db import now
 from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.limits import LIMITS
 from expunge.service.infra.pseudonyms import digest
 from expunge.service.requests import (
     IDEMPOTENCY_KEY,
@@ -68,6 +74,9 @@ from expunge.service.requests import (
 
 router = APIRouter(tags=["deletion requests"])
 Decider = Annotated[Caller, Depends(require_scopes([Scope.DELETIONS_DECIDE], [Scope.DELETIONS_READ]))]
+Rehearser = Annotated[
+    Caller, Depends(require_scopes([Scope.PEOPLE_SEARCH], [Scope.DELETIONS_DECIDE], [Scope.DELETIONS_READ]))
+]
 Sender = Annotated[Caller, Depends(require_scopes([Scope.DELETIONS_WRITE], [Scope.DELETIONS_READ]))]
 Mender = Annotated[
     Caller, Depends(require_scopes([Scope.MODELS_ADMIN, Scope.DELETIONS_DECIDE], [Scope.DELETIONS_READ]))
@@ -82,7 +91,18 @@ KeyHeader = Annotated[
 _PATH = "/v1/deletion-requests"
 ITEM = _PATH + "/{request_id:digest}"
 """so that fixed addresses, as /batch, are not taken for ids"""
-_POLL_SECONDS = 2
+
+
+def _too_many(limit: int) -> ApiProblem:
+    errors = [{"pointer": "/sample_ids", "detail": f"At most {limit} ids."}]
+    return ApiProblem(422, "too_many_sample_ids", "Name fewer samples, or send several requests.", errors)
+
+
+def _few(ids: Any) -> Any:
+    """Refuse too many ids before any is looked at."""
+    if isinstance(ids, list) and len(ids) > LIMITS.sample_ids:
+        raise _too_many(LIMITS.sample_ids)
+    return ids
 
 
 class DeletionOrder(BaseModel):
@@ -96,15 +116,31 @@ class DeletionOrder(BaseModel):
 
     subject_id: PersonalId | None = None
     subject_ids: list[PersonalId] | None = Field(
-        default=None, min_length=1, max_length=50, description="all ids of one person: one request, one certificate"
+        default=None,
+        min_length=1,
+        max_length=50,
+        fail_fast=True,
+        description="all ids of one person: one request, one certificate",
     )
-    sample_ids: list[PersonalId] | None = Field(default=None, min_length=1)
-    models: list[ModelName] | None = Field(default=None, min_length=1, max_length=1000)
+    sample_ids: Annotated[
+        list[PersonalId] | None,
+        Field(min_length=1, max_length=LIMITS.sample_ids, fail_fast=True),
+        BeforeValidator(_few),
+    ] = None
+    models: list[ModelName] | None = Field(default=None, min_length=1, max_length=1000, fail_fast=True)
     regulation: Regulation | None = None
     due_at: When | None = Field(default=None, description="your own deadline, in place of a regulation's")
     received_at: When | None = Field(default=None, description="when the person asked; now, if left out")
     verified: StrictBool = Field(default=True, description="false: held, and changes no model, until it is verified")
     suppress: Suppress = Field(default=Suppress.EVERYWHERE, description="where later registrations leave them out")
+    expected_samples: int | None = Field(
+        default=None,
+        ge=0,
+        le=1_000_000_000,
+        strict=True,
+        description="how many samples of the person the models hold, by your books, as an estimate counts them; where "
+        "they hold another number, the request waits for a decision. For verified orders of a person",
+    )
     case_id: CaseId | None = Field(
         default=None, description="your own id of the case; it must not name the person. It is not in the audit log"
     )
@@ -115,10 +151,11 @@ class DeletionOrder(BaseModel):
             raise ValueError("give one of subject_id, subject_ids and sample_ids")
         return self
 
-    def order(self, default: str | None = None) -> Order:
+    def order(self, default: str | None = None, time_zone: str = "") -> Order:
         """Return the order. One that names no regulation and no deadline is under ``default``.
 
-        Raises RequestRefused where two of its fields contradict each other.
+        ``time_zone``: the controller's; empty: it is not set. Raises RequestRefused where two of its fields contradict
+        each other.
         """
         if self.due_at is not None and self.regulation is not None:
             errors = [{"pointer": "/due_at", "detail": "Give either regulation or due_at."}]
@@ -127,6 +164,10 @@ class DeletionOrder(BaseModel):
             errors = [{"pointer": "/models", "detail": "suppress: named_models needs models."}]
             what = "The order suppresses in named models, and names none."
             raise RequestRefused(422, "no_models_named", what, errors)
+        if self.expected_samples is not None and (self.sample_ids is not None or not self.verified):
+            errors = [{"pointer": "/expected_samples", "detail": "Leave it out, or send a verified order of a person."}]
+            what = "expected_samples needs a verified order of a person."
+            raise RequestRefused(422, "not_counted", what, errors)
         chosen = "regulation" in self.model_fields_set or self.due_at is not None
         law = self.regulation if chosen else default
         return Order(
@@ -137,8 +178,10 @@ class DeletionOrder(BaseModel):
             regulation=None if law is None else Regulation(law),
             due_at=self.due_at,
             received_at=self.received_at,
+            time_zone=time_zone or None,
             verified=self.verified,
             suppress=self.suppress,
+            expected_samples=self.expected_samples,
             case_id=self.case_id,
         )
 
@@ -218,8 +261,9 @@ def show(
 ) -> DeletionRequestView:
     with service.database.read() as session:
         view = request_view(session, find_request(session, caller.tenant_id, request_id), caller.scopes)
+        at = now(session)
     if view.status in (Status.QUEUED, Status.RUNNING):
-        response.headers["Retry-After"] = str(_POLL_SECONDS)
+        response.headers["Retry-After"] = str(retry_after(moments_of(view), at))
     return shown(view, response, if_none_match)
 
 
@@ -227,7 +271,7 @@ def show(
     ITEM,
     response_model=DeletionRequestView,
     responses=problems(404, 409, 412) | answer(200, "ETag"),
-    summary="Cancel a request inside its cancel window",
+    summary="Cancel a request with which no worker has begun",
 )
 def withdraw(
     request_id: RequestId, service: Running, caller: Sender, response: Response, if_match: IfMatch = None
@@ -263,7 +307,7 @@ def key_use(service: Service, caller: Caller, header: list[str] | None, path: st
 
 def accept_order(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
     """Write the request that was ordered. Raises RequestRefused."""
-    asked = order.order(service.settings.regulation)
+    asked = order.order(service.settings.regulation, service.settings.time_zone)
     if not order.verified:
         return accept_unverified(session, service.pepper, caller.tenant_id, asked)
     return accept(session, service.pepper, caller.tenant_id, asked, windows_of(service))
@@ -275,14 +319,14 @@ def windows_of(service: Service) -> Windows:
 
 
 def _answer(accepted: Accepted) -> StoredAnswer:
-    headers = {"Location": f"{_PATH}/{accepted.request.id}", "Retry-After": str(_POLL_SECONDS)}
+    headers = {"Location": f"{_PATH}/{accepted.request.id}", "Retry-After": str(LEAST_SECONDS)}
     return StoredAnswer(202, headers, accepted_view(accepted))
 
 
 def check_length(order: DeletionOrder, limit: int) -> None:
+    """Raises ApiProblem (422) where an order names more samples than this installation takes."""
     if order.sample_ids is not None and len(order.sample_ids) > limit:
-        errors = [{"pointer": "/sample_ids", "detail": f"At most {limit} ids."}]
-        raise ApiProblem(422, "too_many_sample_ids", "Name fewer samples, or send several requests.", errors)
+        raise _too_many(limit)
 
 
 @router.post(
@@ -329,6 +373,124 @@ def reject(
         return changed(request_view(session, row, caller.scopes), response)
 
 
+class RightId(BaseModel):
+    """The person's id as your own books have it."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"subject_id": "000017"}]})
+
+    subject_id: PersonalId
+
+
+@router.post(
+    ITEM + "/same-person",
+    response_model=DeletionRequestView,
+    responses=problems(404, 409, 412) | answer(200, "ETag"),
+    summary="Say that a request's id is another spelling of this one",
+)
+def say_same(
+    *,
+    request_id: RequestId,
+    body: RightId,
+    service: Running,
+    caller: Decider,
+    response: Response,
+    if_match: IfMatch = None,
+) -> DeletionRequestView:
+    """Delete the person with this id. It must be written nearly as the request's, and be one that a model knows."""
+    count_search(service, caller)
+    with service.database.write() as session:
+        row = find_request(session, caller.tenant_id, request_id)
+        require(request_view(session, row, caller.scopes), if_match)
+        # a second person must name the same id; the consent's row does not give it away
+        named = digest(service.pepper, "subject", f"{row.id}\0{body.subject_id}")[:32]
+        may = row.near is None or agreed(service, session, caller, TwoPersonAct.DECIDE, named)
+        changed_models = (
+            requests.same_person(session, service.pepper, row, body.subject_id, windows_of(service)) if may else ()
+        )
+        view = request_view(session, row, caller.scopes)
+    uncount_search(service, caller)
+    if not may:
+        raise awaits_another(TwoPersonAct.DECIDE)
+    service.notify(changed_models)
+    return changed(view, response)
+
+
+class RightIdOf(RightId):
+    """A request, and the person's id as your own books have it."""
+
+    request: RequestId
+
+
+class ManyRightIds(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"decisions": [{"request": "0" * 32, "subject_id": "000017"}]}]}
+    )
+
+    decisions: list[RightIdOf] = Field(min_length=1, max_length=1000, fail_fast=True)
+
+
+class RehearsedId(BaseModel):
+    """What `same-person` would make of one id."""
+
+    index: int
+    only: bool | None = Field(
+        description="true: this person alone has nearly the request's id; false: others have, too; null: see `problem`"
+    )
+    problem: dict[str, Any] | None = Field(description="why it would be refused; null: it would be taken")
+
+
+class RehearsedIds(BaseModel):
+    search: str = Field(description="id of this search: the audit log's entry names it and the key, not the people")
+    outcomes: list[RehearsedId]
+
+
+@router.post(
+    _PATH + "/same-person/rehearse",
+    response_model=RehearsedIds,
+    responses=problems(),
+    summary="Say for many requests whether the id that you name is the only one near",
+)
+def rehearse_same(body: ManyRightIds, service: Running, caller: Rehearser) -> RehearsedIds:
+    """Compare the ids, and decide nothing. An id that is not near counts as a search for it."""
+    count_search(service, caller, len(body.decisions))
+    outcomes = []
+    with service.database.write() as session:
+        search = searched(session, caller, len(body.decisions))
+        for index, named in enumerate(body.decisions):
+            only, problem = None, None
+            try:
+                row = find_request(session, caller.tenant_id, named.request)
+                only = requests.rehearse_same(session, service.pepper, row, named.subject_id)
+            except ApiProblem as error:
+                problem = error
+            except RequestRefused as error:
+                problem = problem_of(error)
+            outcomes.append(RehearsedId(index=index, only=only, problem=None if problem is None else problem.body()))
+    uncount_search(service, caller, sum((each.problem or {}).get("code") != "not_near" for each in outcomes))
+    return RehearsedIds(search=search, outcomes=outcomes)
+
+
+@router.post(
+    ITEM + "/other-person",
+    response_model=DeletionRequestView,
+    responses=problems(404, 409, 412) | answer(200, "ETag"),
+    summary="Say that a request's id is right as it is written",
+)
+def say_other(
+    request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
+) -> DeletionRequestView:
+    with service.database.write() as session:
+        row = find_request(session, caller.tenant_id, request_id)
+        require(request_view(session, row, caller.scopes), if_match)
+        may = row.near is None or agreed(service, session, caller, TwoPersonAct.DECIDE, row.id)
+        changed_models = requests.other_person(session, row, windows_of(service)) if may else ()
+        view = request_view(session, row, caller.scopes)
+    if not may:
+        raise awaits_another(TwoPersonAct.DECIDE)
+    service.notify(changed_models)
+    return changed(view, response)
+
+
 @router.post(
     ITEM + "/approve",
     response_model=DeletionRequestView,
@@ -363,6 +525,9 @@ def retry_request(
         require(request_view(session, row, caller.scopes), if_match)
         if awaits_decision(Status(row.status), row.reason):
             raise ApiProblem(409, "unverified", "This request is not verified. Verify it, or reject it.")
+        if row.near is not None:
+            detail = "This request waits for a decision about its id. Use same-person or other-person."
+            raise ApiProblem(409, "near_miss", detail)
         to_notify = retry(session, row)
         if not to_notify:
             raise ApiProblem(409, "not_blocked", "Only a request that is blocked or awaits_others can be retried.")

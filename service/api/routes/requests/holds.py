@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from expunge.service import requests
 from expunge.service.access import Caller, Scope, TwoPersonAct, searched
@@ -24,12 +24,27 @@ from expunge.service.api.openapi import answer
 from expunge.service.api.problems import ApiProblem
 from expunge.service.api.types import FreeText, PersonalId, RequestId, one_of
 from expunge.service.api.views.holds import HoldView, find_hold, hold_view, holds_before
-from expunge.service.requests import forgotten_already, place_hold, protects_nothing
+from expunge.service.requests import (
+    Keeps,
+    Reason,
+    forgotten_already,
+    keeps,
+    place_hold,
+    question_about_hold,
+)
 
 router = APIRouter(tags=["holds"])
 Decider = Annotated[Caller, Depends(require_scope(Scope.DELETIONS_DECIDE))]
 _PATH = "/v1/holds"
-ONLY_HELD_OUT = "This hold protects nothing now: the person is only in a holdout, which deletions leave as it is."
+NOTES = {
+    Keeps.SAMPLES: None,
+    Keeps.HELD_OUT: "This hold protects nothing now: the person is only in a holdout, which deletions leave as it is.",
+    Keeps.MAYBE: "No model knows this id yet. One is being prepared; its samples are not known. Compare the spelling.",
+    Keeps.NOTHING: "No model knows this id: the hold protects nothing now. Compare the spelling; if it is wrong, lift "
+    "the hold and place another.",
+}
+"""what is said of a hold that is placed; None: it keeps samples"""
+NOT_SEARCHED = "Whether any model knows this id was not looked up: that takes a key with the scope people:search."
 
 
 class HoldOrder(BaseModel):
@@ -44,6 +59,10 @@ class HoldOrder(BaseModel):
     subject_id: PersonalId | None = None
     sample_id: PersonalId | None = None
     reason: FreeText
+    confirmed: StrictBool = Field(
+        default=False,
+        description="the id is right as it is written, although no model knows it and it looks misspelled",
+    )
 
     @model_validator(mode="after")
     def _one_kind(self) -> HoldOrder:
@@ -60,27 +79,49 @@ class HoldOrder(BaseModel):
     summary="Place a legal hold",
 )
 def create(body: HoldOrder, service: Running, caller: Decider, response: Response) -> HoldView:
-    """Place a hold. Without `people:search` a hold on a person who was forgotten is accepted, and has no effect."""
+    """Place a hold; with `people:search` its `note` says at once where no model knows the id.
+
+    Without that scope a hold on an id that is unknown, or was deleted, is accepted, and has no effect.
+
+    Where no model knows the id and it looks misspelled, the answer is 409 `near_miss`: a hold that misses its person
+    lets the data be deleted. Correct the id, or send `confirmed`.
+    """
     named = {"subject_id": body.subject_id, "sample_id": body.sample_id}
     may_see = Scope.PEOPLE_SEARCH in caller.scopes
-    if may_see:
+    if body.subject_id is not None and not body.confirmed:
         count_search(service, caller)
+        _require_right_spelling(service, caller, body.subject_id)
+    elif may_see:
+        count_search(service, caller)
+    note: str | None = NOT_SEARCHED
     with service.database.write() as session:
         updates = forgotten_already(session, service.pepper, caller.tenant_id, **named) if may_see else []
-        if updates:
+        if may_see:  # a hold that is placed without a note tells that the person is known
             searched(session, caller)
-        else:
+        if not updates:
             hold = place_hold(session, service.pepper, caller.tenant_id, **named, reason=body.reason)
             session.flush()
-            idle = may_see and protects_nothing(session, hold)
-            if idle:
-                searched(session, caller)
+            note = NOTES[keeps(session, hold)] if may_see else note
             view = hold_view(hold)
     if updates:
         where = ", ".join(f"version {number} of {name}" for name, number in updates)
         raise ApiProblem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.")
     response.headers["Location"] = f"{_PATH}/{view.id}"
-    return changed(view, response).model_copy(update={"note": ONLY_HELD_OUT if idle else None})
+    return changed(view, response).model_copy(update={"note": note})
+
+
+def _require_right_spelling(service: Running, caller: Caller, subject_id: str) -> None:
+    """Raise ApiProblem where no model knows the id and it looks misspelled. The look is in the log all the same.
+
+    So it is where somebody with nearly the id is to be deleted.
+    """
+    with service.database.write() as session:
+        question = question_about_hold(session, service.pepper, caller.tenant_id, subject_id)
+        if question is None:
+            return
+        searched(session, caller)
+    why = Reason.NEAR_MISS.says(question.facts, caller.scopes)
+    raise ApiProblem(409, "near_miss", f"{why} No hold was placed: correct the id, or send confirmed.")
 
 
 @router.get(_PATH, response_model=Page[HoldView], responses=problems(), summary="List holds, newest first")

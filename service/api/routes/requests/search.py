@@ -11,7 +11,7 @@ from expunge.service.access import Caller, Scope, searched
 from expunge.service.api.dependencies import Running, count_search, problems, require_scope
 from expunge.service.api.types import Moment, PersonalId
 from expunge.service.api.views.requests import DeletionRequestView, request_views
-from expunge.service.requests import find_person
+from expunge.service.requests import Question, Reason, find_person, question_about
 
 router = APIRouter(tags=["deletion requests"])
 Seeker = Annotated[Caller, Depends(require_scope(Scope.PEOPLE_SEARCH))]
@@ -46,6 +46,10 @@ class SearchView(BaseModel):
     )
     has_more: bool = Field(description="there are older requests")
     models: list[KnownInView] = Field(description="by name; a model that is not listed does not know the person")
+    near: str | None = Field(
+        description="that no model knows the id, and it looks misspelled: how many people have nearly the same, and in "
+        "what it differs; null: it does not, or the key lacks deletions:decide"
+    )
 
 
 @router.post(
@@ -58,9 +62,18 @@ def search(order: SearchOrder, service: Running, caller: Seeker) -> SearchView:
     count_search(service, caller)
     with service.database.write() as session:
         found = find_person(session, service.pepper, caller.tenant_id, order.subject_id)
+        question = question_about(session, service.pepper, caller.tenant_id, order.subject_id)
         return SearchView(
             search=searched(session, caller),
             requests=request_views(session, found.requests, caller.scopes),
             has_more=found.has_more,
             models=[KnownInView(**vars(each)) for each in found.models],
+            near=near_of(question, caller),
         )
+
+
+def near_of(question: Question | None, caller: Caller) -> str | None:
+    """Return the question's first sentence, where the caller may see how many people are near."""
+    if question is None or not caller.scopes.issuperset({Scope.PEOPLE_SEARCH, Scope.DELETIONS_DECIDE}):
+        return None
+    return Reason.NEAR_MISS.says(question.facts, caller.scopes).partition(". ")[0] + "."

@@ -1,0 +1,145 @@
+"""A worker that is stopped in a training: it gives its claim back at once, and another worker goes on.
+
+Real processes and a real broker. ``stop`` is what ``docker stop`` and ``systemctl stop`` send: SIGTERM.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from expunge.service.infra.db import now
+from expunge.service.infra.limits import LIMITS
+from expunge.service.infra.tables import AuditEntry, Generation, Heartbeat, Lease, Model, Task
+from expunge.service.infra.time import SECOND
+from expunge.service.models import model_lease
+from expunge.workers.runtime.heartbeat import UNLEARN
+from tests.harness.stack import Stack, running
+from tests.stories.conftest import SETTINGS, recipes_in, servers_of
+
+STOPS = 3
+"""as many as once refused the model"""
+SOON_SECONDS = 2.0
+GRACE_SECONDS = 15.0
+"""what docker-compose.yml, the units of systemd and the chart give"""
+TRAINS_SECONDS = 1.0
+"""a claim this old is in its training"""
+LISTENS_SECONDS = 3.0
+"""after its first heartbeat a worker hears the broker by then"""
+
+
+@pytest.fixture
+def trio(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A service with three workers, under the product's own limits: a lease of 30 s."""
+    recipes = recipes_in(tmp_path_factory.mktemp("recipes"))
+    settings = {**SETTINGS, "TRIAL_SECONDS": "0"}
+    with running(tmp_path_factory.mktemp("home"), recipes, servers_of(request), limits=LIMITS, **settings) as stack:
+        stack.more_workers(2)
+        yield stack
+
+
+class Training:
+    """The model that is trained, until ``may_end``."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack, self.database = stack, stack.database()
+        self._may_end = stack.settings.recipes / "lasting.may_end"
+        self.name = stack.register("lasting", "retrain")
+        with self.database.read() as session:
+            self.model_id = session.scalars(select(Model.id).where(Model.name == self.name)).one()
+
+    def entries(self, kind: str) -> list[dict[str, Any]]:
+        with self.database.read() as session:
+            query = select(AuditEntry.body).where(AuditEntry.kind == kind, AuditEntry.model_id == self.model_id)
+            return [json.loads(body) for body in session.scalars(query.order_by(AuditEntry.id))]
+
+    def may_end(self, yes: bool) -> None:
+        if yes:
+            self._may_end.touch()
+        else:
+            self._may_end.unlink()
+
+    def worker(self, claims: str) -> str:
+        """Wait until one worker is in the training and another listens; return the first."""
+        workers = {name: child for name, child in self.stack.processes.items() if name.startswith("worker")}
+
+        def look() -> str:
+            with self.database.read() as session:
+                at = now(session)
+                started = {
+                    beat.process.split(":")[1]: at - beat.started_at for beat in session.scalars(select(Heartbeat))
+                }
+                lease = session.get_one(Lease, model_lease(self.model_id))
+            ages = [started.get(str(child.process.pid), 0) for child in workers.values() if child.process]
+            listening = sum(age > LISTENS_SECONDS * SECOND for age in ages)
+            claimed = max((entry["at"] for entry in self.entries(claims)), default=at)
+            if not (listening > 1 and lease.token and at - claimed > TRAINS_SECONDS * SECOND):
+                return ""
+            number = str(lease.owner).split(":")[1]
+            return next(
+                (name for name, child in workers.items() if child.process and str(child.process.pid) == number), ""
+            )
+
+        return self.stack.eventually(look, bool)
+
+    def stopped(self, claims: str) -> float:
+        """Stop the worker that trains, by SIGTERM, and start it again; return the seconds until another claimed."""
+        name, count = self.worker(claims), len(self.entries(claims))
+        child, start = self.stack.processes[name], time.monotonic()
+        child.ask_to_stop()
+        self.stack.eventually(lambda: len(self.entries(claims)), lambda found: found > count)
+        seconds = time.monotonic() - start
+        child.await_stop(GRACE_SECONDS)
+        assert child.exit_code == 0, f"{name} did not end by itself\n{self.stack.logs()}"
+        self.stack.start(name)
+        return seconds
+
+    def log(self) -> list[str]:
+        logs = [child.log for name, child in self.stack.processes.items() if name.startswith("worker")]
+        return [line for log in logs for line in log.read_text().splitlines() if self.name in line]
+
+
+@pytest.mark.timeout(600)  # workers load torch, one after another where there are two cores
+@pytest.mark.parametrize("trio", ["postgres", pytest.param("sqlite", marks=pytest.mark.drill)], indirect=True)
+def test_three_planned_stops_cost_a_registration_and_a_deletion_nothing(trio: Stack) -> None:
+    training = Training(trio)
+    waits = [training.stopped("preparation.claimed") for _ in range(STOPS)]
+    training.may_end(True)
+    state = trio.prepared(training.name)
+    assert state["status"] == "live", f"{state}\n{trio.logs()}"
+    training.may_end(False)
+    request = trio.delete(training.name, subject_id="tiny-person-2")
+    waits += [training.stopped("update.claimed")]
+    training.may_end(True)
+    done = trio.ended(request)
+    assert (done["status"], done["samples"]) == ("completed", 3), trio.logs()
+    assert max(waits) <= SOON_SECONDS, waits
+    with training.database.read() as session:
+        assert session.scalars(select(Generation.attempts)).one() == 1, "the claim that published"
+        assert session.scalars(select(Task.attempts)).one() == 1
+    assert len(training.entries("attempt.given_back")) == STOPS + 1
+    assert training.entries("attempt.failed") == []
+    assert [entry["attempt"] for entry in training.entries("preparation.claimed")] == [1] * (STOPS + 1)
+    lines = [json.loads(line) for line in training.log() if "given back" in line]
+    assert [line["phase"] for line in lines].count("train") == STOPS, lines
+    assert [line["phase"] for line in lines].count(UNLEARN) == 1, lines
+    assert {line["level"] for line in lines} == {"WARNING"}
+    assert not any("taken over" in line for line in training.log())
+
+
+@pytest.mark.timeout(600)  # workers load torch, one after another where there are two cores
+@pytest.mark.parametrize("trio", ["sqlite", pytest.param("postgres", marks=pytest.mark.drill)], indirect=True)
+def test_a_killed_worker_still_counts_as_an_attempt(trio: Stack) -> None:
+    training = Training(trio)
+    trio.kill(training.worker("preparation.claimed"))
+    trio.eventually(lambda: len(training.entries("preparation.claimed")), lambda count: count == 2)
+    assert [entry["attempt"] for entry in training.entries("preparation.claimed")] == [1, 2]
+    assert training.entries("attempt.given_back") == []
+    trio.eventually(lambda: [line for line in training.log() if "taken over" in line], bool)
+    training.may_end(True)
+    assert trio.prepared(training.name)["status"] == "live"
