@@ -94,11 +94,11 @@ def without_the_renyi_order(patch: pytest.MonkeyPatch) -> None:
 
 def half_the_noise(patch: pytest.MonkeyPatch) -> None:
     true = noise.perturbed
-    patch.setattr(certify, "perturbed", lambda weights, std, dtype: true(weights, std / 2, dtype))
+    patch.setattr(certify, "perturbed", lambda weights, std, dtype, **_: true(weights, std / 2, dtype))
 
 
 def one_draw_for_all_versions(patch: pytest.MonkeyPatch) -> None:
-    def perturbed(weights: Tensor, std: float, dtype: torch.dtype) -> Tensor:
+    def perturbed(weights: Tensor, std: float, dtype: torch.dtype, **_: Any) -> Tensor:
         drawn = torch.randn(len(weights), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
         return (weights.double() + std * drawn).to(dtype)
 
@@ -108,7 +108,7 @@ def one_draw_for_all_versions(patch: pytest.MonkeyPatch) -> None:
 def one_draw_for_two_versions(patch: pytest.MonkeyPatch) -> None:
     calls = itertools.count()
 
-    def perturbed(weights: Tensor, std: float, dtype: torch.dtype) -> Tensor:
+    def perturbed(weights: Tensor, std: float, dtype: torch.dtype, **_: Any) -> Tensor:
         draws = torch.Generator().manual_seed(next(calls) // 2)
         return (weights.double() + std * torch.randn(len(weights), dtype=torch.float64, generator=draws)).to(dtype)
 

@@ -48,7 +48,7 @@ def recipe(tmp_path: Path) -> Path:
     [
         {"untouched", "retrain", "late", "newton", "rewind"},
         pytest.param(
-            {"untouched", "retrain", "late", "shards", "recollection", "newton", "mini", "rewind", "safe"},
+            {"untouched", "retrain", "late", "shards", "recollection", "newton", "mini", "rewind", "safe", "cns"},
             marks=pytest.mark.drill,
         ),
     ],

@@ -34,6 +34,7 @@ class Idle:
     name: ClassVar[str] = "idle"
     trains: ClassVar[bool] = False
     exact: ClassVar[bool] = False
+    needs_no_steps: ClassVar[bool] = False
     follows: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[Need]] = frozenset()
     refuses: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,12 +12,13 @@ import torch
 from scipy import integrate, stats
 from sklearn.metrics import roc_auc_score
 
+from expunge_lab.experiment.attacks import auc
 from expunge_lab.experiment.replicas import Replicas
-from expunge_lab.experiment.rulers.klom import MOST, divergences, klom
+from expunge_lab.experiment.rulers.klom import BINS, MOST, binned_divergences, divergences, klom
 from expunge_lab.experiment.rulers.loss_changes import pearson, ranks, spearman
 from expunge_lab.experiment.rulers.quantise import quantised
 from expunge_lab.experiment.rulers.streams import average_ranks, mean_divergence, risk
-from expunge_lab.experiment.rulers.u_lira import u_lira_accuracy
+from expunge_lab.experiment.rulers.u_lira import evidence, right_answers, u_lira_accuracy
 from expunge_lab.experiment.rulers.unseen_people import (
     Side,
     auc_by_folds,
@@ -26,8 +28,9 @@ from expunge_lab.experiment.rulers.unseen_people import (
     two_model_features,
 )
 from lab.tests.test_attacks import memorising, svc
-from unlearning import Problem
+from unlearning import Problem, Training
 from unlearning.methods.newton import Newton
+from unlearning.methods.recollection import Recollection
 from unlearning.methods.retrain import Retrain
 from unlearning.model.training import train
 from unlearning.quality.simulate import forget_set
@@ -219,6 +222,36 @@ def test_without_evidence_an_answer_counts_half() -> None:
         u_lira_accuracy(torch.zeros(4, 2), halves(4, 2, 0))
 
 
+def slow_evidence(confidences: list[list[float]], inside: list[list[bool]], model: int, example: int) -> float:
+    density = {}
+    for kind in (True, False):
+        others = [confidences[k][example] for k in range(len(inside)) if k != model and inside[k][example] is kind]
+        density[kind] = stats.norm(statistics.mean(others), statistics.stdev(others)).logpdf(
+            confidences[model][example]
+        )
+    return density[True] - density[False]
+
+
+def test_the_evidence_equals_its_slow_twin_and_its_sign_is_the_answer() -> None:
+    inside = halves(10, 7, 0)
+    confidences = torch.randn(10, 7, generator=torch.Generator().manual_seed(3), dtype=torch.float64) + inside
+    ratios = evidence(confidences, inside)
+    seen, where = confidences.tolist(), inside.tolist()
+    expected = [[slow_evidence(seen, where, model, example) for example in range(7)] for model in range(10)]
+    assert torch.allclose(ratios, torch.tensor(expected, dtype=torch.float64))
+    assert float(right_answers(ratios, inside).mean()) == u_lira_accuracy(confidences, inside)
+
+
+@pytest.mark.parametrize(
+    ("apart", "expected"), [(0.0, 0.5), (1.0, float(stats.norm.cdf(1 / math.sqrt(2)))), (8.0, 1.0)]
+)
+def test_the_attacks_auc_is_that_of_two_normals(apart: float, expected: float) -> None:
+    inside = halves(60, 400, 0)
+    noise = torch.randn(60, 400, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    ratios = evidence(noise + apart * inside, inside)
+    assert auc(ratios[inside], ratios[~inside]) == pytest.approx(expected, abs=0.03)
+
+
 # KLoM
 
 
@@ -240,6 +273,37 @@ def test_the_percentile_is_over_samples_and_a_divergence_ends_at_its_limit() -> 
     assert found[:10].tolist() == [MOST] * 10 and float(found[10:].max()) == pytest.approx(0.0, abs=1e-12)
     assert klom(oracles, shifted) == pytest.approx(float(np.quantile(found.numpy(), 0.95)))
     assert klom(oracles, torch.zeros(5, 100)) == MOST  # unlearned without any spread
+
+
+def slow_binned(retrained: list[float], unlearned: list[float]) -> float:
+    edges = np.linspace(min(retrained + unlearned), max(retrained + unlearned), BINS + 1)
+    p, q = (np.histogram(margins, edges)[0] / len(margins) for margins in (unlearned, retrained))
+    return float(stats.entropy(p, np.where(p > 0, np.maximum(q, 1e-5), q)))
+
+
+def test_the_histograms_divergence_equals_its_slow_twin() -> None:
+    generator = torch.Generator().manual_seed(4)
+    oracles, unlearned = (torch.randn(64, 30, generator=generator, dtype=torch.float64) for _ in range(2))
+    unlearned += torch.linspace(0, 5, 30, dtype=torch.float64)
+    expected = [slow_binned(oracles[:, each].tolist(), unlearned[:, each].tolist()) for each in range(30)]
+    assert binned_divergences(oracles, unlearned).tolist() == pytest.approx(expected)
+
+
+def test_equal_histograms_have_no_divergence_and_those_of_two_normals_have_theirs() -> None:
+    oracles = torch.randn(200_000, 1, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    assert binned_divergences(oracles, oracles).tolist() == [0.0]
+    assert binned_divergences(torch.ones(8, 2), torch.ones(8, 2)).tolist() == [0.0, 0.0]
+    other = 1.2 * torch.randn(200_000, 1, generator=torch.Generator().manual_seed(6), dtype=torch.float64) + 0.5
+    exact = math.log(1 / 1.2) + (1.2**2 + 0.5**2) / 2 - 0.5
+    assert float(binned_divergences(oracles, other)) == pytest.approx(exact, rel=0.1)
+
+
+def test_margins_are_clipped_before_they_are_counted() -> None:
+    """Of an infinite margin no bin could be wide enough for the others."""
+    oracles = torch.randn(64, 1, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    far, farther = oracles.clone(), oracles.clone()
+    far[0], farther[0] = 100.0, 1e9
+    assert binned_divergences(oracles, farther).tolist() == binned_divergences(oracles, far).tolist()
 
 
 def test_a_training_without_randomness_has_no_distribution() -> None:
@@ -301,6 +365,19 @@ def test_u_lira_finds_who_was_not_forgotten_and_nothing_after_retraining(replica
     assert replicas.u_lira(None, 0.0) > 0.8
     assert abs(replicas.u_lira(Retrain(), 0.0) - 0.5) < 0.2
     assert abs(replicas.u_lira(Newton(), 0.0) - replicas.u_lira(Retrain(), 0.0)) < 0.1  # it ends where retraining does
+
+
+def test_vectors_of_those_who_stay_may_be_spared() -> None:
+    """A person's vector is the same whoever else has one."""
+    recipe = memorising(people=6, width=8, decay=1e-3)
+    recipe = replace(recipe, training=Training(epochs=5, learning_rate=0.1, weight_decay=1e-3))
+    examples = recipe.samples.examples()
+    everyone = Replicas(Problem(recipe), examples, forget_set(examples, ["p00", "p03"]), 0, 2, 0)
+    spared = replace(everyone, lone_vectors=True, oracles={})
+    for one, other in zip(everyone.versions(Recollection()), spared.versions(Recollection()), strict=True):
+        assert torch.allclose(one.weights, other.weights, rtol=1e-5, atol=1e-7)
+        assert one.reference == other.reference == "fixed-denominator"
+        assert not torch.equal(one.weights, everyone.versions(None)[0].weights)
 
 
 def test_klom_needs_a_training_with_randomness(replicas: Replicas) -> None:

@@ -53,9 +53,7 @@ def test_neither_receipt_nor_seed_reaches_the_database_or_the_log(
     model_id = world.live("steps", "recollection_sketch", options=SKETCH)
     world.delete("p3")
     world.work(model_id)
-    kept = private_state.load(
-        world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
-    )
+    kept = world.state(world.head(model_id))
     assert int(kept.facts["seed"]) > 2**32, "the sealed state holds it"
     written = database_text(world) + "".join(capfd.readouterr())
     assert "steps" in written
@@ -114,10 +112,7 @@ def test_two_preparations_draw_their_probes_anew(world: World) -> None:
     heads = [
         world.head(world.live("steps", "recollection_sketch", name=name, options=SKETCH)) for name in ("one", "two")
     ]
-    states = [
-        private_state.load(world.storage.private, world.storage.sealer, head.state, torch.device("cpu"))
-        for head in heads
-    ]
+    states = [world.state(head) for head in heads]
     assert states[0].facts["seed"] != states[1].facts["seed"]
 
 

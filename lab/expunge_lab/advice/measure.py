@@ -308,7 +308,7 @@ def _step(trainings: _Trainings, bench: OpenModel, guarantee: Guarantee, count: 
     terms = terms_of(policy, guarantee, reference_of(policy, state), len(examples))
     terms, _ = establish(bench, replace(terms, design=_design(trainings.scene, guarantee, count)), examples, state)
     made = time.perf_counter() - start
-    y = published_of(terms, state.weights, problem.dtype).to(problem.device)
+    y = published_of(terms, state.weights, problem.dtype, trained=problem.trained).to(problem.device)
     accuracy = problem.accuracy(y, *(part.to(problem.device) for part in bench.recipe.holdout))
     rows = sum(vector.numel() * vector.element_size() for vector in state.vectors.values())
     fixed = sum(tensor.numel() * tensor.element_size() for tensor in (state.weights, *state.tensors.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -11,9 +12,10 @@ from torch import Tensor
 from expunge_lab.experiment.attacks import confidence
 from expunge_lab.experiment.rulers.klom import klom
 from expunge_lab.experiment.rulers.u_lira import u_lira_accuracy
-from unlearning.model.method import Method
+from unlearning.model.method import KeepsVectors, Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
+from unlearning.quality.distance_left import reference_of
 from unlearning.quality.simulate import forget_set, left_by, release
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, ForgetSet, Learned
@@ -33,6 +35,19 @@ class Replica:
 
 
 @dataclass(frozen=True)
+class Version:
+    """Weights (d,) after an update or a retraining; ``reference`` names the retraining that they approximate."""
+
+    problem: Problem
+    weights: Tensor
+    reference: str = "renormalised"
+
+    def noisy(self, noise_std: float, seed: int) -> Version:
+        """Return the version with normal noise of ``noise_std``, by a seed."""
+        return replace(self, weights=noisy(self.weights, noise_std, seed))
+
+
+@dataclass(frozen=True)
 class Replicas:
     """The replicas of a forget set, shared by all methods: ``halved`` for U-LiRA, ``whole`` and oracles for KLoM."""
 
@@ -42,8 +57,11 @@ class Replicas:
     halved: int
     whole: int
     seed: int
-    oracles: dict[str, list[tuple[Problem, Tensor]]] = field(default_factory=dict)
+    oracles: dict[str, list[Version]] = field(default_factory=dict)
     """models that never saw the forgotten, by reference: trained once"""
+    lone_vectors: bool = False
+    """Spare vectors of people who stay: they count as one person where a method keeps a vector for each. True only for
+    methods whose vectors know nothing of other people."""
 
     def u_lira(self, method: Method | None, noise_std: float) -> float | None:
         """Return the attack's accuracy on the forgotten samples; None where it is left out, or one person is forgotten.
@@ -52,11 +70,7 @@ class Replicas:
         """
         if not self.halved or len(self.forget.people) < 2:
             return None
-        seen = [
-            self._seen(self._unlearned(each, method, noise_std, place)) for place, (each, _) in enumerate(self._halves)
-        ]
-        inside = [mask for _, mask in self._halves]
-        return u_lira_accuracy(torch.stack(seen), torch.stack(inside))
+        return u_lira_accuracy(self._seen(self.halved_versions(method, noise_std)), self.inside)
 
     def klom(self, method: Method | None, reference: str, noise_std: float) -> float | None:
         """Return the divergence on the forgotten samples; None where it is left out or not defined.
@@ -65,14 +79,32 @@ class Replicas:
         """
         if not self.whole or (method is not None and method.trains):
             return None
-        unlearned = [
-            self._seen(self._unlearned(each, method, noise_std, place)) for place, each in enumerate(self._trained)
-        ]
-        oracles = [
-            self._seen((problem, noisy(weights, noise_std, self.whole + place)))
-            for place, (problem, weights) in enumerate(self._retrained(reference))
-        ]
-        return klom(torch.stack(oracles), torch.stack(unlearned))
+        oracles = [each.noisy(noise_std, self.whole + place) for place, each in enumerate(self.retrained(reference))]
+        return klom(self._seen(oracles), self._seen(self.versions(method, noise_std)))
+
+    def versions(self, method: Method | None, noise_std: float = 0.0) -> list[Version]:
+        """Forget everyone of the forget set in each of the ``whole`` replicas."""
+        return self._unlearned(self._trained, method, noise_std)
+
+    def halved_versions(self, method: Method | None, noise_std: float = 0.0) -> list[Version]:
+        """Forget in each of the ``halved`` replicas those of the forget set whom it was trained on."""
+        return self._unlearned([replica for replica, _ in self._halves], method, noise_std)
+
+    @property
+    def inside(self) -> Tensor:
+        """Return who of the forgotten samples each halved replica was trained on, (k, m) bool."""
+        return torch.stack([mask for _, mask in self._halves])
+
+    def retrained(self, reference: str) -> list[Version]:
+        """Train ``whole`` models that never saw the forgotten, with other seeds again."""
+        if reference not in self.oracles:
+            retain, first = left_by(self.examples, self.forget), self.halved + self.whole
+            problems = [self._problem(first + each) for each in range(self.whole)]
+            self.oracles[reference] = [
+                Version(problem, train(problem, retain, planned=self.examples.positions, reference=reference).weights)
+                for problem in problems
+            ]
+        return self.oracles[reference]
 
     @cached_property
     def _gone(self) -> Examples:
@@ -99,17 +131,6 @@ class Replicas:
     def _trained(self) -> list[Replica]:
         return [self._replica(self.halved + each, self.examples, self.forget) for each in range(self.whole)]
 
-    def _retrained(self, reference: str) -> list[tuple[Problem, Tensor]]:
-        """Train models that never saw the forgotten, with other seeds again."""
-        if reference not in self.oracles:
-            retain, first = left_by(self.examples, self.forget), self.halved + self.whole
-            problems = [self._problem(first + each) for each in range(self.whole)]
-            self.oracles[reference] = [
-                (problem, train(problem, retain, planned=self.examples.positions, reference=reference).weights)
-                for problem in problems
-            ]
-        return self.oracles[reference]
-
     def _replica(self, number: int, examples: Examples, forget: ForgetSet) -> Replica:
         problem = self._problem(number)
         return Replica(problem, examples, forget, train(problem, examples))
@@ -117,12 +138,19 @@ class Replicas:
     def _problem(self, number: int) -> Problem:
         return Problem(reseeded(self.problem.recipe, APART * (number + 1)), self.problem.device)
 
-    def _unlearned(self, each: Replica, method: Method | None, noise_std: float, number: int) -> tuple[Problem, Tensor]:
-        problem, weights = _released(each, method, self.seed)
-        return problem, noisy(weights, noise_std, number)
+    def _unlearned(self, replicas: Sequence[Replica], method: Method | None, noise_std: float) -> list[Version]:
+        return [
+            _released(each, method, self.seed, self.lone_vectors).noisy(noise_std, place)
+            for place, each in enumerate(replicas)
+        ]
 
-    def _seen(self, model: tuple[Problem, Tensor]) -> Tensor:
-        return confidence(*model, self._gone.inputs, self._gone.targets).cpu()
+    def _seen(self, versions: Sequence[Version]) -> Tensor:
+        return margins(versions, self._gone.inputs, self._gone.targets)
+
+
+def margins(versions: Sequence[Version], x: Tensor, y: Tensor) -> Tensor:
+    """Return the confidence of each version in each sample's class, (k, n): KLoM's margins under cross-entropy."""
+    return torch.stack([confidence(each.problem, each.weights, x, y).cpu() for each in versions])
 
 
 def reseeded(recipe: Recipe, seed: int) -> Recipe:
@@ -152,13 +180,22 @@ def _half(people: list[str], generator: torch.Generator) -> frozenset[str]:
     return frozenset(people[place] for place in order[: (len(people) + 1) // 2])
 
 
-def _released(each: Replica, method: Method | None, seed: int) -> tuple[Problem, Tensor]:
+def _released(each: Replica, method: Method | None, seed: int, lone_vectors: bool) -> Version:
     if method is None:
-        return each.problem, each.learned.weights
-    problem, learned = each.problem, each.learned
+        return Version(each.problem, each.learned.weights)
+    problem, learned, examples = each.problem, each.learned, each.examples
     if method.trains:
         problem = Problem(method.recipe(problem.recipe), problem.device)
         learned = Learned(problem.initial())
-    state = method.prepare(problem, each.examples, learned)
-    retain, generator = left_by(each.examples, each.forget), torch.Generator().manual_seed(seed)
-    return problem, release(method, problem, state, each.forget, retain, generator=generator).state.weights
+    if lone_vectors and isinstance(method, KeepsVectors):
+        examples = _staying_as_one(examples, each.forget)
+    state = method.prepare(problem, examples, learned)
+    retain, generator = left_by(examples, each.forget), torch.Generator().manual_seed(seed)
+    weights = release(method, problem, state, each.forget, retain, generator=generator).state.weights
+    return Version(problem, weights, reference_of(state))
+
+
+def _staying_as_one(examples: Examples, forget: ForgetSet) -> Examples:
+    """Return the examples with one owner for everything that nobody of the forget set owns."""
+    names = [person if person in forget.people else "" for person in examples.people]
+    return Examples.of(examples.positions, examples.inputs, examples.targets, names)

@@ -99,11 +99,14 @@ class _Prepared:
 
 
 def _prepare(stage: Stage, name: str, method: Method) -> _Prepared:
-    """Prepare; a method that trains the model itself is compared with its own cold training, not with the recipe's."""
+    """Prepare. A method that trains the model itself is compared with its own cold training, not with the recipe's; an
+    exact one with a training without the forgotten, the others with same-order retraining."""
     reference = str(getattr(method, "reference", None) or stage.plan.reference)
     start = stage.instruments.clock()
     try:
         require_followed(method, stage.problem.recipe)
+        if method.exact:
+            stage = replace(stage, same_order=False, references={})
         if method.trains:
             stage = ordered_by(stage, method)
         state = method.prepare(stage.problem, stage.examples, stage.learned)

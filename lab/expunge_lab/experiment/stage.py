@@ -38,6 +38,8 @@ class Stage:
     """trains the model in its own order; None: the recipe does"""
     label: int | None = None
     """the class that a stream forgets; None: people are forgotten"""
+    same_order: bool = True
+    """compare with a retraining in the first training's batch order; False: in one drawn over those who remain"""
 
     @cached_property
     def marks(self) -> Signatures:
@@ -60,7 +62,8 @@ class Stage:
             start = self.instruments.clock()
             retain = left_by(self.examples, forget)
             if self.order is None:
-                weights = train(self.problem, retain, planned=self.examples.positions, reference=reference).weights
+                planned = self.examples.positions if self.same_order else None
+                weights = train(self.problem, retain, planned=planned, reference=reference).weights
             else:
                 weights = self.order.prepare(self.problem, retain, Learned(self.problem.initial())).weights
             self.references[key] = weights, self.instruments.clock() - start

@@ -24,19 +24,29 @@ def u_lira_accuracy(confidences: Tensor, inside: Tensor) -> float:
     ``confidences`` (k, c) and ``inside`` (k, c) bool: model by example; true where the model had the example and forgot
     it. Every example must be inside at least 3 models and outside of 3. An answer without evidence counts half.
     """
+    return float(right_answers(evidence(confidences, inside), inside).mean())
+
+
+def evidence(confidences: Tensor, inside: Tensor) -> Tensor:
+    """Return the log-likelihood ratio (k, c) float64, above 0 where an example looks forgotten and below where absent.
+
+    Arguments are those of ``u_lira_accuracy``.
+    """
     if int(inside.sum(dim=0).min()) < 3 or int((~inside).sum(dim=0).min()) < 3:
         raise ValueError("Each example must be forgotten in at least 3 models and absent from 3: use 6 models or more.")
-    right = [_right(confidences, inside, model) for model in range(len(confidences))]
-    return float(torch.cat(right).mean())
+    return torch.stack([_evidence(confidences, inside, model) for model in range(len(confidences))])
 
 
-def _right(confidences: Tensor, inside: Tensor, model: int) -> Tensor:
-    """Return, for each example (c,), 1 for a right answer about ``model``, 0 for a wrong one, 0.5 for none."""
+def right_answers(evidence: Tensor, inside: Tensor) -> Tensor:
+    """Return (k, c) float64: 1 for a right answer, 0 for a wrong one, 0.5 for none."""
+    answers = torch.where(inside, evidence, -evidence)
+    return (answers > 0).double() + 0.5 * (answers == 0).double()
+
+
+def _evidence(confidences: Tensor, inside: Tensor, model: int) -> Tensor:
     others = torch.arange(len(confidences)) != model
     seen, known, where = confidences[model].double(), confidences[others].double(), inside[others]
-    evidence = _log_density(seen, known, where) - _log_density(seen, known, ~where)
-    answer = torch.where(inside[model], evidence, -evidence)
-    return (answer > 0).double() + 0.5 * (answer == 0).double()
+    return _log_density(seen, known, where) - _log_density(seen, known, ~where)
 
 
 def _log_density(seen: Tensor, known: Tensor, where: Tensor) -> Tensor:
