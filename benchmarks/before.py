@@ -88,7 +88,8 @@ def unpacked(folder: Path) -> Path:
     """Write the tree of ``BEFORE`` there. Raises CalledProcessError where the clone lacks that commit."""
     archive = subprocess.run(["git", "archive", BEFORE], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(folder, filter="data")
+        files.extraction_filter = getattr(tarfile, "data_filter", None)  # None before Python 3.11.4
+        files.extractall(folder)
     return folder
 
 

@@ -19,6 +19,7 @@ from expunge.service.api.traffic import Traffic
 from expunge.service.api.views.metrics import render
 from expunge.workers.scheduler.run import open_scheduler
 from tests.harness.history import fill
+from tests.workers.worlds import World
 
 FINISHED = tuple(int(each) for each in os.environ.get("BENCH_FINISHED", "1000,1000000").split(","))
 TIMES = 9
@@ -44,6 +45,7 @@ def costs(finished: int) -> dict[str, list[float]]:
         database, busy, scheduler = process.storage.database, worker(process), open_scheduler(process.settings)
         scheduler.tick(1)
         fill(database, process.storage.guard.witness, finished)
+        World(process).commit_anew(model_id, drafted_as=1)
         found: dict[str, list[float]] = {}
         for person in range(TIMES + 1):
             subject = f"p{person}"

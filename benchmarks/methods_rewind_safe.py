@@ -169,7 +169,7 @@ def safe_rows() -> Iterator[Row]:
     sets = [order[i * PER_ROUND : (i + 1) * PER_ROUND].sort().values for i in range(ROUNDS)]
     accuracy = {}
     for mode in ("freeze", "keep"):
-        method = Safe(mode=mode)
+        method = Safe(mode=mode, reach=0.1)
         state = method.prepare(problem, examples, learned)
         seconds, weights = [], []
         for gone in sets:
@@ -218,7 +218,7 @@ def safe_step_rows(orders: int = 3) -> Iterator[Row]:
     """
     problem, examples, learned = trained(Training(epochs=40, batch_size=64, learning_rate=0.5))
     for mode, step, strength in product(("freeze", "keep"), ("share", "published"), (1.0, 1000.0)):
-        method = Safe(mode=mode, step=step, strength=strength)
+        method = Safe(mode=mode, step=step, strength=strength, reach=0.1, divisor=2.5)
         found = [streamed(method, problem, examples, learned, seed) for seed in range(orders)]
         means = {name: 100 * statistics.mean(each[name] for each in found) for name in found[0]}
         name = f"safe {mode}, step={step}, lambda={strength:g}: retained - forgotten accuracy at round 20"

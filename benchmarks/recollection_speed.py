@@ -20,13 +20,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.papers.images import folder
 from expunge_lab.methods.recollection_sketch import RecollectionSketch
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.methods.recollection import Recollection
@@ -318,21 +318,11 @@ def trained(model: Callable[[], nn.Module], count: int, training: Training) -> T
 
 def images(count: int) -> tuple[Tensor, Tensor]:
     """The first ``count`` of 10,000 MNIST images, (count, 784) in [0, 1], and their classes (count,)."""
-    folder = _folder()
-    pixels = np.frombuffer(gzip.decompress((folder / "images-idx3-ubyte.gz").read_bytes()), np.uint8, offset=16)
-    classes = np.frombuffer(gzip.decompress((folder / "labels-idx1-ubyte.gz").read_bytes()), np.uint8, offset=8)
+    place = folder()
+    pixels = np.frombuffer(gzip.decompress((place / "images-idx3-ubyte.gz").read_bytes()), np.uint8, offset=16)
+    classes = np.frombuffer(gzip.decompress((place / "labels-idx1-ubyte.gz").read_bytes()), np.uint8, offset=8)
     inputs = torch.tensor(pixels.reshape(-1, 784)[:count] / 255.0, dtype=torch.float32)
     return inputs, torch.tensor(classes[:count].astype(np.int64))
-
-
-def _folder() -> Path:
-    for parent in Path(__file__).resolve().parents:
-        if (parent / "shared" / "data" / "mnist10k").is_dir():
-            return parent / "shared" / "data" / "mnist10k"
-    raise FileNotFoundError(
-        "No shared/data/mnist10k beside this checkout: put images-idx3-ubyte.gz and labels-idx1-ubyte.gz of MNIST's "
-        "test split there."
-    )
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:

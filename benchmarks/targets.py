@@ -125,6 +125,11 @@ DOCTOR = (
     "Two thirds are a second process, which loads torch and the recipes, so that a recipe that ends its process does "
     "not end the doctor. The rest is SQLAlchemy and the service. Needed: a way to check recipes without torch."
 )
+FORMS = (
+    "Ids such as CUST-2000-17 have three forms: three rows of a person in PostgreSQL's key are a third of it, three "
+    "digests under the pepper a fifth. A million of all five shapes meet it. Needed: one form for prefix and "
+    "punctuation, which finds fewer misspelled ids."
+)
 TARGETS = (
     Target(
         "softmax n = 4,000, r = 64: >= 50x CPU",
@@ -388,6 +393,17 @@ TARGETS = (
         "at rest: <= 1/15 of a tick in which every duty looks for itself, .2 of halving",
         r"(an idle tick|a scrape of .* models|epsilon of a mu)",
         "rest",
+    ),
+    Target(
+        "misspelled ids: a million people <= 20 s of CPU at registration, <= 250 bytes a person, <= 100 us a request",
+        r"forms(, | of a million people)",
+        "near_misses",
+        FORMS,
+    ),
+    Target(
+        "misspelled ids: near differs from unknown by no more time than exact does",
+        r"an intake's time, ",
+        "near_misses",
     ),
     Target("GPU: update time split", r"ResNet-18, .*: an update's (maths|device to host|storage)", "gpu", seen=NO_GPU),
 )

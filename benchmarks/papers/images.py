@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import interpolate
+
+from benchmarks.data_folders import folder_with
 
 BESIDE = Path("shared", "data", "mnist10k")
 """where the images lie, beside the checkout or further up"""
@@ -48,16 +49,7 @@ def folder() -> Path:
     Raises:
         FileNotFoundError: there is none; the message says what to set.
     """
-    named = os.environ.get("EXPUNGE_MNIST")
-    places = [Path(named)] if named else [parent / BESIDE for parent in Path(__file__).resolve().parents]
-    for place in places:
-        if (place / PIXELS).is_file() and (place / LABELS).is_file():
-            return place
-    where = named or f"{BESIDE} beside this checkout"
-    raise FileNotFoundError(
-        f"{PIXELS} and {LABELS} are not in {where}. Set EXPUNGE_MNIST to the folder that holds these two files of "
-        "MNIST's test split."
-    )
+    return folder_with((PIXELS, LABELS), "EXPUNGE_MNIST", BESIDE, "MNIST's test split")
 
 
 def mnist() -> Images:

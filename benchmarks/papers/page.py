@@ -7,10 +7,11 @@ that each add a paper merge.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.papers.row import Row, Verdict, row_of
+from benchmarks.papers.row import JUDGED, Row, Verdict, row_of
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT / "benchmarks" / "results" / "papers.json"
@@ -28,10 +29,13 @@ number and why. It is written for readers who are no specialists:
   "doing nothing" says how much there was to forget.
 - **Seeds**: every figure was measured at least three times with other random choices. `0.1 ± 0.02` is the mean and the
   standard deviation. A figure without `±` follows from arithmetic.
-- **Reached** means that our mean is at least as good as a number that the paper prints, or as near to it as the row
-  says, and that the same model with nobody forgotten is not. Runs scatter too much
-  to say where the standard error of the mean exceeds what the row allows around the paper's figure. A row without a
-  number in the paper has no verdict. The verdict on a time gives the shortest and the longest run.
+- **A verdict** compares our mean with a number that the paper prints. It stands only where our figure can tell
+  something: a retraining here meets the number, the same model with nobody forgotten misses it, and the standard
+  error of our mean is below what the row allows around the number. **Reached** and **not reached** mean that our mean
+  lies on that side by at least its standard error; nearer to the limit it is **within the error**. A time is compared
+  as a share of a retraining's time on the same machine, with the shortest and the longest run; seconds of another
+  machine, and figures that arithmetic gives, have no verdict.
+- **Without a verdict** lists every other figure, with the first of these reasons that holds.
 - **s** is the CPU time in seconds that our figures of the row took, on cores that others used as well. A long paper
   was run in parts, by the functions that the command calls.
 
@@ -40,8 +44,8 @@ number and why. It is written for readers who are no specialists:
 paper does not say which images it drew, its figure and ours cannot agree in their last digits.
 """
 _COLUMNS = """
-| where | what | the paper | ours | verdict | what differs from the paper | s |
-|---|---|---|---|---|---|---|
+| where | what | the paper | ours | retraining | doing nothing | {} | what differs from the paper | s |
+|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -54,21 +58,31 @@ def _section(name: str, paper: dict[str, Any]) -> str:
     rows = [row_of(entry) for entry in paper["rows"]]
     if not rows:
         return f"\n## {name}\n\nNo row was run yet.\n"
-    ran = [each for each in rows if each.verdict is not Verdict.NOT_RUN]
-    waiting = [each for each in rows if each.verdict is Verdict.NOT_RUN]
+    judged = [row for row in rows if row.verdict in JUDGED]
+    waiting = [row for row in rows if row.verdict is Verdict.NOT_RUN]
+    unjudged = [row for row in rows if row.verdict not in {*JUDGED, Verdict.NOT_RUN}]
     return (
         f"\n## {paper['title']}\n\n[{paper['link']}]({paper['link']}). "
         f"Run on {paper['at']}, `python -m benchmarks.papers {name}`.\n\n"
         f"**What it promised.** {paper['promised']}\n\n**What we measured.** {paper['measured']}\n"
-        + _COLUMNS
-        + "".join(map(_line, ran))
+        + _table("verdict", judged)
+        + _table("no verdict, because", unjudged, "\nWithout a verdict:\n")
         + ("\nNot run:\n\n" + "".join(map(_waiting, waiting)) if waiting else "")
     )
 
 
+def _table(reasons: str, rows: Sequence[Row], heading: str = "") -> str:
+    """Return the rows below a heading of the column that holds verdicts or reasons; nothing where there is no row."""
+    return heading + _COLUMNS.format(reasons) + "".join(map(_line, rows)) if rows else ""
+
+
 def _line(row: Row) -> str:
-    verdict = f"**{row.judged()}**. {row.why}".strip() if row.why else f"**{row.judged()}**"
-    cells = (row.place, row.measured, row.published, row.shown(), verdict, row.differs, f"{row.seconds:.0f}")
+    cells = (
+        *(row.place, row.measured, row.published, row.shown()),
+        *("" if mean is None else f"{mean:.3g}" for mean in (row.retrained, row.nothing)),
+        f"**{row.judged()}**. {row.why}" if row.why else f"**{row.judged()}**",
+        *(row.differs, f"{row.seconds:.0f}"),
+    )
     return "| " + " | ".join(cells) + " |\n"
 
 

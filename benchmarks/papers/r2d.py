@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from benchmarks.papers.images import Images, digits, mnist
 from benchmarks.papers.leaving import Scene, drawn, seconds_of
-from benchmarks.papers.row import Paper, Row, at_most, not_run, within
+from benchmarks.papers.row import Paper, Row, at_most, not_run
 from expunge_lab.experiment.rulers.unseen_people import Side, auc_by_folds, folds_of, output_features
 from tests.unlearning.rewind_theorem import distance_of, lipschitz_ratio, published_h
 from unlearning import Training
@@ -172,7 +172,7 @@ def faces(images: Images, epochs: int = 30) -> Split:
 
 
 FULL = Size(stays, lambda: faces(mnist()))
-SMALL = Size(lambda: stays(60, 4), lambda: faces(digits().first(300), 4), perturbations=5, worst_of=5)
+SMALL = Size(lambda: stays(40, 3), lambda: faces(digits().first(250), 2), perturbations=2, worst_of=2)
 
 
 def rows(size: Size) -> Iterator[Row]:
@@ -289,6 +289,7 @@ class Tables:
             f"of weights {noise * math.sqrt(runs[0].scene.problem.dimension):.2g}.",
             sum(each["seconds"] for each in found),
             nothing=0.0,  # it is the trained model itself
+            retrained=means["retrained"] - means["plain"],
         )
         scores = tuple(each["attack"] for each in found)
         yield Row(
@@ -302,6 +303,7 @@ class Tables:
             "finds on a retrained model (K/T = 1) is that these people differ from others.",
             sum(each["attack_seconds"] for each in found),
             nothing=means["attack_before"],
+            retrained=statistics.mean(run.attacked(run.retrained) for run in runs),
         )
         if share >= 1 or share > 0.55:
             return
@@ -312,11 +314,11 @@ class Tables:
             "time of an update / time of the training",
             f"{took / training:.3f}",
             ratios,
-            differs + "; within a tenth of K/T",
-            within(took / training, 0.1 * share + abs(took / training - share)),
+            differs,
+            at_most(took / training),
             "CPU time on one thread, of a shared machine.",
             sum(each["seconds"] for each in found),
-            cost=True,
+            cost="ratio",
         )
 
     def _constants(self, run: Run, setting: Setting, spent: float, differs: str, count: int) -> Row:
@@ -341,12 +343,13 @@ class Tables:
 
 @dataclass(frozen=True)
 class Run:
-    """One seed's training, and who leaves it."""
+    """One seed's training, who leaves it, and the weights (d,) of a retraining without them."""
 
     scene: Scene
     strangers: list[str]
     gone: Tensor
     noise: Tensor
+    retrained: Tensor
 
     @classmethod
     def of(cls, split: Split, seed: int) -> Run:
@@ -364,7 +367,7 @@ class Run:
         leaving = {names[index] for index in drawn(split.people_gone, len(names), seed).tolist()}
         gone = torch.tensor([place for place, person in enumerate(split.people) if person in leaving])
         noise = torch.randn(scene.problem.dimension, generator=torch.Generator().manual_seed(1000 + seed))
-        return cls(scene, split.strangers, gone, noise)
+        return cls(scene, split.strangers, gone, noise, scene.retrained(gone))
 
     def errors(self, share: float, noise: float) -> dict[str, float]:
         """Return the errors of an update that repeats ``share`` of the training, and its CPU seconds."""
@@ -376,8 +379,9 @@ class Run:
         spent = seconds_of(lambda: done.append(method.forget(problem, state, forget, stay, GENERATOR).state))
         trained = self.scene.learned.weights
         retained, forgotten, test = self.scene.accuracies(done[0].weights + noise * self.noise, self.gone)
-        plain, original = (self.scene.accuracies(w, self.gone)[2] for w in (trained, trained + noise * self.noise))
-        named = {"train": retained, "forgotten": forgotten, "test": test, "plain": plain, "original": original}
+        others = {"plain": trained, "original": trained + noise * self.noise, "retrained": self.retrained}
+        named = {name: self.scene.accuracies(w, self.gone)[2] for name, w in others.items()}
+        named |= {"train": retained, "forgotten": forgotten, "test": test}
         attacks: list[float] = []
         took = seconds_of(lambda: attacks.extend(map(self.attacked, (done[0].weights + noise * self.noise, trained))))
         found = {"attack": attacks[0], "attack_before": attacks[1], "attack_seconds": took, "seconds": spent}

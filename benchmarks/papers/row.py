@@ -12,16 +12,27 @@ SEEDS = 3
 """as many figures a measured row has at the least"""
 
 
+Cost = Literal["seconds", "ratio", "bytes"]
+"""a time by itself, a time over that of a retraining, or a size"""
+
+
 class Verdict(StrEnum):
-    """What became of a promise."""
+    """What became of a promise, or the first reason why our figure cannot tell."""
 
     REACHED = "reached"
-    BY_NOTHING_TOO = "doing nothing reaches it too"
-    NOT_COMPARED = "as good, but doing nothing was not measured"
-    SCATTERED = "our runs scatter too much to say"
+    WITHIN_ERROR = "within the error"
     NOT_REACHED = "not reached"
+    ARITHMETIC = "arithmetic, nothing was measured"
+    OTHER_MACHINE = "seconds of another machine"
+    NOT_COMPARED = "retraining or doing nothing was not measured"
+    RETRAINING_MISSES = "retraining misses it"
+    BY_NOTHING_TOO = "doing nothing reaches it too"
+    SCATTERED = "our runs scatter more than the goal allows"
     NO_NUMBER = "the paper has no number"
     NOT_RUN = "not run"
+
+
+JUDGED = frozenset({Verdict.REACHED, Verdict.WITHIN_ERROR, Verdict.NOT_REACHED})
 
 
 @dataclass(frozen=True)
@@ -32,20 +43,57 @@ class Goal:
     number: float
     slack: float = 0.0
 
-    def met(self, figure: float) -> bool:
+    def margin(self, figure: float) -> float:
+        """Return how far ``figure`` lies inside the goal's limit; below 0, how far outside."""
         match self.side:
             case "at most":
-                return figure <= self.number + self.slack
+                return self.number + self.slack - figure
             case "at least":
-                return figure >= self.number - self.slack
+                return figure - (self.number - self.slack)
             case "within":
-                return abs(figure - self.number) <= self.slack
+                return self.slack - abs(figure - self.number)
 
-    def scattered(self, ours: tuple[float, ...]) -> bool:
-        """Return whether the mean's standard error exceeds the slack around a number."""
-        if self.side != "within" or len(ours) < SEEDS:
-            return False
-        return statistics.stdev(ours) / math.sqrt(len(ours)) > self.slack
+    def met(self, figure: float) -> bool:
+        return self.margin(figure) >= 0.0
+
+
+def standard_error(figures: tuple[float, ...]) -> float:
+    """Return the standard error of the mean of two figures or more."""
+    return statistics.stdev(figures) / math.sqrt(len(figures))
+
+
+def judge(
+    goal: Goal, ours: tuple[float, ...], nothing: float | None, retrained: float | None, cost: Cost | None = None
+) -> Verdict:
+    """Judge measured figures by a printed one.
+
+    A figure can tell something only where retraining meets the goal, doing nothing misses it, and the standard error
+    is below the goal's slack (a limit without slack allows any). A mean that lies nearer to the limit than its standard
+    error, on either side, is neither reached nor missed. A cost is compared with neither: doing nothing has none, and
+    a retraining's is the one to be saved. Seconds of another machine are not compared at all; their ratio to a
+    retraining on the same machine is.
+    """
+    if len(ours) < SEEDS:
+        return Verdict.ARITHMETIC
+    if cost == "seconds":
+        return Verdict.OTHER_MACHINE
+    if cost is None and (reason := _tells_nothing(goal, nothing, retrained)):
+        return reason
+    margin, error = goal.margin(statistics.mean(ours)), standard_error(ours)
+    if 0.0 < goal.slack <= error:
+        return Verdict.SCATTERED
+    if margin < -error:
+        return Verdict.NOT_REACHED
+    return Verdict.REACHED if margin >= error else Verdict.WITHIN_ERROR
+
+
+def _tells_nothing(goal: Goal, nothing: float | None, retrained: float | None) -> Verdict | None:
+    """Return why no figure can tell how well people are forgotten, whatever it is; None: it can."""
+    if nothing is None or retrained is None:
+        return Verdict.NOT_COMPARED
+    if not goal.met(retrained):
+        return Verdict.RETRAINING_MISSES
+    return Verdict.BY_NOTHING_TOO if goal.met(nothing) else None
 
 
 @dataclass(frozen=True)
@@ -78,7 +126,9 @@ class Row:
         seconds: CPU seconds that the figures took.
         nothing: the same figure of the trained model from which nobody was removed, mean over the seeds. None: it was
             not measured.
-        cost: the figure is a time or a size. Doing nothing costs nothing, so it is not compared.
+        retrained: the same figure of a retraining without those who left, mean over the seeds. None: it was not
+            measured.
+        cost: what is spent, where the figure is a time or a size; None: it is neither.
 
     Raises:
         ValueError: two figures, a reason that is missing, or a goal that the paper does not print.
@@ -93,7 +143,8 @@ class Row:
     why: str = ""
     seconds: float = 0.0
     nothing: float | None = None
-    cost: bool = False
+    retrained: float | None = None
+    cost: Cost | None = None
 
     def __post_init__(self) -> None:
         if 1 < len(self.ours) < SEEDS:
@@ -105,22 +156,13 @@ class Row:
 
     @property
     def verdict(self) -> Verdict:
-        """Return what became of the promise. It is reached only where the model that forgot nobody fails."""
         if self.goal is None:
             return Verdict.NO_NUMBER if self.ours else Verdict.NOT_RUN
-        if not self.goal.met(statistics.mean(self.ours)):
-            return Verdict.NOT_REACHED
-        if self.cost:
-            return Verdict.REACHED
-        if self.goal.scattered(self.ours):
-            return Verdict.SCATTERED
-        if self.nothing is None:
-            return Verdict.NOT_COMPARED
-        return Verdict.BY_NOTHING_TOO if self.goal.met(self.nothing) else Verdict.REACHED
+        return judge(self.goal, self.ours, self.nothing, self.retrained, self.cost)
 
     def judged(self) -> str:
         """Return the verdict; with the range of the runs where the figure is a time, which the machine moves."""
-        if not self.cost or len(self.ours) < SEEDS:
+        if self.cost != "ratio" or self.verdict not in JUDGED:
             return str(self.verdict)
         return f"{self.verdict}, by runs from {min(self.ours):.3g} to {max(self.ours):.3g}"
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from benchmarks.papers.images import Images, digits, mnist
 from benchmarks.papers.leaving import Scene, drawn, seconds_of
@@ -15,6 +16,7 @@ from benchmarks.papers.row import Paper, Row, at_least, at_most, not_run, within
 from expunge_lab.evaluate import support_vectors
 from unlearning import SGD, Training
 from unlearning.methods.safe import Safe, published_perturbation
+from unlearning.recipe import Run
 from unlearning.types import State
 
 PAPER = Paper(
@@ -24,14 +26,23 @@ PAPER = Paper(
     promised="Requests come in rounds, and each is answered by one short step that reads the forgotten samples alone. "
     "After 20 rounds the accuracy on the forgotten is that of a retrained model, at a small loss for everyone else.",
     measured="With the paper's step, mode and lambda the forgotten end near to where a retraining has them. Everyone "
-    "else loses two points, four times the paper's loss, and a longer step loses more on both sides alike. From lambda "
+    "else loses two points, four times the paper's loss, and a longer step loses more on both sides alike: K was tuned "
+    "on the paper's models. With the step that registration chooses, after the paper's own training, those who stay "
+    "keep a retraining's accuracy, as an untouched model does, and the forgotten stay two points above it. From lambda "
     "1,000 on, the gradient of the training data no longer counts. On a logistic regression the paper's step is too "
     "long: it ends 6 to 9 points below a retraining; a quarter of it ends between 3 below and 1 above. Table 10 prints "
-    "93 % on a class for the model that was retrained without it; such a model has 0 by construction.",
-    seconds=120,
+    "93 % on a class for the model that was retrained without it; such a model has 0 by construction. SAFE leaves the "
+    "class at four fifths with the paper's K 2.5, and at the printed third with K 1.5, which was chosen on these "
+    "images.",
+    seconds=900,
 )
-PUBLISHED = Safe(mode="keep", step="published", strength=1000.0)
-"""the paper's K = 2.5, T = 20 and lambda = 1000 for MNIST"""
+DIVISOR = 2.5
+"""the paper's K for MNIST"""
+PUBLISHED = Safe(mode="keep", step="published", strength=1000.0, divisor=DIVISOR)
+"""the paper's K, T = 20 and lambda = 1000 for MNIST"""
+CHOSEN = replace(PUBLISHED, divisor=None)
+"""the same with the K that preparation chooses of those that the paper tries"""
+BY_REGISTRATION = {"as published, K chosen by registration": CHOSEN, "as served": Safe()}
 SETTING = "8,000 of 60,000 images, 53 a round for 400, 4 epochs with momentum for 20 with Adam, 3 seeds for 10"
 GENERATOR = torch.Generator().manual_seed(0)
 
@@ -45,10 +56,22 @@ class Size:
     rounds: int
     epochs: int
     seeds: int = 3
+    adam_epochs: int = 20
+    adam_seeds: int = 5
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """The rounds after which accuracies are taken: the middle one and the last."""
+        return self.rounds // 2, self.rounds
+
+    @property
+    def left(self) -> tuple[int, int]:
+        """How many have left after these rounds."""
+        return self.rounds // 2 * self.per_round, self.rounds * self.per_round
 
 
 FULL = Size(mnist, per_round=53, rounds=20, epochs=4)
-SMALL = Size(lambda: digits().first(150), per_round=4, rounds=2, epochs=1)
+SMALL = Size(lambda: digits().first(150), per_round=4, rounds=2, epochs=1, adam_epochs=1, adam_seeds=3)
 
 
 def network() -> nn.Module:
@@ -63,13 +86,31 @@ def network() -> nn.Module:
     )
 
 
+def by_adam(epochs: int) -> Callable[[Run], None]:
+    """Return the paper's training: Adam at 1e-3, weight decay 1e-4 in the gradient, batches of 32."""
+
+    def fit(run: Run) -> None:
+        optimizer = torch.optim.Adam(run.model.parameters(), lr=1e-3, weight_decay=1e-4)
+        for _ in range(epochs):
+            for batch in torch.randperm(len(run.inputs)).split(32):
+                optimizer.zero_grad()
+                torch.autograd.backward(F.cross_entropy(run.model(run.inputs[batch]), run.targets[batch]))
+                optimizer.step()
+
+    return fit
+
+
 @dataclass(frozen=True)
 class Streams:
-    """A trained model and SAFE prepared on it, for one seed."""
+    """A trained model and SAFE prepared on it, for one seed.
+
+    ``order`` is who leaves first; ``retrainings`` holds the weights of those that were made, by how many had left.
+    """
 
     scene: Scene
     state: State
     order: Tensor
+    retrainings: dict[int, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, size: Size, seed: int, model: Callable[[], nn.Module] = network) -> Streams:
@@ -82,6 +123,34 @@ class Streams:
         state = PUBLISHED.prepare(scene.problem, scene.examples, scene.learned)
         return cls(scene, state, drawn(len(people), len(people), 100 + seed))
 
+    @classmethod
+    def by_adam(cls, size: Size, seed: int, method: Safe) -> Streams:
+        """Train as the paper does, and prepare ``method`` on it."""
+        images = size.images().normalised()
+        people = [str(index) for index in range(len(images.inputs))]
+        scene = Scene.of(network, images, people, by_adam(size.adam_epochs), seed)
+        state = method.prepare(scene.problem, scene.examples, scene.learned)
+        return cls(scene, state, drawn(len(people), len(people), 100 + seed))
+
+    def prepared(self, method: Safe) -> Streams:
+        """Return the same training with ``method`` prepared on it."""
+        state = method.prepare(self.scene.problem, self.scene.examples, self.scene.learned)
+        return replace(self, state=state)
+
+    def retrained(self, count: int) -> Tensor:
+        """Return the weights (d,) of a retraining without the first ``count`` of the order."""
+        if count not in self.retrainings:
+            self.retrainings[count] = self.scene.retrained(self.order[:count])
+        return self.retrainings[count]
+
+    def without(self, count: int) -> tuple[float, float, float]:
+        """Return the accuracies of the model that was retrained without the first ``count``."""
+        return self.scene.accuracies(self.retrained(count), self.order[:count])
+
+    def untouched(self, count: int) -> tuple[float, float, float]:
+        """Return the accuracies of the trained model where the first ``count`` count as forgotten."""
+        return self.scene.accuracies(self.scene.learned.weights, self.order[:count])
+
     def run(self, method: Safe, rounds: Sequence[Tensor], at: Sequence[int]) -> list[tuple[float, float, float]]:
         """Return retained, forgotten and test accuracy in % after the rounds numbered in ``at`` (from 1)."""
         state, found = self.state, []
@@ -91,6 +160,11 @@ class Streams:
             if number in at:
                 found.append(self.scene.accuracies(state.weights, torch.cat(list(rounds[:number]))))
         return found
+
+    def on_average(self, method: Safe, size: Size) -> tuple[float, ...]:
+        """Return the three accuracies, the mean of the middle and the last of the T rounds."""
+        rounds = self.order.split(size.per_round)[: size.rounds]
+        return mean_of(self.run(replace(method, rounds=size.rounds), rounds, size.at))
 
     def last(self, method: Safe, per_round: int) -> tuple[float, float, float]:
         """Return the three accuracies after the last of the method's T rounds."""
@@ -117,6 +191,10 @@ class Streams:
             state = method.forget(self.scene.problem, state, self.scene.forget_set(gone), None, GENERATOR).state
         return self.on_class(state.weights, label)
 
+    def retrained_without(self, label: int) -> tuple[float, float, float, float]:
+        """Return ``on_class`` of a retraining without class ``label``."""
+        return self.on_class(self.scene.retrained((self.scene.examples.targets == label).nonzero().flatten()), label)
+
     def on_class(self, w: Tensor, label: int) -> tuple[float, float, float, float]:
         """Return the accuracy in % on the other classes and on class ``label``, trained on and tested."""
         (x, y), problem = self.scene.problem.recipe.holdout, self.scene.problem
@@ -130,6 +208,7 @@ def rows(size: Size) -> Iterator[Row]:
     made: list[Streams] = []
     spent = seconds_of(lambda: made.extend(Streams.of(size, seed) for seed in range(size.seeds)))
     yield from random_rows(size, made, spent)
+    yield from chosen_rows(size)
     yield from ablation_rows(size, made)
     yield from setting_rows(size, made)
     yield from step_rows(size, made)
@@ -147,35 +226,31 @@ TABLE_1 = {"retained": (99.25, 99.68), "forgotten": (98.89, 98.89), "test": (98.
 
 def random_rows(size: Size, made: list[Streams], spent: float) -> Iterator[Row]:
     """Table 1: accuracies, the mean of rounds 10 and 20, and their distance to retraining's."""
-    at = (size.rounds // 2, size.rounds)
     ours: list[tuple[float, ...]] = []
     anew: list[tuple[float, ...]] = []
     untouched: list[tuple[float, ...]] = []
 
     def measure() -> None:
         for each in made:
-            rounds = each.order.split(size.per_round)[: size.rounds]
-            left = [torch.cat(rounds[:number]) for number in at]
-            ours.append(mean_of(each.run(replace(PUBLISHED, rounds=size.rounds), rounds, at)))
-            anew.append(mean_of([each.scene.accuracies(each.scene.retrained(gone), gone) for gone in left]))
-            untouched.append(mean_of([each.scene.accuracies(each.scene.learned.weights, gone) for gone in left]))
+            ours.append(each.on_average(PUBLISHED, size))
+            anew.append(mean_of([each.without(count) for count in size.left]))
+            untouched.append(mean_of([each.untouched(count) for count in size.left]))
 
     spent += seconds_of(measure)
     differs = f"{SETTING}; the mean of rounds 10 and 20, not of all 20"
     for place, name in enumerate(NAMES):
-        (safe, retrained), mine = TABLE_1[name], column(ours, place)
-        beside = (shown(column(others, place)) for others in (anew, untouched))
-        setting = "The same training, retrained, has {} here, untouched {}; figure 2 has shorter steps.".format(*beside)
+        safe, retrained = TABLE_1[name]
         yield Row(
             f"table 1, MNIST, SAFE, {name}",
             "accuracy, %",
             f"{safe} (retrained {retrained})",
-            mine,
+            column(ours, place),
             differs,
             at_least(safe),
-            setting,
+            "Figure 2 has shorter steps.",
             spent / 6,
             nothing=statistics.mean(column(untouched, place)),
+            retrained=statistics.mean(column(anew, place)),
         )
         gap, idle = difference(ours, anew, place), difference(untouched, anew, place)
         yield Row(
@@ -188,7 +263,47 @@ def random_rows(size: Size, made: list[Streams], spent: float) -> Iterator[Row]:
             f"Untouched less retrained: {shown(idle)}.",
             spent / 6,
             nothing=statistics.mean(idle),
+            retrained=0.0,
         )
+
+
+def chosen_rows(size: Size) -> Iterator[Row]:
+    """Table 1 in the paper's own training, with the step that registration chooses: gaps to retraining."""
+    ours: dict[str, list[tuple[float, ...]]] = {name: [] for name in BY_REGISTRATION}
+    chosen: dict[str, list[str]] = {name: [] for name in BY_REGISTRATION}
+    anew: list[tuple[float, ...]] = []
+    untouched: list[tuple[float, ...]] = []
+
+    def measure() -> None:
+        for seed in range(size.adam_seeds):
+            stream = Streams.by_adam(size, seed, PUBLISHED)
+            anew.append(mean_of([stream.without(count) for count in size.left]))
+            untouched.append(mean_of([stream.untouched(count) for count in size.left]))
+            for name, method in BY_REGISTRATION.items():
+                served = stream.prepared(replace(method, rounds=size.rounds))
+                ours[name].append(served.on_average(method, size))
+                chosen[name].append(f"{served.state.facts['length']:g}")
+
+    spent = seconds_of(measure)
+    for name, method in BY_REGISTRATION.items():
+        length = "K" if method.step == "published" else "reach"
+        for place, side in enumerate(NAMES):
+            safe, retrained = TABLE_1[side]
+            beside = (shown(column(others, place)) for others in (ours[name], anew, untouched))
+            yield Row(
+                f"table 1, MNIST, after Adam, SAFE {name}, {side}",
+                "accuracy less that of retraining, points",
+                f"{safe - retrained:.2f} (K 2.5, tuned)",
+                difference(ours[name], anew, place),
+                "8,000 of 60,000 images, 53 a round for 400, 5 seeds for 10; the mean of rounds 10 and 20, not of all "
+                "20",
+                at_least(safe - retrained) if side != "forgotten" else within(safe - retrained, 0.5),
+                "Accuracies: SAFE {}, retrained {}, untouched {}. ".format(*beside)
+                + f"Registration chose {length} {', '.join(chosen[name])}.",
+                spent / 6,
+                nothing=statistics.mean(difference(untouched, anew, place)),
+                retrained=0.0,
+            )
 
 
 TABLE_2: Mapping[str, tuple[Safe, tuple[float, float, float]]] = {
@@ -205,6 +320,7 @@ def ablation_rows(size: Size, made: list[Streams]) -> Iterator[Row]:
     spent = seconds_of(
         lambda: whole.extend(each.last(replace(PUBLISHED, rounds=size.rounds), size.per_round) for each in made)
     )
+    anew, untouched = [each.without(size.left[-1]) for each in made], [each.untouched(size.left[-1]) for each in made]
     for name, (method, published) in TABLE_2.items():
         found: list[tuple[float, ...]] = []
 
@@ -226,6 +342,8 @@ def ablation_rows(size: Size, made: list[Streams]) -> Iterator[Row]:
                 f"The whole method (lambda 1,000) has {shown(column(whole, place))} %. No change means that the other "
                 "gradient is too small to turn the step.",
                 seconds / 2,
+                nothing=statistics.mean(difference(untouched, whole, place)),
+                retrained=statistics.mean(difference(anew, whole, place)),
             )
 
 
@@ -247,18 +365,21 @@ def setting_rows(size: Size, made: list[Streams]) -> Iterator[Row]:
             found.extend(each.last(method, times * size.per_round) for each in made)
 
         seconds = seconds_of(measure)
+        count = method_rounds(size, rounds) * times * size.per_round
+        anew, untouched = [each.without(count) for each in made], [each.untouched(count) for each in made]
         for place, name in enumerate(NAMES[:2]):
-            ours = column(found, place)
             yield Row(
                 f"table 5, MNIST, {400 * times} samples for {rounds} rounds, {name}",
                 "accuracy, %",
                 str(published[place]),
-                ours,
+                column(found, place),
                 f"{SETTING}; at the last round",
                 at_least(published[place]),
                 f"The step's length, {gamma(made, method_rounds(size, rounds)):.2f} at weights of norm "
-                f"{norm(made):.1f}, follows from the rounds. Table 1 has the same training, retrained.",
+                f"{norm(made):.1f}, follows from the rounds.",
                 seconds / 2,
+                nothing=statistics.mean(column(untouched, place)),
+                retrained=statistics.mean(column(anew, place)),
             )
 
 
@@ -302,27 +423,33 @@ TABLE_10 = {
 
 def class_rows(size: Size, made: list[Streams]) -> Iterator[Row]:
     """Table 10: class 0 leaves in as many rounds, until nobody of it is left."""
-    found: list[tuple[float, ...]] = []
-    method = replace(PUBLISHED, rounds=size.rounds)
-    seconds = seconds_of(lambda: found.extend(each.of_class(method, 0) for each in made))
-    longer: list[tuple[float, ...]] = []
-    seconds += seconds_of(lambda: longer.extend(each.of_class(replace(method, divisor=1.0), 0) for each in made))
     before = [each.on_class(each.scene.learned.weights, 0) for each in made]
-    for place, (name, (published, retrained)) in enumerate(TABLE_10.items()):
-        of_class = place % 2 == 1
-        never = " A retraining without the class has 0 by construction." if of_class else ""
-        yield Row(
-            f"table 10, MNIST, SAFE, {name}",
-            "accuracy after 20 rounds, %",
-            f"{published:.2f} (retrained {retrained})",
-            column(found, place),
-            f"{SETTING}; 40 images of the class a round for 300",
-            (at_most if of_class else at_least)(published),
-            f"Untouched {shown(column(before, place))}. The length of the step decides: with K = 1 it is "
-            f"{shown(column(longer, place))}.{never}",
-            seconds / 4,
-            nothing=statistics.mean(column(before, place)),
-        )
+    anew: list[tuple[float, ...]] = []
+    retraining = seconds_of(lambda: anew.extend(each.retrained_without(0) for each in made))
+    for divisor in (DIVISOR, 1.5):
+        found: list[tuple[float, ...]] = []
+
+        def measure(divisor: float = divisor, found: list[tuple[float, ...]] = found) -> None:
+            method = replace(PUBLISHED, rounds=size.rounds, divisor=divisor)
+            found.extend(each.of_class(method, 0) for each in made)
+
+        seconds = seconds_of(measure) + retraining / 2
+        for place, (name, (published, retrained)) in enumerate(TABLE_10.items()):
+            of_class = place % 2 == 1
+            yield Row(
+                f"table 10, MNIST, SAFE, K {divisor:g}, {name}",
+                "accuracy after 20 rounds, %",
+                f"{published:.2f} (retrained {retrained})",
+                column(found, place),
+                f"{SETTING}; 40 images of the class a round for 300"
+                + ("" if divisor == DIVISOR else f"; K {divisor:g} for {DIVISOR:g}, by trial on these images"),
+                (at_most if of_class else at_least)(published),
+                "The length of the step decides."
+                + (" A retraining without the class has 0 by construction." if of_class else ""),
+                seconds / 4,
+                nothing=statistics.mean(column(before, place)),
+                retrained=statistics.mean(column(anew, place)),
+            )
 
 
 def perturbed_rows(size: Size, made: list[Streams]) -> Iterator[Row]:
@@ -351,14 +478,14 @@ def attack_rows(size: Size, made: list[Streams]) -> Iterator[Row]:
     def measure() -> None:
         for each in made:
             rounds = each.order.split(size.per_round)[: size.rounds]
-            gone, state = torch.cat(rounds).sort().values, each.state
+            gone, state = each.order[: size.left[-1]].sort().values, each.state
             for leaving in rounds:
                 forget = each.scene.forget_set(leaving)
                 method = replace(PUBLISHED, rounds=size.rounds)
                 state = method.forget(each.scene.problem, state, forget, None, GENERATOR).state
             for found, w in (
                 (ours, state.weights),
-                (anew, each.scene.retrained(gone)),
+                (anew, each.retrained(size.left[-1])),
                 (untouched, each.scene.learned.weights),
             ):
                 found.append(each.attacked(w, gone))
@@ -377,6 +504,7 @@ def attack_rows(size: Size, made: list[Streams]) -> Iterator[Row]:
         "trained on where the untouched model has what the retrained one has.",
         spent,
         nothing=statistics.mean(untouched) - statistics.mean(anew),
+        retrained=0.0,
     )
 
 
@@ -394,11 +522,10 @@ def regression_rows(size: Size) -> Iterator[Row]:
     def measure() -> None:
         for seed in range(size.seeds):
             each = Streams.of(size, seed, lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 10)))
-            gone = torch.cat(each.order.split(size.per_round)[: size.rounds])
             ours.append(each.last(replace(PUBLISHED, rounds=size.rounds), size.per_round))
             shorter.append(each.last(replace(PUBLISHED, rounds=size.rounds, divisor=10.0), size.per_round))
-            anew.append(each.scene.accuracies(each.scene.retrained(gone), gone))
-            untouched.append(each.scene.accuracies(each.scene.learned.weights, gone))
+            anew.append(each.without(size.left[-1]))
+            untouched.append(each.untouched(size.left[-1]))
 
     spent = seconds_of(measure)
     for place, name in enumerate(NAMES):
@@ -417,6 +544,7 @@ def regression_rows(size: Size) -> Iterator[Row]:
             f"SAFE has {shown(column(shorter, place))}.",
             spent / 3,
             nothing=statistics.mean(difference(untouched, anew, place)),
+            retrained=0.0,
         )
 
 
@@ -436,7 +564,7 @@ def time_rows(size: Size, made: list[Streams]) -> Iterator[Row]:
         at_most(1.13),
         f"A retraining takes {shown(ratios)} times as long here.",
         sum(spent) * size.rounds,
-        cost=True,
+        cost="seconds",
     )
 
 
@@ -480,4 +608,4 @@ def norm(made: Sequence[Streams]) -> float:
 
 
 def gamma(made: Sequence[Streams], rounds: int) -> float:
-    return norm(made) ** 0.5 / (PUBLISHED.divisor * rounds**0.5)
+    return norm(made) ** 0.5 / (DIVISOR * rounds**0.5)
