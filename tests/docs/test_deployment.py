@@ -112,6 +112,16 @@ def test_what_must_run_is_looked_at_and_migrations_run_once_before_it(services: 
         assert services[name]["depends_on"]["migrate"]["condition"] == "service_completed_successfully", name
 
 
+def test_every_place_gives_a_stopped_worker_the_same_time_and_asks_it_alone(services: dict[str, Any]) -> None:
+    """Compose would kill after 10 s, and systemd ask a worker's trainings too: that looks like their failure."""
+    ours = {name for name, service in services.items() if str(service["image"]).startswith("expunge:")}
+    assert {services[name]["stop_grace_period"] for name in ours} == {"15s"} and {"worker", "updater"} <= ours
+    unit = (ROOT / "deploy" / "systemd" / "expunge@.service").read_text().splitlines()
+    assert {"TimeoutStopSec=15", "KillMode=mixed"} <= set(unit)
+    values = yaml.safe_load((ROOT / "deploy" / "helm" / "expunge" / "values.yaml").read_text())
+    assert values["worker"]["terminationGracePeriodSeconds"] == 15
+
+
 def test_programs_cannot_disagree_which_of_two_merged_parts_wins() -> None:
     """PyYAML 6.0.4 takes the last of a list of parts, 6.0.3 and Docker the first: a worker lost its GPU."""
     assert "<<: [" not in COMPOSE

@@ -14,7 +14,7 @@ from unlearning.methods import NAMES, OWN, load
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "methods.md").read_text()
-PUBLISHED = ("mini", "newton", "recollection", "rewind", "safe")
+PUBLISHED = ("cns", "mini", "newton", "recollection", "rewind", "safe")
 
 
 def section(name: str) -> str:

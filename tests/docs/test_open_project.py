@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE))
 WORKFLOW: dict[Any, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
+ON_DEBIAN = "make test PYTHON=/usr/bin/python3"
 PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w.-]+\.(?:py|md|yml|toml))`")
 
 
@@ -32,6 +33,9 @@ def test_the_workflow_runs_the_first_commands_of_the_readme_on_every_python() ->
     block = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)[0]
     assert runs("readme") == [line.split("#")[0].strip() for line in block.splitlines()]
     assert runs("check") == ["make check"]
+    assert WORKFLOW["jobs"]["debian"]["container"] == "debian:12" and runs("debian")[-1] == ON_DEBIAN
+    tests = re.findall(r"^ *(make .*)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert [line.replace('"$own"', "/usr/bin/python3") for line in tests] == [ON_DEBIAN, runs("readme")[-1]]
     pythons = WORKFLOW["jobs"]["readme"]["strategy"]["matrix"]["python"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     first, last = (int(each.rpartition(".")[2]) for each in (pythons[0], pythons[-1]))

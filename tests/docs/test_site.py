@@ -180,7 +180,7 @@ def test_the_product_has_no_command_beyond_its_surface() -> None:
         parts = getattr(COMMAND.get_command(None, name), "commands", {})
         found |= {f"{name} {part}" for part in parts} or {name}
     assert found <= surface()
-    assert len({" ".join(words.split()[:1]) if words.startswith("run ") else words for words in found}) == 45
+    assert len({" ".join(words.split()[:1]) if words.startswith("run ") else words for words in found}) == 47
 
 
 def surface() -> set[str]:
@@ -218,7 +218,8 @@ def test_the_documents_show_every_picture_that_is_kept() -> None:
 
 SURFACE = (
     "up; status --open; delete --subject --wait --estimate; find --subject; versions; check --measure; requests "
-    "list; requests show; requests verify; requests reject; requests approve; requests cancel; requests retry; "
+    "list; requests show; requests verify; requests reject; requests same-person --subject --file; "
+    "requests other-person --file; requests approve; requests cancel; requests retry; "
     "requests extend; certificate show --out; certificate verify; models add --recipe --method --option --guarantee "
     "--epsilon --fallback --batch --retrain-every --leave-out-forgotten --set --no-wait; models list; models show; "
     "models retrain; models policy --set; models retire; holds place; holds list; holds lift; audit "
