@@ -8,17 +8,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
 from expunge.service.infra.db import now
-from expunge.service.infra.limits import LIMITS
+from expunge.service.infra.limits import LIMITS, Limits
 from expunge.service.infra.tables import AuditEntry, Generation, Heartbeat, Lease, Model, Task
 from expunge.service.infra.time import SECOND
 from expunge.service.models import model_lease
 from expunge.workers.runtime.heartbeat import UNLEARN
+from tests.harness.process import FAST
 from tests.harness.stack import Stack, running
 from tests.stories.conftest import SETTINGS, recipes_in, servers_of
 
@@ -36,10 +38,24 @@ LISTENS_SECONDS = 3.0
 @pytest.fixture
 def trio(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A service with three workers, under the product's own limits: a lease of 30 s."""
-    recipes = recipes_in(tmp_path_factory.mktemp("recipes"))
-    settings = {**SETTINGS, "TRIAL_SECONDS": "0"}
-    with running(tmp_path_factory.mktemp("home"), recipes, servers_of(request), limits=LIMITS, **settings) as stack:
-        stack.more_workers(2)
+    with several_workers(3, LIMITS, request, tmp_path_factory) as stack:
+        yield stack
+
+
+@pytest.fixture
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A service with two workers and a short lease: a test waits for the end of it."""
+    with several_workers(2, FAST, request, tmp_path_factory) as stack:
+        yield stack
+
+
+@contextmanager
+def several_workers(
+    count: int, limits: Limits, request: pytest.FixtureRequest, folders: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    recipes, settings = recipes_in(folders.mktemp("recipes")), {**SETTINGS, "TRIAL_SECONDS": "0"}
+    with running(folders.mktemp("home"), recipes, servers_of(request), limits=limits, **settings) as stack:
+        stack.more_workers(count - 1)
         yield stack
 
 
@@ -133,13 +149,13 @@ def test_three_planned_stops_cost_a_registration_and_a_deletion_nothing(trio: St
 
 
 @pytest.mark.timeout(600)  # workers load torch, one after another where there are two cores
-@pytest.mark.parametrize("trio", ["sqlite", pytest.param("postgres", marks=pytest.mark.drill)], indirect=True)
-def test_a_killed_worker_still_counts_as_an_attempt(trio: Stack) -> None:
-    training = Training(trio)
-    trio.kill(training.worker("preparation.claimed"))
-    trio.eventually(lambda: len(training.entries("preparation.claimed")), lambda count: count == 2)
+@pytest.mark.parametrize("pair", ["sqlite", pytest.param("postgres", marks=pytest.mark.drill)], indirect=True)
+def test_a_killed_worker_still_counts_as_an_attempt(pair: Stack) -> None:
+    training = Training(pair)
+    pair.kill(training.worker("preparation.claimed"))
+    pair.eventually(lambda: len(training.entries("preparation.claimed")), lambda count: count == 2)
     assert [entry["attempt"] for entry in training.entries("preparation.claimed")] == [1, 2]
     assert training.entries("attempt.given_back") == []
-    trio.eventually(lambda: [line for line in training.log() if "taken over" in line], bool)
+    pair.eventually(lambda: [line for line in training.log() if "taken over" in line], bool)
     training.may_end(True)
-    assert trio.prepared(training.name)["status"] == "live"
+    assert pair.prepared(training.name)["status"] == "live"

@@ -29,6 +29,7 @@ from expunge.service.requests.status import settle
 from tests.harness.dashboards import FOLDER, dashboard, metrics_in, program, queries, rules
 from tests.service.worlds import live_model, publish
 
+TESTS_OF_RULES = ("alerts_test.yml", "alerts_days_test.yml")
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
@@ -90,8 +91,12 @@ def test_promtool_accepts_the_metrics(busy: TestClient) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [("check", "config", "prometheus.yml"), ("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")],
-    ids=lambda command: " ".join(command[:2]),
+    [
+        ("check", "config", "prometheus.yml"),
+        ("check", "rules", "alerts.yml"),
+        *(("test", "rules", file) for file in TESTS_OF_RULES),
+    ],
+    ids=" ".join,
 )
 def test_promtool_accepts_the_configuration_and_the_rules_do_what_their_tests_say(command: tuple[str, ...]) -> None:
     done = subprocess.run([program("promtool"), *command], cwd=FOLDER, capture_output=True, text=True)
@@ -100,7 +105,7 @@ def test_promtool_accepts_the_configuration_and_the_rules_do_what_their_tests_sa
 
 
 def test_every_rule_is_tested_with_an_alarm() -> None:
-    cases = yaml.safe_load((FOLDER / "alerts_test.yml").read_text())["tests"]
+    cases = [case for file in TESTS_OF_RULES for case in yaml.safe_load((FOLDER / file).read_text())["tests"]]
     fired = {each["alertname"] for case in cases for each in case["alert_rule_test"] if each.get("exp_alerts")}
     assert fired == {rule["alert"] for rule in rules()}
 
