@@ -21,11 +21,13 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.faults import soak
-from tests.faults.report import parts, rich_table, write_into
+from tests.faults.report import last_seconds, parts, rich_table, write_into
 from tests.faults.result import Result
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+RECORD = ROOT / "benchmarks" / "results" / "drills.md"
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 RUN = """
 import importlib, json, sys
 from dataclasses import asdict
@@ -45,7 +47,7 @@ def main(arguments: list[str]) -> int:
     CONSOLE.print(f"seed {chosen.seed}, scale {chosen.scale:g}: {', '.join(names)}")
     results, failed = [], []
     for name in names:
-        CONSOLE.print(f"drill {name} ...")
+        CONSOLE.print(f"drill {name} ... {estimate(name, chosen.scale)}")
         result = alone(name, chosen.seed, chosen.scale)
         if result is None:
             failed.append(name)
@@ -56,7 +58,7 @@ def main(arguments: list[str]) -> int:
         "seed": chosen.seed,
         "scale": chosen.scale,
         "commit": commit(),
-        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "python": PYTHON,
         "failed": failed,
         "results": [asdict(result) for result in results],
     }
@@ -96,6 +98,12 @@ def options(arguments: list[str]) -> argparse.Namespace:
 
 def every_drill() -> list[str]:
     return sorted(file.stem for file in HERE.glob("[a-z]*.py") if "\ndef run(" in file.read_text())
+
+
+def estimate(name: str, scale: float) -> str:
+    """Say how long the drill will take, by its last run on this version of Python; "" where it has not run."""
+    seconds = last_seconds(parts(RECORD)[1], name, PYTHON)
+    return "" if seconds is None else f"some {seconds * scale:,.0f} s, going by its last run"
 
 
 def commit() -> str:

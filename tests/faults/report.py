@@ -79,6 +79,12 @@ def parts(page: Path) -> tuple[str, str, str]:
     return head, before, tail
 
 
+def last_seconds(table: str, drill: str, python: str) -> int | None:
+    """Return how long the drill took in the run that the table has, at scale 1; None where it has none."""
+    row = _rows(table).get((drill.replace("_", " "), python))
+    return None if row is None else int(dict(zip(columns(), row, strict=True))["seconds"])
+
+
 def _rows(text: str) -> dict[tuple[str, str], list[str]]:
     """Return the rows of an earlier table by drill and Python, unchanged; neither the header nor the sums."""
     found = [[cell.strip() for cell in line[1:-1].split("|")] for line in text.splitlines() if line.startswith("| ")]

@@ -370,6 +370,7 @@ def simulate(runs: int, number: int) -> Outcome:
             run_state_machine_as_test(seed(number)(Simulation), settings=chosen)
     except Exception as error:
         harms, shown = harms_of(error), traceback.format_exc()
+        print(shown[-SHOWN:], end="", flush=True)  # now, and not when the other processes are through
     return Outcome(Simulation.begun - begun, Simulation.faults - faults, harms, shown)
 
 
@@ -379,8 +380,6 @@ def run(seed: int, scale: float) -> Result:
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
         outcomes = list(pool.map(simulate, [runs] * PROCESSES, seeds))
     harms = [each for outcome in outcomes for each in outcome.harms]
-    for outcome in outcomes:
-        print(outcome.shown[-SHOWN:], end="", flush=True)
     cases = sum(outcome.histories for outcome in outcomes)
     return Result(
         "simulation",

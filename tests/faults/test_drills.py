@@ -15,7 +15,7 @@ from tests.faults import load, power_cut
 from tests.faults.__main__ import every_drill, main, options
 from tests.faults.deaths import DEATHS, OF_A_BUCKET
 from tests.faults.recipes import crowd
-from tests.faults.report import BEGIN, END, parts, write_into
+from tests.faults.report import BEGIN, END, last_seconds, parts, write_into
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template
 from tests.workers.worlds import fork
@@ -113,6 +113,7 @@ def test_the_last_run_is_written_between_the_marks(tmp_path: Path) -> None:
         "| 2026-11-21, seed 7, scale 1, commit abc |" in text and "| 2026-11-21, seed 8, scale 1, commit def |" in text
     )
     assert "| all |  | 1,003 |" in text and "- x: seen\n- y: other\n" in text
+    assert [last_seconds(parts(page)[1], "y", python) for python in ("3.12", "3.13")] == [5, None]
     write_into(page, run | {"seed": 9, "results": [values | {"cases": 5, "notes": ()}]})
     assert "| all |  | 1,005 |" in page.read_text() and "- x: seen" not in page.read_text()
     write_into(page, run | {"python": "3.13", "results": [values | {"cases": 7, "notes": ("newest",)}]})
