@@ -222,9 +222,7 @@ def ask(
     sought = {number for known in written.values() for number in known.forms.values()}
     rows = near_rows(session, sought, generations)
     notes = {key: note for key, note in session.execute(_NOTES, {"generations": generations}) if note is not None}
-    earlier = session.scalars(_DECIDED, {"tenant": tenant_id, "subjects": list(ids)})
-    before: list[Collection[int]] = [others for others in earlier if others is not None]
-    before += [] if decided is None else [decided]
+    before = _decided_about(session, tenant_id, ids) + ([] if decided is None else [decided])
     apart = {person_number(subject) for subject in ids}.union(*before)
     models = {each.generation_id: each.model_id for each in searched}
     twins_asked = {each.generation_id for each in searched if each.twins}
@@ -289,25 +287,34 @@ def questions_of(
 ) -> dict[str, Question]:
     """Return the question of each request of which an entry's id is written nearly as somebody's, but for no prefix.
 
+    What was decided about the same ids in other requests counts, as in ``ask``.
+
     Args:
         holders: by form, the people who have it, as ``Spelling.person`` has them.
         apart: people about whom no question is asked.
     """
     near: dict[str, dict[int, set[str]]] = {}
-    own: dict[str, set[int]] = {}
+    ids: dict[str, set[str]] = {}
     for request_id, subject, written in entries:
-        own.setdefault(request_id, set()).add(person_number(subject))
+        ids.setdefault(request_id, set()).add(subject)
         for kind, form in written.forms.items():
             # user-17 of one model's data is no misspelled order-17 of another's, and must not stop its registration
             for person in holders.get(form, ()) if kind in _WHOLE else ():
                 near.setdefault(request_id, {}).setdefault(person, set()).add(_BY[kind])
     found: dict[str, Question] = {}
     for request_id, people in near.items():
-        others = session.get_one(DeletionRequest, request_id).others or ()
-        left = {person: by for person, by in people.items() if person not in {*own[request_id], *others, *apart}}
+        own = ids[request_id]
+        tenant_id = session.get_one(DeletionRequest, request_id).tenant_id
+        others = set(apart).union(map(person_number, own), *_decided_about(session, tenant_id, own))
+        left = {person: by for person, by in people.items() if person not in others}
         if left:
             found[request_id] = _about(Cause.SPELLING, left)
     return found
+
+
+def _decided_about(session: Session, tenant_id: str, ids: Iterable[str]) -> list[Collection[int]]:
+    """Return the people who were said to be others than the one with these ids, by request in which that was said."""
+    return list(session.scalars(_DECIDED, {"tenant": tenant_id, "subjects": list(ids)}))
 
 
 def near_rows(session: Session, numbers: Iterable[int], generations: Collection[int]) -> list[tuple[int, int, int]]:

@@ -143,6 +143,7 @@ def requests_kept(session: Session) -> Iterator[Broken]:
     """Check that every request in the log is there, with its suppression entry and its tasks' status."""
     accepted = session.scalars(select(AuditEntry.request_id).where(AuditEntry.kind == "request.accepted")).all()
     status = {row.id: row.status for row in session.execute(select(DeletionRequest.id, DeletionRequest.status))}
+    asked = set(session.scalars(select(DeletionRequest.id).where(DeletionRequest.near.is_not(None))))
     marked = set(session.scalars(select(SuppressionEntry.request_id)))
     tasks: dict[str, list[str]] = {}
     for row in session.execute(select(Task.request_id, Task.status)):
@@ -153,7 +154,9 @@ def requests_kept(session: Session) -> Iterator[Broken]:
             continue  # lost with a backup, and named to the operator
         if request_id not in status or request_id not in marked:
             yield Broken("lost", f"request {request_id} was accepted and is gone")
-        elif tasks.get(str(request_id)) and status[request_id] != derive(tasks[str(request_id)]):
+        elif request_id in asked and status[request_id] != "blocked":
+            yield Broken("lost", f"request {request_id} waits for a decision about its id and is {status[request_id]}")
+        elif request_id not in asked and tasks.get(str(request_id)) and status[request_id] != derive(tasks[request_id]):
             yield Broken("lost", f"request {request_id} is {status[request_id]}, its tasks {tasks[str(request_id)]}")
     for request_id, count in Counter(accepted).items():
         if count > 1:

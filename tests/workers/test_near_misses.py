@@ -83,6 +83,20 @@ def test_a_spelling_of_an_id_that_the_model_in_preparation_lacks_is_asked_about(
     assert (world.request(request).status, world.request(request).reason) == ("blocked", "near_miss")
 
 
+def test_what_was_decided_about_an_id_holds_for_a_model_in_preparation_and_for_the_next_request(world: World) -> None:
+    """Simulation, seed 230416: the second request, which waits for the model, was asked about once more at its end."""
+    world.live(name="first")
+    decided = world.delete("P1")
+    other(world, decided)
+    second = world.register(name="second")
+    waiting = world.delete("P1")
+    assert (world.request(waiting).status, world.request(waiting).near) == ("queued", None)
+    world.work(second)
+    for request in (decided, waiting):
+        assert (world.request(request).status, world.request(request).near) == ("completed", None)
+    assert world.head(second).people == 0, "p1 is another person, and stays"
+
+
 @pytest.mark.both_engines
 @pytest.mark.parametrize(
     ("text", "recipe", "ended"),
