@@ -44,7 +44,7 @@ def run(seed: int, scale: float) -> Result:
     with tempfile.TemporaryDirectory(prefix="expunge-planted-") as name:
         folder = Path(name)
         clean = copy_tree(folder / "clean")
-        before = suite(clean, dict.fromkeys(test for bug in chosen for test in bug.suite))
+        before = suite(clean, dict.fromkeys(test for bug in chosen for test in bug.suite), jobs=AT_ONCE)
         if before.returncode != 0:
             raise RuntimeError(f"the suite fails without any bug:\n{before.stdout[-4000:]}")
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -85,8 +85,8 @@ def copy_tree(target: Path) -> Path:
     return target
 
 
-def suite(root: Path, tests: Iterable[str]) -> subprocess.CompletedProcess[str]:
-    """Run these tests on the source under ``root``, up to the first failure."""
+def suite(root: Path, tests: Iterable[str], jobs: int = 1) -> subprocess.CompletedProcess[str]:
+    """Run these tests on the source under ``root``, up to the first failure, in so many processes."""
     command = [
         sys.executable,
         "-m",
@@ -98,6 +98,7 @@ def suite(root: Path, tests: Iterable[str]) -> subprocess.CompletedProcess[str]:
         "no:cacheprovider",
         "--no-header",
         "--engines=all",
+        *(("-n", str(jobs), "--dist", "loadgroup") if jobs > 1 else ()),
         *tests,
     ]
     environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"}
