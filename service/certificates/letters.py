@@ -14,7 +14,7 @@ from typing import Any
 
 from expunge.service.certificates.outcome import Before, ModelOutcome, NameCounts, Outcome, Strength, outcome
 from expunge.service.certificates.plain_words import Odds, guarantee_of, listed, odds, odds_of, rests_on_word
-from expunge.service.requests import Account, Reason, Regulation, Status, Suppress, Term, gives_term
+from expunge.service.requests import Account, Cause, Reason, Regulation, Status, Suppress, Term, gives_term
 from unlearning.accounting.certificate import Guarantee
 
 BLANK = "[ ]"
@@ -54,7 +54,7 @@ class Facts:
         accounts: what became of each name; None: not on record.
         records: how many distinct records left the models that were trained on them; None: not on record.
         searched: how many models were searched where none had work; None: not known.
-        compared: the sentence on how an id that no model knows was compared; empty: not on record.
+        compared: how an id that no model knows was compared; None: not on record.
         preparing: a model is being prepared or trained again, so that its people are not known yet.
         holdouts: the models with records of the person in their holdout; ``overwritten``: each of their trainings had
             overwritten it.
@@ -78,7 +78,7 @@ class Facts:
     accounts: Sequence[Account] | None
     records: int | None
     searched: int | None
-    compared: str
+    compared: Cause | None
     preparing: bool
     holdouts: Sequence[str]
     overwritten: bool
@@ -359,7 +359,7 @@ def _why(facts: Facts, reason: Reason | None) -> str:
             lists, found = ("records", "them") if facts.of_samples else ("people", "it")
             return (
                 f"We compared {asked} with the lists of {lists} behind {_models(facts.limited_to or ())} only, and did "
-                f"not find {found} there. {_then(facts.compared)}Other models were not searched."
+                f"not find {found} there. {_then(_compared(facts))}Other models were not searched."
             )
         case Reason.ALREADY_DELETED:
             return "We had acted on these data before, for an earlier request; that letter says what it means for you."
@@ -370,7 +370,7 @@ def _why(facts: Facts, reason: Reason | None) -> str:
             return f"We retired {names}; copies are not covered."
         case Reason.NOT_PUBLISHED:
             return f"We gave up {names} before it was published."
-    return _joined([f"We did not find {asked} in the models that we searched.", facts.compared])
+    return _joined([f"We did not find {asked} in the models that we searched.", _compared(facts)])
 
 
 def _not_in_our_data(facts: Facts, became: Outcome, searched: int) -> PersonalLetter:
@@ -378,13 +378,25 @@ def _not_in_our_data(facts: Facts, became: Outcome, searched: int) -> PersonalLe
     several = became.named is not None and became.named.count > 1
     text = (
         f"On {_day(facts.completed)} we compared the identifier{'s' * several} you gave us, {BLANK}, with the lists of "
-        f"people behind the {_count(searched, 'model')} in our register that day. {_then(facts.compared)}"
+        f"people behind the {_count(searched, 'model')} in our register that day. {_then(_compared(facts))}"
         f"Models that we withdrew before {BLANK} and parts that others trained are not included. {kept}"
         "If you used another name, e-mail address or customer number with us, tell us, and we will look again."
     )
     headline = f"We did not find your identifier{'s' * several} in our trained models."
     unnamed = (("", each) for each in _unnamed(facts))
     return PersonalLetter(Kind.NOT_IN_OUR_DATA, headline, (("", text), *unnamed, _RIGHTS))
+
+
+_COMPARED = {
+    Cause.COMPARED: "We looked for other spellings, too.",
+    Cause.EXACTLY: "We looked for no other spellings.",
+    Cause.OTHER_PEOPLE: "We looked for other spellings, too; those that we found belong to other people.",
+}
+
+
+def _compared(facts: Facts) -> str:
+    """Return whether other spellings of the id were looked for; empty where it is not on record."""
+    return "" if facts.compared is None else _COMPARED.get(facts.compared, "")
 
 
 def _unnamed(facts: Facts) -> list[str]:

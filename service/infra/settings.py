@@ -32,7 +32,7 @@ from expunge.service.infra.time import HOUR_SECONDS, time_zone
 from unlearning.accounting.policy import places_of
 
 ACTS = frozenset({"verify", "decide", "lift", "retire"})
-"""as in ``expunge.service.access.four_eyes.Act``"""
+"""as in ``expunge.service.access.four_eyes.TwoPersonAct``"""
 LARGEST_PORT = 65_535
 DATABASES = ("sqlite", "postgresql", "postgres", "postgresql+psycopg")
 BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")

@@ -23,6 +23,7 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
+from expunge.service.requests.suppression import named_by
 
 _SERVED = ("live", "exhausted")
 HOLDOUT_NAMED = "holdout_named"
@@ -68,8 +69,7 @@ class Account:
 
 def names_in(session: Session, request: DeletionRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the keyed digests of the subjects and of the samples that the request names, sorted."""
-    columns = select(SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
-    rows = session.execute(columns.where(SuppressionEntry.request_id == request.id)).all()
+    rows = named_by(session, request)
     subjects = {subject for subject, _ in rows if subject is not None}
     return tuple(sorted(subjects)), tuple(sorted({sample for _, sample in rows if sample is not None}))
 

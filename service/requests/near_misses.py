@@ -327,22 +327,15 @@ def near_rows(session: Session, numbers: Iterable[int], generations: Collection[
     ]
 
 
-_COMPARED = {
-    Cause.COMPARED: "We looked for other spellings, too.",
-    Cause.EXACTLY: "We looked for no other spellings.",
-    Cause.OTHER_PEOPLE: "We looked for other spellings, too; those that we found belong to other people.",
-}
+def how_compared(reason: str | None, facts: Mapping[str, Any]) -> Cause | None:
+    """Return how an id that no model knows was compared; None for any other reason, and for a request of release 0.2.
 
-
-def compared_in_words(reason: str | None, facts: Mapping[str, Any] | None) -> str:
-    """Return the sentence of a letter on how an id that no model knows was compared; empty for any other reason.
-
-    It is empty, too, for a request of release 0.2, of which it is not on record. ``facts``: those of the request, by
-    reason.
+    ``facts``: those of the request, by reason.
     """
     if reason not in (Reason.NO_MATCH, Reason.NOT_IN_NAMED_MODELS):
-        return ""
-    return _COMPARED.get((facts or {}).get(reason, {}).get("cause"), "")
+        return None
+    cause = facts.get(reason, {}).get("cause")
+    return None if cause is None else Cause(cause)
 
 
 def written_of(session: Session, request: DeletionRequest) -> dict[str, Written | None]:

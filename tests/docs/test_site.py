@@ -47,7 +47,7 @@ FORWARDED = {
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built as ``make docs`` does; a broken link or an unknown anchor is an error."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "properdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "properdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder

@@ -28,9 +28,9 @@ from expunge.service.requests import (
     Reason,
     Status,
     accounts_of,
-    compared_in_words,
     foreseen_accounts,
     foreseen_records,
+    how_compared,
     names_in,
     reason_of,
     stands,
@@ -139,7 +139,7 @@ def letter_facts(session: Session, row: DeletionRequest, named: Named | None = N
         accounts=accounted(session, row, subjects, samples),
         records=records_of(session, row.id) if named is None else foreseen_records(session, row, subjects, samples),
         searched=known.get(Reason.NO_MATCH, {}).get("searched"),
-        compared=compared_in_words(row.reason, known),
+        compared=how_compared(row.reason, known),
         preparing=session.scalar(select(Generation.id).where(Generation.tenant_id == row.tenant_id, building).limit(1))
         is not None,
         holdouts=session.scalars(

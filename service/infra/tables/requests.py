@@ -56,7 +56,7 @@ class DeletionRequest(Record):
     caller: Mapped[str | None] = mapped_column(String(36))
     """the id of the key that it was sent with; None: it was sent before this was kept, or without a key"""
     outcome: Mapped[str | None] = mapped_column(String(16))
-    """what was known of its person when it was accepted: ``requests.intake.Outcome``; None: nothing was asked"""
+    """what was known of its person when it was accepted: ``requests.intake.IntakeOutcome``; None: nothing was asked"""
     near: Mapped[list[int] | None]
     """while the request waits for a decision about its id: the people whose ids are written nearly so, as
     ``Spelling.person`` has them; None: it waits for none"""

@@ -48,7 +48,7 @@ OPEN = Facts(
     accounts=(Account(deleted=False, before=(), in_holdout=False),),
     records=0,
     searched=None,
-    compared="",
+    compared=None,
     preparing=False,
     holdouts=(),
     overwritten=False,

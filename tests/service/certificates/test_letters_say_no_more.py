@@ -20,7 +20,7 @@ from expunge.service.certificates.letters import Facts, letter
 from expunge.service.certificates.outcome import ModelOutcome
 from expunge.service.requests.accounts import Account, Departure
 from expunge.service.requests.deadlines import Regulation
-from expunge.service.requests.near_misses import compared_in_words
+from expunge.service.requests.near_misses import how_compared
 from expunge.service.requests.reasons import Cause, Reason
 from expunge.service.requests.states import Status, Suppress
 from tests.service.certificates.test_plain_words import claim_of, statement
@@ -282,7 +282,7 @@ def facts_of(world: World) -> Facts:
         accounts=accounts(world) if world.on_record else None,
         records=len(world.records) if world.listed else None,
         searched=len(world.models),
-        compared=compared_in_words(reason, how(world, reason)),
+        compared=how_compared(reason, how(world, reason)),
         preparing=world.preparing,
         holdouts=[each.name for each in world.models if each.tests_on],
         overwritten=world.overwritten,
