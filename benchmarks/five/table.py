@@ -29,6 +29,9 @@ MANNERS = (TOGETHER, ONE_BY_ONE)
 PLAIN = "renormalised"
 """the retraining that accuracies, the attack and the disagreement are compared with"""
 
+WHO_LEAVES = 1000
+"""added to a seed: by the training's own seed preparation draws people for trials, who would be the same"""
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -171,7 +174,7 @@ def _forgotten(method: Method, scene: Scene, state: State, manner: str) -> tuple
 
 def _leaving(examples: Examples, share: float, seed: int) -> ForgetSet:
     count = max(1, round(share * len(examples)))
-    return choose(examples, count, torch.Generator().manual_seed(seed))
+    return choose(examples, count, torch.Generator().manual_seed(WHO_LEAVES + seed))
 
 
 def _bytes_of(state: State) -> dict[str, int]:

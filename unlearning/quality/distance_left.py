@@ -122,25 +122,41 @@ def mean_distance_left(
     Raises:
         Refused: there is a single person, or the method refuses a set.
     """
-    elsewhere = problem.recipe.weights is not None and problem.training.converge is None
-    if method.exact or (elsewhere and learned.trajectory is None):
+    if method.exact:
+        return None
+    again = retraining(problem, examples, learned, state.weights.dtype, reference_of(state))
+    if again is None:
         return None
     people = _with_vectors(method, problem, examples)
     if not method.near and len(people.people.distinct()) < 2:
         return None
-    work, reference = problem.cast(state.weights.dtype), reference_of(state)
-    followed = learned.trajectory if learned.weights.dtype == state.weights.dtype else None
-
-    def again(omit: tuple[int, ...]) -> Tensor:
-        if followed is not None and problem.training.converge is None:
-            return retrace(work, examples, followed, omit, reference=reference)
-        return retrained(work, examples, state.weights, omit, reference=reference)
-
     drawn = calibration_sets(people, CALIBRATION_SHARE, CALIBRATION_COUNT, problem.training.seed)
     sets = [replace(each, vectors=Vectors(dict(vectors.read(each.people)))) for each in drawn]
     measured = measure(method, problem, examples, state, retrained=again, sets=sets)
     mean = sum(measured) / len(measured)
     return mean if method.near or math.isfinite(mean) else None
+
+
+def retraining(
+    problem: Problem, examples: Examples, learned: Learned, precision: torch.dtype, reference: str = "renormalised"
+) -> Callable[[tuple[int, ...]], Tensor] | None:
+    """Return the function from positions to the weights (d,), in ``precision``, of a training without them.
+
+    None: the model was trained elsewhere, its steps were not recorded, and it does not end in a minimiser.
+    The function raises RecipeError where such a training diverges.
+    """
+    convergent = problem.training.converge is not None
+    if problem.recipe.weights is not None and not convergent and learned.trajectory is None:
+        return None
+    work, weights = problem.cast(precision), learned.weights.to(precision)
+    trajectory = learned.trajectory if learned.weights.dtype == precision and not convergent else None
+
+    def without(omit: tuple[int, ...]) -> Tensor:
+        if trajectory is not None:
+            return retrace(work, examples, trajectory, omit, reference=reference)
+        return retrained(work, examples, weights, omit, reference=reference)
+
+    return without
 
 
 def reference_of(state: State) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,7 +13,8 @@ from unlearning import Problem
 from unlearning.methods.safe import LENGTHS, TRIAL_SHARE, Safe
 from unlearning.model.training import train
 from unlearning.quality.distance_left import calibration_sets
-from unlearning.types import Examples, Learned, Refused, State
+from unlearning.quality.simulate import left_by
+from unlearning.types import Examples, ForgetSet, Learned, RecipeError, Refused, State
 
 HOLDOUT = blobs(300, seed=2)
 
@@ -25,38 +26,91 @@ def trained() -> tuple[Problem, Examples, Learned]:
     return problem, everyone, train(problem, everyone)
 
 
-def losses(step: str, rounds: int, trained: tuple[Problem, Examples, Learned]) -> dict[float, float]:
-    """What each length loses of the holdout's accuracy, by whole updates of methods that name it, longest first."""
+@dataclass(frozen=True)
+class Trial:
+    """What a length does to the trial's people and to the holdout: ``loss`` is that of the people, in the mean."""
+
+    lost: float
+    loss: float
+
+
+def trials(step: str, rounds: int, trained: tuple[Problem, Examples, Learned]) -> dict[float, Trial]:
+    """Try each length, the longest step first, by whole updates of methods that name it."""
     problem, everyone, learned = trained
     option, lengths = LENGTHS[step]
-    [trial] = calibration_sets(everyone, TRIAL_SHARE, 1, problem.training.seed)
-    lost = {}
+    people = trial_of(trained)
+    before, tried = float(problem.accuracy(learned.weights, *HOLDOUT) or 0), {}
     for length in lengths:
         method = Safe(step=step, rounds=rounds, **{option: length})  # type: ignore[arg-type]
         state = method.prepare(problem, everyone, learned)
-        after = method.forget(problem, state, ask(everyone, list(trial.positions)), None, GENERATOR).state.weights
-        accuracies = [problem.accuracy(w, *HOLDOUT) for w in (learned.weights, after)]
-        lost[length] = float(accuracies[0]) - float(accuracies[1])  # type: ignore[arg-type]
-    return lost
+        after = method.forget(problem, state, ask(everyone, list(people.positions)), None, GENERATOR).state.weights
+        tried[length] = Trial(before - float(problem.accuracy(after, *HOLDOUT) or 0), loss_of(problem, after, people))
+    return tried
+
+
+def trial_of(trained: tuple[Problem, Examples, Learned]) -> ForgetSet:
+    problem, everyone, _ = trained
+    [trial] = calibration_sets(everyone, TRIAL_SHARE, 1, problem.training.seed)
+    return trial
+
+
+def loss_of(problem: Problem, w: torch.Tensor, people: ForgetSet) -> float:
+    assert people.examples is not None
+    return float(problem.sample_losses(w, people.examples.inputs, people.examples.targets).mean())
+
+
+def loss_of_a_retraining(trained: tuple[Problem, Examples, Learned]) -> float:
+    problem, everyone, _ = trained
+    people = trial_of(trained)
+    return loss_of(problem, train(problem, left_by(everyone, people)).weights, people)
 
 
 def prepared(method: Safe, trained: tuple[Problem, Examples, Learned]) -> State:
     return method.prepare(*trained)
 
 
-def test_the_longest_divisor_s_step_that_loses_no_more_than_allowed_is_chosen(
-    trained: tuple[Problem, Examples, Learned],
+def test_the_longest_step_that_loses_no_more_than_allowed_is_chosen(
+    trained: tuple[Problem, Examples, Learned], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lost = losses("published", 1, trained)
+    monkeypatch.setattr("unlearning.methods.safe.retraining", lambda *_: None)
+    tried = trials("published", 1, trained)
     chosen = set()
-    for allowed in (0.0, *(value + 1e-9 for value in lost.values() if value > 0)):
+    for allowed in (0.0, *(trial.lost + 1e-9 for trial in tried.values() if trial.lost > 0)):
         state = prepared(Safe(step="published", rounds=1, allowed_loss=allowed), trained)
         report: Any = state.facts["report"]
-        within = [length for length, value in lost.items() if value <= allowed]
+        within = [length for length, trial in tried.items() if trial.lost <= allowed]
         assert report["divisor"] == state.facts["length"] == (within[0] if within else 10.0)
-        assert report["trial_loss"] == pytest.approx(lost[report["divisor"]], abs=1e-12)
+        assert report["trial_loss"] == pytest.approx(tried[report["divisor"]].lost, abs=1e-12)
+        assert report["trial_forgotten"] is None
         chosen.add(report["divisor"])
-    assert len(chosen) > 1, lost
+    assert len(chosen) > 1, tried
+
+
+def test_no_step_forgets_more_than_a_retraining(trained: tuple[Problem, Examples, Learned]) -> None:
+    problem, _, learned = trained
+    before, most = (loss_of(problem, learned.weights, trial_of(trained)), loss_of_a_retraining(trained))
+    chosen = set()
+    for rounds in (1, 5, 20, 100):
+        tried = trials("published", rounds, trained)
+        within = [divisor for divisor, trial in tried.items() if trial.loss <= most]
+        report: Any = prepared(Safe(step="published", rounds=rounds, allowed_loss=1.0), trained).facts["report"]
+        assert report["divisor"] == (within[0] if within else 10.0)
+        share = (tried[report["divisor"]].loss - before) / (most - before)
+        assert report["trial_forgotten"] == pytest.approx(share)
+        assert share <= 1 or not within
+        chosen.add(report["divisor"])
+    assert len(chosen) > 1
+
+
+def test_a_retraining_that_diverges_is_no_reason_to_refuse(
+    trained: tuple[Problem, Examples, Learned], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverges(_: tuple[int, ...]) -> torch.Tensor:
+        raise RecipeError("The loss is not finite.", "Lower the learning rate.")
+
+    monkeypatch.setattr("unlearning.methods.safe.retraining", lambda *_: diverges)
+    report: Any = prepared(Safe(allowed_loss=1.0), trained).facts["report"]
+    assert (report["reach"], report["trial_forgotten"]) == (0.4, None)
 
 
 @pytest.mark.parametrize("step", LENGTHS)
@@ -92,7 +146,7 @@ def test_where_nothing_can_be_tried_the_step_is_the_shortest(trained: tuple[Prob
     problem, everyone, learned = trained
     alone = replace(everyone, people=["one"] * len(everyone), subjects=[("one",)] * len(everyone))  # type: ignore[arg-type]
     report = Safe().prepare(problem, alone, learned).facts["report"]
-    assert report == {"mode": "freeze", "reach": 0.025, "trial_loss": None}
+    assert report == {"mode": "freeze", "reach": 0.025, "trial_loss": None, "trial_forgotten": None}
 
 
 @pytest.mark.parametrize(("step", "length"), [("share", 0.1), ("published", 2.5)])

@@ -32,7 +32,8 @@ Deviations from the paper, each with its reason:
   suits two models.
 * The paper tunes K for each data set by the accuracies that it then reports. Here preparation forgets a drawn tenth of
   the people for a trial, and takes the longest step of ``LENGTHS`` that loses at most ``allowed_loss`` of the holdout's
-  accuracy.
+  accuracy and does not forget more than a retraining: the mean loss of the trial's people is at most what it is after
+  a training without them. A model that was trained elsewhere has no such training to compare with.
 * lambda is a bare number: the two gradients have one dimension. Their lengths differ by orders of magnitude, and by
   which follows from model and data; so it can be given as ``ratio``, of lambda s_t to r_t + mu w_0.
 * The paper's perturbation b_t is off by default, and carries no claim: theorem 2 refers to the Gaussian mechanism,
@@ -62,7 +63,7 @@ from torch import Tensor
 from unlearning.methods.safe.moments import Moments
 from unlearning.model.method import INTERNAL, Method, require_followed
 from unlearning.model.problem import Problem
-from unlearning.quality.distance_left import calibration_sets
+from unlearning.quality.distance_left import calibration_sets, retraining
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -71,6 +72,7 @@ from unlearning.types import (
     Learned,
     Need,
     Progress,
+    RecipeError,
     Refused,
     State,
     silent,
@@ -236,7 +238,8 @@ class Safe(Method):
 
         ``facts["report"]`` holds ``mode`` and the length, as ``reach`` or ``divisor``. Where it was chosen, also
         ``trial_loss``, the accuracy on the holdout that a trial deletion lost; None: nothing could be tried (a single
-        person, or no metric), and it is the shortest.
+        person, or no metric), and it is the shortest. And ``trial_forgotten``, by how much the trial raised the loss
+        of its people, as a share of what a retraining without them does; None: it was not, or cannot be, retrained.
 
         SAFE does not aim at the retrained weights, so that no result is refused for its distance to them.
 
@@ -245,32 +248,37 @@ class Safe(Method):
         """
         require_followed(self, problem.recipe)
         state = self._start(problem, examples, learned.weights.detach().clone(), progress)
-        option, lengths = LENGTHS[self.step]
+        option, _ = LENGTHS[self.step]
         report: dict[str, Json] = {"mode": self.mode, option: getattr(self, option)}
         if report[option] is None:
-            report |= self._chosen(problem, examples, state, option, lengths)
+            report |= self._chosen(problem, examples, learned, state)
         progress(1.0)
         return replace(state, facts={**state.facts, "length": report[option], "report": report})
 
-    def _chosen(
-        self, problem: Problem, examples: Examples, state: State, option: str, lengths: tuple[float, ...]
-    ) -> dict[str, Json]:
-        """Return the option with the longest step that a trial deletion allows, else the shortest, and what it lost."""
-        problem = problem.cast(state.weights.dtype)
+    def _chosen(self, problem: Problem, examples: Examples, learned: Learned, state: State) -> dict[str, Json]:
+        """Return the option with the longest step that a trial deletion allows, else the shortest, and what it did."""
+        option, lengths = LENGTHS[self.step]
+        problem, origin = problem.cast(state.weights.dtype), state.tensors["origin"]
         holdout = [part.to(problem.device) for part in problem.recipe.holdout]
-        before = problem.accuracy(state.weights, *holdout)
-        if before is None or len(examples.people.distinct()) < 2:
-            return {option: lengths[-1], "trial_loss": None}
+        accuracy = problem.accuracy(origin, *holdout)
+        if accuracy is None or len(examples.people.distinct()) < 2:
+            return {option: lengths[-1], "trial_loss": None, "trial_forgotten": None}
         [drawn] = calibration_sets(examples, TRIAL_SHARE, 1, problem.training.seed)
-        turn = self._turn(problem, state, _samples_of(drawn))
-        lost = 0.0
+        trial = _samples_of(drawn)
+        turn = self._turn(problem, state, trial)
+        before, most = _mean_loss(problem, origin, trial), _loss_of_a_retraining(problem, examples, learned, drawn)
         for length in lengths:
-            gamma = self._gamma(problem, state, turn, length)
-            after = problem.accuracy(_step(state.tensors["origin"], turn.direction, gamma), *holdout)
-            lost = math.inf if after is None else before - after
-            if lost <= self.allowed_loss:
+            w = _step(origin, turn.direction, self._gamma(problem, state, turn, length))
+            left, loss = problem.accuracy(w, *holdout), _mean_loss(problem, w, trial)
+            lost = math.inf if left is None else accuracy - left
+            if lost <= self.allowed_loss and (most is None or loss <= most):
                 break
-        return {option: length, "trial_loss": lost if math.isfinite(lost) else None}
+        share = None if most is None or most <= before else (loss - before) / (most - before)
+        return {
+            option: length,
+            "trial_loss": lost if math.isfinite(lost) else None,
+            "trial_forgotten": share if share is not None and math.isfinite(share) else None,
+        }
 
     def _start(self, problem: Problem, examples: Examples, origin: Tensor, progress: Progress) -> State:
         problem = problem.cast(origin.dtype)
@@ -383,6 +391,27 @@ class Safe(Method):
         draw = torch.randn(width, self.features, dtype=torch.float64, generator=generator)
         axes: Tensor = torch.linalg.qr(draw).Q
         return axes.contiguous().to(inputs.device)
+
+
+def _mean_loss(problem: Problem, w: Tensor, samples: Examples) -> float:
+    total = 0.0
+    with torch.no_grad():
+        for start in range(0, len(samples), CHUNK):
+            part = slice(start, start + CHUNK)
+            total += float(problem.sample_losses(w, samples.inputs[part], samples.targets[part]).double().sum())
+    return total / len(samples)
+
+
+def _loss_of_a_retraining(problem: Problem, examples: Examples, learned: Learned, without: ForgetSet) -> float | None:
+    """Return the mean loss on the samples that are left out; None: nothing to retrain, or the training diverges."""
+    retrained = retraining(problem, examples, learned, problem.dtype)
+    if retrained is None:
+        return None
+    try:
+        loss = _mean_loss(problem, retrained(without.positions), _samples_of(without))
+    except RecipeError:
+        return None
+    return loss if math.isfinite(loss) else None
 
 
 def _norm(problem: Problem, w: Tensor) -> float:
