@@ -32,8 +32,9 @@ Deviations from the paper, each with its reason:
   suits two models.
 * The paper tunes K for each data set by the accuracies that it then reports. Here preparation forgets a drawn tenth of
   the people for a trial, and takes the longest step of ``LENGTHS`` that loses at most ``allowed_loss`` of the holdout's
-  accuracy and does not forget more than a retraining: the mean loss of the trial's people is at most what it is after
-  a training without them. A model that was trained elsewhere has no such training to compare with.
+  accuracy, forgets no more than a retraining, and leads no farther away from it: after a training without the trial's
+  people their mean loss is at least as high, and its weights are at most as far as from w_0. A model that was trained
+  elsewhere has no such training to compare with.
 * lambda is a bare number: the two gradients have one dimension. Their lengths differ by orders of magnitude, and by
   which follows from model and data; so it can be given as ``ratio``, of lambda s_t to r_t + mu w_0.
 * The paper's perturbation b_t is off by default, and carries no claim: theorem 2 refers to the Gaussian mechanism,
@@ -63,7 +64,7 @@ from torch import Tensor
 from unlearning.methods.safe.moments import Moments
 from unlearning.model.method import INTERNAL, Method, require_followed
 from unlearning.model.problem import Problem
-from unlearning.quality.distance_left import calibration_sets, retraining
+from unlearning.quality.distance_left import calibration_sets, distance_left, retraining
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -266,18 +267,19 @@ class Safe(Method):
         [drawn] = calibration_sets(examples, TRIAL_SHARE, 1, problem.training.seed)
         trial = _samples_of(drawn)
         turn = self._turn(problem, state, trial)
-        before, most = _mean_loss(problem, origin, trial), _loss_of_a_retraining(problem, examples, learned, drawn)
+        retrained = _retrained(problem, examples, learned, drawn)
         for length in lengths:
             w = _step(origin, turn.direction, self._gamma(problem, state, turn, length))
-            left, loss = problem.accuracy(w, *holdout), _mean_loss(problem, w, trial)
+            left = problem.accuracy(w, *holdout)
             lost = math.inf if left is None else accuracy - left
-            if lost <= self.allowed_loss and (most is None or loss <= most):
+            forgotten = None if retrained is None else _share_forgotten(problem, origin, w, retrained, trial)
+            nearer = retrained is None or distance_left(origin, w, retrained) <= 1.0
+            if lost <= self.allowed_loss and nearer and (forgotten is None or forgotten <= 1.0):
                 break
-        share = None if most is None or most <= before else (loss - before) / (most - before)
         return {
             option: length,
             "trial_loss": lost if math.isfinite(lost) else None,
-            "trial_forgotten": share if share is not None and math.isfinite(share) else None,
+            "trial_forgotten": forgotten if forgotten is not None and math.isfinite(forgotten) else None,
         }
 
     def _start(self, problem: Problem, examples: Examples, origin: Tensor, progress: Progress) -> State:
@@ -402,16 +404,26 @@ def _mean_loss(problem: Problem, w: Tensor, samples: Examples) -> float:
     return total / len(samples)
 
 
-def _loss_of_a_retraining(problem: Problem, examples: Examples, learned: Learned, without: ForgetSet) -> float | None:
-    """Return the mean loss on the samples that are left out; None: nothing to retrain, or the training diverges."""
-    retrained = retraining(problem, examples, learned, problem.dtype)
-    if retrained is None:
+def _retrained(problem: Problem, examples: Examples, learned: Learned, without: ForgetSet) -> Tensor | None:
+    """Return the weights of a training without these people; None: nothing to retrain, or the training diverges."""
+    retrain = retraining(problem, examples, learned, problem.dtype)
+    if retrain is None:
         return None
     try:
-        loss = _mean_loss(problem, retrained(without.positions), _samples_of(without))
+        return retrain(without.positions)
     except RecipeError:
         return None
-    return loss if math.isfinite(loss) else None
+
+
+def _share_forgotten(problem: Problem, origin: Tensor, w: Tensor, retrained: Tensor, samples: Examples) -> float:
+    """Return the rise of the samples' mean loss at w, as a share of its rise at the retrained weights.
+
+    Where a retraining does not raise it: 0 if w does not either, else infinity.
+    """
+    before, after, again = (_mean_loss(problem, weights, samples) for weights in (origin, w, retrained))
+    if again <= before:
+        return 0.0 if after <= before else math.inf
+    return (after - before) / (again - before)
 
 
 def _norm(problem: Problem, w: Tensor) -> float:
