@@ -2,11 +2,12 @@
 
 import gzip
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import unlearning as ul
 
@@ -40,4 +41,18 @@ def dealt(images: Tensor, targets: Tensor, people: int) -> ul.Samples:
         subjects=[f"drawn-{place % people}" for place in places],
         inputs=images,
         targets=targets,
+    )
+
+
+def recipe_on(
+    images: tuple[Tensor, Tensor], trained: int, people: int, model: Callable[[], nn.Module], training: ul.Training
+) -> ul.Recipe:
+    """Return a recipe that trains on the first ``trained`` images and is judged by the last 400."""
+    inputs, targets = images
+    return ul.Recipe(
+        model=model,
+        samples=dealt(inputs[:trained], targets[:trained], people),
+        holdout=(inputs[-400:], targets[-400:]),
+        loss="cross_entropy",
+        training=training,
     )

@@ -1,7 +1,7 @@
 """The simple CNN of Hessian-Free (arXiv 2404.01712): batches of 64, a step size that falls by .995, clipping at 10."""
 
-from drawn_images import dealt, drawn, mnist
-from torch import Tensor, nn
+from drawn_images import drawn, mnist, recipe_on
+from torch import nn
 
 import unlearning as ul
 
@@ -38,24 +38,13 @@ def small_network() -> nn.Module:
     )
 
 
-def of(images: Tensor, targets: Tensor, trained: int, people: int, training: ul.Training) -> ul.Recipe:
-    """Return a recipe that trains on the first ``trained`` images and is judged by the last 400."""
-    return ul.Recipe(
-        model=paper_network if images.shape[-1] == 28 else small_network,
-        samples=dealt(images[:trained], targets[:trained], people),
-        holdout=(images[-400:], targets[-400:]),
-        loss="cross_entropy",
-        training=training,
-    )
-
-
-def training(epochs: int, rate: float) -> ul.Training:
-    return ul.Training(epochs=epochs, batch_size=64, learning_rate=rate, decay=0.995, clip=10.0, weight_decay=1e-6)
+def training(epochs: int) -> ul.Training:
+    return ul.Training(epochs=epochs, batch_size=64, learning_rate=0.05, decay=0.995, clip=10.0, weight_decay=1e-6)
 
 
 def recipe() -> ul.Recipe:
-    return of(*drawn(), trained=128, people=32, training=training(4, 0.05))
+    return recipe_on(drawn(), 128, 32, small_network, training(4))
 
 
 def whole() -> ul.Recipe:
-    return of(*mnist(), trained=1000, people=50, training=training(20, 0.05))
+    return recipe_on(mnist(), 1000, 50, paper_network, training(20))
