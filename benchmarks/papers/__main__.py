@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from benchmarks.papers import images, page
 from benchmarks.papers.row import Paper, Row
@@ -55,6 +56,8 @@ def present() -> list[str]:
 def measure(name: str) -> None:
     """Measure one paper on one thread; show and keep each row as it comes."""
     torch.set_num_threads(1)
+    # The attacks' logistic regressions leave threads of numpy's library that spin, in the CPU time of what comes next.
+    threadpool_limits(1)
     module = importlib.import_module(f"benchmarks.papers.{name}")
     paper: Paper = module.PAPER
     print(f"{name}: {paper.title}. About {paper.seconds / 60:.0f} minutes of CPU time on one thread.", flush=True)
