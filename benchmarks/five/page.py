@@ -48,7 +48,7 @@ guessing; a figure near the retraining's is what counts.
 one person or for many.
 - Figures are means ± standard errors over the seeds. A seed draws the people who leave, the start and the batches. \
 The best method is **bold** where it lies ahead of every other, and of doing nothing, by more than twice the standard \
-error of the difference; for accuracies and AUC the nearest to the retraining is the best. \
+error of the difference, taken seed by seed; for accuracies and AUC the nearest to the retraining is the best. \
 Times, on a shared machine, are never bold.
 - **Certificate** is the strongest guarantee that these options can have on this model. A model that was stopped \
 early has no minimum to measure a distance to, so that none is `proved`; \
@@ -63,6 +63,17 @@ _NOTES = """
 CNS as published takes curvature of all samples and no noise; its step is exact where the paper's is a recursion \
 ([methods](methods.md#cns) has the differences). SAFE's perturbation and R2D's noise are left out: every row is the \
 model before noise.
+"""
+SERVED_OTHERWISE = ("HF", "SAFE", "CNS", "Mini")
+"""the papers whose method has other options here than as published; R2D's has the same"""
+_SERVED = """
+## As served against as published
+
+How much less of the distance is left as served, seed by seed; **bold** where that is more than twice its standard \
+error. Below zero more is left. R2D is served as published.
+
+| case | HF | SAFE | CNS | Mini |
+|---|---|---|---|---|
 """
 _COSTS = """
 | row | CPU s before | kept for a person | kept for all | an update reads | certificate |
@@ -80,14 +91,16 @@ def page(tables: Sequence[dict[str, Any]], audits: Sequence[dict[str, Any]] = ()
     """Return the text of the page. ``tables`` and ``audits``: what ``results.read`` returns of either file."""
     called = "".join(f"| {name} | {words} |\n" for name, words in CALLED.items())
     parts = (*map(_section, tables), *map(audits_section, audits))
-    return _HEAD + called + _NOTES + "".join(parts) + _missing(tables)
+    return _HEAD + called + _NOTES + _served(tables) + "".join(parts) + _missing(tables)
 
 
 def ahead(best: Sequence[float], other: Sequence[float]) -> bool:
-    """Tell whether ``best`` is smaller than ``other`` by more than ``CLEAR`` standard errors of the difference."""
-    if len(best) < 2 or len(other) < 2:
-        return False
-    return statistics.mean(other) - statistics.mean(best) > CLEAR * math.hypot(error(best), error(other))
+    """Tell whether ``best`` is smaller than ``other`` by more than ``CLEAR`` standard errors of the difference.
+
+    Differences are taken by seed: both forget the same people from the same model.
+    """
+    gaps = [theirs - its for theirs, its in zip(other, best, strict=True)]
+    return len(gaps) > 1 and statistics.mean(gaps) > CLEAR * error(gaps)
 
 
 def error(figures: Sequence[float]) -> float:
@@ -110,6 +123,28 @@ def best(column: str, rows: Sequence[dict[str, Any]]) -> str | None:
     first = min(by_name, key=lambda name: statistics.mean(by_name[name]))
     others = [each for name, each in by_name.items() if name != first]
     return first if first != NOTHING and all(ahead(by_name[first], each) for each in others) else None
+
+
+def _served(tables: Sequence[dict[str, Any]]) -> str:
+    """Return the section that sets each method as served beside the same as published."""
+    lines = []
+    for table in tables:
+        for case in table["cases"]:
+            rows = {row["name"]: row for row in case["rows"]}
+            cells = [_gain(rows[f"{paper}, as published"], rows[f"{paper}, as served"]) for paper in SERVED_OTHERWISE]
+            where = f"{NAMES[table['data']]}, {table['model']}: {case['share']:.0%} {case['manner']}"
+            lines.append(f"| {where} | " + " | ".join(cells) + " |\n")
+    return _SERVED + "".join(lines)
+
+
+def _gain(published: dict[str, Any], served: dict[str, Any]) -> str:
+    """Return by how much less of the distance is left as served, bold where that is clear; negative: more is left."""
+    if published["refused"] or served["refused"]:
+        return "refused"
+    before, after = (row["figures"]["distance left"] for row in (published, served))
+    gains = [theirs - ours for theirs, ours in zip(before, after, strict=True)]
+    shown = f"{statistics.mean(gains):.3f} ± {error(gains):.3f}".replace("-", "−")
+    return f"**{shown}**" if ahead(after, before) else shown
 
 
 def _section(table: dict[str, Any]) -> str:
