@@ -1,0 +1,206 @@
+"""Open a source without some people: who leaves is decided on text, before anything is inferred from the rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unlearning.accounting import ids
+from unlearning.columns import Column, Texts
+from unlearning.rows._databases import answer
+from unlearning.rows._paths import open_file
+from unlearning.rows._people import People, people_of
+from unlearning.rows._read import Objects, Places, Unread, pyarrow, read
+from unlearning.rows._rows import Array, Rows
+from unlearning.rows.declarations import Arrays, Folder, Query, Source, Table, Via, format_by_suffix
+from unlearning.types import RecipeError
+
+
+def open_rows(
+    source: Source,
+    root: Path,
+    *,
+    without: frozenset[str] = frozenset(),
+    salt: bytes = b"",
+    databases: Mapping[str, str] | None = None,
+) -> Rows:
+    """Read a source as if some people had never been in it.
+
+    Args:
+        source: what ``ul.table``, ``ul.query``, ``ul.folder`` or ``ul.arrays`` declared.
+        root: the folder beneath which the source's paths lie; it may be a link itself, nothing beneath it may.
+        without: the ids of the people who left, as requests name them.
+        salt: the secret by which people are kept apart (``aside=``) and split.
+        databases: the address by setting, for queries.
+
+    Returns:
+        The rows of the others, in the order of the source; of a query by its ``id``. ``Rows.aside`` holds those of the
+        people kept apart.
+
+    Raises:
+        RecipeError: a path leads elsewhere, a file or column is missing, a row names no person, or a cell is no id.
+    """
+    gone = frozenset(map(ids.nfc, without))
+    unread = _read(source, root, databases or {}, gone)
+    _require_columns(source, unread)
+    people = _people(source, root, unread)
+    places: Places = np.flatnonzero(people.where(gone.isdisjoint).numpy())
+    names = None if source.id is None else unread.texts(source.id)
+    if isinstance(source, Query) and names is not None:
+        places = _ordered(places, names)
+    here = people.take(torch.from_numpy(places)).compact()
+    rows = Rows(
+        _table=_table(source, root, unread, places),
+        _people=here,
+        _ids=_numbered(here) if names is None else _ids(source, [names[place] for place in places.tolist()]),
+        _numbers=np.arange(len(places)),
+        _arrays=_arrays(source, root, unread, places) if isinstance(source, Arrays) else {},
+        _salt=salt,
+    )
+    if not source.aside:
+        return rows
+    training, aside = rows._halves(source.aside, "aside")
+    return replace(training, _aside=aside)
+
+
+def _read(source: Source, root: Path, databases: Mapping[str, str], gone: frozenset[str]) -> Unread:
+    match source:
+        case Query():
+            return answer(source, databases, gone)
+        case Table(path=path, format=format):
+            return _read_file(root, path, format)
+        case Folder(index=path) | Arrays(names=path):
+            return _read_file(root, path, format_by_suffix(path))
+        case _:
+            what = f"{type(source).__name__} is no source of rows."
+            raise RecipeError(what, "Use ul.table, ul.query, ul.folder or ul.arrays.")
+
+
+def _read_file(root: Path, path: str, format: str) -> Unread:
+    with open_file(root, path) as file:
+        return read(file, path, format)
+
+
+def _require_columns(source: Source, unread: Unread) -> None:
+    """Refuse names that no row has. A type may name a column of JSON that is gone with the people who had it."""
+    wanted = {*source.text_columns, *([source.at] if source.at is not None else [])}
+    if isinstance(source, Folder):
+        wanted.add(source.file)
+    if not isinstance(unread, Objects) or unread.columns is not None:
+        wanted |= source.types.keys()
+    missing = sorted(wanted - set(unread.names))
+    if missing:
+        hint = "Select it, or name the person's column: person=." if isinstance(source, Query) else "Correct its name."
+        has = f"It has {', '.join(unread.names) or 'none'}."
+        raise RecipeError(f"{unread.source} lacks the columns {', '.join(missing)}. {has}", hint)
+
+
+def _people(source: Source, root: Path, unread: Unread) -> Column[People]:
+    """Return the people of each row. Raises RecipeError where a row has none and the source does not keep such rows."""
+    columns = [unread.texts(name) for name in source.person_columns]
+    if isinstance(source.person, Via):
+        columns = [_people_by_key(source.person, root, columns[0])]
+    people = people_of(columns, source.person_columns, source.spelled)
+    if () in people.values and source.nobody == "refuse":
+        nobody = people.where(lambda row: not row).nonzero().squeeze(1)
+        raise RecipeError(
+            f"{len(nobody)} rows of {unread.source} name no person, the first is row {int(nobody[0]) + 1}.",
+            "Name their people, or say nobody='keep': such rows never leave.",
+        )
+    return people
+
+
+def _people_by_key(via: Via, root: Path, keys: list[Any]) -> list[list[str]]:
+    """Return the people whom the other table names under each row's key."""
+    other = _read_file(root, via.path, format_by_suffix(via.path))
+    for name in (via.key, via.person):
+        if name not in other.names:
+            raise RecipeError(f"{via.path} has no column {name!r}.", f"It has {', '.join(other.names)}.")
+    people: dict[Any, list[str]] = {}
+    for key, person in zip(other.texts(via.key), other.texts(via.person), strict=True):
+        if key is not None and person is not None:
+            people.setdefault(_single(via.key, key), []).extend([person] if isinstance(person, str) else person)
+    return [[] if key is None else people.get(_single(via.key, key), []) for key in keys]
+
+
+def _single(column: str, key: Any) -> str:
+    if not isinstance(key, str):
+        raise RecipeError(f"The key {column!r} holds lists.", "Write one key in each row.")
+    return key
+
+
+def _ids(source: Source, names: list[Any]) -> Texts:
+    """Return the column of row ids. Raises RecipeError for one that is missing or stands twice."""
+    wrong = [place for place, name in enumerate(names) if not isinstance(name, str)]
+    if wrong:
+        what = f"{len(wrong)} rows have no text or whole number in the id's column {source.id!r}."
+        raise RecipeError(what, "Give every row its own id.")
+    texts = Texts.of(names)
+    if texts.repeated() is not None:
+        again = len(names) - len(set(names))
+        order = " and the order of the rows would be open" if isinstance(source, Query) else ""
+        what = f"{again} rows have an id that an earlier row has in the column {source.id!r}{order}."
+        raise RecipeError(what, "Give every row its own id.")
+    return texts
+
+
+def _numbered(people: Column[People]) -> Texts:
+    """Return an id for each row of a source that has none: its person, and which of the person's rows it is."""
+    times: Counter[str] = Counter()
+    names = []
+    for row in people:
+        person = "+".join(row)
+        names.append(f"{person}#{times[person]}")
+        times[person] += 1
+    return Texts.of(names)
+
+
+def _ordered(places: Places, names: list[Any]) -> Places:
+    """Return the places ordered by id: by number where all ids of these rows are whole numbers, else as texts."""
+    chosen = [names[place] for place in places.tolist()]
+    numbers = all(isinstance(name, str) and name.removeprefix("-").isdecimal() for name in chosen)
+
+    def key(place: int) -> tuple[int, str]:
+        name = names[place] if isinstance(names[place], str) else ""  # refused by _ids
+        return (int(name) if numbers else 0, name)
+
+    return np.array(sorted(places.tolist(), key=key), dtype=np.int64)
+
+
+def _table(source: Source, root: Path, unread: Unread, places: Places) -> Any:
+    table = unread.take(places, source.text_columns, source.types)
+    if not isinstance(source, Folder):
+        return table
+    paths = []
+    for name in table.column(source.file).to_pylist():
+        if not name:
+            raise RecipeError(f"A row of {source.index} names no file in {source.file!r}.", "Name one in every row.")
+        path = f"{source.path}/{name}"
+        open_file(root, path).close()
+        paths.append(str(root / path))
+    column = table.column_names.index(source.file)
+    return table.set_column(column, source.file, pyarrow("lib").array(paths, pyarrow("lib").string()))
+
+
+def _arrays(source: Arrays, root: Path, unread: Unread, places: Places) -> dict[str, Array]:
+    arrays = {}
+    for name, path in source.files.items():
+        if name in unread.names:
+            raise RecipeError(f"{name!r} is an array and a column of {source.names}.", "Name the array otherwise.")
+        with open_file(root, path) as file:
+            try:
+                array = np.lib.format.read_array(file, allow_pickle=False)
+            except ValueError:
+                what = f"{path} is no array without objects."
+                raise RecipeError(what, "Write numbers with numpy.save; texts belong into the table.") from None
+        if array.shape[:1] != (len(unread),):
+            what = f"{path} has the shape {array.shape}, and {source.names} {len(unread)} rows."
+            raise RecipeError(what, "Write one entry for each row, in the same order.")
+        arrays[name] = np.ascontiguousarray(array[places])
+    return arrays

@@ -1,0 +1,283 @@
+"""The rows that a recipe gets: those of the people who are here, and nothing of anybody else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unlearning.columns import Column, Texts
+from unlearning.recipe import Samples
+from unlearning.rows._people import People, is_aside, numbers_of
+from unlearning.rows._read import Places, pyarrow
+from unlearning.rows.declarations import ROW
+from unlearning.types import RecipeError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, repr=False)
+class Rows:
+    """Rows of a source, in its order, without those of the people who left. Made by ``open_rows``.
+
+    Frames and tables of it carry the number of each row in the column ``__row``; filters, merges, sorts and splits
+    keep it, and ``samples`` finds ids and people by it.
+    """
+
+    _table: pa.Table
+    _people: Column[People]
+    _ids: Texts
+    _numbers: Places
+    _arrays: Mapping[str, Array]
+    _salt: bytes
+    _splits: int = 0
+    """how many splits lie behind these rows: each hashes people anew, or a second one would find one side empty"""
+    _aside: Rows | None = None
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __repr__(self) -> str:
+        return f"Rows({len(self)} rows, {', '.join(self.columns)})"
+
+    def __getitem__(self, column: str) -> Array:
+        """Return one column or array, (n, ...). Texts are objects; missing numbers are NaN."""
+        if column in self._arrays:
+            return self._arrays[column]
+        if column == ROW:
+            return self._numbers
+        if column not in self._table.column_names:
+            raise RecipeError(f"The rows have no column {column!r}.", f"They have {', '.join(self.columns)}.")
+        return _array_of(self._table.column(column))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of columns and arrays."""
+        return (*self._table.column_names, *self._arrays)
+
+    @property
+    def people(self) -> Array:
+        """The number of each row's person, (n,) int64, by first appearance, as scikit-learn's ``groups``.
+
+        Rows that share one of several people have one number.
+        """
+        return numbers_of(self._people)
+
+    @property
+    def aside(self) -> Rows:
+        """The rows of the people kept apart. Raises RecipeError where the source keeps none."""
+        if self._aside is None:
+            raise RecipeError("The source keeps nobody apart.", "Say so in the source: aside=0.2.")
+        return self._aside
+
+    def arrow(self) -> pa.Table:
+        """Return the columns, and ``__row``, as a ``pyarrow.Table`` in one piece."""
+        return self._table.append_column(ROW, pyarrow("lib").array(self._numbers))
+
+    def pandas(self) -> Any:
+        """Return the columns, and ``__row``, as a frame of pandas. Raises RecipeError where it is not installed."""
+        _installed("pandas")
+        return self.arrow().to_pandas()
+
+    def polars(self) -> Any:
+        """Return the columns, and ``__row``, as a frame of Polars. Raises RecipeError where it is not installed."""
+        return _installed("polars").from_arrow(self.arrow())
+
+    def numpy(self, *columns: str) -> Array:
+        """Return columns of numbers: (n, ...) of one column, (n, k) of several, in a type that holds all of them.
+
+        Raises:
+            RecipeError: a column is missing or holds what is no number, or none is named.
+        """
+        if not columns:
+            raise RecipeError("No column is named.", f"Name some of {', '.join(self.columns)}.")
+        values = [self[column] for column in columns]
+        for column, array in zip(columns, values, strict=True):
+            if array.dtype.kind not in "fiub":
+                raise RecipeError(
+                    f"The column {column!r} holds what is no number.",
+                    f"Number it by a list that you choose: rows.pandas()[{column!r}].map({{'no': 0, 'yes': 1}}).",
+                )
+        return values[0].copy() if len(values) == 1 else np.stack(values, axis=1)
+
+    def tensor(self, *columns: str) -> Tensor:
+        """Return columns of numbers as a tensor of its own memory; see ``numpy``."""
+        return torch.from_numpy(self.numpy(*columns))
+
+    def blocks(self, n: int) -> Iterator[Rows]:
+        """Yield the rows in order, at most ``n`` at a time. Raises RecipeError where ``n`` is below 1."""
+        if n < 1:
+            raise RecipeError(f"A block has {n} rows.", "Give 1 or more.")
+        return (self._take(np.arange(start, min(start + n, len(self)))) for start in range(0, len(self), n))
+
+    def split(self, share: float) -> tuple[Rows, Rows]:
+        """Return the rows of most people, and those of a share of the people, for early stopping.
+
+        A keyed hash decides for each person, so nobody changes sides when others come or go. A row of people from
+        both sides is in the first.
+
+        Args:
+            share: above 0 and below 1.
+
+        Raises:
+            RecipeError: ``share`` is outside its range.
+        """
+        if not 0 < share < 1:
+            raise RecipeError(f"The share of a split is {share!r}.", "Give a number between 0 and 1, as 0.1.")
+        return self._halves(share, f"split {self._splits}")
+
+    def samples(self, x: Any, y: Any, at: Any = None) -> Samples:
+        """Make samples that know their ids and people.
+
+        Args:
+            x: inputs (m, ...): a frame of numbers, an array or a tensor. Its column ``__row`` is no input.
+            y: targets (m, ...): numbers.
+            at: the row numbers (m,) of the samples, where ``x`` has no column ``__row``: ``rows["__row"]`` for all
+                rows in order.
+
+        Returns:
+            Samples with the ids of the source's column ``id``, or else ``PERSON#0``, ``PERSON#1`` by person. A row
+            that occurs again has ``~1``, ``~2`` behind its id.
+
+        Raises:
+            RecipeError: row numbers are missing, or are none of these rows; lengths differ; a row names no person;
+                x or y holds what is no number.
+        """
+        numbers, inputs = _inputs(x)
+        if at is not None:
+            given = _row_numbers(at)
+            if numbers is not None and not np.array_equal(numbers, given):
+                raise RecipeError(f"at= and the column {ROW!r} of x name different rows.", "Leave at= out.")
+            numbers = given
+        if numbers is None:
+            raise RecipeError(
+                f"x has no column {ROW!r}, so nothing says whose samples these are.",
+                f"Say it, also where all rows are there: at=rows[{ROW!r}], or at=frame[{ROW!r}]. "
+                f"A merge of two frames of rows names it {ROW}_x: rename the one that the samples are of.",
+            )
+        targets = _numbers("y", y)
+        if not len(numbers) == len(inputs) == len(targets):
+            lengths = f"{len(inputs)} inputs, {len(targets)} targets and {len(numbers)} row numbers"
+            raise RecipeError(f"Samples differ in length: {lengths}.", "Give one of each for every sample.")
+        _require_same_order(x, y)
+        places = self._places(numbers)
+        people = self._people.take(torch.from_numpy(places)).compact()
+        if () in people.values:
+            what = f"Row {numbers[list(people).index(())]} names no person, and samples belong to people."
+            raise RecipeError(what, "Leave rows of nobody out of the samples.")
+        ids = self._ids.take(torch.from_numpy(places))
+        if len(np.unique(places)) < len(places):
+            times: Counter[str] = Counter()
+            repeated = []
+            for name in ids:
+                repeated.append(f"{name}~{times[name]}" if times[name] else name)
+                times[name] += 1
+            ids = Texts.of(repeated)
+        return Samples(ids, cast("Any", people), inputs, targets)
+
+    def _places(self, numbers: Places) -> Places:
+        """Return where the rows of these numbers lie here; the numbers of rows rise."""
+        places = np.searchsorted(self._numbers, numbers)
+        strange = np.flatnonzero(self._numbers[np.minimum(places, len(self) - 1)] != numbers) if len(self) else numbers
+        if len(strange):
+            what = f"{len(strange)} of {len(numbers)} row numbers are none of these rows."
+            raise RecipeError(what, "Make samples by the rows that the frame is of; those kept apart are no samples.")
+        return places
+
+    def _halves(self, share: float, label: str) -> tuple[Rows, Rows]:
+        apart = self._people.where(lambda people: is_aside(people, share, self._salt, label)).numpy()
+        first, second = (self._take(np.flatnonzero(side)) for side in (~apart, apart))
+        return replace(first, _splits=self._splits + 1), replace(second, _splits=self._splits + 1)
+
+    def _take(self, places: Places) -> Rows:
+        rows = torch.from_numpy(places)
+        return Rows(
+            _table=pyarrow("lib")
+            .table(
+                {
+                    name: pyarrow("compute").take(self._table.column(name), pyarrow("lib").array(places))
+                    for name in self._table.column_names
+                }
+            )
+            .combine_chunks(),
+            _people=self._people.take(rows).compact(),
+            _ids=self._ids.take(rows),
+            _numbers=self._numbers[places],
+            _arrays={name: array[places] for name, array in self._arrays.items()},
+            _salt=self._salt,
+            _splits=self._splits,
+        )
+
+
+def _array_of(column: Any) -> Array:
+    """Return an Arrow column as (n,); lists of numbers of one length as (n, length)."""
+    types = pyarrow("types")
+    column = column.combine_chunks()
+    if (types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type)) and (
+        types.is_primitive(column.type.value_type) and not column.null_count and len(column)
+    ):
+        lengths = pyarrow("compute").list_value_length(column).to_numpy(zero_copy_only=False)
+        if (lengths == lengths[0]).all():
+            values = column.flatten().to_numpy(zero_copy_only=False)
+            return cast(Array, values.reshape(len(column), int(lengths[0])))
+    return cast(Array, column.to_numpy(zero_copy_only=False))
+
+
+def _inputs(x: Any) -> tuple[Places | None, Tensor]:
+    """Return the row numbers that x carries, and its other columns as a tensor (m, k)."""
+    names = [str(name) for name in getattr(x, "column_names", getattr(x, "columns", ()))]
+    if not names:
+        return None, _numbers("x", x)
+    numbers = _row_numbers(x[ROW]) if ROW in names else None
+    columns = [_numbers(f"The column {name!r}", x[name]) for name in names if name != ROW]
+    if not columns:
+        raise RecipeError(f"x has no column but {ROW!r}.", "Give the columns of the inputs too.")
+    return numbers, torch.stack(columns, dim=1) if len({column.dtype for column in columns}) == 1 else torch.stack(
+        [column.double() for column in columns], dim=1
+    )
+
+
+def _row_numbers(values: Any) -> Places:
+    """Return row numbers (m,) int64. A merge that found no row of ours leaves them missing, which is refused."""
+    numbers = np.asarray(values)
+    whole = numbers.dtype.kind in "iu" or (numbers.dtype.kind == "f" and bool((numbers == np.floor(numbers)).all()))
+    if not whole or numbers.ndim != 1:
+        raise RecipeError(
+            f"Row numbers are missing, or are none: {numbers.dtype} of shape {numbers.shape}.",
+            f"Keep the column {ROW!r} as it is; an outer merge adds rows that are nobody's.",
+        )
+    return numbers.astype(np.int64)
+
+
+def _numbers(what: str, values: Any) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise RecipeError(f"{what} holds what is no number: {array.dtype}.", "Number it by a list that you choose.")
+    return torch.from_numpy(np.array(array, order="C"))
+
+
+def _require_same_order(x: Any, y: Any) -> None:
+    """Refuse two frames of pandas in different orders: one of them was sorted or filtered without the other."""
+    if hasattr(x, "iloc") and hasattr(y, "iloc") and not x.index.equals(y.index):
+        raise RecipeError(
+            "x and y have different indexes, so their rows are in different orders.",
+            "Take y from the frame that x is from, or call reset_index(drop=True) on both where they do agree.",
+        )
+
+
+def _installed(library: str) -> Any:
+    try:
+        return import_module(library)
+    except ModuleNotFoundError:
+        raise RecipeError(f"{library} is not installed.", f"Run `pip install {library}`.") from None

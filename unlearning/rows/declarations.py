@@ -1,0 +1,423 @@
+"""What a recipe may read: a source says where rows lie and whose they are. Nothing is opened here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, Literal, TypeAlias
+
+from unlearning.types import RecipeError
+
+Nobody: TypeAlias = Literal["refuse", "keep"]
+Columns: TypeAlias = "str | Sequence[str]"
+
+ROW = "__row"
+"""the column of a frame that says which row it was"""
+TYPES = ("text", "int", "float", "bool", "date", "datetime")
+SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "csv\t",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".json": "json",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
+_FORMAT = re.compile(r"""csv[^\r\n"\w]?|parquet|arrow|json|jsonl""")
+_FORMATS = "'csv', 'csv;' (a csv whose cells are parted by ;), 'parquet', 'arrow', 'json' or 'jsonl'"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Via:
+    """A person two tables away: the rows' column ``key`` leads to rows of ``path``, whose column ``person`` names them.
+
+    Args:
+        path: a table beneath the recipe's root, in a format that its suffix names.
+        key: the column that both tables have; compared as text.
+        person: the column of people in ``path``.
+    """
+
+    path: str
+    key: str
+    person: str
+
+    def __post_init__(self) -> None:
+        require_beneath(self.path)
+        format_by_suffix(self.path)
+        _require_name("key", self.key)
+        _require_name("person", self.person)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Whose rows a source holds, and how they are read.
+
+    Args:
+        person: the column, or columns, of the people of a row: texts, whole numbers or lists of these. A row leaves
+            when one of its people does.
+        id: the column of row ids, distinct texts or whole numbers.
+        aside: the share of the people, 0 to below 1, who are kept apart from training.
+        spelled: how this source writes the id that requests name, as ``user:{}`` where it writes ``user:7`` for the
+            request's ``7``.
+        at: the column that says since when a row is there.
+        types: the type of a column by its name, one of ``TYPES``; others are found among the rows of those who stay.
+        nobody: ``keep`` takes rows that name no person; they never leave.
+
+    Raises:
+        RecipeError: a value is not what is said above.
+    """
+
+    person: tuple[str, ...] | Via
+    id: str | None = None
+    aside: float = 0.0
+    spelled: str = "{}"
+    at: str | None = None
+    types: Mapping[str, str] = field(default_factory=dict)
+    nobody: Nobody = "refuse"
+
+    def __post_init__(self) -> None:
+        for column in self.person if isinstance(self.person, tuple) else ():
+            _require_name("person", column)
+        if self.person == ():
+            raise RecipeError("The source names no column of people.", "Name it: person='patient'.")
+        for role, name in (("id", self.id), ("at", self.at)):
+            if name is not None:
+                _require_name(role, name)
+        if isinstance(self.aside, bool) or not isinstance(self.aside, int | float) or not 0 <= self.aside < 1:
+            raise RecipeError(f"aside is {self.aside!r}.", "Give the share of people to keep apart, as 0.2.")
+        if not isinstance(self.spelled, str) or self.spelled.count("{}") != 1:
+            what = f"spelled is {self.spelled!r}."
+            raise RecipeError(what, "Write {} once, where the id of a request stands: spelled='user:{}'.")
+        if self.nobody not in ("refuse", "keep"):
+            raise RecipeError(f"nobody is {self.nobody!r}.", "Use 'keep' for rows that belong to no person.")
+        self._check_types()
+        object.__setattr__(self, "types", dict(self.types))
+
+    def _check_types(self) -> None:
+        for column, kind in self.types.items():
+            if kind not in TYPES:
+                what = f"The type of the column {column!r} is {kind!r}."
+                raise RecipeError(what, f"Use one of {', '.join(TYPES)}.")
+            if column in self.text_columns and kind != "text":
+                what = f"The type of the column {column!r} is {kind!r}, and it names people or rows."
+                raise RecipeError(what, "Ids stay texts: leave its type out.")
+
+    @property
+    def person_columns(self) -> tuple[str, ...]:
+        """The columns of this source's own rows that lead to people."""
+        return (self.person.key,) if isinstance(self.person, Via) else self.person
+
+    @property
+    def text_columns(self) -> frozenset[str]:
+        """The columns that stay text: csv ``007`` is not ``7``."""
+        return frozenset(self.person_columns) | ({self.id} if self.id is not None else set())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Source):
+    """One file of rows; see ``table``."""
+
+    path: str
+    format: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_beneath(self.path)
+        if not _FORMAT.fullmatch(self.format):
+            raise RecipeError(f"The format is {self.format!r}.", f"Use one of {_FORMATS}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query(Source):
+    """The answer of a database; see ``query``."""
+
+    setting: str
+    sql: str
+    people: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.setting.isidentifier():
+            what = f"The database is {self.setting!r}, which is no setting's name."
+            raise RecipeError(what, "Name a setting, as 'crm'; the operator gives it an address.")
+        if not self.sql.strip():
+            raise RecipeError("The query has no SQL.", "Write one SELECT.")
+        if not self.people:
+            raise RecipeError("The query names no table of people.", "Say people={'visits': 'patient'}.")
+        for name, column in self.people.items():
+            _require_name("people", column)
+            if not name or "." in name:
+                what = f"people names the table {name!r}."
+                raise RecipeError(what, "Write its name without a schema, here and in the SQL: people={'visits': ...}.")
+        if self.id is None:
+            raise RecipeError("The query names no id.", "Rows are ordered by it: select one, and say id='visit'.")
+        object.__setattr__(self, "people", dict(self.people))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folder(Source):
+    """Files that a table lists; see ``folder``."""
+
+    path: str
+    index: str
+    file: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_beneath(self.path)
+        require_beneath(self.index)
+        format_by_suffix(self.index)
+        _require_name("file", self.file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrays(Source):
+    """Arrays with a table of names; see ``arrays``."""
+
+    names: str
+    files: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_beneath(self.names)
+        format_by_suffix(self.names)
+        if not self.files:
+            raise RecipeError("The source names no array.", "Name one at least: x='x.npy'.")
+        for path in self.files.values():
+            require_beneath(path)
+            if PurePosixPath(path).suffix != ".npy":
+                raise RecipeError(f"The array {path!r} is no .npy file.", "Write it with numpy.save.")
+        object.__setattr__(self, "files", dict(self.files))
+
+
+@dataclass(frozen=True)
+class Public:
+    """A file that holds nobody's data; see ``public``."""
+
+    path: str
+    sha256: str
+
+    def __post_init__(self) -> None:
+        require_beneath(self.path)
+        if not _SHA256.fullmatch(self.sha256):
+            what = f"The digest of {self.path!r} is {self.sha256!r}."
+            raise RecipeError(what, f"Give the 64 lower-case digits that `sha256sum {self.path}` prints.")
+
+
+# The functions answer Any, as those of FastAPI do: a recipe writes ``rows: ul.Rows = ul.table(...)``.
+
+
+def table(
+    path: str,
+    *,
+    person: Columns | Via,
+    id: str | None = None,
+    aside: float = 0.0,
+    spelled: str = "{}",
+    at: str | None = None,
+    format: str | None = None,
+    types: Mapping[str, str] | None = None,
+    nobody: Nobody = "refuse",
+) -> Any:
+    """A file of rows: csv, Parquet, Arrow, a JSON list of objects, or JSON lines.
+
+    Args:
+        path: beneath the recipe's root.
+        person: the column of the row's person; several columns, a column of lists, or ``ul.via``.
+        id: the column of distinct row ids.
+        aside: the share of people who are kept apart from training.
+        spelled: ``user:{}`` where the file writes ``user:7`` and requests say ``7``.
+        at: the column that says since when a row is there.
+        format: where the suffix does not say it, or for the separator of a csv: ``csv;``.
+        types: ``{"zip": "text"}`` where a column looks like another type; one of ``TYPES``.
+        nobody: ``keep`` takes rows without a person, which never leave.
+
+    Raises:
+        RecipeError: one of these is not as said.
+    """
+    return Table(
+        path=path,
+        format=format_by_suffix(path) if format is None else format,
+        person=_columns(person),
+        id=id,
+        aside=aside,
+        spelled=spelled,
+        at=at,
+        types=types or {},
+        nobody=nobody,
+    )
+
+
+def query(
+    setting: str,
+    sql: str,
+    *,
+    people: Mapping[str, str],
+    id: str,
+    person: Columns | None = None,
+    aside: float = 0.0,
+    spelled: str = "{}",
+    at: str | None = None,
+    types: Mapping[str, str] | None = None,
+    nobody: Nobody = "refuse",
+) -> Any:
+    """The rows that one SELECT answers with, on SQLite or PostgreSQL, as if those who left had never been stored.
+
+    Args:
+        setting: the operator's name of the database, which has an address; never an address.
+        sql: one SELECT. It names its tables without a schema.
+        people: the column of people by table. The SQL sees those who stay alone, so an average inside it is theirs.
+        id: the column of the answer that orders it, distinct.
+        person: the column of the answer that names the person. Default: the column that ``people`` names.
+        aside, spelled, at, types, nobody: as in ``table``; ``spelled`` and ``nobody`` hold for the tables too.
+
+    Raises:
+        RecipeError: one of these is not as said.
+    """
+    return Query(
+        setting=setting,
+        sql=sql,
+        people=people,
+        person=tuple(dict.fromkeys(people.values())) if person is None else _columns(person),
+        id=id,
+        aside=aside,
+        spelled=spelled,
+        at=at,
+        types=types or {},
+        nobody=nobody,
+    )
+
+
+def folder(
+    path: str,
+    *,
+    index: str,
+    file: str,
+    person: Columns | Via,
+    id: str | None = None,
+    aside: float = 0.0,
+    spelled: str = "{}",
+    at: str | None = None,
+    types: Mapping[str, str] | None = None,
+    nobody: Nobody = "refuse",
+) -> Any:
+    """Files, one for each row of a table.
+
+    Args:
+        path: the folder beneath the recipe's root.
+        index: the table, beneath the root too.
+        file: its column of files within the folder. The rows hold their whole paths.
+        person, id, aside, spelled, at, types, nobody: as in ``table``.
+
+    Raises:
+        RecipeError: one of these is not as said.
+    """
+    return Folder(
+        path=path,
+        index=index,
+        file=file,
+        person=_columns(person),
+        id=id,
+        aside=aside,
+        spelled=spelled,
+        at=at,
+        types={**(types or {}), file: "text"},
+        nobody=nobody,
+    )
+
+
+def arrays(
+    *,
+    names: str,
+    person: Columns | Via,
+    id: str | None = None,
+    aside: float = 0.0,
+    spelled: str = "{}",
+    at: str | None = None,
+    types: Mapping[str, str] | None = None,
+    nobody: Nobody = "refuse",
+    **files: str,
+) -> Any:
+    """Arrays (n, ...) in ``.npy`` files, with a table of n rows that says whose they are.
+
+    Args:
+        names: the table, beneath the recipe's root.
+        person, id, aside, spelled, at, types, nobody: as in ``table``.
+        files: the array's path by its name: ``x="x.npy"`` is ``rows["x"]``.
+
+    Raises:
+        RecipeError: one of these is not as said.
+    """
+    return Arrays(
+        names=names,
+        files=files,
+        person=_columns(person),
+        id=id,
+        aside=aside,
+        spelled=spelled,
+        at=at,
+        types=types or {},
+        nobody=nobody,
+    )
+
+
+def public(path: str, sha256: str) -> Any:
+    """A file without people: pretrained weights, a tokenizer, a list of cities. The operator vouches for that.
+
+    Args:
+        path: beneath the recipe's root.
+        sha256: the digest of its bytes, 64 hexadecimal digits.
+
+    Raises:
+        RecipeError: one of these is not as said.
+    """
+    return Public(path, sha256)
+
+
+def via(path: str, key: str, person: str) -> Via:
+    """The people of a row, by another table: ``via("orders.parquet", "order", "customer")``.
+
+    Args:
+        path: the other table, beneath the recipe's root.
+        key: the column that both tables have. A key that stands twice there names several people.
+        person: the column of people in the other table.
+
+    Raises:
+        RecipeError: one of these is not as said.
+    """
+    return Via(path, key, person)
+
+
+def require_beneath(path: str) -> tuple[str, ...]:
+    """Return the components of a path beneath a root. Raises RecipeError for one that could lead elsewhere."""
+    components = tuple(path.split("/")) if isinstance(path, str) else ()
+    if not components or any(part in ("", ".", "..") or "\0" in part for part in components):
+        raise RecipeError(
+            f"The path {path!r} is not one beneath the recipe's folder.",
+            "Write it from that folder on, without a leading /, . or ..: 'data/patients.csv'.",
+        )
+    return components
+
+
+def format_by_suffix(path: str) -> str:
+    """Return the format that the suffix names. Raises RecipeError where it names none."""
+    suffix = PurePosixPath(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        what = f"The suffix of {path!r} names no format."
+        raise RecipeError(what, f"It may end with {', '.join(SUFFIXES)}; a table may also say format=: {_FORMATS}.")
+    return SUFFIXES[suffix]
+
+
+def _columns(person: Columns | Via) -> tuple[str, ...] | Via:
+    if isinstance(person, Via):
+        return person
+    return (person,) if isinstance(person, str) or not isinstance(person, Iterable) else tuple(person)
+
+
+def _require_name(role: str, name: object) -> None:
+    if not isinstance(name, str) or not name or name == ROW:
+        raise RecipeError(f"{role} names the column {name!r}.", f"Name a column by a text other than {ROW!r}.")
