@@ -89,6 +89,8 @@ def _read_file(root: Path, path: str, format: str) -> Unread:
 
 def _require_columns(source: Source, unread: Unread) -> None:
     """Refuse names that no row has. A type may name a column of JSON that is gone with the people who had it."""
+    if isinstance(unread, Objects) and unread.columns is None and not len(unread):
+        return  # an empty list of JSON has no columns
     wanted = {*source.text_columns, *([source.at] if source.at is not None else [])}
     if isinstance(source, Folder):
         wanted.add(source.file)

@@ -10,6 +10,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -240,7 +241,7 @@ def _typed_cells(cells: Sequence[str], name: str, kind: str | None) -> Any:
 def _typed_values(values: list[Any], name: str, kind: str | None) -> Any:
     """Return Python's values as one Arrow array, typed by these alone."""
     arrow = pyarrow("lib")
-    values = [str(value) if isinstance(value, UUID) else value for value in values]
+    values = [_of_database(value) for value in values]
     numbers = [value for value in values if value is not None]
     if kind == "text":
         return arrow.array([value if isinstance(value, str | None) else str(value) for value in values], arrow.string())
@@ -251,11 +252,18 @@ def _typed_values(values: list[Any], name: str, kind: str | None) -> Any:
             array = arrow.array(values)
     except (arrow.ArrowException, OverflowError):
         kinds = " and ".join(sorted({type(value).__name__ for value in numbers}))
-        what = f"The column {name!r} holds {kinds}, which have no type in common."
+        what = f"The column {name!r} holds {kinds}, and no one type holds all of them."
         raise RecipeError(what, f"Choose one: types={{{name!r}: 'text'}}.") from None
     if kind is None:  # nothing known of any row reads as in a csv: missing numbers
         return array.cast(arrow.float64()) if pyarrow("types").is_null(array.type) else array
     return _cast(array, kind, name)
+
+
+def _of_database(value: Any) -> Any:
+    """Return a value that a database has a type of its own for as the one that models are trained on."""
+    if isinstance(value, UUID):
+        return str(value)
+    return float(value) if isinstance(value, Decimal) else value  # PostgreSQL's avg of whole numbers is a Decimal
 
 
 def _id_array(cells: list[Any]) -> Any:
