@@ -67,7 +67,7 @@ def people_of(columns: Sequence[Sequence[Any]], names: Sequence[str], spelled: s
             return tuple(sorted({read(text) for _, text in texts}))
         except ValueError as error:
             place = cells.codes.tolist().index(cells.values.index(row))
-            what = f"Row {place} of the column {' or '.join(names)} holds no id: {error}"
+            what = f"Row {place + 1} of the column {' or '.join(names)} holds no id: {error}"
             raise RecipeError(what, "Correct the cell, or say spelled= as the source writes ids.") from None
 
     return cells.map(people_in)

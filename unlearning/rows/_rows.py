@@ -247,13 +247,13 @@ def _inputs(x: Any) -> tuple[Places | None, Tensor]:
 
 
 def _row_numbers(values: Any) -> Places:
-    """Return row numbers (m,) int64. A merge that found no row of ours leaves them missing, which is refused."""
+    """Return row numbers (m,) int64. A float is a mean, or what a merge made of a column with missing numbers."""
     numbers = np.asarray(values)
-    whole = numbers.dtype.kind in "iu" or (numbers.dtype.kind == "f" and bool((numbers == np.floor(numbers)).all()))
-    if not whole or numbers.ndim != 1:
+    if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
         raise RecipeError(
-            f"Row numbers are missing, or are none: {numbers.dtype} of shape {numbers.shape}.",
-            f"Keep the column {ROW!r} as it is; an outer merge adds rows that are nobody's.",
+            f"Row numbers are whole ones, and these are {numbers.dtype} of shape {numbers.shape}.",
+            f"Keep the column {ROW!r} as it is: a mean is no row, and an outer merge adds rows that are nobody's; "
+            f"drop those, then frame[{ROW!r}].astype('int64').",
         )
     return numbers.astype(np.int64)
 
