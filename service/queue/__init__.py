@@ -43,8 +43,8 @@ from expunge.service.queue.publication import Draft, Replan, erase, mark_forgott
 from expunge.service.queue.recipe_messages import ADVICE, OUTLIVED, REPORT, drop_messages, hint_of
 from expunge.service.queue.results import (
     Blocked,
+    Completed,
     Postponed,
-    Published,
     Result,
     charge_withheld,
     end_dry_run,
@@ -103,6 +103,7 @@ __all__ = [
     "WITHOUT_WORKER",
     "Blocked",
     "ClaimedTask",
+    "Completed",
     "Deletions",
     "Draft",
     "ForgottenCount",
@@ -112,7 +113,6 @@ __all__ = [
     "Piece",
     "Postponed",
     "Preparation",
-    "Published",
     "Replan",
     "Result",
     "Selection",

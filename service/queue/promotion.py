@@ -34,7 +34,7 @@ from expunge.service.queue.publication import (
     sample_digests,
     still_there,
 )
-from expunge.service.queue.results import OPEN, Blocked, Postponed, Published, Result, finish, queue_newcomers
+from expunge.service.queue.results import OPEN, Blocked, Completed, Postponed, Result, finish, queue_newcomers
 from expunge.service.queue.selection import (
     ForgottenCount,
     Outstanding,
@@ -186,9 +186,9 @@ def _first_results(
         elif request_id in found.partial:
             results[task] = Blocked(Reason.PARTIAL_SUBJECT)
         elif positions:
-            results[task] = Published(len(positions) + kept_out)
+            results[task] = Completed(len(positions) + kept_out)
         elif kept_out:
-            results[task] = Published(kept_out, Reason.LEFT_OUT)
+            results[task] = Completed(kept_out, Reason.LEFT_OUT)
         else:
             unnamed.append(task)
     return results | why_empty(session, job, unnamed)
@@ -216,7 +216,7 @@ def _switch_results(
         elif positions <= target:
             samples = len(current.leaving.get(request_id, positions))
             if samples:
-                results[task] = Published(samples)
+                results[task] = Completed(samples)
             else:
                 unnamed.append(task)
         elif status != "blocked":

@@ -36,7 +36,7 @@ from expunge.service.models import (
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job
 from expunge.service.queue.journal_entry import UpdateJournal
 from expunge.service.queue.leases import Stale, fence
-from expunge.service.queue.results import Published, Result, finish, note_exhaustion, queue_newcomers, release_claim
+from expunge.service.queue.results import Completed, Result, finish, note_exhaustion, queue_newcomers, release_claim
 from expunge.service.queue.selection import ForgottenCount, Target, members, named_by, protected_positions
 from expunge.service.requests import WebhookEvent, announce
 from unlearning.accounting.certificate import Claim
@@ -162,7 +162,7 @@ def _as_selected(
     if any(row.held for row in leaving):
         raise Replan("a legal hold covers part of this update")
     named = named_by(names, rows)
-    ending = {task.request_id for task, result in results.items() if isinstance(result, Published)}
+    ending = {task.request_id for task, result in results.items() if isinstance(result, Completed)}
     staying = {request: positions - target for request, positions in named.items()}
     left = {request: positions for request, positions in staying.items() if positions and request in ending}
     if left:

@@ -74,7 +74,7 @@ _NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 
 
 @dataclass(frozen=True)
-class Published:
+class Completed:
     """The task is completed: ``samples`` left the model; where there were none, ``reason`` and ``facts`` say why."""
 
     samples: int
@@ -102,7 +102,7 @@ class Postponed:
     note: str | None = None
 
 
-Result: TypeAlias = Published | Blocked | Postponed
+Result: TypeAlias = Completed | Blocked | Postponed
 
 
 def end_without_version(
@@ -217,7 +217,7 @@ def finish(
     alike: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for task, result in results.items():
         columns = _columns(result, behind)
-        if isinstance(result, Published):
+        if isinstance(result, Completed):
             done_at = at if columns["status"] == "completed" else None
             columns |= {"version_id": version_id, "method": method, "completed_at": done_at}
         alike.setdefault(canonical(columns), (columns, []))[1].append(task.id)
@@ -239,7 +239,7 @@ def _unmatched(results: Mapping[ClaimedTask, Result]) -> list[str]:
     return [
         task.request_id
         for task, result in results.items()
-        if isinstance(result, Published) and result.reason == Reason.NO_MATCH
+        if isinstance(result, Completed) and result.reason == Reason.NO_MATCH
     ]
 
 
@@ -253,7 +253,7 @@ def _columns(result: Result, behind: bool) -> dict[str, Any]:
         columns["facts"] = stored(result.reason, result.facts)
     if isinstance(result, Postponed):
         columns["status"] = "queued"
-    elif isinstance(result, Published):
+    elif isinstance(result, Completed):
         columns |= {"status": "completed", "samples": result.samples}
         if behind and (result.samples or result.reason == Reason.ALREADY_DELETED):
             columns |= {"status": "running", "reason": Reason.AWAITING_CONSUMERS}

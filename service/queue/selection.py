@@ -24,7 +24,7 @@ from expunge.service.infra.tables import (
     Version,
 )
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job, Preparation
-from expunge.service.queue.results import Blocked, Published
+from expunge.service.queue.results import Blocked, Completed
 from expunge.service.requests import Cause, Reason
 from unlearning.accounting.policy import Granularity
 
@@ -53,7 +53,7 @@ class Selection:
     """A batch of tasks. Each is in exactly one of three: to forget (with its positions), empty, blocked."""
 
     forget: Mapping[ClaimedTask, frozenset[int]]
-    empty: Mapping[ClaimedTask, Published]
+    empty: Mapping[ClaimedTask, Completed]
     blocked: Mapping[ClaimedTask, Blocked]
     target: Target
     names: requests.Names
@@ -304,7 +304,7 @@ def forgotten(session: Session, generation_id: int) -> frozenset[int]:
     return frozenset(session.scalars(select(Removal.position).where(Removal.generation_id == generation_id)))
 
 
-def why_empty(session: Session, job: Job, tasks: Iterable[ClaimedTask]) -> dict[ClaimedTask, Published]:
+def why_empty(session: Session, job: Job, tasks: Iterable[ClaimedTask]) -> dict[ClaimedTask, Completed]:
     """Return ``already_deleted`` where the model once had the request's samples, else ``no_match`` or another outcome.
 
     The model's row is locked meanwhile, so all tasks are asked about at once.
@@ -313,15 +313,15 @@ def why_empty(session: Session, job: Job, tasks: Iterable[ClaimedTask]) -> dict[
     found = requests.known_of(session, job.model_id, job.generation_id, by_request)
     held_out = any(known.in_holdout for known in found.values())
     overwritten = requests.holdout_facts(session, [job.generation_id]) if held_out else {}
-    empty: dict[ClaimedTask, Published] = {}
+    empty: dict[ClaimedTask, Completed] = {}
     for request_id, task in by_request.items():
         known = found[request_id]
         if known.trained or known.earlier:
-            why = Published(0, Reason.ALREADY_DELETED, {"earlier": known.earlier} if known.earlier else {})
+            why = Completed(0, Reason.ALREADY_DELETED, {"earlier": known.earlier} if known.earlier else {})
         elif known.in_holdout:
-            why = Published(0, Reason.IN_HOLDOUT, overwritten)
+            why = Completed(0, Reason.IN_HOLDOUT, overwritten)
         else:
-            why = Published(0, Reason.NO_MATCH, {"cause": Cause.THIS_MODEL})
+            why = Completed(0, Reason.NO_MATCH, {"cause": Cause.THIS_MODEL})
         empty[task] = why
     return empty
 

@@ -20,10 +20,10 @@ from expunge.service.infra.settings import Settings
 from expunge.service.queue import (
     Blocked,
     ClaimedTask,
+    Completed,
     Deletions,
     ForgottenCount,
     Postponed,
-    Published,
     Replan,
     Result,
     Selection,
@@ -198,7 +198,7 @@ def _update(
         draft = replace(draft, seconds=dict(watch.seconds), training_work=computed.training_work)
         secret = certified.state
         del computed, certified  # the published weights are on the disk by now
-        results = others | {task: Published(len(positions)) for task, positions in selection.forget.items()}
+        results = others | {task: Completed(len(positions)) for task, positions in selection.forget.items()}
         retry(partial(publish, storage.database, storage.journal, claim, draft, results, names=selection.names))
     except Overspent:
         return end(_or_retrain(claim, storage.sealer, Blocked(Reason.BUDGET_EXHAUSTED)))

@@ -13,7 +13,7 @@ from expunge.service.infra.tables import DeletionRequest, Generation, HoldoutPer
 from expunge.service.models import model_lease
 from expunge.service.queue.jobs import ClaimedTask, Job
 from expunge.service.queue.leases import TakenLease
-from expunge.service.queue.results import Published
+from expunge.service.queue.results import Completed
 from expunge.service.queue.selection import why_empty
 from expunge.service.requests import Cause, Reason
 from expunge.service.requests.suppression import NOTES_TRAINING, carried_out, why_unknown
@@ -21,7 +21,7 @@ from tests.workers.worlds import TENANT, World
 from unlearning.accounting.policy import Policy
 
 
-def slow(session: Session, job: Job, task: ClaimedTask) -> Published:
+def slow(session: Session, job: Job, task: ClaimedTask) -> Completed:
     columns = select(SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
     entries = session.execute(columns.where(SuppressionEntry.request_id == task.request_id)).all()
     subjects = [subject for subject, _ in entries if subject is not None]
@@ -36,9 +36,9 @@ def slow(session: Session, job: Job, task: ClaimedTask) -> Published:
         if row.subject_digest in subjects or row.sample_digest in samples
     ]
     if earlier or trained:
-        return Published(0, Reason.ALREADY_DELETED, {"earlier": earlier[0][1]} if earlier else {})
+        return Completed(0, Reason.ALREADY_DELETED, {"earlier": earlier[0][1]} if earlier else {})
     reason, facts = why_unknown(session, job.tenant_id, subjects, [job.generation_id])
-    return Published(0, reason, {"cause": Cause.THIS_MODEL} if reason is Reason.NO_MATCH else facts)
+    return Completed(0, reason, {"cause": Cause.THIS_MODEL} if reason is Reason.NO_MATCH else facts)
 
 
 @pytest.mark.both_engines

@@ -20,7 +20,7 @@ TREES = {
     for path in sorted((ROOT / folder).rglob("*.py"))
     if path.name != "reasons.py"
 }
-SETTERS = {"Blocked": 0, "CannotUpdate": 0, "Published": 1, "Refusal": 2}
+SETTERS = {"Blocked": 0, "CannotUpdate": 0, "Completed": 1, "Refusal": 2}
 """which argument is the reason"""
 
 
