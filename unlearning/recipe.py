@@ -23,7 +23,7 @@ from unlearning.index import Index
 from unlearning.pack import Pack
 from unlearning.settings import Training
 from unlearning.sources import PairDataset
-from unlearning.types import Examples, RecipeError, Rows, Tensors, Trajectory, block_of
+from unlearning.types import Examples, RecipeError, SampleRows, Tensors, Trajectory, block_of
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 LOSSES = ("cross_entropy", "binary_logistic", "squared_error", "squared_hinge")
@@ -71,12 +71,12 @@ class Samples:
 
     ids: Sequence[str]
     subjects: Sequence[str | Sequence[str]]
-    inputs: Tensor | PairDataset | Rows
+    inputs: Tensor | PairDataset | SampleRows
     targets: Tensor | None = None
     missing: bool = False
     weight: Tensor | None = None
-    rows: Rows = field(init=False, repr=False)
-    unweighted: Rows = field(init=False, repr=False)
+    rows: SampleRows = field(init=False, repr=False)
+    unweighted: SampleRows = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ids", _ids(self.ids))
@@ -239,7 +239,7 @@ class Samples:
         """Return inputs (n, ...) and targets (n, ...), read once, in order. Raises RecipeError as ``blocks`` does."""
         return next(iter(self.held(None).read([torch.arange(len(self))])))
 
-    def held(self, most: int | None = HELD_BYTES, device: torch.device | str = "cpu") -> Rows:
+    def held(self, most: int | None = HELD_BYTES, device: torch.device | str = "cpu") -> SampleRows:
         """Return the rows as tensors on ``device`` where they take at most ``most`` bytes (None: however many).
 
         Larger sources are returned as they are, to be read by blocks. Tensors are in memory already. Raises RecipeError
@@ -304,7 +304,7 @@ class Samples:
         """Refuse inputs with infinity, or with NaN where no value may be missing. Raises RecipeError."""
         _check_finite(what, inputs.masked_fill(inputs.isnan(), 0) if self.missing else inputs, start)
 
-    def _weighted(self) -> Rows:
+    def _weighted(self) -> SampleRows:
         if self.weight is None:
             return self.unweighted
         _check_finite("weight", self.weight)
@@ -319,17 +319,17 @@ class Samples:
             return Tensors(self.unweighted.inputs, targets)
         return sources.WeightedRows(self.unweighted, self.weight)
 
-    def _rows(self) -> Rows:
+    def _rows(self) -> SampleRows:
         if isinstance(self.inputs, Tensor):
             if self.targets is None:
                 raise RecipeError("Inputs are a tensor but targets are missing.", "Give targets, one for each sample.")
             return Tensors(self.inputs, self.targets)
         mixed = isinstance(self.inputs, Mapping | list | np.ndarray) or hasattr(self.inputs, "columns")
-        if mixed or not isinstance(self.inputs, Rows | PairDataset):
+        if mixed or not isinstance(self.inputs, SampleRows | PairDataset):
             raise RecipeError(f"The inputs are a {type(self.inputs).__name__}; {ONE_TENSOR}.", PACKED)
         if self.targets is not None:
             raise RecipeError("Inputs are a dataset of (x, y) and targets are given too.", "Leave targets out.")
-        rows = self.inputs if isinstance(self.inputs, Rows) else sources.DatasetRows(self.inputs, workers=0)
+        rows = self.inputs if isinstance(self.inputs, SampleRows) else sources.DatasetRows(self.inputs, workers=0)
         chosen = isinstance(rows, sources.SteadyRows | sources.ChosenRows)  # some of rows that are compared already
         return rows if chosen else sources.SteadyRows(rows)
 

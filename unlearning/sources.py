@@ -1,6 +1,6 @@
 """Where samples can be read from, a block at a time: Parquet files, Arrow tables, ``.npy`` files, map-style datasets.
 
-Each class here is a ``Rows``; tensors are the simplest one (``unlearning.types.Tensors``).
+Each class here is a ``SampleRows``; tensors are the simplest one (``unlearning.types.Tensors``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from unlearning.columns import BLOCK, Column, Texts
-from unlearning.types import RecipeError, Refused, Rows
+from unlearning.types import RecipeError, Refused, SampleRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,7 +100,7 @@ class SteadyRows:
         Refused: a row has other values, another type or another shape than when it was read before.
     """
 
-    rows: Rows
+    rows: SampleRows
     _sums: np.ndarray[Any, Any] = field(init=False, repr=False, compare=False)
     _read: np.ndarray[Any, Any] = field(init=False, repr=False, compare=False)
 
@@ -145,7 +145,7 @@ def _sums(values: Tensor) -> np.ndarray[Any, Any]:
 class ChosenRows:
     """Some rows of another source: row i is row ``index[i]`` of ``rows``; ``index`` is (n,) int64 on the CPU."""
 
-    rows: Rows
+    rows: SampleRows
     index: Tensor
 
     def __len__(self) -> int:
@@ -163,7 +163,7 @@ class ChosenRows:
 class WeightedRows:
     """Rows of another source, with the sample's weight in the target: see ``weighted``. ``weight`` is (n,) float64."""
 
-    rows: Rows
+    rows: SampleRows
     weight: Tensor
 
     def __len__(self) -> int:

@@ -88,7 +88,7 @@ class VectorsMissing(Refused):
 
 
 @runtime_checkable
-class Rows(Protocol):
+class SampleRows(Protocol):
     """Inputs and targets of samples that are read by the number of the row."""
 
     def __len__(self) -> int: ...
@@ -124,7 +124,7 @@ class Tensors:
                 yield self.inputs[rows], self.targets[rows]
 
 
-def block_of(rows: Rows) -> int:
+def block_of(rows: SampleRows) -> int:
     """Return how many rows are read at once where not all are held."""
     return max(1, BLOCK_BYTES // max(1, rows.row_bytes))
 
@@ -144,7 +144,7 @@ class Examples:
     """
 
     positions: Tensor
-    rows: Rows
+    rows: SampleRows
     people: Column[str]
     subjects: Column[tuple[str, ...]] = field(default_factory=lambda: NOBODY)
     index: Tensor = field(default=NO_ROWS)

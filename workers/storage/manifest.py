@@ -29,7 +29,7 @@ from expunge.service.infra.tables import Membership, Removal
 from unlearning.accounting.policy import Granularity
 from unlearning.columns import BLOCK, Column, Texts
 from unlearning.recipe import HELD_BYTES, Recipe, Samples, everyone, holdout_people
-from unlearning.types import Examples, Rows
+from unlearning.types import Examples, SampleRows
 
 GROUP = 1024
 """positions of samples that have one digest together"""
@@ -324,7 +324,7 @@ def examples(samples: Samples, kept: SampleIndex, device: torch.device, most: in
     return Examples(everyone, rows, kept.holders, kept.subjects, index).compact()
 
 
-def _rows_at(samples: Samples, index: Tensor, most: int, device: torch.device) -> tuple[Rows, Tensor]:
+def _rows_at(samples: Samples, index: Tensor, most: int, device: torch.device) -> tuple[SampleRows, Tensor]:
     """Return rows that have the samples at ``index`` (m,) int64, and where these lie in them.
 
     They are held in memory where these samples take at most ``most`` bytes, however many others the recipe has: sums
