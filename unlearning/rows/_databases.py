@@ -16,8 +16,10 @@ from urllib.parse import quote
 
 from unlearning.rows._people import people_of, refused_type, text_of
 from unlearning.rows._read import Objects
-from unlearning.rows.declarations import Query
+from unlearning.rows.declarations import QuerySource
 from unlearning.types import RecipeError
+
+Row = Sequence[Any]
 
 _SQLITE = "sqlite:///"
 _POSTGRESQL = ("postgresql://", "postgresql+psycopg://")
@@ -26,7 +28,7 @@ _ID_TYPES = frozenset({20, 21, 23, 25, 1042, 1043, 2950})
 _READS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
 
 
-def answer(query: Query, databases: Mapping[str, str], without: frozenset[str]) -> Objects:
+def answer(query: QuerySource, databases: Mapping[str, str], without: frozenset[str]) -> Objects:
     """Return the rows that the SQL answers with where the people ``without`` were never stored, in any order.
 
     Args:
@@ -53,7 +55,7 @@ def answer(query: Query, databases: Mapping[str, str], without: frozenset[str]) 
     return Objects(f"The answer of {query.setting!r}", [dict(zip(names, row, strict=True)) for row in rows], names)
 
 
-def _cells_of_gone(query: Query, table: str, cells: Iterable[Any], without: frozenset[str]) -> list[str]:
+def _cells_of_gone(query: QuerySource, table: str, cells: Iterable[Any], without: frozenset[str]) -> list[str]:
     """Return those cells of a table's column of people that name somebody who left, by the rule for files."""
     column = query.people[table]
     texts = [text_of(cell, column) for cell in cells]
@@ -66,7 +68,7 @@ def _cells_of_gone(query: Query, table: str, cells: Iterable[Any], without: froz
     return [text for text, row in zip(texts, people, strict=True) if text is not None and not without.isdisjoint(row)]
 
 
-def _ask_sqlite(query: Query, path: str, without: frozenset[str]) -> tuple[list[str], Sequence[Sequence[Any]]]:
+def _ask_sqlite(query: QuerySource, path: str, without: frozenset[str]) -> tuple[list[str], Sequence[Row]]:
     try:
         connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, isolation_level=None)
     except sqlite3.Error as error:
@@ -94,7 +96,7 @@ def _ask_sqlite(query: Query, path: str, without: frozenset[str]) -> tuple[list[
 
 def _shadow_in_sqlite(
     connection: sqlite3.Connection,
-    query: Query,
+    query: QuerySource,
     people: tuple[str, str],
     shadow: tuple[str, int],
     without: frozenset[str],
@@ -121,7 +123,7 @@ def _shadow_in_sqlite(
     connection.execute(f"CREATE TEMPORARY VIEW {name} AS SELECT * FROM temp.{gone}_{number}")  # noqa: S608
 
 
-def _authorizer(query: Query, shadow: str, denied: list[str]) -> Any:
+def _authorizer(query: QuerySource, shadow: str, denied: list[str]) -> Any:
     """Return what admits reading alone, and a table of people only to its own view."""
     hidden = {table.lower() for table in query.people}
 
@@ -139,7 +141,7 @@ def _authorizer(query: Query, shadow: str, denied: list[str]) -> Any:
     return allows
 
 
-def _ask_postgresql(query: Query, address: str, without: frozenset[str]) -> tuple[list[str], Sequence[Sequence[Any]]]:
+def _ask_postgresql(query: QuerySource, address: str, without: frozenset[str]) -> tuple[list[str], Sequence[Row]]:
     psycopg = _psycopg("psycopg")
     shadow = f"expunge_{token_hex(8)}"
     try:
@@ -155,8 +157,8 @@ def _ask_postgresql(query: Query, address: str, without: frozenset[str]) -> tupl
 
 
 def _ask_in_session(
-    query: Query, cursor: Any, shadow: str, without: frozenset[str]
-) -> tuple[list[str], Sequence[Sequence[Any]]]:
+    query: QuerySource, cursor: Any, shadow: str, without: frozenset[str]
+) -> tuple[list[str], Sequence[Row]]:
     sql = _psycopg("psycopg.sql")
     cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     # each of them lets the order of rows, and so the last bit of a sum, differ from run to run
@@ -197,7 +199,7 @@ def _ask_in_session(
     return [entry.name for entry in cursor.description], cursor.fetchall()
 
 
-def _relation(query: Query, cursor: Any, table: str) -> tuple[int, str]:
+def _relation(query: QuerySource, cursor: Any, table: str) -> tuple[int, str]:
     """Return number and schema of the table that this name finds. Raises RecipeError where it finds none."""
     name = _psycopg("psycopg.sql").Identifier(table).as_string(cursor)
     cursor.execute(
@@ -215,7 +217,7 @@ def _relation(query: Query, cursor: Any, table: str) -> tuple[int, str]:
     return int(row[0]), str(row[1])
 
 
-def _require_shadows(query: Query, cursor: Any, tables: Mapping[int, str], asked: str) -> None:
+def _require_shadows(query: QuerySource, cursor: Any, tables: Mapping[int, str], asked: str) -> None:
     """Refuse SQL that reaches a table of people past its view: by a schema, a view of the database, or a function."""
     # a row is an object that the SQL depends on, through any number of views but those that shadow
     cursor.execute(
@@ -252,7 +254,7 @@ def _require_shadows(query: Query, cursor: Any, tables: Mapping[int, str], asked
         raise _refusal(query, f"it {what}")
 
 
-def _require_column(query: Query, table: str, columns: Iterable[str]) -> None:
+def _require_column(query: QuerySource, table: str, columns: Iterable[str]) -> None:
     columns = list(columns)
     if not columns:
         raise _missing_table(query, table)
@@ -261,11 +263,11 @@ def _require_column(query: Query, table: str, columns: Iterable[str]) -> None:
         raise RecipeError(what, f"It has {', '.join(columns)}.")
 
 
-def _missing_table(query: Query, table: str) -> RecipeError:
+def _missing_table(query: QuerySource, table: str) -> RecipeError:
     return RecipeError(f"The database {query.setting!r} has no table {table!r}.", "Correct people=.")
 
 
-def _refusal(query: Query, why: str) -> RecipeError:
+def _refusal(query: QuerySource, why: str) -> RecipeError:
     return RecipeError(
         f"The SQL for {query.setting!r} is refused: {why.rstrip('.')}.",
         "Write one SELECT that names its tables without a schema, and each column of its answer once.",

@@ -18,7 +18,15 @@ from unlearning.rows._paths import open_file
 from unlearning.rows._people import People, people_of
 from unlearning.rows._read import Objects, Places, Unread, pyarrow, read
 from unlearning.rows._rows import Array, Rows
-from unlearning.rows.declarations import Arrays, Folder, Query, Source, Table, Via, format_by_suffix
+from unlearning.rows.declarations import (
+    ArraysSource,
+    FolderSource,
+    QuerySource,
+    Source,
+    TableSource,
+    Via,
+    format_by_suffix,
+)
 from unlearning.types import RecipeError
 
 
@@ -52,7 +60,7 @@ def open_rows(
     people = _people(source, root, unread)
     places: Places = np.flatnonzero(people.where(gone.isdisjoint).numpy())
     names = None if source.id is None else unread.texts(source.id)
-    if isinstance(source, Query) and names is not None:
+    if isinstance(source, QuerySource) and names is not None:
         places = _ordered(places, names)
     here = people.take(torch.from_numpy(places)).compact()
     rows = Rows(
@@ -60,7 +68,7 @@ def open_rows(
         _people=here,
         _ids=_numbered(here) if names is None else _ids(source, [names[place] for place in places.tolist()]),
         _numbers=np.arange(len(places)),
-        _arrays=_arrays(source, root, unread, places) if isinstance(source, Arrays) else {},
+        _arrays=_arrays(source, root, unread, places) if isinstance(source, ArraysSource) else {},
         _salt=salt,
     )
     if not source.aside:
@@ -71,11 +79,11 @@ def open_rows(
 
 def _read(source: Source, root: Path, databases: Mapping[str, str], gone: frozenset[str]) -> Unread:
     match source:
-        case Query():
+        case QuerySource():
             return answer(source, databases, gone)
-        case Table(path=path, format=format):
+        case TableSource(path=path, format=format):
             return _read_file(root, path, format)
-        case Folder(index=path) | Arrays(names=path):
+        case FolderSource(index=path) | ArraysSource(names=path):
             return _read_file(root, path, format_by_suffix(path))
         case _:
             what = f"{type(source).__name__} is no source of rows."
@@ -92,13 +100,17 @@ def _require_columns(source: Source, unread: Unread) -> None:
     if isinstance(unread, Objects) and unread.columns is None and not len(unread):
         return  # an empty list of JSON has no columns
     wanted = {*source.text_columns, *([source.at] if source.at is not None else [])}
-    if isinstance(source, Folder):
+    if isinstance(source, FolderSource):
         wanted.add(source.file)
     if not isinstance(unread, Objects) or unread.columns is not None:
         wanted |= source.types.keys()
     missing = sorted(wanted - set(unread.names))
     if missing:
-        hint = "Select it, or name the person's column: person=." if isinstance(source, Query) else "Correct its name."
+        hint = (
+            "Select it, or name the person's column: person=."
+            if isinstance(source, QuerySource)
+            else "Correct its name."
+        )
         has = f"It has {', '.join(unread.names) or 'none'}."
         raise RecipeError(f"{unread.source} lacks the columns {', '.join(missing)}. {has}", hint)
 
@@ -146,7 +158,7 @@ def _ids(source: Source, names: list[Any]) -> Texts:
     texts = Texts.of(names)
     if texts.repeated() is not None:
         again = len(names) - len(set(names))
-        order = " and the order of the rows would be open" if isinstance(source, Query) else ""
+        order = " and the order of the rows would be open" if isinstance(source, QuerySource) else ""
         what = f"{again} rows have an id that an earlier row has in the column {source.id!r}{order}."
         raise RecipeError(what, "Give every row its own id.")
     return texts
@@ -177,7 +189,7 @@ def _ordered(places: Places, names: list[Any]) -> Places:
 
 def _table(source: Source, root: Path, unread: Unread, places: Places) -> Any:
     table = unread.take(places, source.text_columns, source.types)
-    if not isinstance(source, Folder):
+    if not isinstance(source, FolderSource):
         return table
     paths = []
     for name in table.column(source.file).to_pylist():
@@ -190,7 +202,7 @@ def _table(source: Source, root: Path, unread: Unread, places: Places) -> Any:
     return table.set_column(column, source.file, pyarrow("lib").array(paths, pyarrow("lib").string()))
 
 
-def _arrays(source: Arrays, root: Path, unread: Unread, places: Places) -> dict[str, Array]:
+def _arrays(source: ArraysSource, root: Path, unread: Unread, places: Places) -> dict[str, Array]:
     arrays = {}
     for name, path in source.files.items():
         if name in unread.names:

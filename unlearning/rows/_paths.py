@@ -9,7 +9,7 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
-from unlearning.rows.declarations import Public, require_beneath
+from unlearning.rows.declarations import PublicFile, require_beneath
 from unlearning.types import RecipeError
 
 
@@ -39,7 +39,7 @@ def open_file(root: Path, path: str) -> BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
-def open_public(source: Public, root: Path) -> Path:
+def open_public(source: PublicFile, root: Path) -> Path:
     """Return the path of a public file whose bytes are the declared ones.
 
     Raises:

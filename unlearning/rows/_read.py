@@ -112,7 +112,7 @@ class Objects:
 
 
 @dataclass(frozen=True)
-class Columns:
+class ArrowTable:
     """The rows of an Arrow table, whose types its writer chose."""
 
     source: str
@@ -156,7 +156,7 @@ class Columns:
 
 
 def read(file: IO[bytes], source: str, format: str) -> Unread:
-    """Split a file into rows. ``format`` is one of a ``Table``.
+    """Split a file into rows. ``format`` is that of a ``TableSource``.
 
     Raises:
         RecipeError: the file is not of that format, a column has no name of its own, or pyarrow is not installed.
@@ -192,15 +192,15 @@ def _read_json_lines(file: IO[bytes], source: str) -> Objects:
     return Objects(source, _objects([json.loads(line) for line in file if line.strip()], source))
 
 
-def _read_parquet(file: IO[bytes], source: str) -> Columns:
-    return Columns(source, pyarrow("parquet").ParquetFile(file).read())
+def _read_parquet(file: IO[bytes], source: str) -> ArrowTable:
+    return ArrowTable(source, pyarrow("parquet").ParquetFile(file).read())
 
 
-def _read_arrow(file: IO[bytes], source: str) -> Columns:
+def _read_arrow(file: IO[bytes], source: str) -> ArrowTable:
     ipc = pyarrow("ipc")
     is_file = file.read(6) == b"ARROW1"  # else a stream
     file.seek(0)
-    return Columns(source, (ipc.open_file if is_file else ipc.open_stream)(file).read_all())
+    return ArrowTable(source, (ipc.open_file if is_file else ipc.open_stream)(file).read_all())
 
 
 _READERS: Mapping[str, Callable[[IO[bytes], str], Unread]] = {

@@ -118,7 +118,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table(Source):
+class TableSource(Source):
     """One file of rows; see ``table``."""
 
     path: str
@@ -132,7 +132,7 @@ class Table(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Query(Source):
+class QuerySource(Source):
     """The answer of a database; see ``query``."""
 
     setting: str
@@ -159,7 +159,7 @@ class Query(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Folder(Source):
+class FolderSource(Source):
     """Files that a table lists; see ``folder``."""
 
     path: str
@@ -175,7 +175,7 @@ class Folder(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arrays(Source):
+class ArraysSource(Source):
     """Arrays with a table of names; see ``arrays``."""
 
     names: str
@@ -195,7 +195,7 @@ class Arrays(Source):
 
 
 @dataclass(frozen=True)
-class Public:
+class PublicFile:
     """A file that holds nobody's data; see ``public``."""
 
     path: str
@@ -239,7 +239,7 @@ def table(
     Raises:
         RecipeError: one of these is not as said.
     """
-    return Table(
+    return TableSource(
         path=path,
         format=format_by_suffix(path) if format is None else format,
         person=_columns(person),
@@ -278,7 +278,7 @@ def query(
     Raises:
         RecipeError: one of these is not as said.
     """
-    return Query(
+    return QuerySource(
         setting=setting,
         sql=sql,
         people=people,
@@ -316,7 +316,7 @@ def folder(
     Raises:
         RecipeError: one of these is not as said.
     """
-    return Folder(
+    return FolderSource(
         path=path,
         index=index,
         file=file,
@@ -352,7 +352,7 @@ def arrays(
     Raises:
         RecipeError: one of these is not as said.
     """
-    return Arrays(
+    return ArraysSource(
         names=names,
         files=files,
         person=_columns(person),
@@ -375,7 +375,7 @@ def public(path: str, sha256: str) -> Any:
     Raises:
         RecipeError: one of these is not as said.
     """
-    return Public(path, sha256)
+    return PublicFile(path, sha256)
 
 
 def via(path: str, key: str, person: str) -> Via:

@@ -10,8 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
-import unlearning.rows as ul
+import unlearning as ul
 from tests.harness.servers import Postgres
+from unlearning.rows import open_rows
 from unlearning.types import RecipeError
 
 TABLES = """
@@ -35,9 +36,9 @@ def postgresql(postgres_server: Postgres) -> Iterator[str]:
     with postgres_server.database() as address:
         with psycopg.connect(address.replace("+psycopg", "")) as connection:
             connection.execute(TABLES)  # type: ignore[call-overload]
-            connection.execute(
-                "CREATE FUNCTION total() RETURNS double precision LANGUAGE sql AS 'SELECT sum(cost) FROM public.visits'"
-            )
+            connection.execute("CREATE SEQUENCE numbers")
+            body = "SELECT sum(cost) FROM public.visits"
+            connection.execute(f"CREATE FUNCTION total() RETURNS double precision LANGUAGE sql AS '{body}'")
         yield address
 
 
@@ -58,7 +59,7 @@ def address(request: pytest.FixtureRequest) -> str:
 def ask(address: str, sql: str, without: str | None = "7", **changes: Any) -> ul.Rows:
     declared: dict[str, Any] = {"people": {"visits": "patient"}, "id": "id"} | changes
     gone = frozenset() if without is None else frozenset({without})
-    return ul.open_rows(ul.query("crm", sql, **declared), Path("/"), without=gone, databases={"crm": address})
+    return open_rows(ul.query("crm", sql, **declared), Path("/"), without=gone, databases={"crm": address})
 
 
 pytestmark = pytest.mark.both_engines
@@ -129,6 +130,21 @@ def test_a_function_of_the_database_is_refused(postgresql: str) -> None:
         ask(postgresql, "SELECT id, patient, total() AS total FROM visits")
 
 
+def test_a_sequence_is_not_moved(postgresql: str) -> None:
+    with pytest.raises(RecipeError, match="refused"):
+        ask(postgresql, "SELECT id, patient, nextval('numbers') AS number FROM visits")
+
+
+def test_ids_differ_by_case_whatever_the_collation_of_sqlite(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "t.db")
+    connection.executescript(
+        "CREATE TABLE visits (id, patient TEXT COLLATE NOCASE); INSERT INTO visits VALUES (1, 'a'), (2, 'A'), (3, 'b');"
+    )
+    connection.close()
+    assert ask(f"sqlite:///{tmp_path}/t.db", "SELECT id, patient FROM visits", "a")["id"].tolist() == ["2", "3"]
+    assert ask(f"sqlite:///{tmp_path}/t.db", "SELECT id, patient FROM visits", "A")["id"].tolist() == ["1", "3"]
+
+
 @pytest.mark.parametrize("table", ["sqlite_master", "temp.sqlite_master"])
 def test_the_tables_of_sqlite_itself_are_hidden(sqlite: str, table: str) -> None:
     with pytest.raises(RecipeError, match="it reads 'sqlite_"):
@@ -174,7 +190,7 @@ def test_nothing_of_the_views_is_left(address: str) -> None:
         ({"people": {"visits": "person"}, "person": "patient"}, "'visits' of 'crm' has no column 'person'. It has id"),
         ({"people": {"loose": "patient"}}, "'loose' has rows without a person in 'patient'.*nobody='keep'"),
         ({"people": {"floats": "patient"}}, "'patient' names people or rows, and holds .* in the table 'floats'"),
-        ({"person": "who"}, "answer of 'crm' lacks the columns who. It has id, patient. Select it"),
+        ({"person": "who"}, "answer of 'crm' lacks the columns who. It has id, patient. Select them"),
         ({"spelled": "user:{}"}, "of the column visits.patient holds no id: it is not spelled"),
     ],
 )
@@ -200,10 +216,10 @@ def test_a_mistake_in_the_sql_is_told(address: str) -> None:
 def test_an_address_is_the_operators_and_is_never_repeated(tmp_path: Path) -> None:
     source = ul.query("crm", "SELECT 1", people={"v": "p"}, id="id")
     with pytest.raises(RecipeError, match="'crm' has no address"):
-        ul.open_rows(source, tmp_path)
+        open_rows(source, tmp_path)
     for address in ("mysql://u:secret@h/d", f"sqlite:///{tmp_path}/secret.db", "postgresql://u:secret@127.0.0.1:1/d"):
         with pytest.raises(RecipeError) as refusal:
-            ul.open_rows(source, tmp_path, databases={"crm": address})
+            open_rows(source, tmp_path, databases={"crm": address})
         assert "secret" not in str(refusal.value)
 
 

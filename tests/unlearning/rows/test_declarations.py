@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import unlearning.rows as ul
+import unlearning as ul
 from unlearning.types import RecipeError
 
 REFUSED: list[tuple[Callable[[], Any], str, str]] = [

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import unlearning.rows as ul
+import unlearning as ul
+from unlearning.rows import open_public, open_rows
 from unlearning.rows._paths import open_file
 from unlearning.types import RecipeError
 
@@ -25,7 +26,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def read(root: Path, path: str) -> ul.Rows:
-    return ul.open_rows(ul.table(path, person="who"), root)
+    return open_rows(ul.table(path, person="who"), root)
 
 
 def test_a_file_beneath_the_root_is_read(root: Path) -> None:
@@ -84,7 +85,7 @@ def test_the_column_of_files_leads_nowhere_else(root: Path, name: str) -> None:
     (root / "a.png").write_text("a")
     (root / "index.csv").write_text(f"who,file\n7,{name}\n")
     with pytest.raises(RecipeError, match=r"beneath|symbolic link|names no file"):
-        ul.open_rows(ul.folder("scans", index="index.csv", file="file", person="who"), root)
+        open_rows(ul.folder("scans", index="index.csv", file="file", person="who"), root)
 
 
 def test_the_files_of_who_left_are_not_looked_for(root: Path) -> None:
@@ -92,17 +93,17 @@ def test_the_files_of_who_left_are_not_looked_for(root: Path) -> None:
     (root / "scans" / "a.png").write_text("a")
     (root / "index.csv").write_text("who,file\n7,a.png\n8,gone.png\n")
     source = ul.folder("scans", index="index.csv", file="file", person="who")
-    rows = ul.open_rows(source, root, without=frozenset({"8"}))
+    rows = open_rows(source, root, without=frozenset({"8"}))
     assert rows["file"].tolist() == [str(root / "scans" / "a.png")]
     with pytest.raises(RecipeError, match=r"no file 'scans/gone.png'"):
-        ul.open_rows(source, root)
+        open_rows(source, root)
 
 
 def test_a_public_file_has_the_declared_digest(root: Path) -> None:
     digest = hashlib.sha256(CSV.encode()).hexdigest()
-    assert ul.open_public(ul.public("data/t.csv", digest), root) == root / "data" / "t.csv"
+    assert open_public(ul.public("data/t.csv", digest), root) == root / "data" / "t.csv"
     with pytest.raises(RecipeError, match=f"has the digest {digest}, and the recipe says {'0' * 64}.*vouch"):
-        ul.open_public(ul.public("data/t.csv", "0" * 64), root)
+        open_public(ul.public("data/t.csv", "0" * 64), root)
     (root / "link").symlink_to("data")
     with pytest.raises(RecipeError, match="symbolic link"):
-        ul.open_public(ul.public("link/t.csv", digest), root)
+        open_public(ul.public("link/t.csv", digest), root)

@@ -12,7 +12,8 @@ import pytest
 import torch
 from sklearn.model_selection import GroupKFold, train_test_split
 
-import unlearning.rows as ul
+import unlearning as ul
+from unlearning.rows import open_rows
 from unlearning.types import RecipeError
 
 COUNT = 40
@@ -24,7 +25,7 @@ def open_frame(folder: Path, without: frozenset[str] = frozenset(), salt: bytes 
     lines = [f"s{i},{person},{i},{i / 4},{i % 2},c{i % 3}" for i, person in enumerate(PEOPLE)]
     (folder / "t.csv").write_text("\n".join(names + lines))
     source = ul.table("t.csv", **({"person": "who", "id": "id"} | declared))
-    return ul.open_rows(source, folder, without=without, salt=salt)
+    return open_rows(source, folder, without=without, salt=salt)
 
 
 @pytest.fixture
@@ -57,11 +58,11 @@ def test_columns_that_are_no_numbers_or_missing_are_refused(rows: ul.Rows) -> No
 
 def test_lists_of_one_length_are_a_matrix(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text('[{"who": "7", "v": [1, 2]}, {"who": "8", "v": [3, 4]}]')
-    rows = ul.open_rows(ul.table("t.json", person="who"), tmp_path)
+    rows = open_rows(ul.table("t.json", person="who"), tmp_path)
     assert rows.tensor("v").tolist() == [[1, 2], [3, 4]]
     (tmp_path / "t.json").write_text('[{"who": "7", "v": [1, 2]}, {"who": "8", "v": [3]}]')
     with pytest.raises(RecipeError, match="'v' holds what is no number"):
-        ul.open_rows(ul.table("t.json", person="who"), tmp_path).numpy("v")
+        open_rows(ul.table("t.json", person="who"), tmp_path).numpy("v")
 
 
 def test_frames_carry_the_numbers_of_their_rows(rows: ul.Rows) -> None:
@@ -98,10 +99,10 @@ def test_people_are_numbered_by_first_appearance_among_those_here(tmp_path: Path
 
 def test_rows_that_share_a_person_have_one_number(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n1,2\n3,4\n5,\n4,6\n6,2\n")
-    rows = ul.open_rows(ul.table("t.csv", person=("a", "b")), tmp_path)
+    rows = open_rows(ul.table("t.csv", person=("a", "b")), tmp_path)
     assert rows.people.tolist() == [0, 0, 1, 0, 0]
     (tmp_path / "t.csv").write_text("a,b\n1,2\n3,4\n,\n,\n")
-    rows = ul.open_rows(ul.table("t.csv", person=("a", "b"), nobody="keep"), tmp_path)
+    rows = open_rows(ul.table("t.csv", person=("a", "b"), nobody="keep"), tmp_path)
     assert rows.people.tolist() == [0, 1, 2, 3]
 
 
@@ -111,6 +112,7 @@ def test_a_person_is_on_one_side_and_stays_there(tmp_path: Path) -> None:
     assert training and aside
     assert not training & aside
     assert training | aside == {*PEOPLE}
+    assert {who for row in rows._people.values for who in row} == training  # nor does it name the others
     assert len(rows) + len(rows.aside) == COUNT
     gone = min(training)
     without = open_frame(tmp_path, frozenset({gone}), aside=0.4)
@@ -124,13 +126,13 @@ def test_two_sources_keep_the_same_people_apart(tmp_path: Path) -> None:
     first = open_frame(tmp_path, aside=0.4)
     (tmp_path / "u.csv").write_text("buyer,x\n" + "".join(f"user:{who},1\n" for who in reversed(PEOPLE)))
     source = ul.table("u.csv", person="buyer", spelled="user:{}", aside=0.4)
-    second = ul.open_rows(source, tmp_path, salt=b"salt")
+    second = open_rows(source, tmp_path, salt=b"salt")
     assert {f"user:{who}" for who in first.aside["who"]} == {*second.aside["buyer"]}
 
 
 def test_about_the_share_of_people_is_apart(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("who\n" + "".join(f"{number}\n" for number in range(2000)))
-    rows = ul.open_rows(ul.table("t.csv", person="who", aside=0.2), tmp_path, salt=b"salt")
+    rows = open_rows(ul.table("t.csv", person="who", aside=0.2), tmp_path, salt=b"salt")
     assert 330 < len(rows.aside) < 470  # four standard deviations
 
 
@@ -139,7 +141,7 @@ def test_rows_of_several_people_are_apart_only_if_all_are(tmp_path: Path) -> Non
     away, here = rows.aside["who"][0], rows["who"][0]
     (tmp_path / "t.csv").write_text(f"a,b\n{away},{here}\n{away},\n{here},\n,\n")
     both = ul.table("t.csv", person=("a", "b"), aside=0.4, nobody="keep")
-    assert ul.open_rows(both, tmp_path, salt=b"salt").aside["__row"].tolist() == [1]
+    assert open_rows(both, tmp_path, salt=b"salt").aside["__row"].tolist() == [1]
 
 
 def test_nobody_apart_unless_the_source_says_so(rows: ul.Rows) -> None:
