@@ -25,6 +25,14 @@ _SQLITE = "sqlite:///"
 _POSTGRESQL = ("postgresql://", "postgresql+psycopg://")
 _ID_TYPES = frozenset({20, 21, 23, 25, 1042, 1043, 2950})
 """of PostgreSQL (pg_type.oid): int8, int2, int4, text, bpchar, varchar, uuid"""
+_FIRST_OF_USERS = 16384
+"""the oid below which PostgreSQL's own tables lie (FirstNormalObjectId)"""
+_PAST = {
+    "everybody": "it reads everybody in {!r}: by its schema, or by a view of the database",
+    "own function": "it calls {!r}, a function of the database's own, which may read everybody",
+    "volatile function": "it calls {!r}, which may read everybody, change something, or answer otherwise each time",
+    "catalog": "it reads {!r}, a table of PostgreSQL itself",
+}
 _READS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
 
 
@@ -86,7 +94,7 @@ def _ask_sqlite(query: QuerySource, path: str, without: frozenset[str]) -> tuple
             try:
                 cursor = connection.execute(query.sql)
             except sqlite3.Error as error:
-                raise _refusal(query, f"it {denied[0]}" if denied else str(error)) from None
+                raise _refusal(query, denied[0] if denied else str(error)) from None
             if cursor.description is None:
                 raise _refusal(query, "it answers with no rows")
             return [entry[0] for entry in cursor.description], cursor.fetchall()
@@ -129,13 +137,13 @@ def _authorizer(query: QuerySource, shadow: str, denied: list[str]) -> Any:
 
     def allows(action: int, table: str | None, _: str | None, database: str | None, view: str | None) -> int:
         if action not in _READS:
-            denied.append("does more than to read")
+            denied.append("it does more than to read")
         elif action == sqlite3.SQLITE_READ and not (view or "").startswith(f"{shadow}_"):
             name = (table or "").lower()
             if name == shadow or name.startswith("sqlite_"):
-                denied.append(f"reads {name!r}")
+                denied.append(f"it reads {name!r}, a table of SQLite itself")
             elif database == "main" and name in hidden:
-                denied.append(f"reads everybody in {table!r}: by its schema, or by a view of the database")
+                denied.append(_PAST["everybody"].format(table))
         return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
 
     return allows
@@ -218,10 +226,15 @@ def _relation(query: QuerySource, cursor: Any, table: str) -> tuple[int, str]:
 
 
 def _require_shadows(query: QuerySource, cursor: Any, tables: Mapping[int, str], asked: str) -> None:
-    """Refuse SQL that reaches a table of people past its view: by a schema, a view of the database, or a function."""
-    # a row is an object that the SQL depends on, through any number of views but those that shadow
+    """Refuse SQL that reaches people past the views that shadow them.
+
+    It may do so by a schema, by a view or a function of the database, by statistics in the catalog, or by a function
+    that runs SQL of its own. PostgreSQL notes no dependence on what it brings along: that is read from the rule's tree.
+    """
+    identifier = _psycopg("psycopg.sql").Identifier
+    # a row is a thing that the SQL uses, through any number of views but those that shadow
     cursor.execute(
-        """
+        r"""
         WITH RECURSIVE reached (class, oid) AS (
             SELECT 'pg_class'::regclass::oid, %(asked)s::regclass::oid
             UNION
@@ -231,27 +244,44 @@ def _require_shadows(query: QuerySource, cursor: Any, tables: Mapping[int, str],
             JOIN pg_depend AS depends ON depends.objid = rule.oid AND depends.classid = 'pg_rewrite'::regclass
             WHERE reached.class = 'pg_class'::regclass
             AND reached.oid <> ALL (%(shadows)s::regclass[]::oid[])
+        ),
+        used (kind, oid) AS (
+            SELECT words[1], words[2]::oid
+            FROM reached
+            JOIN pg_rewrite AS rule ON rule.ev_class = reached.oid
+            CROSS JOIN regexp_matches(rule.ev_action::text, ':(relid|funcid) (\d+)', 'g') AS words
+            WHERE reached.class = 'pg_class'::regclass
+            AND reached.oid <> ALL (%(shadows)s::regclass[]::oid[])
         )
-        SELECT oid FROM reached
-        WHERE class = 'pg_class'::regclass AND oid = ANY (%(tables)s::oid[])
-        OR class = 'pg_proc'::regclass
+        SELECT 'everybody', relation.relname
+        FROM reached
+        JOIN pg_class AS relation ON reached.class = 'pg_class'::regclass AND relation.oid = reached.oid
+        WHERE relation.oid = ANY (%(tables)s::oid[])
+        UNION ALL
+        SELECT 'own function', oid::regproc::text
+        FROM reached
+        WHERE class = 'pg_proc'::regclass
+        UNION ALL
+        SELECT 'volatile function', function.proname
+        FROM used
+        JOIN pg_proc AS function ON used.kind = 'funcid' AND function.oid = used.oid
+        WHERE function.provolatile = 'v' OR function.proname LIKE '%%\_to\_xml%%'
+        UNION ALL
+        SELECT 'catalog', relation.relname
+        FROM used
+        JOIN pg_class AS relation ON used.kind = 'relid' AND relation.oid = used.oid
+        WHERE relation.oid < %(first_of_users)s
         """,
         {
             "asked": asked,
-            "shadows": [
-                _psycopg("psycopg.sql").Identifier("pg_temp", table).as_string(cursor) for table in query.people
-            ],
+            "shadows": [identifier("pg_temp", table).as_string(cursor) for table in query.people],
             "tables": list(tables),
+            "first_of_users": _FIRST_OF_USERS,
         },
     )
     row = cursor.fetchone()
     if row is not None:
-        what = (
-            f"reads everybody in {tables[row[0]]!r}: by its schema, or by a view of the database"
-            if (row[0] in tables)
-            else "calls a function of the database's own, which may read everybody"
-        )
-        raise _refusal(query, f"it {what}")
+        raise _refusal(query, _PAST[row[0]].format(row[1]))
 
 
 def _require_column(query: QuerySource, table: str, columns: Iterable[str]) -> None:

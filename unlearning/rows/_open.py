@@ -106,13 +106,9 @@ def _require_columns(source: Source, unread: Unread) -> None:
         wanted |= source.types.keys()
     missing = sorted(wanted - set(unread.names))
     if missing:
-        hint = (
-            "Select it, or name the person's column: person=."
-            if isinstance(source, QuerySource)
-            else "Correct its name."
-        )
-        has = f"It has {', '.join(unread.names) or 'none'}."
-        raise RecipeError(f"{unread.source} lacks the columns {', '.join(missing)}. {has}", hint)
+        what = f"{unread.source} lacks the columns {', '.join(missing)}. It has {', '.join(unread.names) or 'none'}."
+        hint = "Select them; person= names the person's." if isinstance(source, QuerySource) else "Correct the names."
+        raise RecipeError(what, hint)
 
 
 def _people(source: Source, root: Path, unread: Unread) -> Column[People]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -52,25 +52,31 @@ def people_of(columns: Sequence[Sequence[Any]], names: Sequence[str], spelled: s
         RecipeError: a cell is not written so, or is no id. It names the row, and never the id.
     """
     read = _reader(spelled)
-    cells: Column[tuple[Any, ...]] = Column.of(
-        tuple(tuple(cell) if isinstance(cell, list) else cell for cell in row) for row in zip(*columns, strict=True)
-    )
+    rows = columns[0] if len(columns) == 1 else zip(*columns, strict=True)
+    cells: Column[Any] = Column.of(map(_hashable, rows))
 
-    def people_in(row: tuple[Any, ...]) -> People:
-        texts = [
-            (name, text)
-            for name, cell in zip(names, row, strict=True)
-            for text in (cell if isinstance(cell, tuple) else (cell,))
-            if text is not None and text not in MISSING
-        ]
+    def people_in(cell: Any) -> People:
         try:
-            return tuple(sorted({read(text) for _, text in texts}))
+            return tuple(sorted({read(text) for text in _texts_in(cell)}))
         except ValueError as error:
-            place = cells.codes.tolist().index(cells.values.index(row))
+            place = cells.codes.tolist().index(cells.values.index(cell))
             what = f"Row {place + 1} of the column {' or '.join(names)} holds no id: {error}"
             raise RecipeError(what, "Correct the cell, or say spelled= as the source writes ids.") from None
 
     return cells.map(people_in)
+
+
+def _hashable(cell: Any) -> Any:
+    return tuple(map(_hashable, cell)) if isinstance(cell, list | tuple) else cell
+
+
+def _texts_in(cell: Any) -> Iterator[str]:
+    """Yield the texts of a cell, of a list, or of one cell or list by column."""
+    if isinstance(cell, tuple):
+        for inner in cell:
+            yield from _texts_in(inner)
+    elif cell is not None:
+        yield cell
 
 
 def _reader(spelled: str) -> Callable[[str], str]:

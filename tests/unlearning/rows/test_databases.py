@@ -126,8 +126,27 @@ def test_no_sql_reads_a_table_of_people_past_its_shadow(address: str, sql: str) 
 
 
 def test_a_function_of_the_database_is_refused(postgresql: str) -> None:
-    with pytest.raises(RecipeError, match="calls a function of the database's own"):
+    with pytest.raises(RecipeError, match="calls 'total', a function of the database's own"):
         ask(postgresql, "SELECT id, patient, total() AS total FROM visits")
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        (
+            "SELECT 1 AS id, query_to_xml('SELECT * FROM public.visits', true, true, '')::text AS patient",
+            "query_to_xml",
+        ),
+        ("SELECT 1 AS id, table_to_xml('public.visits', true, true, '')::text AS patient", "everybody in 'visits'"),
+        ("SELECT 1 AS id, schema_to_xml('public', true, true, '')::text AS patient", "'schema_to_xml'"),
+        ("SELECT 1 AS id, most_common_vals::text AS patient FROM pg_stats", "a table of PostgreSQL itself"),
+        ("SELECT oid AS id, relname AS patient FROM pg_class", "'pg_class', a table of PostgreSQL itself"),
+        ("SELECT id, patient, random() AS noise FROM visits", "'random'.*answer otherwise each time"),
+    ],
+)
+def test_what_postgresql_brings_along_is_no_way_around(postgresql: str, sql: str, why: str) -> None:
+    with pytest.raises(RecipeError, match=why):
+        ask(postgresql, sql)
 
 
 def test_a_sequence_is_not_moved(postgresql: str) -> None:
@@ -224,7 +243,7 @@ def test_an_address_is_the_operators_and_is_never_repeated(tmp_path: Path) -> No
 
 
 def test_numbers_of_postgresql_are_trained_on(postgresql: str) -> None:
-    sql = "SELECT id, patient, avg(id) OVER () AS mean, gen_random_uuid() AS key FROM visits"
+    sql = "SELECT id, patient, avg(id) OVER () AS mean, md5('a')::uuid AS key FROM visits"
     rows = ask(postgresql, sql)
     assert rows.numpy("mean").tolist() == [10.0, 10.0]
     assert isinstance(rows["key"][0], str)
