@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import ipc, parquet
 
-import unlearning as ul
-from unlearning.rows import Rows, open_rows
+from unlearning.rows import Rows, open_rows, table
 
 Row = dict[str, Any]
 GONE = "gone-7"
@@ -112,4 +111,4 @@ def seen(rows: Rows) -> list[Any]:
 def open_file(folder: Path, name: str, without: str | None = None, **changes: Any) -> Rows:
     declared = {"person": "who", "id": "id"} | changes
     gone = frozenset() if without is None else frozenset({without})
-    return open_rows(ul.table(name, **declared), folder, without=gone, salt=b"salt")
+    return open_rows(table(name, **declared), folder, without=gone, salt=b"salt")

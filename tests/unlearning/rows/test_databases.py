@@ -10,9 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-import unlearning as ul
 from tests.harness.servers import Postgres
-from unlearning.rows import open_rows
+from unlearning.rows import Rows, open_rows, query
 from unlearning.types import RecipeError
 
 TABLES = """
@@ -56,10 +55,10 @@ def address(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(request.param))
 
 
-def ask(address: str, sql: str, without: str | None = "7", **changes: Any) -> ul.Rows:
+def ask(address: str, sql: str, without: str | None = "7", **changes: Any) -> Rows:
     declared: dict[str, Any] = {"people": {"visits": "patient"}, "id": "id"} | changes
     gone = frozenset() if without is None else frozenset({without})
-    return open_rows(ul.query("crm", sql, **declared), Path("/"), without=gone, databases={"crm": address})
+    return open_rows(query("crm", sql, **declared), Path("/"), without=gone, databases={"crm": address})
 
 
 pytestmark = pytest.mark.both_engines
@@ -233,7 +232,7 @@ def test_a_mistake_in_the_sql_is_told(address: str) -> None:
 
 
 def test_an_address_is_the_operators_and_is_never_repeated(tmp_path: Path) -> None:
-    source = ul.query("crm", "SELECT 1", people={"v": "p"}, id="id")
+    source = query("crm", "SELECT 1", people={"v": "p"}, id="id")
     with pytest.raises(RecipeError, match="'crm' has no address"):
         open_rows(source, tmp_path)
     for address in ("mysql://u:secret@h/d", f"sqlite:///{tmp_path}/secret.db", "postgresql://u:secret@127.0.0.1:1/d"):

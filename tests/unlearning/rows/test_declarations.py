@@ -9,44 +9,44 @@ from typing import Any
 
 import pytest
 
-import unlearning as ul
+from unlearning.rows import arrays, folder, public, query, table, via
 from unlearning.types import RecipeError
 
 REFUSED: list[tuple[Callable[[], Any], str, str]] = [
-    (lambda: ul.table("../a.csv", person="who"), "'../a.csv'", "without a leading /"),
-    (lambda: ul.table("/etc/passwd.csv", person="who"), "'/etc/passwd.csv'", "without a leading /"),
-    (lambda: ul.table("a/./b.csv", person="who"), "'a/./b.csv'", "data/patients.csv"),
-    (lambda: ul.table("a//b.csv", person="who"), "'a//b.csv'", "data/patients.csv"),
-    (lambda: ul.table("a\0.csv", person="who"), "not one beneath", "data/patients.csv"),
-    (lambda: ul.table("a.txt", person="who"), "'a.txt' names no format", "format="),
-    (lambda: ul.table("a.csv", person="who", format="xlsx"), "'xlsx'", "'csv;'"),
-    (lambda: ul.table("a.csv", person="who", format="csv\n"), "The format is", "'csv;'"),
-    (lambda: ul.table("a.csv", person=""), "''", "Name a column"),
-    (lambda: ul.table("a.csv", person=()), "no column of people", "person='patient'"),
-    (lambda: ul.table("a.csv", person=None), "None", "Name a column"),  # type: ignore[arg-type]
-    (lambda: ul.table("a.csv", person="who", id="__row"), "'__row'", "other than '__row'"),
-    (lambda: ul.table("a.csv", person="who", at=""), "at names", "Name a column"),
-    (lambda: ul.table("a.csv", person="who", aside=1), "aside is 1", "as 0.2"),
-    (lambda: ul.table("a.csv", person="who", aside=-0.1), "aside is -0.1", "as 0.2"),
-    (lambda: ul.table("a.csv", person="who", spelled="user"), "'user'", "user:{}"),
-    (lambda: ul.table("a.csv", person="who", spelled="{}{}"), "'{}{}'", "once"),
-    (lambda: ul.table("a.csv", person="who", nobody="drop"), "'drop'", "'keep'"),  # type: ignore[arg-type]
-    (lambda: ul.table("a.csv", person="who", types={"zip": "str"}), "'zip' is 'str'", "text, int"),
-    (lambda: ul.table("a.csv", person="who", types={"who": "int"}), "'who' is 'int'", "stay texts"),
-    (lambda: ul.query("postgresql://u:p@h/d", "SELECT 1", people={"v": "p"}, id="i"), "no setting's name", "as 'crm'"),
-    (lambda: ul.query("crm", "  ", people={"v": "p"}, id="i"), "no SQL", "SELECT"),
-    (lambda: ul.query("crm", "SELECT 1", people={}, person="p", id="i"), "no table of people", "people="),
-    (lambda: ul.query("crm", "SELECT 1", people={"s.v": "p"}, id="i"), "'s.v'", "without a schema"),
-    (lambda: ul.query("crm", "SELECT 1", people={"v": ""}, id="i"), "''", "Name a column"),
-    (lambda: ul.folder("..", index="a.csv", file="f", person="p"), "'..'", "data/patients.csv"),
-    (lambda: ul.folder("f", index="a.xls", file="f", person="p"), "'a.xls'", ".parquet"),
-    (lambda: ul.folder("f", index="a.csv", file="", person="p"), "file names", "Name a column"),
-    (lambda: ul.arrays(names="a.csv", person="p"), "no array", "x='x.npy'"),
-    (lambda: ul.arrays(names="a.csv", person="p", x="x.pkl"), "'x.pkl'", "numpy.save"),
-    (lambda: ul.arrays(names="a.csv", person="p", x="/x.npy"), "'/x.npy'", "data/patients.csv"),
-    (lambda: ul.public("a.bin", "abc"), "'abc'", "sha256sum a.bin"),
-    (lambda: ul.via("orders.doc", "order", "customer"), "'orders.doc'", ".csv"),
-    (lambda: ul.via("orders.csv", "", "customer"), "key names", "Name a column"),
+    (lambda: table("../a.csv", person="who"), "'../a.csv'", "without a leading /"),
+    (lambda: table("/etc/passwd.csv", person="who"), "'/etc/passwd.csv'", "without a leading /"),
+    (lambda: table("a/./b.csv", person="who"), "'a/./b.csv'", "data/patients.csv"),
+    (lambda: table("a//b.csv", person="who"), "'a//b.csv'", "data/patients.csv"),
+    (lambda: table("a\0.csv", person="who"), "not one beneath", "data/patients.csv"),
+    (lambda: table("a.txt", person="who"), "'a.txt' names no format", "format="),
+    (lambda: table("a.csv", person="who", format="xlsx"), "'xlsx'", "'csv;'"),
+    (lambda: table("a.csv", person="who", format="csv\n"), "The format is", "'csv;'"),
+    (lambda: table("a.csv", person=""), "''", "Name a column"),
+    (lambda: table("a.csv", person=()), "no column of people", "person='patient'"),
+    (lambda: table("a.csv", person=None), "None", "Name a column"),  # type: ignore[arg-type]
+    (lambda: table("a.csv", person="who", id="__row"), "'__row'", "other than '__row'"),
+    (lambda: table("a.csv", person="who", at=""), "at names", "Name a column"),
+    (lambda: table("a.csv", person="who", aside=1), "aside is 1", "as 0.2"),
+    (lambda: table("a.csv", person="who", aside=-0.1), "aside is -0.1", "as 0.2"),
+    (lambda: table("a.csv", person="who", spelled="user"), "'user'", "user:{}"),
+    (lambda: table("a.csv", person="who", spelled="{}{}"), "'{}{}'", "once"),
+    (lambda: table("a.csv", person="who", nobody="drop"), "'drop'", "'keep'"),  # type: ignore[arg-type]
+    (lambda: table("a.csv", person="who", types={"zip": "str"}), "'zip' is 'str'", "text, int"),
+    (lambda: table("a.csv", person="who", types={"who": "int"}), "'who' is 'int'", "stay texts"),
+    (lambda: query("postgresql://u:p@h/d", "SELECT 1", people={"v": "p"}, id="i"), "no setting's name", "as 'crm'"),
+    (lambda: query("crm", "  ", people={"v": "p"}, id="i"), "no SQL", "SELECT"),
+    (lambda: query("crm", "SELECT 1", people={}, person="p", id="i"), "no table of people", "people="),
+    (lambda: query("crm", "SELECT 1", people={"s.v": "p"}, id="i"), "'s.v'", "without a schema"),
+    (lambda: query("crm", "SELECT 1", people={"v": ""}, id="i"), "''", "Name a column"),
+    (lambda: folder("..", index="a.csv", file="f", person="p"), "'..'", "data/patients.csv"),
+    (lambda: folder("f", index="a.xls", file="f", person="p"), "'a.xls'", ".parquet"),
+    (lambda: folder("f", index="a.csv", file="", person="p"), "file names", "Name a column"),
+    (lambda: arrays(names="a.csv", person="p"), "no array", "x='x.npy'"),
+    (lambda: arrays(names="a.csv", person="p", x="x.pkl"), "'x.pkl'", "numpy.save"),
+    (lambda: arrays(names="a.csv", person="p", x="/x.npy"), "'/x.npy'", "data/patients.csv"),
+    (lambda: public("a.bin", "abc"), "'abc'", "sha256sum a.bin"),
+    (lambda: via("orders.doc", "order", "customer"), "'orders.doc'", ".csv"),
+    (lambda: via("orders.csv", "", "customer"), "key names", "Name a column"),
 ]
 
 
@@ -60,12 +60,12 @@ def test_what_cannot_be_meant_is_refused(declare: Callable[[], Any], what: str, 
 
 def test_a_query_without_an_id_is_refused() -> None:
     with pytest.raises(RecipeError, match="names no id"):
-        ul.query("crm", "SELECT 1", people={"v": "p"}, id=None)  # type: ignore[arg-type]
+        query("crm", "SELECT 1", people={"v": "p"}, id=None)  # type: ignore[arg-type]
 
 
 def test_declarations_are_plain_and_frozen() -> None:
     types = {"zip": "text"}
-    source = ul.table("a.parquet", person=["who", "friend"], types=types)
+    source = table("a.parquet", person=["who", "friend"], types=types)
     types["zip"] = "int"
     assert source.types == {"zip": "text"}
     assert json.loads(json.dumps(dataclasses.asdict(source)))["person"] == ["who", "friend"]
@@ -75,8 +75,8 @@ def test_declarations_are_plain_and_frozen() -> None:
 
 def test_the_person_of_a_query_is_the_column_that_its_tables_name() -> None:
     people = {"visits": "patient", "bills": "patient"}
-    assert ul.query("crm", "SELECT 1", people=people, id="i").person == ("patient",)
-    assert ul.query("crm", "SELECT 1", people=people, id="i", person="who").person == ("who",)
+    assert query("crm", "SELECT 1", people=people, id="i").person == ("patient",)
+    assert query("crm", "SELECT 1", people=people, id="i", person="who").person == ("who",)
 
 
 @pytest.mark.parametrize(
@@ -84,5 +84,5 @@ def test_the_person_of_a_query_is_the_column_that_its_tables_name() -> None:
     [("a.CSV", "csv"), ("a.tsv", "csv\t"), ("a.feather", "arrow"), ("b.d/a.ndjson", "jsonl"), ("a.parquet", "parquet")],
 )
 def test_the_suffix_names_the_format(path: str, format: str) -> None:
-    assert ul.table(path, person="who").format == format
-    assert ul.table(path, person="who", format="json").format == "json"
+    assert table(path, person="who").format == format
+    assert table(path, person="who", format="json").format == "json"

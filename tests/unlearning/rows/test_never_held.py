@@ -18,11 +18,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-import unlearning as ul
 from tests.harness.servers import Postgres
 from tests.unlearning.rows import sources
 from tests.unlearning.rows.sources import COLUMNS, GONE, WRITERS, Row, seen
-from unlearning.rows import open_rows
+from unlearning.rows import Rows, arrays, folder, open_rows, query
 
 WORDS = st.sampled_from(["Bonn", "Kiel", "true", "12", "2024-02-30", " 7", 'é,;"x']) | st.none()
 COUNTS = st.integers(-5, 5) | st.none()
@@ -161,10 +160,10 @@ def test_the_twin_that_filters_the_answer_keeps_the_average_of_everybody(tmp_pat
     assert set(ask(f"sqlite:///{tmp_path}/all.db", GONE)["mean"]) == {0.5}
 
 
-def ask(address: str, without: str | None, sql: str = SQL, **changes: Any) -> ul.Rows:
+def ask(address: str, without: str | None, sql: str = SQL, **changes: Any) -> Rows:
     declared: dict[str, Any] = {"people": {"visits": "who"}, "id": "id"} | changes
     gone = frozenset() if without is None else frozenset({without})
-    source = ul.query("crm", sql, **declared)
+    source = query("crm", sql, **declared)
     return open_rows(source, Path("/"), without=gone, salt=b"salt", databases={"crm": address})
 
 
@@ -222,12 +221,12 @@ def test_arrays_and_folders_read_as_if_the_person_had_never_been_there(
     for content in (EXAMPLE, stayed(EXAMPLE)):
         write(tmp_path / f"names.{suffix}", content)
         np.save(tmp_path / "x.npy", np.array([[int(row["id"][1:])] * 2 for row in content], dtype=np.float32))
-        source = ul.arrays(names=f"names.{suffix}", person="who", id="id", x="x.npy")
+        source = arrays(names=f"names.{suffix}", person="who", id="id", x="x.npy")
         results.append(open_rows(source, tmp_path, without=frozenset({GONE})))
         (tmp_path / "files").mkdir(exist_ok=True)
         for row in EXAMPLE:
             (tmp_path / "files" / row["id"]).write_text("image")
-        listed = ul.folder("files", index=f"names.{suffix}", file="id", person="who")
+        listed = folder("files", index=f"names.{suffix}", file="id", person="who")
         results.append(open_rows(listed, tmp_path, without=frozenset({GONE})))
     assert seen(results[0]) == seen(results[2])
     assert seen(results[1]) == seen(results[3])

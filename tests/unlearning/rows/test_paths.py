@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import unlearning as ul
-from unlearning.rows import open_public, open_rows
+from unlearning.rows import Rows, folder, open_public, open_rows, public, table
 from unlearning.rows._paths import open_file
 from unlearning.types import RecipeError
 
@@ -25,8 +24,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def read(root: Path, path: str) -> ul.Rows:
-    return open_rows(ul.table(path, person="who"), root)
+def read(root: Path, path: str) -> Rows:
+    return open_rows(table(path, person="who"), root)
 
 
 def test_a_file_beneath_the_root_is_read(root: Path) -> None:
@@ -85,14 +84,14 @@ def test_the_column_of_files_leads_nowhere_else(root: Path, name: str) -> None:
     (root / "a.png").write_text("a")
     (root / "index.csv").write_text(f"who,file\n7,{name}\n")
     with pytest.raises(RecipeError, match=r"beneath|symbolic link|names no file"):
-        open_rows(ul.folder("scans", index="index.csv", file="file", person="who"), root)
+        open_rows(folder("scans", index="index.csv", file="file", person="who"), root)
 
 
 def test_the_files_of_who_left_are_not_looked_for(root: Path) -> None:
     (root / "scans").mkdir()
     (root / "scans" / "a.png").write_text("a")
     (root / "index.csv").write_text("who,file\n7,a.png\n8,gone.png\n")
-    source = ul.folder("scans", index="index.csv", file="file", person="who")
+    source = folder("scans", index="index.csv", file="file", person="who")
     rows = open_rows(source, root, without=frozenset({"8"}))
     assert rows["file"].tolist() == [str(root / "scans" / "a.png")]
     with pytest.raises(RecipeError, match=r"no file 'scans/gone.png'"):
@@ -101,9 +100,9 @@ def test_the_files_of_who_left_are_not_looked_for(root: Path) -> None:
 
 def test_a_public_file_has_the_declared_digest(root: Path) -> None:
     digest = hashlib.sha256(CSV.encode()).hexdigest()
-    assert open_public(ul.public("data/t.csv", digest), root) == root / "data" / "t.csv"
+    assert open_public(public("data/t.csv", digest), root) == root / "data" / "t.csv"
     with pytest.raises(RecipeError, match=f"has the digest {digest}, and the recipe says {'0' * 64}.*vouch"):
-        open_public(ul.public("data/t.csv", "0" * 64), root)
+        open_public(public("data/t.csv", "0" * 64), root)
     (root / "link").symlink_to("data")
     with pytest.raises(RecipeError, match="symbolic link"):
-        open_public(ul.public("link/t.csv", digest), root)
+        open_public(public("link/t.csv", digest), root)

@@ -11,24 +11,23 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc, parquet
 
-import unlearning as ul
-from unlearning.rows import open_rows
+from unlearning.rows import Rows, arrays, open_rows, public, table, via
 from unlearning.types import RecipeError
 
 
-def open_csv(folder: Path, text: str, without: frozenset[str] = frozenset(), **declared: Any) -> ul.Rows:
+def open_csv(folder: Path, text: str, without: frozenset[str] = frozenset(), **declared: Any) -> Rows:
     (folder / "t.csv").write_text(text)
-    return open_rows(ul.table("t.csv", **({"person": "who"} | declared)), folder, without=without)
+    return open_rows(table("t.csv", **({"person": "who"} | declared)), folder, without=without)
 
 
-def open_table(folder: Path, table: pa.Table, without: frozenset[str] = frozenset(), **declared: Any) -> ul.Rows:
-    parquet.write_table(table, folder / "t.parquet")
-    return open_rows(ul.table("t.parquet", **({"person": "who"} | declared)), folder, without=without)
+def open_table(folder: Path, rows: pa.Table, without: frozenset[str] = frozenset(), **declared: Any) -> Rows:
+    parquet.write_table(rows, folder / "t.parquet")
+    return open_rows(table("t.parquet", **({"person": "who"} | declared)), folder, without=without)
 
 
-def open_json(folder: Path, rows: Any, without: frozenset[str] = frozenset(), **declared: Any) -> ul.Rows:
+def open_json(folder: Path, rows: Any, without: frozenset[str] = frozenset(), **declared: Any) -> Rows:
     (folder / "t.json").write_text(json.dumps(rows))
-    return open_rows(ul.table("t.json", **({"person": "who"} | declared)), folder, without=without)
+    return open_rows(table("t.json", **({"person": "who"} | declared)), folder, without=without)
 
 
 def test_a_csv_has_whole_numbers_numbers_truths_and_texts(tmp_path: Path) -> None:
@@ -161,8 +160,8 @@ def test_a_cell_spelled_otherwise_is_refused_by_its_row(tmp_path: Path) -> None:
 
 def test_ids_are_compared_by_their_normal_form_and_hold_no_hidden_signs(tmp_path: Path) -> None:
     composed, decomposed = "Jos\u00e9", "Jose\u0301"
-    for table, request in ((composed, decomposed), (decomposed, composed)):
-        assert len(open_csv(tmp_path, f"who\n{table}\n", frozenset({request}))) == 0
+    for written, request in ((composed, decomposed), (decomposed, composed)):
+        assert len(open_csv(tmp_path, f"who\n{written}\n", frozenset({request}))) == 0
     with pytest.raises(RecipeError, match=r"Row 1 of the column who holds no id: .*white space"):
         open_csv(tmp_path, "who\n7 \n")
     with pytest.raises(RecipeError, match=r"Row 2 of the column who holds no id: .*invisible"):
@@ -172,16 +171,16 @@ def test_ids_are_compared_by_their_normal_form_and_hold_no_hidden_signs(tmp_path
 def test_a_person_two_tables_away(tmp_path: Path) -> None:
     orders = pa.table({"order": [1, 2, 2, 3], "customer": ["a", "b", "c", "d"]})
     parquet.write_table(orders, tmp_path / "orders.parquet")
-    via = ul.via("orders.parquet", "order", "customer")
+    customers = via("orders.parquet", "order", "customer")
     text = "order,x\n1,10\n2,20\n1,30\n3,40\n"
-    rows = open_csv(tmp_path, text, frozenset({"c"}), person=via)
+    rows = open_csv(tmp_path, text, frozenset({"c"}), person=customers)
     assert rows["x"].tolist() == [10, 30, 40]
     assert rows.people.tolist() == [0, 0, 1]
     assert rows["order"].tolist() == ["1", "1", "3"]  # a key stays text, as an id does
     with pytest.raises(RecipeError, match=r"1 rows of t.csv name no person, the first is row 5"):
-        open_csv(tmp_path, text + "4,50\n", person=via)
+        open_csv(tmp_path, text + "4,50\n", person=customers)
     with pytest.raises(RecipeError, match=r"orders.parquet has no column 'buyer'. It has order, customer"):
-        open_csv(tmp_path, text, person=ul.via("orders.parquet", "order", "buyer"))
+        open_csv(tmp_path, text, person=via("orders.parquet", "order", "buyer"))
 
 
 def test_ids_are_distinct_and_complete(tmp_path: Path) -> None:
@@ -215,7 +214,7 @@ def test_ids_are_distinct_and_complete(tmp_path: Path) -> None:
 def test_a_file_that_is_not_as_said_is_refused(tmp_path: Path, name: str, content: bytes, sentence: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(RecipeError, match=sentence):
-        open_rows(ul.table(name, person="who"), tmp_path)
+        open_rows(table(name, person="who"), tmp_path)
 
 
 def test_a_broken_line_of_who_left_is_no_reason_to_refuse(tmp_path: Path) -> None:
@@ -225,16 +224,16 @@ def test_a_broken_line_of_who_left_is_no_reason_to_refuse(tmp_path: Path) -> Non
 def test_a_stream_of_arrow_and_nested_dictionaries_are_read(tmp_path: Path) -> None:
     tags = pa.array([["a"], ["b", None]], pa.list_(pa.dictionary(pa.int8(), pa.string())))
     runs = pa.RunEndEncodedArray.from_arrays([1, 2], ["x", "y"])
-    table = pa.table({"who": ["7", "8"], "tags": tags, "runs": runs})
-    with ipc.new_stream(tmp_path / "t.arrow", table.schema) as file:
-        file.write_table(table)
-    rows = open_rows(ul.table("t.arrow", person="who"), tmp_path, without=frozenset({"8"}))
+    written = pa.table({"who": ["7", "8"], "tags": tags, "runs": runs})
+    with ipc.new_stream(tmp_path / "t.arrow", written.schema) as file:
+        file.write_table(written)
+    rows = open_rows(table("t.arrow", person="who"), tmp_path, without=frozenset({"8"}))
     assert [str(field.type) for field in rows.arrow().schema] == ["string", "list<item: string>", "string", "int64"]
 
 
 def test_arrays_have_one_entry_for_each_row(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("who,y\n7,1\n8,2\n")
-    source = ul.arrays(names="t.csv", person="who", x="x.npy")
+    source = arrays(names="t.csv", person="who", x="x.npy")
     np.save(tmp_path / "x.npy", np.asfortranarray(np.arange(12).reshape(2, 3, 2)))
     rows = open_rows(source, tmp_path, without=frozenset({"7"}))
     assert rows["x"].shape == (1, 3, 2)
@@ -248,9 +247,9 @@ def test_arrays_have_one_entry_for_each_row(tmp_path: Path) -> None:
         open_rows(source, tmp_path)
     np.save(tmp_path / "x.npy", np.zeros(2))
     with pytest.raises(RecipeError, match=r"'y' is an array and a column of t.csv"):
-        open_rows(ul.arrays(names="t.csv", person="who", y="x.npy"), tmp_path)
+        open_rows(arrays(names="t.csv", person="who", y="x.npy"), tmp_path)
 
 
 def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"PublicFile is no source of rows. Use ul.table"):
-        open_rows(ul.public("a", "0" * 64), tmp_path)
+        open_rows(public("a", "0" * 64), tmp_path)

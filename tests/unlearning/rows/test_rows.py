@@ -12,28 +12,27 @@ import pytest
 import torch
 from sklearn.model_selection import GroupKFold, train_test_split
 
-import unlearning as ul
-from unlearning.rows import open_rows
+from unlearning.rows import Rows, open_rows, table
 from unlearning.types import RecipeError
 
 COUNT = 40
 PEOPLE = [f"p{place % 13}" for place in range(COUNT)]
 
 
-def open_frame(folder: Path, without: frozenset[str] = frozenset(), salt: bytes = b"salt", **declared: Any) -> ul.Rows:
+def open_frame(folder: Path, without: frozenset[str] = frozenset(), salt: bytes = b"salt", **declared: Any) -> Rows:
     names = ["id,who,a,b,y,city"]
     lines = [f"s{i},{person},{i},{i / 4},{i % 2},c{i % 3}" for i, person in enumerate(PEOPLE)]
     (folder / "t.csv").write_text("\n".join(names + lines))
-    source = ul.table("t.csv", **({"person": "who", "id": "id"} | declared))
+    source = table("t.csv", **({"person": "who", "id": "id"} | declared))
     return open_rows(source, folder, without=without, salt=salt)
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> ul.Rows:
+def rows(tmp_path: Path) -> Rows:
     return open_frame(tmp_path)
 
 
-def test_columns_as_arrays_and_tensors(rows: ul.Rows) -> None:
+def test_columns_as_arrays_and_tensors(rows: Rows) -> None:
     assert len(rows) == COUNT
     assert repr(rows) == "Rows(40 rows, id, who, a, b, y, city)"  # and no value
     assert rows["city"].tolist()[:3] == ["c0", "c1", "c2"]
@@ -47,7 +46,7 @@ def test_columns_as_arrays_and_tensors(rows: ul.Rows) -> None:
     assert rows["a"][3] == 3  # what is given out is a copy
 
 
-def test_columns_that_are_no_numbers_or_missing_are_refused(rows: ul.Rows) -> None:
+def test_columns_that_are_no_numbers_or_missing_are_refused(rows: Rows) -> None:
     with pytest.raises(RecipeError, match=r"'city' holds what is no number.*rows.pandas"):
         rows.tensor("a", "city")
     with pytest.raises(RecipeError, match=r"no column 'age'. They have id, who"):
@@ -58,14 +57,14 @@ def test_columns_that_are_no_numbers_or_missing_are_refused(rows: ul.Rows) -> No
 
 def test_lists_of_one_length_are_a_matrix(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text('[{"who": "7", "v": [1, 2]}, {"who": "8", "v": [3, 4]}]')
-    rows = open_rows(ul.table("t.json", person="who"), tmp_path)
+    rows = open_rows(table("t.json", person="who"), tmp_path)
     assert rows.tensor("v").tolist() == [[1, 2], [3, 4]]
     (tmp_path / "t.json").write_text('[{"who": "7", "v": [1, 2]}, {"who": "8", "v": [3]}]')
     with pytest.raises(RecipeError, match="'v' holds what is no number"):
-        open_rows(ul.table("t.json", person="who"), tmp_path).numpy("v")
+        open_rows(table("t.json", person="who"), tmp_path).numpy("v")
 
 
-def test_frames_carry_the_numbers_of_their_rows(rows: ul.Rows) -> None:
+def test_frames_carry_the_numbers_of_their_rows(rows: Rows) -> None:
     assert rows.pandas()["__row"].tolist() == list(range(COUNT))
     assert rows.arrow().column("__row").to_pylist() == list(range(COUNT))
     polars = pytest.importorskip("polars")
@@ -75,13 +74,13 @@ def test_frames_carry_the_numbers_of_their_rows(rows: ul.Rows) -> None:
     assert rows.samples(frame[["b", "__row"]][::-1], frame["y"][::-1]).ids[0] == f"s{COUNT - 1}"
 
 
-def test_polars_that_is_not_installed_says_so(rows: ul.Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_polars_that_is_not_installed_says_so(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "polars", None)
     with pytest.raises(RecipeError, match=r"polars is not installed. Run `pip install polars`"):
         rows.polars()
 
 
-def test_blocks_are_the_rows_in_order(rows: ul.Rows) -> None:
+def test_blocks_are_the_rows_in_order(rows: Rows) -> None:
     blocks = list(rows.blocks(17))
     assert [len(block) for block in blocks] == [17, 17, 6]
     assert np.concatenate([block["__row"] for block in blocks]).tolist() == list(range(COUNT))
@@ -99,10 +98,10 @@ def test_people_are_numbered_by_first_appearance_among_those_here(tmp_path: Path
 
 def test_rows_that_share_a_person_have_one_number(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n1,2\n3,4\n5,\n4,6\n6,2\n")
-    rows = open_rows(ul.table("t.csv", person=("a", "b")), tmp_path)
+    rows = open_rows(table("t.csv", person=("a", "b")), tmp_path)
     assert rows.people.tolist() == [0, 0, 1, 0, 0]
     (tmp_path / "t.csv").write_text("a,b\n1,2\n3,4\n,\n,\n")
-    rows = open_rows(ul.table("t.csv", person=("a", "b"), nobody="keep"), tmp_path)
+    rows = open_rows(table("t.csv", person=("a", "b"), nobody="keep"), tmp_path)
     assert rows.people.tolist() == [0, 1, 2, 3]
 
 
@@ -125,14 +124,14 @@ def test_a_person_is_on_one_side_and_stays_there(tmp_path: Path) -> None:
 def test_two_sources_keep_the_same_people_apart(tmp_path: Path) -> None:
     first = open_frame(tmp_path, aside=0.4)
     (tmp_path / "u.csv").write_text("buyer,x\n" + "".join(f"user:{who},1\n" for who in reversed(PEOPLE)))
-    source = ul.table("u.csv", person="buyer", spelled="user:{}", aside=0.4)
+    source = table("u.csv", person="buyer", spelled="user:{}", aside=0.4)
     second = open_rows(source, tmp_path, salt=b"salt")
     assert {f"user:{who}" for who in first.aside["who"]} == {*second.aside["buyer"]}
 
 
 def test_about_the_share_of_people_is_apart(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("who\n" + "".join(f"{number}\n" for number in range(2000)))
-    rows = open_rows(ul.table("t.csv", person="who", aside=0.2), tmp_path, salt=b"salt")
+    rows = open_rows(table("t.csv", person="who", aside=0.2), tmp_path, salt=b"salt")
     assert 330 < len(rows.aside) < 470  # four standard deviations
 
 
@@ -140,11 +139,11 @@ def test_rows_of_several_people_are_apart_only_if_all_are(tmp_path: Path) -> Non
     rows = open_frame(tmp_path, aside=0.4)
     away, here = rows.aside["who"][0], rows["who"][0]
     (tmp_path / "t.csv").write_text(f"a,b\n{away},{here}\n{away},\n{here},\n,\n")
-    both = ul.table("t.csv", person=("a", "b"), aside=0.4, nobody="keep")
+    both = table("t.csv", person=("a", "b"), aside=0.4, nobody="keep")
     assert open_rows(both, tmp_path, salt=b"salt").aside["__row"].tolist() == [1]
 
 
-def test_nobody_apart_unless_the_source_says_so(rows: ul.Rows) -> None:
+def test_nobody_apart_unless_the_source_says_so(rows: Rows) -> None:
     with pytest.raises(RecipeError, match=r"keeps nobody apart. Say so in the source: aside=0.2"):
         _ = rows.aside
 
@@ -171,7 +170,7 @@ def whose(samples: Any) -> dict[str, str]:
 TRUTH = {f"s{i}": person for i, person in enumerate(PEOPLE)}
 
 
-def test_samples_know_their_ids_and_people_after_a_shuffled_split(rows: ul.Rows) -> None:
+def test_samples_know_their_ids_and_people_after_a_shuffled_split(rows: Rows) -> None:
     table = rows.pandas()
     x, _, y, _ = train_test_split(table[["a", "b", "__row"]], table.y, random_state=0)
     samples = rows.samples(x, y)
@@ -196,14 +195,14 @@ def test_samples_know_their_ids_and_people_after_a_shuffled_split(rows: ul.Rows)
     ],
     ids=["sorted", "index dropped", "filtered", "merged", "joined", "indexed"],
 )
-def test_samples_know_their_ids_and_people_whatever_became_of_the_frame(rows: ul.Rows, change: Any) -> None:
+def test_samples_know_their_ids_and_people_whatever_became_of_the_frame(rows: Rows, change: Any) -> None:
     table = change(rows.pandas())
     samples = rows.samples(table[["a", "__row"]], table["y"])
     assert whose(samples) == {f"s{number}": TRUTH[f"s{number}"] for number in table.a}
     assert list(samples.ids) == [f"s{number}" for number in table.a]
 
 
-def test_what_lacks_the_numbers_says_at_also_where_lengths_agree(rows: ul.Rows) -> None:
+def test_what_lacks_the_numbers_says_at_also_where_lengths_agree(rows: Rows) -> None:
     table = rows.pandas().sort_values("b", ascending=False)
     for x in (table[["a", "b"]], table[["a", "b"]].to_numpy(), rows.tensor("a", "b").double()):
         with pytest.raises(RecipeError, match=r"nothing says whose samples these are.*at=rows\['__row'\]"):
@@ -237,7 +236,7 @@ def test_numbers_that_disagree_are_missing_or_strange_are_refused(tmp_path: Path
         rows.split(0.4)[0].samples(apart[["a", "__row"]], apart.y)
 
 
-def test_samples_of_two_orders_or_lengths_are_refused(rows: ul.Rows) -> None:
+def test_samples_of_two_orders_or_lengths_are_refused(rows: Rows) -> None:
     table = rows.pandas()
     with pytest.raises(RecipeError, match=r"different indexes.*reset_index"):
         rows.samples(table[["a", "__row"]].sort_values("a", ascending=False), table.y)
@@ -251,7 +250,7 @@ def test_samples_of_two_orders_or_lengths_are_refused(rows: ul.Rows) -> None:
         rows.samples(table[["__row"]], table.y)
 
 
-def test_samples_of_a_half_are_of_its_own_people(rows: ul.Rows) -> None:
+def test_samples_of_a_half_are_of_its_own_people(rows: Rows) -> None:
     most, few = rows.split(0.4)
     table = few.pandas()
     assert whose(few.samples(table[["b", "__row"]], table.y)) == {
@@ -262,7 +261,7 @@ def test_samples_of_a_half_are_of_its_own_people(rows: ul.Rows) -> None:
         most.samples(table[["b", "__row"]], table.y)
 
 
-def test_a_row_that_occurs_again_has_another_id_and_the_same_person(rows: ul.Rows) -> None:
+def test_a_row_that_occurs_again_has_another_id_and_the_same_person(rows: Rows) -> None:
     table = rows.pandas()
     merged = table.merge(pd.DataFrame({"city": ["c0", "c0", "c0"], "z": [1, 2, 3]}), on="city")
     samples = rows.samples(merged[["a", "z", "__row"]], merged.y)
@@ -280,7 +279,7 @@ def test_without_an_id_samples_are_named_by_their_persons_rows(tmp_path: Path) -
             seen[who] += 1
 
 
-def test_arrow_tables_make_samples(rows: ul.Rows) -> None:
+def test_arrow_tables_make_samples(rows: Rows) -> None:
     table = rows.arrow().sort_by([("a", "descending")])
     samples = rows.samples(table.select(["b", "__row"]), table.column("y"))
     assert list(samples.ids) == [f"s{number}" for number in reversed(range(COUNT))]
