@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import signal
-import struct
 import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
@@ -21,17 +20,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
-CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x10000000, 0x20000000, 0x40000000
-CLONE_NEWIPC = 0x8000000
-"""memory and queues that outlive the process which made them"""
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 0x1000, 0x4000, 0x40000
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
-"""Landlock's system calls, the same on every processor"""
-CHANGING = 1 << 1 | sum(1 << bit for bit in range(4, 13))
-"""Landlock's rights that change a file or folder, of its first version: to write, remove and make"""
-BETWEEN_FOLDERS, TRUNCATING = 1 << 13, 1 << 14
-"""those of its second and third version"""
+from expunge.workers.runtime.kernel import (
+    BETWEEN_FOLDERS,
+    CHANGING,
+    CLONE_NEWIPC,
+    CLONE_NEWNET,
+    CLONE_NEWNS,
+    CLONE_NEWPID,
+    CLONE_NEWUSER,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_RDONLY,
+    MS_REC,
+    PR_SET_CHILD_SUBREAPER,
+    TRUNCATING,
+    keep_capabilities,
+    landlock_version,
+    mount,
+    restrict,
+)
+
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 TOOLS = frozenset(
     {"c++", "cc", "clang", "clang++", "fc-list", "g++", "gcc", "ld", "ldconfig", "ninja", "ptxas", "uname"}
@@ -82,8 +93,6 @@ DEVICES, SHARED_MEMORY = ("/dev",), "/dev/shm"  # noqa: S108  # nosec B108 (it i
 LEAD_OUT = ("/run", "/tmp", "/var", SHARED_MEMORY, "/dev/hugepages", "/dev/mqueue", "/dev/pts")  # noqa: S108  # nosec B108
 """folders with sockets, which lead out of a network namespace, and with memory, queues and terminals that are shared"""
 SOCKETS_IN_USE = Path("/proc/net/unix")
-CAPABILITIES = 0x20080522
-"""the version of the header of capset(2)"""
 DAC_OVERRIDE = 1 << 1
 """to read what another user owns, as root may: no way out leads through it"""
 
@@ -227,12 +236,6 @@ def _compiling() -> bool:
     return False
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies; only Linux can."""
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def adopt_orphans() -> None:
     """Make this process the parent of every orphan below it. Raises OSError."""
     if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
@@ -326,13 +329,11 @@ def _without_rights() -> bool:
 
     A process that makes namespaces of its own afterwards finds what is mounted here locked.
     """
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    rights = struct.pack("=6I", *(DAC_OVERRIDE,) * 2, 0, 0, 0, 0)
-    done: int = libc.capset(struct.pack("=Ii", CAPABILITIES, 0), rights)
-    if done != 0:  # it never had it
-        done = libc.capset(struct.pack("=Ii", CAPABILITIES, 0), bytes(24))
-    return done == 0
+    for mask in (DAC_OVERRIDE, 0):  # none, where it never had that one
+        with suppress(AttributeError, OSError):
+            keep_capabilities(mask)
+            return True
+    return False
 
 
 def _sockets() -> list[str]:
@@ -399,9 +400,11 @@ def _hide(path: str) -> None:
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> bool:
-    named = [None if each is None else os.fsencode(each) for each in (source, target, kind)]
-    done: int = ctypes.CDLL(None).mount(*named, flags, None if options is None else options.encode())
-    return done == 0
+    try:
+        mount(source, target, kind, flags, options)
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 def _unshared(flags: int) -> bool:
@@ -430,25 +433,14 @@ def write_only_below(folders: Sequence[Path]) -> bool:
 
     That is Landlock. C code is held to it too. Threads that run already are not.
     """
-    call = ctypes.CDLL(None).syscall
-    version = call(CREATE_RULESET, None, 0, 1)
-    if version < 1:
+    if landlock_version() < 1:
         return False
-    rights = CHANGING | (BETWEEN_FOLDERS if version >= 2 else 0) | (TRUNCATING if version >= 3 else 0)
-    rules = call(CREATE_RULESET, struct.pack("Q", rights), 8, 0)
-    if rules < 0:
-        return False
+    rights = CHANGING | BETWEEN_FOLDERS | TRUNCATING
     try:
-        for folder in folders:
-            handle = os.open(folder, os.O_PATH)
-            added = call(ADD_RULE, rules, 1, struct.pack("=Qi", rights, handle), 0)
-            os.close(handle)
-            if added != 0:
-                return False
-        ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        return bool(call(RESTRICT_SELF, rules, 0) == 0)
-    finally:
-        os.close(rules)
+        restrict({str(folder): rights for folder in folders}, rights)
+    except OSError:
+        return False
+    return True
 
 
 def _changed(event: str, arguments: tuple[Any, ...]) -> Sequence[tuple[object, object]]:

@@ -28,11 +28,11 @@ from expunge.workers.runtime.confined import (
     Confinement,
     adopt_orphans,
     closed_in,
-    die_with_parent,
     end_children,
     isolate,
     links_in,
 )
+from expunge.workers.runtime.kernel import die_with_parent
 from expunge.workers.runtime.work import children_cpu_seconds
 
 if TYPE_CHECKING:

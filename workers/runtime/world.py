@@ -1,0 +1,354 @@
+"""A world: a process behind walls that imports a recipe, and a child of it for each part of a training.
+
+A part is a function of its rows: it gets them when its walls stand, and answers with JSON and bytes. Parts share the
+imported module and nothing else. The caller, which has a single thread and has loaded the libraries, forks the world.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import mmap
+import os
+import random
+import secrets
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from expunge.workers.runtime import kernel
+from expunge.workers.runtime.walls import FOLDER, NOBODY, Wall, Walls, enter
+
+READY = b"."
+KINDS = {Wall.ROOT: "mnt", Wall.NETWORK: "net", Wall.IPC: "ipc", Wall.PID: "pid"}
+"""how the kernel names the namespace behind a wall"""
+SEALS = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
+LONGEST_ANSWER = 16 << 20
+"""bytes of the JSON of an answer; what is longer belongs into its data"""
+
+Job = Callable[[ModuleType, memoryview, Mapping[str, Any]], tuple[Mapping[str, Any], bytes]]
+"""what a part does: from the recipe's module, its rows and its order to facts and bytes"""
+
+
+@dataclass(frozen=True)
+class Code:
+    """The recipe's code: the module to import, and the text of each ``.py`` file by its path below one folder."""
+
+    module: str
+    files: Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one part is given: a sealed file in memory with its rows (``seal``), and its order as plain JSON."""
+
+    rows: int
+    order: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What a world does for every part: its code, its job, and what makes it repeat."""
+
+    code: Code
+    job: Job
+    threads: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a part answered: facts as plain JSON, and bytes in memory."""
+
+    facts: dict[str, Any]
+    data: memoryview
+
+
+class Raised(Exception):
+    """The recipe's code raised an error: its type, the path that was refused if any, and the file and line."""
+
+    def __init__(self, error: str, path: str | None, file: str | None, line: int | None) -> None:
+        self.error, self.path, self.file, self.line = error, path, file, line
+        place = "" if file is None else f" at line {line} of {file}"
+        super().__init__(f"The recipe raised {error}{'' if path is None else f' for {path}'}{place}.")
+
+
+class Ended(RuntimeError):
+    """The world gave no answer that counts: it was killed, ended itself, could not be walled in, or forged one."""
+
+
+def read_code(folder: Path, module: str) -> Code:
+    """Read the ``.py`` files of a folder, but for virtual environments, hidden folders and links."""
+    files: dict[str, bytes] = {}
+    for place, folders, names in os.walk(folder):
+        below = Path(place)
+        folders[:] = [name for name in folders if name[0] != "." and not (below / name / "pyvenv.cfg").exists()]
+        for path in (below / name for name in names if name.endswith(".py")):
+            if not path.is_symlink():
+                files[str(path.relative_to(folder))] = path.read_bytes()
+    return Code(module, files)
+
+
+def seal(data: bytes | memoryview | int) -> int:
+    """Return a file in memory with this data, or such a file itself, that nobody can write to any more."""
+    if isinstance(data, int):
+        fcntl(data, F_ADD_SEALS, SEALS)
+        return data
+    descriptor = os.memfd_create("rows", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    _write(descriptor, data)
+    return seal(descriptor)
+
+
+def run_world(
+    code: Code, job: Job, parts: Sequence[Part], walls: Walls, *, seconds: float, threads: int = 1, seed: int = 0
+) -> list[Answer]:
+    """Import the recipe behind the walls once, and carry out the job for each part, one after the other.
+
+    When this returns or raises, every process of the world has ended.
+
+    Args:
+        seconds: for all parts together. threads: of each part's sums. seed: of every global generator.
+
+    Raises:
+        Raised: the recipe's code raised.
+        Ended: a part gave no answer, or not behind the walls.
+        TimeoutError: the world did not end in time.
+    """
+    deadline = time.monotonic() + seconds
+    pairs = [socket.socketpair() for _ in parts]
+    for ours, _ in pairs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    with _folder(walls) as own:
+        caller = os.getpid()
+        world = os.fork()
+        if world == 0:
+            _end_with(caller)
+            task, channels = _Task(code, job, threads, seed), [theirs for _, theirs in pairs]
+            _run(channels[0], lambda: _be_world(task, channels, own))
+        try:
+            namespaces, answers = _namespaces(caller), []
+            for (ours, theirs), part in zip(pairs, parts, strict=True):
+                end = os.fstat(theirs.fileno()).st_ino
+                theirs.close()
+                answers.append(_ask(ours, part, partial(_inspect, end=end, walls=own, others=namespaces), deadline))
+            return answers
+        finally:
+            os.kill(world, signal.SIGKILL)
+            os.waitpid(world, 0)
+            for ours, _ in pairs:
+                _await_end(ours)
+
+
+@contextmanager
+def _folder(walls: Walls) -> Iterator[Walls]:
+    """Give the world a folder: a new one behind a new root, and one of this machine where there is none."""
+    if Wall.ROOT in walls.standing:
+        yield walls
+        return
+    with tempfile.TemporaryDirectory(prefix="expunge-world-", ignore_cleanup_errors=True) as name:
+        if os.geteuid() == 0:
+            os.chown(name, NOBODY, NOBODY)
+        yield replace(walls, folder=os.path.realpath(name))
+
+
+def _ask(channel: socket.socket, part: Part, inspect: Callable[[int], None], deadline: float) -> Answer:
+    """Hand the rows to a part whose walls stand, and wait for its answer and its end."""
+    word, process = _receive_ready(channel, deadline)
+    if word == READY:
+        inspect(process)
+        nonce, answer = secrets.token_hex(16), os.memfd_create("answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            order = json.dumps({"nonce": nonce, "order": part.order}).encode() + b"\n"
+            with suppress(BrokenPipeError):  # it ended meanwhile, which is found below
+                socket.send_fds(channel, [order[:1]], [part.rows, answer])
+                channel.sendall(order[1:])
+            reply = json.loads(_read_to_end(channel, deadline) or b"{}")
+            if reply.get("nonce") != nonce:
+                raise Ended("A part of the world ended without an answer to its order.")
+            if "facts" in reply:
+                return Answer(reply["facts"], _mapped(seal(answer)))
+        finally:
+            os.close(answer)
+    else:
+        reply = json.loads(word + _read_to_end(channel, deadline) or b"{}")
+    match reply:
+        case {"raised": [str(error), path, file, line]}:
+            raise Raised(error, path, file, line)
+        case {"broken": str(why)}:
+            raise Ended(f"The world could not be made: {why}")
+    raise Ended("The world ended before its walls stood, or answered what is none.")
+
+
+def _receive_ready(channel: socket.socket, deadline: float) -> tuple[bytes, int]:
+    """Return the first byte of a part, and the process that sent it."""
+    channel.settimeout(max(0.001, deadline - time.monotonic()))
+    word, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(12))
+    credentials = [data for _, kind, data in ancillary if kind == socket.SCM_CREDENTIALS]
+    return word, struct.unpack("=3i", credentials[0])[0] if credentials else 0
+
+
+def _read_to_end(channel: socket.socket, deadline: float) -> bytes:
+    """Return what comes until every process that holds the other end has ended. Raises TimeoutError, Ended."""
+    text = bytearray()
+    while True:
+        channel.settimeout(max(0.001, deadline - time.monotonic()))
+        more = channel.recv(1 << 16)
+        if not more:
+            return bytes(text)
+        text += more
+        if len(text) > LONGEST_ANSWER:
+            raise Ended(f"A part answered more than {LONGEST_ANSWER} bytes of JSON: return them as data.")
+
+
+def _inspect(process: int, *, end: int, walls: Walls, others: set[str]) -> None:
+    """Look at a part from outside before it gets its rows; raise Ended where it shares anything with others.
+
+    ``end``: the inode of its end of the channel. ``others``: the namespaces of others, to which its own are added.
+    """
+    folder, own = Path(f"/proc/{process}"), _namespaces(process)
+    kinds = {KINDS[wall] for wall in walls.standing if wall in KINDS}
+    shared = sorted(name for name in own & others if name.partition(":")[0] in kinds)
+    if shared:
+        raise Ended(f"A part has no namespace of its own: {', '.join(shared)}.")
+    others |= own
+    null = Path(os.devnull).stat().st_rdev
+    for descriptor in folder.glob("fd/*"):
+        status = descriptor.stat()
+        if status.st_ino != end and status.st_rdev != null:
+            raise Ended(f"A part holds a descriptor that it was not given: {descriptor.readlink()}.")
+    for line in (folder / "maps").read_text().splitlines():
+        _, rights, _, _, inode, *path = line.split(maxsplit=5)
+        library = path and any(path[0].startswith(f"{opened}/") for opened in walls.opened)
+        if rights.endswith("s") and not (library and inode != "0" and "w" not in rights):
+            raise Ended(
+                f"The recipe's module makes memory that its parts would share ({(path or ['no name'])[0]}). "
+                "Make it in the function instead, which each part calls."
+            )
+
+
+def _namespaces(process: int) -> set[str]:
+    """Return the namespaces of a process, and those for its children, as the kernel names them."""
+    return {str(link.readlink()) for link in Path(f"/proc/{process}/ns").iterdir()}
+
+
+def _mapped(descriptor: int) -> memoryview:
+    """Return what is in a file in memory, without a copy, for reading."""
+    if not os.fstat(descriptor).st_size:
+        return memoryview(b"")
+    # Linux before 6.7 refuses MAP_SHARED of a file that is sealed against writing; nobody writes here anyway.
+    return memoryview(mmap.mmap(descriptor, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ))
+
+
+def _await_end(channel: socket.socket) -> None:
+    """Wait a moment until the kernel has ended all that held the other end, and close this one."""
+    with channel, suppress(OSError):
+        _ = _read_to_end(channel, time.monotonic() + 5)
+
+
+def _end_with(caller: int) -> None:
+    kernel.die_with_parent()
+    if os.getppid() != caller:
+        os._exit(1)
+
+
+def _run(channel: socket.socket, task: Callable[[], None]) -> NoReturn:
+    """Run the task in this fork, and end it; what fails of ours is told on the channel."""
+    try:
+        task()
+    except BaseException as error:
+        with suppress(OSError):
+            _tell(channel, {"broken": f"{type(error).__name__}: {error}"})
+    finally:
+        os._exit(0)
+
+
+def _be_world(task: _Task, channels: Sequence[socket.socket], walls: Walls) -> None:
+    enter(walls, threads=task.threads, last=False, keep=[channel.fileno() for channel in channels])
+    folder = f"{walls.folder}/code"
+    for name, text in task.code.files.items():
+        path = Path(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text)
+    _seed(task)
+    sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(task.code.module)
+    except BaseException as error:  # SystemExit too
+        return _tell(channels[0], {"raised": _describe(error, folder)})
+    world, children = os.getpid(), []
+    for number, channel in enumerate(channels):
+        own = walls.folder if walls.folder == FOLDER else f"{walls.folder}/part-{number}"
+        inner = replace(walls, folder=own, opened=(*walls.opened, folder), closed=())
+        child = os.fork()
+        if child == 0:
+            _end_with(world)
+            Path(own).mkdir(exist_ok=True)
+            _run(channel, partial(_be_part, task, module, channel, inner))
+        channel.close()
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+    return None
+
+
+def _be_part(task: _Task, module: ModuleType, channel: socket.socket, walls: Walls) -> None:
+    enter(walls, threads=task.threads, keep=[channel.fileno()])
+    channel.sendall(READY)
+    text, (rows, answer), _, _ = socket.recv_fds(channel, 1 << 16, 2)
+    while not text.endswith(b"\n"):
+        text += channel.recv(1 << 16)
+    told = json.loads(text)
+    table = _mapped(rows)
+    os.close(rows)
+    _seed(task)
+    try:
+        facts, data = task.job(module, table, told["order"])
+        _write(answer, data)
+        reply: dict[str, Any] = {"facts": dict(facts)}
+    except BaseException as error:  # SystemExit too
+        reply = {"raised": _describe(error, walls.opened[-1])}
+    _tell(channel, {"nonce": told["nonce"]} | reply)
+
+
+def _seed(task: _Task) -> None:
+    """Give every global generator its seed: a fork would go on with the caller's, and repeat by chance."""
+    import numpy as np  # noqa: PLC0415 (they are the caller's to load)
+    import torch  # noqa: PLC0415
+
+    random.seed(task.seed)
+    np.random.seed(task.seed)
+    torch.manual_seed(task.seed)
+    torch.set_num_threads(task.threads)
+
+
+def _describe(error: BaseException, folder: str) -> list[Any]:
+    """Return type, refused path, file and line of an error of the recipe's. Its message may name a person."""
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(f"{folder}/")]
+    if isinstance(error, SyntaxError) and (error.filename or "").startswith(f"{folder}/"):
+        file, line = error.filename, error.lineno
+    else:
+        file, line = (lines[-1].filename, lines[-1].lineno) if lines else (None, None)
+    path = os.fsdecode(error.filename) if isinstance(error, OSError) and error.filename else None
+    return [type(error).__name__, path, file and str(Path(file).relative_to(folder)), line]
+
+
+def _tell(channel: socket.socket, words: Mapping[str, Any]) -> None:
+    channel.sendall(json.dumps(words).encode())
+
+
+def _write(descriptor: int, data: bytes | memoryview) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
