@@ -340,7 +340,7 @@ def _make_root(walls: Walls) -> None:
     for path, text in WRITTEN.items():
         Path(new + path).parent.mkdir(parents=True, exist_ok=True)
         Path(new + path).write_text(text)
-    _mount_processes(new + "/proc")
+    _show_processes(new + "/proc", own=Wall.PID in walls.standing)
     Path(new + "/.old").mkdir()
     kernel.pivot_root(new, new + "/.old")
     os.chdir("/")
@@ -353,13 +353,15 @@ def _mount_empty(target: str, mode: str) -> None:
     kernel.mount("none", target, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, f"mode={mode}")
 
 
-def _mount_processes(target: str) -> None:
-    """Mount the /proc of this PID namespace; where a container hides parts of its own, the kernel refuses that."""
+def _show_processes(target: str, *, own: bool) -> None:
+    """Mount a /proc of this PID namespace, or the one that there is."""
     Path(target).mkdir()
+    if not own:
+        return kernel.mount("/proc", target, None, kernel.MS_BIND | kernel.MS_REC)
     try:
         kernel.mount("proc", target, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
-    except PermissionError as error:
-        advice = "The container hides parts of /proc: run it with procMount: Unmasked, or systempaths=unconfined."
+    except PermissionError as error:  # a container that hides parts of its own /proc gives no whole one away
+        advice = "If a container hides parts of /proc, run it with procMount: Unmasked, or systempaths=unconfined."
         raise PermissionError(error.errno, f"{error.strerror}. {advice}", "/proc") from None
 
 

@@ -138,12 +138,14 @@ def run_world(
             task, channels = _Task(code, job, threads, seed), [theirs for _, theirs in pairs]
             _run(channels[0], lambda: _be_world(task, channels, own))
         try:
-            namespaces, answers = _namespaces(caller), []
-            for (ours, theirs), part in zip(pairs, parts, strict=True):
-                end = os.fstat(theirs.fileno()).st_ino
+            ends = [os.fstat(theirs.fileno()).st_ino for _, theirs in pairs]
+            for _, theirs in pairs:
                 theirs.close()
-                answers.append(_ask(ours, part, partial(_inspect, end=end, walls=own, others=namespaces), deadline))
-            return answers
+            namespaces = _namespaces(caller)
+            return [
+                _ask(ours, part, partial(_inspect, end=end, walls=own, others=namespaces), deadline)
+                for (ours, _), part, end in zip(pairs, parts, ends, strict=True)
+            ]
         finally:
             os.kill(world, signal.SIGKILL)
             os.waitpid(world, 0)
@@ -174,21 +176,30 @@ def _ask(channel: socket.socket, part: Part, inspect: Callable[[int], None], dea
             with suppress(BrokenPipeError):  # it ended meanwhile, which is found below
                 socket.send_fds(channel, [order[:1]], [part.rows, answer])
                 channel.sendall(order[1:])
-            reply = json.loads(_read_to_end(channel, deadline) or b"{}")
+            reply = _parse(_read_to_end(channel, deadline))
             if reply.get("nonce") != nonce:
                 raise Ended("A part of the world ended without an answer to its order.")
-            if "facts" in reply:
+            if isinstance(reply.get("facts"), dict):
                 return Answer(reply["facts"], _mapped(seal(answer)))
         finally:
             os.close(answer)
     else:
-        reply = json.loads(word + _read_to_end(channel, deadline) or b"{}")
+        reply = _parse(word + _read_to_end(channel, deadline))
     match reply:
         case {"raised": [str(error), path, file, line]}:
             raise Raised(error, path, file, line)
         case {"broken": str(why)}:
             raise Ended(f"The world could not be made: {why}")
     raise Ended("The world ended before its walls stood, or answered what is none.")
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    """Return the words of a reply; none where a process of the world wrote something else."""
+    with suppress(ValueError, RecursionError):
+        reply = json.loads(text)
+        if isinstance(reply, dict):
+            return reply
+    return {}
 
 
 def _receive_ready(channel: socket.socket, deadline: float) -> tuple[bytes, int]:
