@@ -286,18 +286,20 @@ def _fork_inside() -> int:
     alive, held = os.pipe()
     child = os.fork()
     if child:
-        _leave_descriptors({held})  # an answer ends when nobody holds its descriptor any more
+        # An answer ends when nobody holds its descriptor any more. /proc is the child's by now, and cannot list them.
+        os.closerange(0, held)
+        os.closerange(held + 1, 1 << 20)
         _end_as(child)
     os.close(held)
     return alive
 
 
 def _end_as(child: int) -> NoReturn:
-    """Wait for the child, and end as it did."""
+    """Wait for the child, which SIGTERM kills, and end as it did: all processes of its namespace have ended then."""
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status < 0:
-        signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None
-        os.kill(os.getpid(), -status)
+    if status == -signal.SIGKILL:
+        os.kill(os.getpid(), signal.SIGKILL)
     os._exit(abs(status))
 
 

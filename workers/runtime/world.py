@@ -12,6 +12,7 @@ import mmap
 import os
 import random
 import secrets
+import select
 import signal
 import socket
 import struct
@@ -142,15 +143,18 @@ def run_world(
             for _, theirs in pairs:
                 theirs.close()
             namespaces = _namespaces(caller)
-            return [
-                _ask(ours, part, partial(_inspect, end=end, walls=own, others=namespaces), deadline)
-                for (ours, _), part, end in zip(pairs, parts, ends, strict=True)
-            ]
+            # All walls stand before any part trains: the numbers of namespaces that ended are given out again.
+            for (ours, _), end in zip(pairs, ends, strict=True):
+                _inspect(_await_walls(ours, deadline), end=end, walls=own, others=namespaces)
+            answers = [_ask(ours, part, deadline) for (ours, _), part in zip(pairs, parts, strict=True)]
+            _end(world, signals=(0, signal.SIGTERM, signal.SIGKILL))
+            return answers
+        except BaseException:
+            _end(world, signals=(signal.SIGTERM, signal.SIGKILL))
+            raise
         finally:
-            os.kill(world, signal.SIGKILL)
-            os.waitpid(world, 0)
             for ours, _ in pairs:
-                _await_end(ours)
+                ours.close()
 
 
 @contextmanager
@@ -165,32 +169,43 @@ def _folder(walls: Walls) -> Iterator[Walls]:
         yield replace(walls, folder=os.path.realpath(name))
 
 
-def _ask(channel: socket.socket, part: Part, inspect: Callable[[int], None], deadline: float) -> Answer:
-    """Hand the rows to a part whose walls stand, and wait for its answer and its end."""
-    word, process = _receive_ready(channel, deadline)
+def _await_walls(channel: socket.socket, deadline: float) -> int:
+    """Return the process of a part whose walls stand. Raises TimeoutError, Raised, Ended."""
+    channel.settimeout(max(0.001, deadline - time.monotonic()))
+    word, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(12))
     if word == READY:
-        inspect(process)
-        nonce, answer = secrets.token_hex(16), os.memfd_create("answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            order = json.dumps({"nonce": nonce, "order": part.order}).encode() + b"\n"
-            with suppress(BrokenPipeError):  # it ended meanwhile, which is found below
-                socket.send_fds(channel, [order[:1]], [part.rows, answer])
-                channel.sendall(order[1:])
-            reply = _parse(_read_to_end(channel, deadline))
-            if reply.get("nonce") != nonce:
-                raise Ended("A part of the world ended without an answer to its order.")
+        (credentials,) = (data for _, kind, data in ancillary if kind == socket.SCM_CREDENTIALS)
+        process: int = struct.unpack("=3i", credentials)[0]
+        return process
+    reply = _parse(word + _read_to_end(channel, deadline))
+    _refuse(reply)
+    raise Ended(f"The world could not be made: {reply.get('broken', 'it ended before its walls stood')}.")
+
+
+def _ask(channel: socket.socket, part: Part, deadline: float) -> Answer:
+    """Hand the rows to a part, and wait for its answer and its end."""
+    nonce, answer = secrets.token_hex(16), os.memfd_create("answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        order = json.dumps({"nonce": nonce, "order": part.order}).encode() + b"\n"
+        channel.settimeout(max(0.001, deadline - time.monotonic()))
+        with suppress(BrokenPipeError):  # it ended meanwhile, which is found below
+            socket.send_fds(channel, [order[:1]], [part.rows, answer])
+            channel.sendall(order[1:])
+        reply = _parse(_read_to_end(channel, deadline))
+        if reply.get("nonce") == nonce:
+            _refuse(reply)
             if isinstance(reply.get("facts"), dict):
                 return Answer(reply["facts"], _mapped(seal(answer)))
-        finally:
-            os.close(answer)
-    else:
-        reply = _parse(word + _read_to_end(channel, deadline))
-    match reply:
-        case {"raised": [str(error), path, file, line]}:
+        raise Ended("A part of the world ended without an answer to its order.")
+    finally:
+        os.close(answer)
+
+
+def _refuse(reply: Mapping[str, Any]) -> None:
+    """Raise what the recipe's code raised, where the reply says so."""
+    match reply.get("raised"):
+        case [str(error), path, file, line]:
             raise Raised(error, path, file, line)
-        case {"broken": str(why)}:
-            raise Ended(f"The world could not be made: {why}")
-    raise Ended("The world ended before its walls stood, or answered what is none.")
 
 
 def _parse(text: bytes) -> dict[str, Any]:
@@ -202,20 +217,14 @@ def _parse(text: bytes) -> dict[str, Any]:
     return {}
 
 
-def _receive_ready(channel: socket.socket, deadline: float) -> tuple[bytes, int]:
-    """Return the first byte of a part, and the process that sent it."""
-    channel.settimeout(max(0.001, deadline - time.monotonic()))
-    word, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(12))
-    credentials = [data for _, kind, data in ancillary if kind == socket.SCM_CREDENTIALS]
-    return word, struct.unpack("=3i", credentials[0])[0] if credentials else 0
-
-
 def _read_to_end(channel: socket.socket, deadline: float) -> bytes:
     """Return what comes until every process that holds the other end has ended. Raises TimeoutError, Ended."""
     text = bytearray()
     while True:
         channel.settimeout(max(0.001, deadline - time.monotonic()))
-        more = channel.recv(1 << 16)
+        more = b""
+        with suppress(ConnectionResetError):  # it ended before it read its order
+            more = channel.recv(1 << 16)
         if not more:
             return bytes(text)
         text += more
@@ -228,25 +237,35 @@ def _inspect(process: int, *, end: int, walls: Walls, others: set[str]) -> None:
 
     ``end``: the inode of its end of the channel. ``others``: the namespaces of others, to which its own are added.
     """
-    folder, own = Path(f"/proc/{process}"), _namespaces(process)
+    try:
+        shared = _find_shared(Path(f"/proc/{process}"), _namespaces(process) & others, end, walls)
+        others |= _namespaces(process)
+    except OSError as error:
+        raise Ended("A part of the world ended before it was given its rows.") from error
+    if shared is not None:
+        raise Ended(shared)
+
+
+def _find_shared(folder: Path, namespaces: set[str], end: int, walls: Walls) -> str | None:
+    """Say what a process shares with others, by its folder in /proc; None where it shares nothing."""
     kinds = {KINDS[wall] for wall in walls.standing if wall in KINDS}
-    shared = sorted(name for name in own & others if name.partition(":")[0] in kinds)
-    if shared:
-        raise Ended(f"A part has no namespace of its own: {', '.join(shared)}.")
-    others |= own
+    common = sorted(name for name in namespaces if name.partition(":")[0] in kinds)
+    if common:
+        return f"A part has no namespace of its own: {', '.join(common)}."
     null = Path(os.devnull).stat().st_rdev
     for descriptor in folder.glob("fd/*"):
         status = descriptor.stat()
         if status.st_ino != end and status.st_rdev != null:
-            raise Ended(f"A part holds a descriptor that it was not given: {descriptor.readlink()}.")
+            return f"A part holds a descriptor that it was not given: {descriptor.readlink()}."
     for line in (folder / "maps").read_text().splitlines():
         _, rights, _, _, inode, *path = line.split(maxsplit=5)
         library = path and any(path[0].startswith(f"{opened}/") for opened in walls.opened)
         if rights.endswith("s") and not (library and inode != "0" and "w" not in rights):
-            raise Ended(
-                f"The recipe's module makes memory that its parts would share ({(path or ['no name'])[0]}). "
+            return (
+                f"The recipe's module makes memory that its parts would share ({(path or ['without a name'])[0]}). "
                 "Make it in the function instead, which each part calls."
             )
+    return None
 
 
 def _namespaces(process: int) -> set[str]:
@@ -262,10 +281,15 @@ def _mapped(descriptor: int) -> memoryview:
     return memoryview(mmap.mmap(descriptor, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ))
 
 
-def _await_end(channel: socket.socket) -> None:
-    """Wait a moment until the kernel has ended all that held the other end, and close this one."""
-    with channel, suppress(OSError):
-        _ = _read_to_end(channel, time.monotonic() + 5)
+def _end(world: int, signals: Sequence[int]) -> None:
+    """Send these signals to the world, some seconds apart (0: none), until it has ended; and all of its processes."""
+    watched = os.pidfd_open(world)
+    for number in signals:
+        os.kill(world, number)
+        if select.select([watched], [], [], 5)[0]:
+            break
+    os.close(watched)
+    os.waitpid(world, 0)
 
 
 def _end_with(caller: int) -> None:

@@ -90,7 +90,7 @@ def call(module: ModuleType, rows: memoryview, order: Mapping[str, Any]) -> tupl
 
 def main() -> None:
     # Loaded here: the driver needs none of them.
-    import torch._dynamo  # noqa: F401, PLC0415
+    import torch  # noqa: F401, PLC0415
 
     from expunge.workers.runtime.walls import Wall, draw, probe  # noqa: PLC0415
     from expunge.workers.runtime.world import Code, Ended, Part, Raised, run_world, seal  # noqa: PLC0415
