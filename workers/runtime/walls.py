@@ -104,7 +104,7 @@ class Walls:
         opened: real paths of files and folders that can be read and run.
         links: symbolic links that lead to them, and where each leads.
         devices: files that can be read, written and controlled.
-        closed: folders that stay empty even where they lie in what is opened.
+        closed: folders in what is opened that stay empty.
         folder: the only one that can be written to, with ``EMPTY``; behind a new root it is new.
     """
 
@@ -134,12 +134,16 @@ def draw(standing: frozenset[Wall], *, more: Iterable[str | Path] = (), closed: 
     """List what a world may open on this machine.
 
     ``more``: files and folders besides. ``closed``: folders with data, such as the recipe's and the service's own.
+
+    Raises ValueError: without a new root, a closed folder would be readable.
     """
     cards = tuple(str(path) for path in sorted(Path("/dev").glob("nvidia*")))
     configuration = (f"/etc/{name}" for name in CONFIGURATION)
     opened, links = _resolve([*SYSTEM, *(OF_CARDS if cards else ()), *configuration, *_packages(), *more])
-    shut = tuple(sorted({os.path.realpath(path) for path in closed}))
-    return Walls(standing, tuple(_outermost(opened)), links, DEVICES + cards, shut)
+    walls = Walls(standing, tuple(_outermost(opened)), links, DEVICES + cards, _covered(opened, closed))
+    if walls.closed and Wall.ROOT not in standing:
+        raise ValueError(f"{walls.closed[0]} lies in a folder that Python reads, and no new root can hide it. Move it.")
+    return walls
 
 
 def environment(folder: str, threads: int) -> dict[str, str]:
@@ -332,7 +336,7 @@ def _make_root(walls: Walls) -> None:
         if path not in walls.devices:
             kernel.make_read_only(str(target), below=True)
     for path in walls.closed:
-        if any(_within(path, opened) for opened in walls.opened) and Path(new + path).is_dir():
+        if Path(new + path).is_dir():
             _mount_empty(new + path, "0555")
             kernel.make_read_only(new + path, below=False)
     for path, destination in (*walls.links.items(), *LINKS.items()):
@@ -422,6 +426,12 @@ def _resolve(paths: Iterable[str | Path]) -> tuple[set[str], dict[str, str]]:
                 parts = [*destination.parts[1:], *parts]
                 walked = Path("/")
     return real, links
+
+
+def _covered(opened: Iterable[str], closed: Iterable[str | Path]) -> tuple[str, ...]:
+    """Return the closed folders that lie in an opened one: the others are out of reach anyway."""
+    real = sorted({os.path.realpath(path) for path in closed})
+    return tuple(path for path in real if any(_within(path, folder) for folder in opened))
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:

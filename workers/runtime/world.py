@@ -179,7 +179,7 @@ def _await_walls(channel: socket.socket, deadline: float) -> int:
         return process
     reply = _parse(word + _read_to_end(channel, deadline))
     _refuse(reply)
-    raise Ended(f"The world could not be made: {reply.get('broken', 'it ended before its walls stood')}.")
+    raise Ended(f"The world could not be made. {reply.get('broken', 'It ended before its walls stood.')}")
 
 
 def _ask(channel: socket.socket, part: Part, deadline: float) -> Answer:
@@ -304,7 +304,7 @@ def _run(channel: socket.socket, task: Callable[[], None]) -> NoReturn:
         task()
     except BaseException as error:
         with suppress(OSError):
-            _tell(channel, {"broken": f"{type(error).__name__}: {error}"})
+            _tell(channel, {"broken": str(error) if isinstance(error, Ended) else f"{type(error).__name__}: {error}"})
     finally:
         os._exit(0)
 
@@ -322,6 +322,8 @@ def _be_world(task: _Task, channels: Sequence[socket.socket], walls: Walls) -> N
         module = importlib.import_module(task.code.module)
     except BaseException as error:  # SystemExit too
         return _tell(channels[0], {"raised": _describe(error, folder)})
+    if Wall.PID in walls.standing and len([*Path("/proc").glob("[0-9]*")]) > 1:  # one could look into every part
+        raise Ended("The recipe's module starts processes. Start them in the function, which each part calls.")
     world, children = os.getpid(), []
     for number, channel in enumerate(channels):
         own = walls.folder if walls.folder == FOLDER else f"{walls.folder}/part-{number}"

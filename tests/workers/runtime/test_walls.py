@@ -115,6 +115,22 @@ def test_every_way_out_is_refused(walled: Template, library: Path, target: dict[
     assert outcomes["write into a package"] in {"EROFS", "EACCES"}
 
 
+def test_without_landlock_the_new_root_is_enough(walled: Template, library: Path, target: dict[str, Any]) -> None:
+    """So it is under gVisor."""
+    assert through(attempt(walled, library, target, without=[Wall.LANDLOCK])) == set()
+    assert draw(EVERY - {Wall.LANDLOCK}).strength is Strength.SHOWN
+
+
+def test_a_module_gets_no_further_while_it_is_imported(walled: Template, library: Path, target: dict[str, Any]) -> None:
+    """It may make namespaces then, as its parts do, and there is nothing in them but what it has."""
+    outside = target | {"parent": walled.process.pid}
+    code = ESCAPES["recipe.py"] + f"\n\nFOUND = attempt(b'', {str(library)!r}, {outside!r})\n"
+    code += "\n\ndef outcomes(rows):\n    return FOUND\n"
+    (answer,) = walled.ask({"recipe.py": code}, [("outcomes", {})], more=[library])
+    assert len(answer["outcome"]) == 44
+    assert through(answer["outcome"]) <= {"mount again (C)"}
+
+
 FILES = {"read", "list", "stat", "read home"}
 LEFT_OUT = {
     Wall.ROOT: ({Wall.ROOT, Wall.LANDLOCK}, {*FILES, "read (C)", "stat (C)", "shared memory", "socket by path (C)"}),
@@ -210,6 +226,8 @@ def test_a_folder_that_is_closed_is_empty_where_a_package_holds_it(walled: Templ
     assert "__init__.py" in answer["outcome"]
     (answer,) = walled.ask(code, [("recipe", {"folder": str(folder)})], closed=[folder])
     assert answer["outcome"] == []
+    with pytest.raises(ValueError, match="no new root can hide it"):
+        draw(WITHOUT_NAMESPACES, closed=[folder])
 
 
 def test_a_machine_without_namespaces_says_so(walled: Template) -> None:
@@ -223,14 +241,14 @@ def test_a_machine_without_namespaces_says_so(walled: Template) -> None:
 
 
 def test_the_list_names_packages_and_no_folder_of_people(tmp_path: Path) -> None:
-    walls = draw(EVERY, closed=[tmp_path])
+    walls = draw(EVERY, closed=[tmp_path, "/usr/share/people"])
     opened = [Path(path) for path in walls.opened]
     assert any(Path(sys.prefix).resolve().is_relative_to(path) for path in opened)
     assert not any(
         Path(path).is_relative_to(folder) for path in ("/root", "/home", "/var", "/etc") for folder in opened
     )
     assert not any(Path(__file__).is_relative_to(folder) for folder in opened)
-    assert walls.closed == (os.path.realpath(tmp_path),)
+    assert walls.closed == ("/usr/share/people",)  # the other one is out of reach
     assert walls.strength is Strength.SHOWN
     assert Walls(frozenset(), ()).strength is Strength.NONE
 

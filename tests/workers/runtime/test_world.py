@@ -122,6 +122,12 @@ def test_memory_that_parts_would_share_is_refused(walled: Template, before: str)
     assert "makes memory that its parts would share" in refused["ended"]
 
 
+def test_a_process_that_parts_would_share_is_refused(walled: Template) -> None:
+    before = "import subprocess; HELP = subprocess.Popen(['sleep', '60'])"
+    refused = walled.ask(recipe("return 1", before), [("recipe", {})] * 2)
+    assert "The recipe's module starts processes." in refused["ended"]
+
+
 def test_descriptors_that_the_module_opened_lead_nowhere(walled: Template) -> None:
     before = "import socket; HERE, THERE = socket.socketpair(); FILE = os.memfd_create('words')"
     body = "os.write(FILE, rows)\nfound = os.pread(FILE, 9, 0).decode()\n"
