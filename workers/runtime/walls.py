@@ -90,6 +90,13 @@ class Strength(StrEnum):
     NONE = "none"
 
 
+def strength_of(standing: frozenset[Wall]) -> Strength:
+    """Return what these walls show; a new root without Landlock beside it shows as much (gVisor has none)."""
+    if standing >= EVERY - {Wall.LANDLOCK}:
+        return Strength.SHOWN
+    return Strength.DECLARED if standing >= WITHOUT_NAMESPACES else Strength.NONE
+
+
 NAMESPACES = {Wall.NETWORK: kernel.CLONE_NEWNET, Wall.IPC: kernel.CLONE_NEWIPC, Wall.PID: kernel.CLONE_NEWPID}
 EVERY = frozenset(Wall)
 WITHOUT_NAMESPACES = frozenset({Wall.LANDLOCK, Wall.SECCOMP})
@@ -117,9 +124,7 @@ class Walls:
 
     @property
     def strength(self) -> Strength:
-        if self.standing >= EVERY - {Wall.LANDLOCK}:
-            return Strength.SHOWN
-        return Strength.DECLARED if self.standing >= WITHOUT_NAMESPACES else Strength.NONE
+        return strength_of(self.standing)
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,10 @@ class Probe:
 
     standing: frozenset[Wall]
     lacking: tuple[str, ...] = ()
+
+    @property
+    def strength(self) -> Strength:
+        return strength_of(self.standing)
 
 
 def draw(standing: frozenset[Wall], *, more: Iterable[str | Path] = (), closed: Iterable[str | Path] = ()) -> Walls:
@@ -240,9 +249,9 @@ def enter(walls: Walls, *, threads: int = 1, last: bool = True, keep: Iterable[i
 
 def _enter_namespaces(walls: Walls) -> int:
     """Go on in a process with namespaces of its own; return a pipe that ends with the process that waits for it."""
-    own = walls.standing & {*NAMESPACES}
+    own, parent = walls.standing & {*NAMESPACES}, os.getppid()
     _unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | sum(NAMESPACES[wall] for wall in own))
-    alive = _fork_inside()
+    alive = _fork_inside(parent)
     socket.sethostname("world")
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     if Wall.ROOT in walls.standing:
@@ -285,8 +294,11 @@ def _unshare(flags: int) -> None:
     kernel.unshare_as_user(flags, USER)
 
 
-def _fork_inside() -> int:
+def _fork_inside(parent: int) -> int:
     """Fork the process that goes on in the new namespaces; return, in it, a pipe that ends with this one."""
+    kernel.die_with_parent()  # it may have become another user
+    if os.getppid() != parent:
+        os._exit(1)
     alive, held = os.pipe()
     child = os.fork()
     if child:
@@ -394,7 +406,7 @@ def _packages() -> list[str]:
     """Return where Python, its packages, and the packages of projects that are installed as editable lie."""
     folders = [sys.base_prefix, sys.prefix, *sysconfig.get_paths().values()]
     folders += [path for path in sys.path if path.endswith("-packages")]
-    folders += os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    folders += (path for path in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if path.startswith("/"))
     projects = [Path(__file__).resolve().parents[2] / name for name in ("expunge", "unlearning")]
     for name, module in [*sys.modules.items()]:
         if re.fullmatch(r"__editable___.*_finder", name):  # as setuptools names them
@@ -410,10 +422,10 @@ def _packages() -> list[str]:
 
 
 def _resolve(paths: Iterable[str | Path]) -> tuple[set[str], dict[str, str]]:
-    """Return the real paths of those that exist, and the links on the way to them."""
+    """Return the real paths of those that exist, and the links on the way to them. No list opens all of the root."""
     real, links = set[str](), dict[str, str]()
     for path in paths:
-        if not Path(path).exists():
+        if not Path(path).exists() or os.path.realpath(path) == "/":
             continue
         real.add(os.path.realpath(path))
         walked = Path("/")

@@ -197,6 +197,10 @@ def _ask(channel: socket.socket, part: Part, deadline: float) -> Answer:
             if isinstance(reply.get("facts"), dict):
                 return Answer(reply["facts"], _mapped(seal(answer)))
         raise Ended("A part of the world ended without an answer to its order.")
+    except OSError as error:
+        if isinstance(error, TimeoutError):
+            raise
+        raise Ended("A part of the world left its answer open to others.") from error
     finally:
         os.close(answer)
 
