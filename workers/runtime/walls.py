@@ -82,7 +82,7 @@ class Wall(StrEnum):
     SECCOMP = "system calls"
 
 
-class Strength(StrEnum):
+class WallStrength(StrEnum):
     """What is known of a world's inputs. ``SHOWN``: a new root. ``DECLARED``: Landlock alone. ``NONE``: nothing."""
 
     SHOWN = "new root"
@@ -90,11 +90,11 @@ class Strength(StrEnum):
     NONE = "none"
 
 
-def strength_of(standing: frozenset[Wall]) -> Strength:
+def strength_of(standing: frozenset[Wall]) -> WallStrength:
     """Return what these walls show; a new root without Landlock beside it shows as much (gVisor has none)."""
     if standing >= EVERY - {Wall.LANDLOCK}:
-        return Strength.SHOWN
-    return Strength.DECLARED if standing >= WITHOUT_NAMESPACES else Strength.NONE
+        return WallStrength.SHOWN
+    return WallStrength.DECLARED if standing >= WITHOUT_NAMESPACES else WallStrength.NONE
 
 
 NAMESPACES = {Wall.NETWORK: kernel.CLONE_NEWNET, Wall.IPC: kernel.CLONE_NEWIPC, Wall.PID: kernel.CLONE_NEWPID}
@@ -123,7 +123,7 @@ class Walls:
     folder: str = FOLDER
 
     @property
-    def strength(self) -> Strength:
+    def strength(self) -> WallStrength:
         return strength_of(self.standing)
 
 
@@ -135,7 +135,7 @@ class Probe:
     lacking: tuple[str, ...] = ()
 
     @property
-    def strength(self) -> Strength:
+    def strength(self) -> WallStrength:
         return strength_of(self.standing)
 
 

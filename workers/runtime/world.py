@@ -52,7 +52,7 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Part:
+class PartInput:
     """What one part is given: a sealed file in memory with its rows (``seal``), and its order as plain JSON."""
 
     rows: int
@@ -70,7 +70,7 @@ class _Task:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PartAnswer:
     """What a part answered: facts as plain JSON, and bytes in memory."""
 
     facts: dict[str, Any]
@@ -86,7 +86,7 @@ class Raised(Exception):
         super().__init__(f"The recipe raised {error}{'' if path is None else f' for {path}'}{place}.")
 
 
-class Ended(RuntimeError):
+class WorldEnded(RuntimeError):
     """The world gave no answer that counts: it was killed, ended itself, could not be walled in, or forged one."""
 
 
@@ -113,8 +113,8 @@ def seal(data: bytes | memoryview | int) -> int:
 
 
 def run_world(
-    code: Code, job: Job, parts: Sequence[Part], walls: Walls, *, seconds: float, threads: int = 1, seed: int = 0
-) -> list[Answer]:
+    code: Code, job: Job, parts: Sequence[PartInput], walls: Walls, *, seconds: float, threads: int = 1, seed: int = 0
+) -> list[PartAnswer]:
     """Import the recipe behind the walls once, and carry out the job for each part, one after the other.
 
     When this returns or raises, every process of the world has ended.
@@ -124,7 +124,7 @@ def run_world(
 
     Raises:
         Raised: the recipe's code raised.
-        Ended: a part gave no answer, or not behind the walls.
+        WorldEnded: a part gave no answer, or not behind the walls.
         TimeoutError: the world did not end in time.
     """
     deadline = time.monotonic() + seconds
@@ -170,7 +170,7 @@ def _folder(walls: Walls) -> Iterator[Walls]:
 
 
 def _await_walls(channel: socket.socket, deadline: float) -> int:
-    """Return the process of a part whose walls stand. Raises TimeoutError, Raised, Ended."""
+    """Return the process of a part whose walls stand. Raises TimeoutError, Raised, WorldEnded."""
     channel.settimeout(max(0.001, deadline - time.monotonic()))
     word, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(12))
     if word == READY:
@@ -179,10 +179,10 @@ def _await_walls(channel: socket.socket, deadline: float) -> int:
         return process
     reply = _parse(word + _read_to_end(channel, deadline))
     _refuse(reply)
-    raise Ended(f"The world could not be made. {reply.get('broken', 'It ended before its walls stood.')}")
+    raise WorldEnded(f"The world could not be made. {reply.get('broken', 'It ended before its walls stood.')}")
 
 
-def _ask(channel: socket.socket, part: Part, deadline: float) -> Answer:
+def _ask(channel: socket.socket, part: PartInput, deadline: float) -> PartAnswer:
     """Hand the rows to a part, and wait for its answer and its end."""
     nonce, answer = secrets.token_hex(16), os.memfd_create("answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -195,12 +195,12 @@ def _ask(channel: socket.socket, part: Part, deadline: float) -> Answer:
         if reply.get("nonce") == nonce:
             _refuse(reply)
             if isinstance(reply.get("facts"), dict):
-                return Answer(reply["facts"], _mapped(seal(answer)))
-        raise Ended("A part of the world ended without an answer to its order.")
+                return PartAnswer(reply["facts"], _mapped(seal(answer)))
+        raise WorldEnded("A part of the world ended without an answer to its order.")
     except OSError as error:
         if isinstance(error, TimeoutError):
             raise
-        raise Ended("A part of the world left its answer open to others.") from error
+        raise WorldEnded("A part of the world left its answer open to others.") from error
     finally:
         os.close(answer)
 
@@ -222,7 +222,7 @@ def _parse(text: bytes) -> dict[str, Any]:
 
 
 def _read_to_end(channel: socket.socket, deadline: float) -> bytes:
-    """Return what comes until every process that holds the other end has ended. Raises TimeoutError, Ended."""
+    """Return what comes until every process that holds the other end has ended. Raises TimeoutError, WorldEnded."""
     text = bytearray()
     while True:
         channel.settimeout(max(0.001, deadline - time.monotonic()))
@@ -233,11 +233,11 @@ def _read_to_end(channel: socket.socket, deadline: float) -> bytes:
             return bytes(text)
         text += more
         if len(text) > LONGEST_ANSWER:
-            raise Ended(f"A part answered more than {LONGEST_ANSWER} bytes of JSON: return them as data.")
+            raise WorldEnded(f"A part answered more than {LONGEST_ANSWER} bytes of JSON: return them as data.")
 
 
 def _inspect(process: int, *, end: int, walls: Walls, others: set[str]) -> None:
-    """Look at a part from outside before it gets its rows; raise Ended where it shares anything with others.
+    """Look at a part from outside before it gets its rows; raise WorldEnded where it shares anything with others.
 
     ``end``: the inode of its end of the channel. ``others``: the namespaces of others, to which its own are added.
     """
@@ -245,9 +245,9 @@ def _inspect(process: int, *, end: int, walls: Walls, others: set[str]) -> None:
         shared = _find_shared(Path(f"/proc/{process}"), _namespaces(process) & others, end, walls)
         others |= _namespaces(process)
     except OSError as error:
-        raise Ended("A part of the world ended before it was given its rows.") from error
+        raise WorldEnded("A part of the world ended before it was given its rows.") from error
     if shared is not None:
-        raise Ended(shared)
+        raise WorldEnded(shared)
 
 
 def _find_shared(folder: Path, namespaces: set[str], end: int, walls: Walls) -> str | None:
@@ -308,7 +308,9 @@ def _run(channel: socket.socket, task: Callable[[], None]) -> NoReturn:
         task()
     except BaseException as error:
         with suppress(OSError):
-            _tell(channel, {"broken": str(error) if isinstance(error, Ended) else f"{type(error).__name__}: {error}"})
+            _tell(
+                channel, {"broken": str(error) if isinstance(error, WorldEnded) else f"{type(error).__name__}: {error}"}
+            )
     finally:
         os._exit(0)
 
@@ -327,7 +329,7 @@ def _be_world(task: _Task, channels: Sequence[socket.socket], walls: Walls) -> N
     except BaseException as error:  # SystemExit too
         return _tell(channels[0], {"raised": _describe(error, folder)})
     if Wall.PID in walls.standing and len([*Path("/proc").glob("[0-9]*")]) > 1:  # one could look into every part
-        raise Ended("The recipe's module starts processes. Start them in the function, which each part calls.")
+        raise WorldEnded("The recipe's module starts processes. Start them in the function, which each part calls.")
     world, children = os.getpid(), []
     for number, channel in enumerate(channels):
         own = walls.folder if walls.folder == FOLDER else f"{walls.folder}/part-{number}"

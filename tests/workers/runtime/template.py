@@ -93,7 +93,7 @@ def main() -> None:
     import torch  # noqa: F401, PLC0415
 
     from expunge.workers.runtime.walls import Wall, draw, probe  # noqa: PLC0415
-    from expunge.workers.runtime.world import Code, Ended, Part, Raised, run_world, seal  # noqa: PLC0415
+    from expunge.workers.runtime.world import Code, PartInput, Raised, WorldEnded, run_world, seal  # noqa: PLC0415
 
     own = Path(__file__).open("rb")  # noqa: SIM115 (a descriptor that no world may find)
     found = probe()
@@ -109,7 +109,7 @@ def main() -> None:
         rows = [seal(f"rows {number}".encode()) for number in range(len(order["calls"]))]
         rows = rows[:1] * len(rows) if order["same"] else rows
         parts = [
-            Part(table, {"call": name, "arguments": arguments})
+            PartInput(table, {"call": name, "arguments": arguments})
             for table, (name, arguments) in zip(rows, order["calls"], strict=True)
         ]
         reply: Any
@@ -118,7 +118,7 @@ def main() -> None:
             reply = [answer.facts | {"data": base64.b64encode(answer.data).decode()} for answer in told]
         except Raised as error:
             reply = {"raised": [error.error, error.path, error.file, error.line], "text": str(error)}
-        except (Ended, TimeoutError) as error:
+        except (WorldEnded, TimeoutError) as error:
             reply = {"ended": str(error), "type": type(error).__name__}
         finally:
             for table in {*rows}:

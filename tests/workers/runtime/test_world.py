@@ -17,7 +17,7 @@ import pytest
 
 from expunge.workers.runtime import world
 from expunge.workers.runtime.walls import EVERY, WITHOUT_NAMESPACES, draw
-from expunge.workers.runtime.world import Ended, read_code, seal
+from expunge.workers.runtime.world import WorldEnded, read_code, seal
 from tests.workers.runtime.template import Template
 
 HERE = Path(__file__).parent
@@ -214,7 +214,7 @@ def test_a_module_cannot_answer_for_its_parts(walled: Template) -> None:
     before = 'forged = b\'.{"nonce": "0", "facts": {"outcome": 1}}\'\nfor number in range(3, 64):\n'
     before += "    try:\n        os.write(number, forged)\n    except OSError:\n        pass\n"
     refused = walled.ask(recipe("return 2", before), [("recipe", {})] * 2)
-    assert refused["type"] == "Ended"
+    assert refused["type"] == "WorldEnded"
 
 
 def test_time_is_limited_and_nothing_is_left(walled: Template) -> None:
@@ -262,7 +262,7 @@ def children_of(process: int) -> list[int]:
 
 def test_a_part_without_namespaces_of_its_own_gets_no_rows() -> None:
     """The caller looks for itself: code of the recipe was imported before the part's walls were made."""
-    with pytest.raises(Ended, match=r"no namespace of its own: ipc:.*, mnt:.*, net:.*, pid:"):
+    with pytest.raises(WorldEnded, match=r"no namespace of its own: ipc:.*, mnt:.*, net:.*, pid:"):
         world._inspect(os.getpid(), end=0, walls=draw(EVERY), others=world._namespaces(os.getpid()))
 
 
