@@ -402,10 +402,9 @@ def names_in(tables: Iterator[pa.Table], id: str, person: str) -> tuple[Texts, C
                     "and a request would not find it.",
                     f"Make it whole numbers or texts, without missing ones: frame[{name!r}].astype('int64').",
                 )
-        texts = compute.fill_null(compute.cast(_whole(table.column(id)), arrow.large_string()), "")
-        ends = np.frombuffer(texts.buffers()[1], dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
-        data.append(np.frombuffer(texts.buffers()[2] or b"", dtype=np.uint8)[ends[0] : ends[-1]].copy())
-        lengths.append(np.diff(ends))
+        texts = texts_of(table.column(id))
+        data.append(texts.data)
+        lengths.append(np.diff(texts.ends))
         people = _whole(table.column(person))
         if types.is_nested(people.type):
             here = [tuple(map(str, each or ())) for each in people.to_pylist()]
@@ -417,6 +416,15 @@ def names_in(tables: Iterator[pa.Table], id: str, person: str) -> tuple[Texts, C
     ends = np.concatenate([np.zeros(1, dtype=np.int64), *lengths]).cumsum()
     column = Column(torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.int64), *codes])), tuple(places))
     return Texts(np.concatenate([np.zeros(0, dtype=np.uint8), *data]), ends), column
+
+
+def texts_of(column: Any) -> Texts:
+    """Return an Arrow column of texts or whole numbers as texts; a missing one is empty."""
+    compute, arrow = _pyarrow("compute"), _pyarrow("lib")
+    texts = compute.fill_null(compute.cast(_whole(column), arrow.large_string()), "")
+    ends = np.frombuffer(texts.buffers()[1], dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    data = np.frombuffer(texts.buffers()[2] or b"", dtype=np.uint8)[ends[0] : ends[-1]].copy()
+    return Texts(data, ends - ends[0])
 
 
 def _whole(column: Any) -> Any:

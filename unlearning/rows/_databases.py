@@ -14,7 +14,8 @@ from secrets import token_hex
 from typing import Any
 from urllib.parse import quote
 
-from unlearning.rows._people import people_of, refused_type, text_of
+from unlearning.columns import Column
+from unlearning.rows._people import Cell, people_of, refused_type, text_of
 from unlearning.rows._read import Objects
 from unlearning.rows.declarations import QuerySource
 from unlearning.types import RecipeError
@@ -66,14 +67,15 @@ def answer(query: QuerySource, databases: Mapping[str, str], without: frozenset[
 def _cells_of_gone(query: QuerySource, table: str, cells: Iterable[Any], without: frozenset[str]) -> list[str]:
     """Return those cells of a table's column of people that name somebody who left, by the rule for files."""
     column = query.people[table]
-    texts = [text_of(cell, column) for cell in cells]
+    texts: Column[Cell] = Column.of(text_of(cell, column) for cell in cells)
     people = people_of([texts], [f"{table}.{column}"], query.spelled)
     if () in people.values and query.nobody == "refuse":
         raise RecipeError(
             f"The table {table!r} has rows without a person in {column!r}.",
             "Name their people, or say nobody='keep': such rows never leave.",
         )
-    return [text for text, row in zip(texts, people, strict=True) if text is not None and not without.isdisjoint(row)]
+    gone = people.where(lambda row: not without.isdisjoint(row))
+    return [text for text in texts.take(gone) if isinstance(text, str)]
 
 
 def _ask_sqlite(query: QuerySource, path: str, without: frozenset[str]) -> tuple[list[str], Sequence[Row]]:

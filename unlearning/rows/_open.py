@@ -15,7 +15,7 @@ from unlearning.accounting import ids
 from unlearning.columns import Column, Texts
 from unlearning.rows._databases import answer
 from unlearning.rows._paths import open_file
-from unlearning.rows._people import People, people_of
+from unlearning.rows._people import Cell, People, people_of, refused_list
 from unlearning.rows._read import Objects, Places, Unread, pyarrow, read
 from unlearning.rows._rows import Array, Rows
 from unlearning.rows.declarations import (
@@ -59,14 +59,14 @@ def open_rows(
     _require_columns(source, unread)
     people = _people(source, root, unread)
     places: Places = np.flatnonzero(people.where(gone.isdisjoint).numpy())
-    names = None if source.id is None else unread.texts(source.id)
-    if isinstance(source, QuerySource) and names is not None:
-        places = _ordered(places, names)
+    ids_of_rows = None if source.id is None else unread.ids(source.id)
+    if isinstance(source, QuerySource) and ids_of_rows is not None:
+        places = _ordered(places, ids_of_rows)
     here = people.take(torch.from_numpy(places)).compact()
     rows = Rows(
         _table=_table(source, root, unread, places),
         _people=here,
-        _ids=_numbered(here) if names is None else _ids(source, [names[place] for place in places.tolist()]),
+        _ids=_numbered(here) if ids_of_rows is None else _ids(source, ids_of_rows.take(torch.from_numpy(places))),
         _numbers=np.arange(len(places)),
         _arrays=_arrays(source, root, unread, places) if isinstance(source, ArraysSource) else {},
         _salt=salt,
@@ -113,7 +113,7 @@ def _require_columns(source: Source, unread: Unread) -> None:
 
 def _people(source: Source, root: Path, unread: Unread) -> Column[People]:
     """Return the people of each row. Raises RecipeError where a row has none and the source does not keep such rows."""
-    columns = [unread.texts(name) for name in source.person_columns]
+    columns = [unread.cells(name) for name in source.person_columns]
     if isinstance(source.person, Via):
         columns = [_people_by_key(source.person, root, columns[0])]
     people = people_of(columns, source.person_columns, source.spelled)
@@ -126,38 +126,34 @@ def _people(source: Source, root: Path, unread: Unread) -> Column[People]:
     return people
 
 
-def _people_by_key(via: Via, root: Path, keys: list[Any]) -> list[list[str]]:
+def _people_by_key(via: Via, root: Path, keys: Column[Cell]) -> Column[Cell]:
     """Return the people whom the other table names under each row's key."""
     other = _read_file(root, via.path, format_by_suffix(via.path))
     for name in (via.key, via.person):
         if name not in other.names:
             raise RecipeError(f"{via.path} has no column {name!r}.", f"It has {', '.join(other.names)}.")
-    people: dict[Any, list[str]] = {}
-    for key, person in zip(other.texts(via.key), other.texts(via.person), strict=True):
-        if key is not None and person is not None:
-            people.setdefault(_single(via.key, key), []).extend([person] if isinstance(person, str) else person)
-    return [[] if key is None else people.get(_single(via.key, key), []) for key in keys]
+    people: dict[Cell, list[str | None]] = {}
+    for key, person in zip(other.cells(via.key), other.cells(via.person), strict=True):
+        people.setdefault(key, []).extend(person if isinstance(person, tuple) else (person,))
+    for key in (*people, *keys.values):
+        if isinstance(key, tuple):
+            raise refused_list(via.key)
+    people[None] = []  # a row without a key is nobody's, whatever the other table says
+    return keys.map(lambda key: tuple(people.get(key, ())))
 
 
-def _single(column: str, key: Any) -> str:
-    if not isinstance(key, str):
-        raise RecipeError(f"The key {column!r} holds lists.", "Write one key in each row.")
-    return key
-
-
-def _ids(source: Source, names: list[Any]) -> Texts:
+def _ids(source: Source, ids: Texts) -> Texts:
     """Return the column of row ids. Raises RecipeError for one that is missing or stands twice."""
-    wrong = [place for place, name in enumerate(names) if not isinstance(name, str)]
-    if wrong:
-        what = f"{len(wrong)} rows have no text or whole number in the id's column {source.id!r}."
+    if ids.empty() is not None:
+        missing = int((np.diff(ids.ends) == 0).sum())
+        what = f"{missing} rows have no text or whole number in the id's column {source.id!r}."
         raise RecipeError(what, "Give every row its own id.")
-    texts = Texts.of(names)
-    if texts.repeated() is not None:
-        again = len(names) - len(set(names))
+    if ids.repeated() is not None:
+        again = len(ids) - len(set(ids))
         order = " and the order of the rows would be open" if isinstance(source, QuerySource) else ""
         what = f"{again} rows have an id that an earlier row has in the column {source.id!r}{order}."
         raise RecipeError(what, "Give every row its own id.")
-    return texts
+    return ids
 
 
 def _numbered(people: Column[People]) -> Texts:
@@ -171,16 +167,12 @@ def _numbered(people: Column[People]) -> Texts:
     return Texts.of(names)
 
 
-def _ordered(places: Places, names: list[Any]) -> Places:
+def _ordered(places: Places, ids: Texts) -> Places:
     """Return the places ordered by id: by number where all ids of these rows are whole numbers, else as texts."""
-    chosen = [names[place] for place in places.tolist()]
-    numbers = all(isinstance(name, str) and name.removeprefix("-").isdecimal() for name in chosen)
-
-    def key(place: int) -> tuple[int, str]:
-        name = names[place] if isinstance(names[place], str) else ""  # refused by _ids
-        return (int(name) if numbers else 0, name)
-
-    return np.array(sorted(places.tolist(), key=key), dtype=np.int64)
+    chosen = list(ids.take(torch.from_numpy(places)))
+    numbers = all(name.removeprefix("-").isdecimal() for name in chosen)
+    order = sorted(range(len(chosen)), key=lambda row: (int(chosen[row]) if numbers else 0, chosen[row]))
+    return places[np.array(order, dtype=np.int64)]
 
 
 def _table(source: Source, root: Path, unread: Unread, places: Places) -> Any:

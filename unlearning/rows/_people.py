@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +14,8 @@ from unlearning.columns import Column
 from unlearning.types import RecipeError
 
 People = tuple[str, ...]
+Cell = str | tuple[str | None, ...] | None
+"""an id as its column holds it, several of them, or none"""
 
 MISSING = frozenset({"", "NA", "N/A", "#N/A", "NaN", "nan", "NULL", "null"})
 """cells of a csv that say that nothing is known"""
@@ -40,11 +42,15 @@ def refused_type(column: str, kind: object) -> RecipeError:
     )
 
 
-def people_of(columns: Sequence[Sequence[Any]], names: Sequence[str], spelled: str) -> Column[People]:
+def refused_list(column: str) -> RecipeError:
+    """Return the refusal of a column that holds several ids in one cell, and may hold one."""
+    return RecipeError(f"The column {column!r} holds lists.", "Write one id in each row.")
+
+
+def people_of(columns: Sequence[Column[Cell]], names: Sequence[str], spelled: str) -> Column[People]:
     """Return the people of each row as requests name them, from one column of n cells or several.
 
     Args:
-        columns: n cells each: a text, a list of texts, or None.
         names: of the columns, for refusals.
         spelled: how the cells write an id; see ``Source``.
 
@@ -52,31 +58,19 @@ def people_of(columns: Sequence[Sequence[Any]], names: Sequence[str], spelled: s
         RecipeError: a cell is not written so, or is no id. It names the row, and never the id.
     """
     read = _reader(spelled)
-    rows = columns[0] if len(columns) == 1 else zip(*columns, strict=True)
-    cells: Column[Any] = Column.of(map(_hashable, rows))
+    rows: Column[Any] = columns[0] if len(columns) == 1 else Column.of(zip(*columns, strict=True))
 
-    def people_in(cell: Any) -> People:
+    def people_in(row: Any) -> People:
+        cells = (row,) if len(columns) == 1 else row
+        texts = (text for cell in cells for text in (cell if isinstance(cell, tuple) else (cell,)))
         try:
-            return tuple(sorted({read(text) for text in _texts_in(cell)}))
+            return tuple(sorted({read(text) for text in texts if text is not None and text not in MISSING}))
         except ValueError as error:
-            place = cells.codes.tolist().index(cells.values.index(cell))
+            place = rows.codes.tolist().index(rows.values.index(row))
             what = f"Row {place + 1} of the column {' or '.join(names)} holds no id: {error}"
             raise RecipeError(what, "Correct the cell, or say spelled= as the source writes ids.") from None
 
-    return cells.map(people_in)
-
-
-def _hashable(cell: Any) -> Any:
-    return tuple(map(_hashable, cell)) if isinstance(cell, list | tuple) else cell
-
-
-def _texts_in(cell: Any) -> Iterator[str]:
-    """Yield the texts of a cell, of a list, or of one cell or list by column."""
-    if isinstance(cell, tuple):
-        for inner in cell:
-            yield from _texts_in(inner)
-    elif cell is not None:
-        yield cell
+    return rows.map(people_in)
 
 
 def _reader(spelled: str) -> Callable[[str], str]:

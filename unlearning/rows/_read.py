@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from importlib import import_module
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 from uuid import UUID
 
 import numpy as np
+import torch
 
-from unlearning.rows._people import MISSING, refused_type, text_of
+from unlearning.columns import Column, Texts
+from unlearning.rows._people import MISSING, Cell, refused_list, refused_type, text_of
 from unlearning.rows.declarations import ROW
+from unlearning.sources import texts_of
 from unlearning.types import RecipeError
 
 if TYPE_CHECKING:
@@ -40,8 +43,11 @@ class Unread(Protocol):
 
     def __len__(self) -> int: ...
 
-    def texts(self, column: str) -> list[Any]:
-        """Return the ids in a column of people or rows: a text, a list of texts or None for each row."""
+    def cells(self, column: str) -> Column[Cell]:
+        """Return the ids in a column of people or rows, one cell for each row."""
+
+    def ids(self, column: str) -> Texts:
+        """Return the ids of the rows, empty where one is missing. Raises RecipeError where they are lists."""
 
     def take(self, places: Places, texts: frozenset[str], types: Mapping[str, str]) -> pa.Table:
         """Return these rows, typed by themselves alone; the columns ``texts`` stay text."""
@@ -58,9 +64,13 @@ class Cells:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def texts(self, column: str) -> list[Any]:
+    def cells(self, column: str) -> Column[Cell]:
         place = self.names.index(column)
-        return [text_of(cells[place], column) if place < len(cells) else None for _, cells in self.rows]
+        texts = Column.of(cells[place] if place < len(cells) else "" for _, cells in self.rows)
+        return texts.map(lambda text: text_of(text, column))
+
+    def ids(self, column: str) -> Texts:
+        return _texts_of(self.cells(column), column)
 
     def take(self, places: Places, texts: frozenset[str], types: Mapping[str, str]) -> pa.Table:
         chosen = [self.rows[place] for place in places.tolist()]
@@ -92,18 +102,20 @@ class Objects:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def texts(self, column: str) -> list[Any]:
-        cells = (row.get(column) for row in self.rows)
-        return [
-            [text_of(value, column) for value in cell] if isinstance(cell, list) else text_of(cell, column)
-            for cell in cells
-        ]
+    def cells(self, column: str) -> Column[Cell]:
+        return Column.of(
+            tuple(text_of(value, column) for value in cell) if isinstance(cell, list) else text_of(cell, column)
+            for cell in (row.get(column) for row in self.rows)
+        )
+
+    def ids(self, column: str) -> Texts:
+        return _texts_of(self.cells(column), column)
 
     def take(self, places: Places, texts: frozenset[str], types: Mapping[str, str]) -> pa.Table:
         chosen = Objects(self.source, [self.rows[place] for place in places.tolist()], self.columns)
         return pyarrow("lib").table(
             {
-                name: _id_array(chosen.texts(name))
+                name: _id_array(list(chosen.cells(name)))
                 if name in texts
                 else _typed_values([row.get(name) for row in chosen.rows], name, types.get(name))
                 for name in chosen.names
@@ -125,8 +137,19 @@ class ArrowTable:
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
-    def texts(self, column: str) -> list[Any]:
-        return list(self._texts(column).to_pylist())
+    def cells(self, column: str) -> Column[Cell]:
+        texts = _whole(self._texts(column))
+        if _is_list(texts.type):
+            return Column.of(None if cell is None else tuple(cell) for cell in texts.to_pylist())
+        coded = texts.dictionary_encode(null_encoding="encode")
+        codes = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        return Column(torch.from_numpy(codes), tuple(coded.dictionary.to_pylist()))
+
+    def ids(self, column: str) -> Texts:
+        texts = self._texts(column)
+        if _is_list(texts.type):
+            raise refused_list(column)
+        return texts_of(texts)
 
     def take(self, places: Places, texts: frozenset[str], types: Mapping[str, str]) -> pa.Table:
         arrow, compute = pyarrow("lib"), pyarrow("compute")
@@ -153,6 +176,12 @@ class ArrowTable:
         ):
             raise refused_type(name, column.type)
         return column.cast(arrow.list_(arrow.string()) if _is_list(column.type) else arrow.string())
+
+
+def _texts_of(cells: Column[Cell], column: str) -> Texts:
+    if any(isinstance(cell, tuple) for cell in cells.values):
+        raise refused_list(column)
+    return Texts.of(cast("Iterable[str]", cells.map(lambda cell: cell or "")))
 
 
 def read(file: IO[bytes], source: str, format: str) -> Unread:
@@ -266,10 +295,10 @@ def _of_database(value: Any) -> Any:
     return float(value) if isinstance(value, Decimal) else value  # PostgreSQL's avg of whole numbers is a Decimal
 
 
-def _id_array(cells: list[Any]) -> Any:
+def _id_array(cells: Sequence[Cell]) -> Any:
     """Return ids as texts, or as lists of texts where one cell is a list."""
     arrow = pyarrow("lib")
-    if not any(isinstance(cell, list) for cell in cells):
+    if not any(isinstance(cell, tuple) for cell in cells):
         return arrow.array(cells, arrow.string())
     lists = [[cell] if isinstance(cell, str) else cell for cell in cells]
     return arrow.array(lists, arrow.list_(arrow.string()))
