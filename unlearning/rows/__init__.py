@@ -6,7 +6,7 @@ byte, what would be read had they never been in the source.
 
 from unlearning.rows._open import open_rows
 from unlearning.rows._paths import open_public
-from unlearning.rows._rows import Rows
+from unlearning.rows._rows import Rows, set_apart
 from unlearning.rows.declarations import Source, arrays, folder, public, query, table, via
 from unlearning.rows.published import Published
 
@@ -20,6 +20,7 @@ __all__ = [
     "open_rows",
     "public",
     "query",
+    "set_apart",
     "table",
     "via",
 ]

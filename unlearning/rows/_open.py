@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +47,8 @@ def open_rows(
         databases: the address by setting, for queries.
 
     Returns:
-        The rows of the others, in the order of the source; of a query by its ``id``. ``Rows.aside`` holds those of the
-        people kept apart.
+        The rows of the others, in the order of the source; of a query by its ``id``. They hold the people who are kept
+        apart too: ``set_apart``.
 
     Raises:
         RecipeError: a path leads elsewhere, a file or column is missing, a row names no person, or a cell is no id.
@@ -63,7 +62,7 @@ def open_rows(
     if isinstance(source, QuerySource) and ids_of_rows is not None:
         places = _ordered(places, ids_of_rows)
     here = people.take(torch.from_numpy(places)).compact()
-    rows = Rows(
+    return Rows(
         _table=_table(source, root, unread, places),
         _people=here,
         _ids=_numbered(here) if ids_of_rows is None else _ids(source, ids_of_rows.take(torch.from_numpy(places))),
@@ -71,10 +70,6 @@ def open_rows(
         _arrays=_arrays(source, root, unread, places) if isinstance(source, ArraysSource) else {},
         _salt=salt,
     )
-    if not source.aside:
-        return rows
-    training, aside = rows._halves(source.aside, "aside")
-    return replace(training, _aside=aside)
 
 
 def _read(source: Source, root: Path, databases: Mapping[str, str], gone: frozenset[str]) -> Unread:

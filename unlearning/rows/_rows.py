@@ -41,7 +41,6 @@ class Rows:
     _salt: bytes
     _splits: int = 0
     """how many splits lie behind these rows: each hashes people anew, or a second one would find one side empty"""
-    _aside: Rows | None = None
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -71,13 +70,6 @@ class Rows:
         Rows that share one of several people have one number.
         """
         return numbers_of(self._people)
-
-    @property
-    def aside(self) -> Rows:
-        """The rows of the people kept apart. Raises RecipeError where the source keeps none."""
-        if self._aside is None:
-            raise RecipeError("The source keeps nobody apart.", "Say so in the source: aside=0.2.")
-        return self._aside
 
     def arrow(self) -> pa.Table:
         """Return the columns, and ``__row``, as a ``pyarrow.Table`` in one piece."""
@@ -216,6 +208,14 @@ class Rows:
             _salt=self._salt,
             _splits=self._splits,
         )
+
+
+def set_apart(rows: Rows, share: float) -> tuple[Rows, Rows]:
+    """Return the rows to train on, and those of the share of the people whom ``aside=`` keeps apart.
+
+    Two objects, so that a training can be handed the first alone. A keyed hash decides, as in ``Rows.split``.
+    """
+    return rows._halves(share, "aside")
 
 
 def _array_of(column: Any) -> Array:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from sklearn.model_selection import GroupKFold, train_test_split
 
-from unlearning.rows import Rows, open_rows, table
+from unlearning.rows import Rows, open_rows, set_apart, table
 from unlearning.types import RecipeError
 
 COUNT = 40
@@ -106,46 +106,42 @@ def test_rows_that_share_a_person_have_one_number(tmp_path: Path) -> None:
 
 
 def test_a_person_is_on_one_side_and_stays_there(tmp_path: Path) -> None:
-    rows = open_frame(tmp_path, aside=0.4)
-    training, aside = {*rows["who"]}, {*rows.aside["who"]}
+    rows = open_frame(tmp_path)
+    first, second = set_apart(rows, 0.4)
+    training, aside = {*first["who"]}, {*second["who"]}
     assert training and aside
     assert not training & aside
     assert training | aside == {*PEOPLE}
-    assert {who for row in rows._people.values for who in row} == training  # nor does it name the others
-    assert len(rows) + len(rows.aside) == COUNT
+    assert {who for row in first._people.values for who in row} == training  # nor does it name the others
+    assert len(first) + len(second) == COUNT
     gone = min(training)
-    without = open_frame(tmp_path, frozenset({gone}), aside=0.4)
-    assert {*without["who"]} == training - {gone}
-    assert {*without.aside["who"]} == aside
-    assert {*open_frame(tmp_path, aside=0.4, salt=b"other").aside["who"]} != aside  # the salt decides
-    assert aside < {*open_frame(tmp_path, aside=0.9).aside["who"]}
+    without = set_apart(open_frame(tmp_path, frozenset({gone})), 0.4)
+    assert [{*half["who"]} for half in without] == [training - {gone}, aside]
+    assert {*set_apart(open_frame(tmp_path, salt=b"other"), 0.4)[1]["who"]} != aside  # the salt decides
+    assert aside < {*set_apart(rows, 0.9)[1]["who"]}
+    assert [len(half) for half in set_apart(rows, 0.0)] == [COUNT, 0]
 
 
 def test_two_sources_keep_the_same_people_apart(tmp_path: Path) -> None:
-    first = open_frame(tmp_path, aside=0.4)
+    first = open_frame(tmp_path)
     (tmp_path / "u.csv").write_text("buyer,x\n" + "".join(f"user:{who},1\n" for who in reversed(PEOPLE)))
-    source = table("u.csv", person="buyer", spelled="user:{}", aside=0.4)
-    second = open_rows(source, tmp_path, salt=b"salt")
-    assert {f"user:{who}" for who in first.aside["who"]} == {*second.aside["buyer"]}
+    second = open_rows(table("u.csv", person="buyer", spelled="user:{}"), tmp_path, salt=b"salt")
+    asides = [set_apart(rows, 0.4)[1] for rows in (first, second)]
+    assert {f"user:{who}" for who in asides[0]["who"]} == {*asides[1]["buyer"]}
 
 
 def test_about_the_share_of_people_is_apart(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("who\n" + "".join(f"{number}\n" for number in range(2000)))
-    rows = open_rows(table("t.csv", person="who", aside=0.2), tmp_path, salt=b"salt")
-    assert 330 < len(rows.aside) < 470  # four standard deviations
+    _, aside = set_apart(open_rows(table("t.csv", person="who"), tmp_path, salt=b"salt"), 0.2)
+    assert 330 < len(aside) < 470  # four standard deviations
 
 
 def test_rows_of_several_people_are_apart_only_if_all_are(tmp_path: Path) -> None:
-    rows = open_frame(tmp_path, aside=0.4)
-    away, here = rows.aside["who"][0], rows["who"][0]
+    training, aside = set_apart(open_frame(tmp_path), 0.4)
+    away, here = aside["who"][0], training["who"][0]
     (tmp_path / "t.csv").write_text(f"a,b\n{away},{here}\n{away},\n{here},\n,\n")
-    both = table("t.csv", person=("a", "b"), aside=0.4, nobody="keep")
-    assert open_rows(both, tmp_path, salt=b"salt").aside["__row"].tolist() == [1]
-
-
-def test_nobody_apart_unless_the_source_says_so(rows: Rows) -> None:
-    with pytest.raises(RecipeError, match=r"keeps nobody apart. Say so in the source: aside=0.2"):
-        _ = rows.aside
+    both = open_rows(table("t.csv", person=("a", "b"), nobody="keep"), tmp_path, salt=b"salt")
+    assert set_apart(both, 0.4)[1]["__row"].tolist() == [1]
 
 
 def test_a_split_is_by_people_and_each_one_is_another(tmp_path: Path) -> None:
@@ -225,9 +221,10 @@ def test_numbers_that_disagree_are_missing_or_strange_are_refused(tmp_path: Path
     means = table.groupby("who")[["a", "y", "__row"]].mean()
     with pytest.raises(RecipeError, match="Row numbers are whole ones, and these are float64"):
         rows.samples(means[["a", "__row"]], means.y)
-    apart = rows.aside.pandas()
+    training, aside = set_apart(rows, 0.4)
+    apart = aside.pandas()
     with pytest.raises(RecipeError, match=f"{len(apart)} of {len(apart)} row numbers are none of these rows"):
-        rows.samples(apart[["a", "__row"]], apart.y)
+        training.samples(apart[["a", "__row"]], apart.y)
     with pytest.raises(RecipeError, match="none of these rows"):
         rows.samples(np.ones((1, 1)), np.ones(1), at=[-1])
     with pytest.raises(RecipeError, match="1 of 1 row numbers are none of these rows"):
