@@ -208,7 +208,9 @@ def test_a_world_sees_itself_alone(walled: Template) -> None:
     assert world["no_new_privs"] == "1"
     assert world["interfaces"] == ["lo"]
     assert world["host"] == "world"
-    assert world["lists"]["/tmp"] == world["lists"]["/dev/shm"] == world["lists"]["/run"] == []
+    for folder in ("/tmp", "/dev/shm", "/run"):  # this checkout may lie in one of them
+        opened = [Path(path).relative_to(folder) for path in draw(EVERY).opened if path.startswith(f"{folder}/")]
+        assert world["lists"][folder] == sorted({path.parts[0] for path in opened})
     assert world["lists"]["/world"] == ["code", "home"]
     assert world["devices"] == [
         *("fd", "full", "null", "random", "shm", "stdin", "stdout", "urandom", "zero"),
