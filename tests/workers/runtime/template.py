@@ -77,7 +77,8 @@ class Template:
         ``same``: all parts are given the rows of the first.
         """
         # without a new root, root becomes nobody among the files of this machine
-        if only is not None and "files" not in only and (reason := unreachable()):
+        rootless = "files" in without or (only is not None and "files" not in only)
+        if rootless and (reason := unreachable()):
             pytest.skip(reason)
         order = {"files": files, "calls": calls, "without": [*without], "only": None if only is None else [*only]}
         order |= {
