@@ -30,7 +30,7 @@ PLAIN = "renormalised"
 """the retraining that accuracies, the attack and the disagreement are compared with"""
 
 WHO_LEAVES = 1000
-"""added to a seed: by the training's own seed preparation draws people for trials, who would be the same"""
+"""Added to a seed. By the seed alone, those who leave would be those whom SAFE's preparation draws for its trial."""
 
 
 @dataclass(frozen=True)

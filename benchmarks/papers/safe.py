@@ -26,7 +26,7 @@ PAPER = Paper(
     promised="Requests come in rounds, and each is answered by one short step that reads the forgotten samples alone. "
     "After 20 rounds the accuracy on the forgotten is that of a retrained model, at a small loss for everyone else.",
     measured="With the paper's step, mode and lambda the forgotten end near to where a retraining has them. Everyone "
-    "else loses two to three points, more than four times the paper's loss, and a longer step loses more on both "
+    "else loses three points, seven times the paper's loss, and a longer step loses more on both "
     "sides alike: K was tuned on the paper's models. With the step that registration chooses, after the paper's own "
     "training, those who stay keep a retraining's accuracy, as an untouched model does, and the forgotten stay two "
     "points above it. From lambda 1,000 on, the gradient of the training data no longer counts. On a logistic "

@@ -53,9 +53,9 @@ class Story:
 
 
 STORIES = {
-    "SAFE, a CNN by Adam": Story("safe_cnn", "safe", (0.3, 0.9), ("reach", 0.0, 10.0)),
+    "SAFE, a CNN by Adam": Story("safe_cnn", "safe", (0.3, 0.9), ("reach", 0.025, 0.5)),
     "SAFE, a ResNet-18 with batch normalisation": Story(
-        "safe_resnet", "safe", (0.3, 0.9), ("reach", 0.0, 10.0), statistics=True
+        "safe_resnet", "safe", (0.3, 0.9), ("reach", 0.025, 0.5), statistics=True
     ),
     "CNS, a perceptron by Adam with dropout": Story("cns_perceptron", "cns", (0.3, 0.8), ("damping", 0.0, 100.0)),
     "HF, logistic regression": Story(
@@ -145,6 +145,9 @@ def five_leave(stack: Stack, name: str, story: Story) -> None:
     versions = {version["number"]: version for version in stack.client.pages(f"/v1/models/{name}/versions")}
     assert {number: versions[number]["people"] for number in sorted(versions)} == {1: 0, 2: 1, 3: 1, 4: 1, 5: 2}
     assert len({version["checkpoint_sha256"] for version in versions.values()}) == 5
+    of_one_person = versions[2]["samples"]
+    shares = {number: version["samples"] / of_one_person for number, version in versions.items()}
+    assert shares == {1: 0, 2: 1, 3: 1, 4: 1, 5: 2}
     for request, updates in zip(requests, (1, 2, 3, 4, 4), strict=True):
         (claim,) = claims_of(stack, request)
         assert (claim["method"], claim["guarantee"]) == (story.method, "none")

@@ -30,9 +30,9 @@ SECRET = "secret-variable"
 
 @pytest.fixture(scope="module", params=USERS, ids=lambda nobody: "nobody" if nobody else "root")
 def template(request: pytest.FixtureRequest) -> Iterator[Template]:
-    found = Template(nobody=request.param and os.geteuid() == 0, variables={"EXPUNGE_PEPPER": SECRET})
-    yield found
-    found.close()
+    process = Template(nobody=request.param and os.geteuid() == 0, variables={"EXPUNGE_PEPPER": SECRET})
+    yield process
+    process.close()
 
 
 @pytest.fixture

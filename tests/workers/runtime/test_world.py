@@ -32,9 +32,9 @@ USERS = [False, pytest.param(True, marks=pytest.mark.drill)] if os.geteuid() == 
 
 @pytest.fixture(scope="module", params=USERS, ids=lambda nobody: "nobody" if nobody else "own")
 def template(request: pytest.FixtureRequest) -> Iterator[Template]:
-    found = Template(nobody=request.param)
-    yield found
-    found.close()
+    process = Template(nobody=request.param)
+    yield process
+    process.close()
 
 
 @pytest.fixture

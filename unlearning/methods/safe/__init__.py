@@ -268,11 +268,13 @@ class Safe(Method):
         trial = _samples_of(drawn)
         turn = self._turn(problem, state, trial)
         retrained = _retrained(problem, examples, learned, drawn)
+        before = _mean_loss(problem, origin, trial)
+        most = None if retrained is None else _mean_loss(problem, retrained, trial)
         for length in lengths:
             w = _step(origin, turn.direction, self._gamma(problem, state, turn, length))
             left = problem.accuracy(w, *holdout)
             lost = math.inf if left is None else accuracy - left
-            forgotten = None if retrained is None else _share_forgotten(problem, origin, w, retrained, trial)
+            forgotten = None if most is None else _share_of_rise(before, _mean_loss(problem, w, trial), most)
             nearer = retrained is None or distance_left(origin, w, retrained) <= 1.0
             if lost <= self.allowed_loss and nearer and (forgotten is None or forgotten <= 1.0):
                 break
@@ -415,15 +417,14 @@ def _retrained(problem: Problem, examples: Examples, learned: Learned, without: 
         return None
 
 
-def _share_forgotten(problem: Problem, origin: Tensor, w: Tensor, retrained: Tensor, samples: Examples) -> float:
-    """Return the rise of the samples' mean loss at w, as a share of its rise at the retrained weights.
+def _share_of_rise(before: float, after: float, retrained: float) -> float:
+    """Return how far a loss rose from ``before``, as a share of its rise by a retraining.
 
-    Where a retraining does not raise it: 0 if w does not either, else infinity.
+    Where the retraining does not raise it: 0 if nothing else did either, else infinity.
     """
-    before, after, again = (_mean_loss(problem, weights, samples) for weights in (origin, w, retrained))
-    if again <= before:
+    if retrained <= before:
         return 0.0 if after <= before else math.inf
-    return (after - before) / (again - before)
+    return (after - before) / (retrained - before)
 
 
 def _norm(problem: Problem, w: Tensor) -> float:
