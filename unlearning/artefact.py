@@ -10,12 +10,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from unlearning.formats import FORMATS, format_of
+from unlearning.formats import ARCHIVE, FORMATS, PICKLES, format_of
 from unlearning.types import RecipeError
 
 SUFFIX = re.compile(r"[a-z0-9]{1,16}(\.[a-z0-9]{1,16}){0,2}")
-PICKLES = frozenset({"pkl", "pickle", "joblib", "dill", "pt", "pth", "sav"})
 FORMAT = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
+ARCHIVE_SUFFIX = "zip"
+"""of several files that are published as one; whoever serves them unpacks what ends so"""
 SAFE = (
     f"Return a file of one of these formats: {', '.join(FORMATS)}. For another one write "
     "ul.Artefact(format='its-name'); the operator admits the name in EXPUNGE_ARTEFACT_FORMATS, and certificates say "
@@ -31,7 +32,8 @@ class Artefact:
         predict: (data, inputs (n, ...)) -> outputs (n, ...), which the recipe's loss and accuracy are taken of.
         merge: the members that ``shards`` trained, one or several -> one file that answers as all of them do. It
             depends on these bytes alone. Without it ``shards`` is refused.
-        suffix: how the file's name ends, as ``lightgbm.txt``.
+        suffix: how the file's name ends, as ``lightgbm.txt``. ``zip``: several files, as ``bytes(Published(...))``
+            gives them; ``unlearning.formats.files_of`` reads them in ``predict``.
         libraries: packages that the bytes depend on. Their versions are recorded, and members that were trained with
             other versions are never mixed.
         threads: how many threads ``train`` uses; None: as many as the machine has, and that number is recorded.
@@ -41,7 +43,8 @@ class Artefact:
             what such a file does where it is opened is not checked, and certificates say so.
 
     Raises:
-        RecipeError: the suffix is not allowed, is that of pickled files without a format, or the format is no name.
+        RecipeError: the suffix is not allowed, is that of pickled files without a format, or of several files with one;
+            or the format is no name.
     """
 
     predict: Callable[[bytes, Tensor], Tensor]
@@ -62,6 +65,9 @@ class Artefact:
             raise RecipeError(f"The suffix is {self.suffix!r}.", "Use lower-case words, as 'lightgbm.txt'.")
         if self.format is not None and not FORMAT.fullmatch(self.format):
             raise RecipeError(f"The format is {self.format!r}.", "Use a lower-case name, as 'gguf'.")
+        if self.format is not None and self.suffix == ARCHIVE_SUFFIX:
+            what = f"The suffix {self.suffix!r} is that of several files of known formats, and the format is "
+            raise RecipeError(f"{what}{self.format!r}.", f"Use the format's own suffix, as {self.format!r}.")
         if self.format is None and PICKLES & set(self.suffix.split(".")):
             raise RecipeError(f"The suffix {self.suffix!r} is that of pickled files, which run code.", SAFE)
 
@@ -83,7 +89,19 @@ class Artefact:
         found, again = self.merge(given), self.merge(given)
         if found != again:
             raise RecipeError("merge gives other bytes at a second call.", "Let it depend on the members alone.")
-        return tensor_of(found, "merge", self.format)
+        return self.tensor(found, "merge")
+
+    def tensor(self, data: object, giver: str = "train") -> Tensor:
+        """Return the file of a model as a tensor (n,) uint8.
+
+        Raises:
+            RecipeError: ``tensor_of`` refuses it, or the suffix promises several files and it holds none.
+        """
+        held = tensor_of(data, giver, self.format)
+        if self.suffix == ARCHIVE_SUFFIX and format_of(bytes_of(held)) != ARCHIVE:
+            what = f"{giver} returned no archive of several files, and the suffix is {self.suffix!r}."
+            raise RecipeError(what, "Return bytes(Published({...})) of two files or more, or use another suffix.")
+        return held
 
 
 class Bytes(nn.Module):

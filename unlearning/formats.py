@@ -13,12 +13,22 @@ import pickletools  # nosec B403
 import re
 import struct
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
 DEEPEST = 200
 """nested values in a UBJSON file"""
+ARCHIVE = "archive of several files"
+PICKLES = frozenset({"pkl", "pickle", "joblib", "dill", "pt", "pth", "sav"})
+"""suffixes of pickled files"""
+LARGEST_ARCHIVE = 2**32 - 1
+"""bytes; beyond this a zip needs its 64-bit form, which no archive has"""
+MOST_FILES = 2**16 - 2
+"""of an archive, for the same reason"""
+LONGEST_NAME = 200
+"""letters of a file's name with its folders: it is unpacked where paths are short, too"""
 
 
 def format_of(data: bytes) -> str | None:
@@ -240,6 +250,133 @@ def _is_catboost(data: bytes) -> bool:
     return code == b"CBM1" and len(core) == length and fields >= 6 and version.startswith(b"FlabuffersModel_v")
 
 
+def archive_of(files: Mapping[str, bytes]) -> bytes:
+    """Write several files as one: a zip, ordered by name, without compression or dates.
+
+    The same files give the same bytes on every machine, under every version of Python.
+
+    Raises:
+        ValueError: they are more, or larger together, than a zip holds without its 64-bit form.
+    """
+    size = sum(len(name) + len(content) for name, content in files.items())
+    size += sum(len(name) for name in files) + len(files) * (_LOCAL.size + _CENTRAL.size) + _END.size
+    if len(files) > MOST_FILES or size > LARGEST_ARCHIVE:
+        most = f"it may have {MOST_FILES} files and {LARGEST_ARCHIVE} bytes"
+        raise ValueError(f"{len(files)} files make an archive of {size} bytes; {most}.")
+    return b"".join(_archive_blocks(files))
+
+
+def files_of(data: bytes) -> dict[str, bytes]:
+    """Return the files of an archive by name, in its order: the opposite of ``archive_of``.
+
+    Raises:
+        ValueError: the bytes differ from what ``archive_of`` writes for these files, a name is one that
+            ``why_misnamed`` refuses, or it is one file, which is published as it is.
+    """
+    try:
+        files = dict(_archive_entries(data))
+        written = len(files) > 1 and why_misnamed(files) is None and _is_written(files, data)
+    except (struct.error, UnicodeDecodeError):
+        written = False
+    if not written:
+        raise ValueError(f"These {len(data)} bytes are no archive of several files. Give a published .zip, unchanged.")
+    return files
+
+
+def is_archive(data: bytes) -> bool:
+    """Tell whether ``files_of`` reads it, whatever the formats of its files are."""
+    try:
+        return bool(files_of(data))
+    except ValueError:
+        return False
+
+
+_COMPONENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+
+
+def why_misnamed(names: Iterable[object]) -> tuple[str, str] | None:
+    """Return what is wrong with the names of files that are published together, and what to do; None: nothing is."""
+    lower: set[str] = set()
+    for name in names:
+        if not isinstance(name, str) or not all(map(_COMPONENT.fullmatch, name.split("/"))):
+            hint = "Use letters, digits, '.', '_' and '-', and / between folders: 'en/model.json'."
+            return f"A file is named {name!r}.", hint
+        if wrong := _why_not_alone(name):
+            return wrong
+        if name.lower() in lower:
+            return f"Two files have one name but for its case: {name!r}.", "Give each its own name."
+        lower.add(name.lower())
+    folders = {"/".join(name.split("/")[:depth]) for name in lower for depth in range(1, name.count("/") + 1)}
+    if lower & folders:
+        return f"The name {min(lower & folders)!r} is that of a file and of a folder.", "Give each its own name."
+    return None
+
+
+def _why_not_alone(name: str) -> tuple[str, str] | None:
+    """Return what is wrong with a name whatever the others are."""
+    if len(name) > LONGEST_NAME:
+        return f"The name of a file has {len(name)} letters: {name!r}.", f"Use {LONGEST_NAME} at most."
+    suffixes = name.rpartition("/")[2].lower().split(".")[1:]
+    if PICKLES & set(suffixes):
+        hint = "Write it in a format that runs no code, and name it after that: 'model.json'."
+        return f"The name {name!r} is that of a pickled file, which runs code.", hint
+    if suffixes[-1:] == ["zip"]:
+        return f"The name {name!r} is that of an archive.", "Give the files that are in it, each under its name."
+    return None
+
+
+# https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, 4.3: a header before each content; all of them again,
+# with more of each, behind the last; an end
+_LOCAL, _CENTRAL, _END = struct.Struct("<4s5H3I2H"), struct.Struct("<4s2B5H3I5H2I"), struct.Struct("<4s4H2IH")
+_ZIP_VERSION, _UNIX = 20, 3
+_FIRST_DAY = 1 << 5 | 1
+"""1 January 1980, the first that a zip can hold"""
+_PLAIN_FILE = 0o100644 << 16
+
+
+def _archive_blocks(files: Mapping[str, bytes]) -> Iterator[bytes]:
+    """Yield the bytes of the archive of these files, header by header and content by content."""
+    place, central = 0, []
+    for name in sorted(files):
+        path, content = name.encode(), files[name]
+        stored = (0, 0, 0, _FIRST_DAY, zlib.crc32(content), len(content), len(content), len(path), 0)
+        local = _LOCAL.pack(b"PK\3\4", _ZIP_VERSION, *stored)
+        attributes = (0, 0, 0, _PLAIN_FILE, place)
+        central += [_CENTRAL.pack(b"PK\1\2", _ZIP_VERSION, _UNIX, _ZIP_VERSION, *stored, *attributes), path]
+        yield from (local, path, content)
+        place += len(local) + len(path) + len(content)
+    yield from central
+    yield _END.pack(b"PK\5\6", 0, 0, len(files), len(files), sum(map(len, central)), place, 0)
+
+
+def _is_written(files: Mapping[str, bytes], data: bytes) -> bool:
+    """Tell whether ``archive_of`` writes these files as ``data``, without a copy. Raises struct.error for too many."""
+    place = 0
+    for block in _archive_blocks(files):
+        if not data.startswith(block, place):
+            return False
+        place += len(block)
+    return place == len(data)
+
+
+def _archive_entries(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each entry from the first byte on. Nothing but these two is looked at.
+
+    Raises struct.error or UnicodeDecodeError where a header is cut or a name is not ASCII.
+    """
+    place = 0
+    while data.startswith(b"PK\3\4", place):
+        size, length = _LOCAL.unpack_from(data, place)[8:10]
+        start = place + _LOCAL.size + length
+        yield data[place + _LOCAL.size : start].decode("ascii"), data[start : start + size]
+        place = start + size
+
+
+def _is_archive_of_formats(data: bytes) -> bool:
+    """An archive, each of whose files is of a format of the list, and no archive itself."""
+    return all(not is_archive(content) and format_of(content) is not None for content in files_of(data).values())
+
+
 def _is_zip(data: bytes) -> bool:
     """A zip file that begins at the first byte and ends with the last, all of whose members are of a plain format:
     JSON, arrays, HDF5, or one zip file of these more.
@@ -297,6 +434,7 @@ FORMATS: Mapping[str, Callable[[bytes], bool]] = {
     "UBJSON of XGBoost": _is_ubjson,
     "LightGBM text": _is_lightgbm,
     "npy without objects": _is_array,
+    ARCHIVE: _is_archive_of_formats,
     "zip of JSON and arrays": _is_zip,
     "ONNX": _is_onnx,
     "faiss": _is_faiss,

@@ -6,12 +6,14 @@ import io
 import pickle
 
 import joblib
+import numpy as np
 import pytest
 import torch
 
 import unlearning as ul
 from unlearning.artefact import Bytes, bytes_of, tensor_of
 from unlearning.model.parts import parts_of, require_declared
+from unlearning.rows import Published
 from unlearning.types import Refused
 
 LIGHTGBM = "tree\nversion=v4\nnum_class=1\nTree=0\nnum_leaves=2\nthreshold=0.5\nleaf_value=0.1 -0.1\n\nend of trees\n"
@@ -47,6 +49,21 @@ def test_bytes_of_a_known_format_come_back_as_they_are() -> None:
 def test_a_suffix_is_a_plain_word_and_not_that_of_pickles(suffix: str) -> None:
     with pytest.raises(ul.RecipeError, match="suffix"):
         ul.Artefact(lambda _, x: x, suffix=suffix)
+
+
+def test_the_suffix_zip_is_that_of_several_files() -> None:
+    """Whoever serves a version unpacks what ends in .zip."""
+    several = ul.Artefact(lambda _, x: x, suffix="zip")
+    files: dict[str, bytes | str] = {"model.txt": LIGHTGBM, "words.json": "{}"}
+    assert bytes_of(several.tensor(bytes(Published(files)))) == bytes(Published(files))
+    file = io.BytesIO()
+    np.savez(file, a=np.ones(2))
+    for data in (LIGHTGBM.encode(), file.getvalue()):
+        with pytest.raises(ul.RecipeError, match="train returned no archive of several files, and the suffix is 'zip'"):
+            several.tensor(data)
+        assert bytes_of(ul.Artefact(lambda _, x: x, suffix="npz").tensor(data)) == data
+    with pytest.raises(ul.RecipeError, match="of several files of known formats, and the format is 'gguf'"):
+        ul.Artefact(lambda _, x: x, suffix="zip", format="gguf")
 
 
 def test_merge_must_give_the_same_bytes_again() -> None:

@@ -27,7 +27,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
 from unlearning.fitted import written
-from unlearning.formats import FORMATS, format_of
+from unlearning.formats import ARCHIVE, FORMATS, archive_of, format_of
 
 DRAWS = np.random.default_rng(0)
 X = DRAWS.random((80, 3)).astype(np.float32)
@@ -119,6 +119,7 @@ REAL: dict[str, tuple[str, bytes]] = {
     "array": ("npy without objects", array(X)),
     "array of records": ("npy without objects", array(np.zeros(3, [("a", "<f8"), ("b", "<i4")]), version=(2, 0))),
     "array of nothing": ("npy without objects", array(np.zeros((0, 3)))),
+    "several files": (ARCHIVE, archive_of({"model.txt": leaves(), "scaler.npz": arrays(mean=X), "words.json": b"{}"})),
     "arrays": ("zip of JSON and arrays", arrays(a=X, b=Y)),
     "ul.sklearn": ("zip of JSON and arrays", written([MODEL])),
     "skops": ("zip of JSON and arrays", zipped(schema_json=b'{"__class__": "X"}', a_npy=array(X), b_npz=arrays(a=X))),

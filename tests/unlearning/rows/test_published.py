@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unlearning import formats
+from unlearning.formats import files_of
 from unlearning.rows import Published
 from unlearning.types import RecipeError
 
@@ -46,6 +48,12 @@ def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
         Published({name: "{}"})
 
 
+def test_the_archive_is_read_back() -> None:
+    files = {"model.npy": array(1, 2), "en/words.json": b"{}"}
+    assert files_of(bytes(Published(files))) == files
+    assert list(files_of(bytes(Published(files)))) == ["en/words.json", "model.npy"]
+
+
 @pytest.mark.parametrize("name", ["model.pkl", "model.PT", "m.joblib.json"])
 def test_the_name_of_a_pickle_is_refused(name: str) -> None:
     with pytest.raises(RecipeError, match="is that of a pickled file, which runs code"):
@@ -67,11 +75,25 @@ def test_a_content_of_no_known_format_is_refused(content: bytes | str) -> None:
         ({"a.json": "{}", "A.json": "{}"}, "one name but for its case"),
         ({"a": "{}", "a/b": "{}"}, "'a' is that of a file and of a folder"),
         ({1: "{}"}, "A file is named 1"),
+        ({"a.zip": "{}"}, "'a.zip' is that of an archive"),
+        ({"a.json": bytes(Published({"b.json": "{}", "c.json": "{}"}))}, "'a.json' is an archive"),
+        ({f"{'a/' * 100}b.json": "{}"}, "has 206 letters"),
     ],
 )
 def test_files_that_cannot_lie_side_by_side_are_refused(files: Any, sentence: str) -> None:
     with pytest.raises(RecipeError, match=sentence):
         Published(files)
+
+
+def test_more_than_a_zip_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    published = Published({"a.json": "{}", "b.json": "{}"})
+    monkeypatch.setattr(formats, "LARGEST_ARCHIVE", len(bytes(published)))
+    bytes(published)
+    with pytest.raises(RecipeError, match=r"2 files make an archive of 203 bytes; it may .* Publish fewer"):
+        bytes(Published({"a.json": "{}", "b.json": "{ }"}))
+    monkeypatch.setattr(formats, "MOST_FILES", 1)
+    with pytest.raises(RecipeError, match="it may have 1 files"):
+        bytes(published)
 
 
 def test_the_files_are_those_of_the_call_and_the_score_waits() -> None:

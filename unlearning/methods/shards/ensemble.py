@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unlearning.artefact import Artefact, Bytes, tensor_of
+from unlearning.artefact import Artefact, Bytes
 from unlearning.model.problem import build
 from unlearning.recipe import Recipe, SampleLoss
 
@@ -100,7 +100,7 @@ def published(
     if isinstance(tensors, bytes):
         if not isinstance(build_one, Artefact):
             raise TypeError("The file is given as bytes, and the model is no Artefact. Read its tensors.")
-        return Bytes(build_one, tensor_of(tensors, "the file", build_one.format)).eval()
+        return Bytes(build_one, build_one.tensor(tensors, "the file")).eval()
     module = build_one()
     members = {name.split(".")[1] for name in tensors if name.startswith("members.")}
     if members and set(module.state_dict()) != set(tensors):

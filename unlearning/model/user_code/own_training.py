@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unlearning.artefact import tensor_of
 from unlearning.model.problem import Problem, build
 from unlearning.model.user_code.global_state import draws_from, settings_kept
 from unlearning.recipe import PEOPLE, SEEDS, Run
@@ -68,7 +67,7 @@ def train_by_recipe(
         left = recipe.train(run)
     progress(1.0)
     if problem.artefact is not None:
-        return Fitted(tensor_of(left, named=problem.artefact.format).to(problem.device))
+        return Fitted(problem.artefact.tensor(left).to(problem.device))
     trained = module.state_dict()
     extra = [repr(name) for name in sorted(set(trained) - set(problem.module.state_dict()))]
     if extra:
