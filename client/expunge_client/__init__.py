@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from expunge_client.answers import DeletionRequest, Estimate, Findings, ModelPart, Outcome, Remedy, Version
+    from expunge_client.archives import archive_digests, unpack_archive
     from expunge_client.certificates import Verified, verify_certificate
     from expunge_client.client import AsyncExpunge, Expunge
     from expunge_client.errors import ExpungeError, NotAuthentic, NotCompleted, Refused, Unreachable
@@ -33,6 +34,8 @@ __all__ = [
     "Unreachable",
     "Verified",
     "Version",
+    "archive_digests",
+    "unpack_archive",
     "verify_certificate",
     "verify_webhook",
 ]
@@ -45,6 +48,8 @@ _MODULES = {
     "Outcome": "answers",
     "Remedy": "answers",
     "Version": "answers",
+    "archive_digests": "archives",
+    "unpack_archive": "archives",
     "Verified": "certificates",
     "verify_certificate": "certificates",
     "AsyncExpunge": "client",

@@ -53,7 +53,7 @@ class NotCompleted(ExpungeError):
 
 
 class NotAuthentic(ExpungeError, ValueError):
-    """A certificate or a webhook is not what it seems. The message says what does not fit."""
+    """A certificate, a webhook or a version's file is not what it seems. The message says what does not fit."""
 
 
 def _place(error: dict[str, str]) -> str:

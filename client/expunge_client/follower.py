@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import shutil
 import threading
 import time
 from collections import Counter
@@ -14,12 +16,15 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from expunge_client.answers import Version
+from expunge_client.archives import ARCHIVE, unpack_archive
 from expunge_client.client import Expunge
 
 Opened = TypeVar("Opened")
 POLL_SECONDS = 1.0
 REPORT_SECONDS = 60.0
 """how often what is served is reported; after five minutes without a report Expunge counts a consumer as silent"""
+_DIGEST = re.compile(r"[0-9a-f]{64}(\.|$)")
+"""how the name of what belongs to a version begins"""
 log = logging.getLogger(__name__)
 
 
@@ -39,7 +44,8 @@ class Follower(Generic[Opened]):
                 served.model(inputs)
 
     A call keeps the version that it began with. What is reported is the oldest version that a call still uses, so that
-    Expunge never counts a consumer as current too early. The file of a version is deleted when nothing uses it.
+    Expunge never counts a consumer as current too early. The file of a version is deleted when nothing uses it, and
+    the folder into which it was unpacked.
 
     While Expunge cannot be reached, or a new version cannot be opened, the version in memory is still served;
     the log says so. ``serving`` works from threads and from coroutines.
@@ -55,8 +61,10 @@ class Follower(Generic[Opened]):
             model: the model's name.
             consumer: the name that reports carry; unique among the model's consumers.
             opened: makes what is served from a version's file (safetensors, or its ``checkpoint_suffix``) and the
-                version.
-            folder: holds the served file. It must be this follower's alone: other files of its suffix are deleted.
+                version. Where the suffix is ``zip``, the version is several files, and the path is that of a folder
+                with them: ``path / "model.txt"``.
+            folder: holds the served file. It must be this follower's alone: other files of its suffix are deleted, and
+                files and folders that are named by a digest.
         """
         self._expunge, self._model, self._consumer = expunge, model, consumer
         self._opened, self._folder = opened, folder
@@ -118,9 +126,20 @@ class Follower(Generic[Opened]):
     def _swap(self, version: Version) -> None:
         path = self._path(version)
         self._expunge.download(version, path)
-        served = Served(version, self._opened(path, version))
+        served = Served(version, self._opened(self._unpacked(version, path), version))
         with self._changed:
             self._served = served
+
+    def _unpacked(self, version: Version, path: Path) -> Path:
+        """Return what is opened: the file, or where a version is several, the folder with them beside it."""
+        if _suffix(version) != ARCHIVE:
+            return path
+        folder = self._folder / version["checkpoint_sha256"]
+        if self._served is None and folder.exists():
+            shutil.rmtree(folder)  # a process that died may have left it, not all of it on the disk
+        if not folder.exists():  # else two versions are the same bytes, and calls may be reading it
+            unpack_archive(path, folder)
+        return folder
 
     def _report(self) -> None:
         """Report the oldest version in use, after the files of those before it are gone."""
@@ -131,13 +150,22 @@ class Follower(Generic[Opened]):
             in_use = {number for number, calls in self._calls.items() if calls} | {current["number"]}
             self._calls = +self._calls
         if len(in_use) == 1:
-            for path in self._folder.glob(f"*.{_suffix(current)}*"):
-                if path != self._path(current):
-                    path.unlink()
+            self._delete_others(current)
         oldest, (reported, at) = min(in_use), self._reported
         if oldest != reported or time.monotonic() - at >= REPORT_SECONDS:
             self._expunge.report(self._model, self._consumer, oldest)
             self._reported = oldest, time.monotonic()
+
+    def _delete_others(self, current: Version) -> None:
+        """Delete the files and folders of other versions, whatever their suffix is."""
+        for path in list(self._folder.iterdir()):
+            is_ours = _DIGEST.match(path.name) or path.match(f"*.{_suffix(current)}*")
+            if not is_ours or path.name in (self._path(current).name, current["checkpoint_sha256"]):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def _path(self, version: Version) -> Path:
         return self._folder / f"{version['checkpoint_sha256']}.{_suffix(version)}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import threading
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,27 @@ def opened(path: Path, version: Version) -> int:
     words = path.read_bytes().split()
     assert int(words[1]) == version["number"]
     return version["number"]
+
+
+class ArchiveService(Service):
+    """A model of several files; ``same``: from which version on all have the same bytes."""
+
+    def __init__(self, same: int = VERSIONS) -> None:
+        super().__init__()
+        self.same, self.name = same, "en/words.json"
+        self.more = {"checkpoint_suffix": "zip"}
+
+    def content(self, number: int) -> bytes:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as file:
+            file.writestr(zipfile.ZipInfo(self.name), f'{{"words": {min(number, self.same)}}}')
+            file.writestr(zipfile.ZipInfo("model.txt"), super().content(min(number, self.same)))
+        return buffer.getvalue()
+
+
+def folder_opened(path: Path, version: Version) -> Path:
+    assert sorted(each.relative_to(path).as_posix() for each in path.rglob("*.*")) == ["en/words.json", "model.txt"]
+    return path
 
 
 @pytest.fixture
@@ -140,6 +163,66 @@ def test_a_librarys_own_file_keeps_its_suffix(service: Service, follower: Follow
     follower.stop()
     (name,) = files(tmp_path)
     assert name.endswith(".lightgbm.txt") and name[:64] == hashlib.sha256(service.content(2)).hexdigest()
+
+
+def test_several_files_are_unpacked_into_a_folder_that_leaves_with_its_version(tmp_path: Path) -> None:
+    service = ArchiveService()
+    expunge = Expunge("http://here", "exp_key", httpx.MockTransport(service))
+    follower = Follower(expunge, "digits", "api-1", folder_opened, tmp_path / "served")
+    follower.start()
+    with follower.serving() as old:
+        service.number = 2
+        follower.look()
+        assert (old.model / "en" / "words.json").read_text() == '{"words": 1}', "a call still reads it"
+        assert len(files(tmp_path)) == 4 and set(service.reports) == {1}
+    follower.look()
+    follower.stop()
+    digest = hashlib.sha256(service.content(2)).hexdigest()
+    assert files(tmp_path) == {digest, f"{digest}.zip"} and service.reports[-1] == 2
+    with follower.serving() as served:
+        assert served.model == tmp_path / "served" / digest
+        assert (served.model / "en" / "words.json").read_text() == '{"words": 2}'
+
+
+def test_a_folder_that_a_process_left_is_unpacked_again(tmp_path: Path) -> None:
+    service = ArchiveService()
+    digest = hashlib.sha256(service.content(1)).hexdigest()
+    for name in (digest, f"{digest}.part", "0" * 64, "1" * 64 + ".part", "yours"):
+        (tmp_path / "served" / name / "en").mkdir(parents=True)
+        (tmp_path / "served" / name / "model.txt").write_bytes(b"half")
+    (tmp_path / "served" / ("2" * 64 + ".lightgbm.txt")).write_bytes(b"of when the recipe published one file")
+    (tmp_path / "served" / ("3" * 64)).symlink_to(tmp_path)
+    expunge = Expunge("http://here", "exp_key", httpx.MockTransport(service))
+    follower = Follower(expunge, "digits", "api-1", folder_opened, tmp_path / "served")
+    with follower, follower.serving() as served:
+        assert (served.model / "model.txt").read_bytes() == b"version 1 " * 1000
+    assert files(tmp_path) == {digest, f"{digest}.zip", "yours"} and tmp_path.exists()
+
+
+def test_two_versions_of_the_same_bytes_share_a_folder(tmp_path: Path) -> None:
+    """A call of the first reads on while the second is served."""
+    service = ArchiveService(same=1)
+    expunge = Expunge("http://here", "exp_key", httpx.MockTransport(service))
+    follower = Follower(expunge, "digits", "api-1", folder_opened, tmp_path / "served")
+    with follower, follower.serving() as old:
+        inode = (old.model / "model.txt").stat().st_ino
+        service.number, follower._etag = 2, None
+        follower.look()
+        with follower.serving() as new:
+            assert (old.version["number"], new.version["number"]) == (1, 2)
+            assert new.model == old.model and (old.model / "model.txt").stat().st_ino == inode
+
+
+def test_a_name_that_leads_elsewhere_is_not_unpacked_and_the_last_version_served(tmp_path: Path) -> None:
+    service = ArchiveService()
+    expunge = Expunge("http://here", "exp_key", httpx.MockTransport(service))
+    with Follower(expunge, "digits", "api-1", folder_opened, tmp_path / "served") as follower:
+        service.number, service.name = 2, "../../words.json"
+        with pytest.raises(NotAuthentic, match=r"'../../words.json'"):
+            follower.look()
+        with follower.serving() as served:
+            assert served.version["number"] == 1
+    assert not list(tmp_path.rglob("words.json"))[1:] and not (tmp_path / "words.json").exists()
 
 
 def test_the_last_version_is_served_while_the_service_is_away_or_sends_damaged_bytes(
