@@ -42,7 +42,9 @@ class VersionView(BaseModel):
     people: int = Field(description="forgotten in this release")
     checkpoint_sha256: str
     checkpoint_bytes: int
-    checkpoint_suffix: str = Field(description="how the file's name ends: safetensors, or the library's own format")
+    checkpoint_suffix: str = Field(
+        description="how the file's name ends: safetensors, or the library's own format; zip: it holds several files"
+    )
     holdout_accuracy: float | None = Field(description="what the recipe's metric gives for its test rows")
     metric: str | None = Field(
         default=None, description="the metric's name, such as accuracy or r2; null where none measures, or before 0.3"

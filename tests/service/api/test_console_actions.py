@@ -25,6 +25,7 @@ from expunge.service.infra.tables import (
     ApiKey,
     AuditEntry,
     DeletionRequest,
+    Generation,
     Hold,
     Model,
     Task,
@@ -203,6 +204,12 @@ def test_the_current_version_is_downloaded_by_who_may(login: Login, service: Ser
     page = client.get("/console/models/digits").text
     assert page.count("Download the checkpoint") == 1
     assert client.get("/console/models/digits/checkpoint").content == b"version two"
+    with service.database.write() as session:
+        for generation in session.scalars(select(Generation)):
+            generation.manifest = {**(generation.manifest or {}), "suffix": "zip"}
+    page = client.get("/console/models/digits").text
+    assert re.search(r"Download the checkpoint</a> <span[^>]*>0\.0 kB, zip</span>", page)
+    assert client.get("/console/models/digits/checkpoint").headers["content-type"] == "application/zip"
     facts = client.get("/console/models/digits/versions/1.json")
     assert facts.json()["number"] == 1 and "attachment" in facts.headers["content-disposition"]
     client = login("models:read")

@@ -216,6 +216,7 @@ def test_a_checkpoint_is_its_bytes_under_its_digest(client: TestClient, checkpoi
         ("lightgbm.txt", "text/plain; charset=utf-8"),
         ("xgboost.json", "application/json"),
         ("trees.npy", "application/octet-stream"),
+        ("zip", "application/zip"),
     ],
 )
 def test_a_librarys_own_file_keeps_its_suffix_and_media_type(

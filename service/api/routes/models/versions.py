@@ -34,13 +34,18 @@ Downloader = Annotated[Caller, Depends(require_scope(Scope.CHECKPOINTS_READ))]
 Number = Annotated[str, Path(pattern=r"^(current|[1-9][0-9]{0,17})$", description="a version's number, or current")]
 _PATH = "/v1/models/{name}/versions"
 _BLOCK = 1 << 18
-_MEDIA_TYPES = {"txt": "text/plain; charset=utf-8", "json": "application/json"}
+_MEDIA_TYPES = {"txt": "text/plain; charset=utf-8", "json": "application/json", "zip": "application/zip"}
 """of what is not just bytes"""
 _GONE = "The model is retired, and no version of it is served. Stop serving it, and delete the copies that you have."
-_FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+_FILE = {"application/octet-stream": _BYTES, "application/zip": _BYTES}
 _ABOUT = ("ETag", "Accept-Ranges", "Cache-Control", "Repr-Digest")
 _ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Safetensors, or a library's own format", "content": _FILE} | answer(200, *_ABOUT)[200],
+    200: {
+        "description": "Safetensors, or a library's own format; application/zip: several files, without compression",
+        "content": _FILE,
+    }
+    | answer(200, *_ABOUT)[200],
     206: {"description": "A range of it", "content": _FILE} | answer(206, *_ABOUT, "Content-Range")[206],
     304: {"description": "Not modified"} | answer(304, *_ABOUT)[304],
     **problems(404, 410),
