@@ -16,7 +16,7 @@ from expunge_client.errors import NotAuthentic
 ARCHIVE = "zip"
 """the ``checkpoint_suffix`` of a version of several files"""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
-_HINT = "It was not unpacked: tell whoever runs Expunge that the recipe publishes another kind of zip."
+_HINT = "It was not opened: tell whoever runs Expunge that the recipe publishes another kind of zip."
 _BLOCK = 1 << 20
 
 

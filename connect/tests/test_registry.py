@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import shutil
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,13 @@ def keys(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "signing.pem", tmp_path / "signing.pub"
 
 
+def is_verified(folder: Path, public_key: Path) -> bool:
+    command = [str(Path(sys.executable).with_name("model_signing")), "verify", "key", str(folder)]
+    command += ["--signature", str(folder / "model.sig"), "--public_key", str(public_key)]
+    command += ["--ignore-paths", str(folder / "model.sig")]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
 @needs("cyclonedx", "model_signing")
 def test_a_bundle_is_valid_and_signed_and_names_nobody(stack: Stack, tmp_path: Path, keys: tuple[Path, Path]) -> None:
     from cyclonedx.schema import SchemaVersion  # noqa: PLC0415 (an extra)
@@ -73,15 +82,37 @@ def test_a_bundle_is_valid_and_signed_and_names_nobody(stack: Stack, tmp_path: P
     assert described["pedigree"]["ancestors"][0]["version"] == "1"
     assert request["id"] not in text and "tiny-7" not in said.values()
 
-    def verified() -> bool:
-        command = [str(Path(sys.executable).with_name("model_signing")), "verify", "key", str(folder)]
-        command += ["--signature", str(folder / "model.sig"), "--public_key", str(keys[1])]
-        command += ["--ignore-paths", str(folder / "model.sig")]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-    assert verified()
+    assert is_verified(folder, keys[1])
     (folder / "bom.cdx.json").write_text(text.replace("proved", "exact"))
-    assert not verified(), "a claim that was edited does not verify"
+    assert not is_verified(folder, keys[1]), "a claim that was edited does not verify"
+
+
+@needs("cyclonedx", "model_signing")
+def test_a_version_of_several_files_is_one_signed_file_whose_files_are_listed(
+    stack: Stack, tmp_path: Path, keys: tuple[Path, Path]
+) -> None:
+    from cyclonedx.schema import SchemaVersion  # noqa: PLC0415 (an extra)
+    from cyclonedx.validation.json import JsonStrictValidator  # noqa: PLC0415
+
+    name = stack.live("several", "retrain")
+    folder = tmp_path / "bundle"
+    made = expunge(stack, "registry", "bundle", name, str(folder), "--sign", str(keys[0]))
+    assert made["files"] == ["model.zip", "bom.cdx.json", "model.sig"]
+    assert sorted(each.name for each in folder.iterdir()) == sorted(made["files"])
+    text = (folder / "bom.cdx.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    described = json.loads(text)["metadata"]["component"]
+    assert described["hashes"] == [{"alg": "SHA-256", "content": stack.head(name)["checkpoint_sha256"]}]
+    with zipfile.ZipFile(folder / "model.zip") as file:
+        digests = {each: hashlib.sha256(file.read(each)).hexdigest() for each in file.namelist()}
+    listed = {each["name"]: each["hashes"] for each in described["components"]}
+    assert listed == {each: [{"alg": "SHA-256", "content": digest}] for each, digest in digests.items()}
+    assert set(listed) == {"en/words.json", "model.json", "scaler.json"}
+    assert {each["type"] for each in described["components"]} == {"file"}
+    assert is_verified(folder, keys[1])
+    with zipfile.ZipFile(folder / "model.zip") as file:
+        file.extractall(folder / "model")
+    assert not is_verified(folder, keys[1]), "what lies in the folder beside it is not signed"
 
 
 @pytest.fixture
@@ -147,3 +178,15 @@ def test_mlflow_has_the_current_version_and_nothing_of_the_earlier_ones(
     assert kept == {theirs.version, current.version}, "what somebody else made stays"
     assert first.isdisjoint(path.read_bytes() for path in files.rglob("*.safetensors")), "version 1 has left"
     assert len(list(files.rglob("*.safetensors"))) == 1
+
+
+@needs("cyclonedx", "mlflow", "flask")
+@pytest.mark.timeout(400)
+def test_mlflow_has_the_current_archive_and_not_the_earlier_one(stack: Stack, mlflow_server: tuple[str, Path]) -> None:
+    url, files = mlflow_server
+    name = stack.live("several", "retrain")
+    expunge(stack, "registry", "push", name, "--mlflow", url)
+    stack.forgotten(name, subject_id="several-person-4")
+    assert len(expunge(stack, "registry", "push", name, "--mlflow", url)["deleted"]) == 1
+    (archive,) = files.rglob("*.zip")
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() == stack.head(name)["checkpoint_sha256"]

@@ -10,7 +10,7 @@ import pytest
 
 from expunge_client import NotAuthentic
 from expunge_connect.registry.bom import properties_of
-from expunge_connect.registry.bundle import name_of, write_bundle
+from expunge_connect.registry.bundle import BOM, name_of, write_bundle
 
 VERSION: dict[str, Any] = {
     "model": "m",
@@ -54,3 +54,13 @@ def test_a_download_with_other_bytes_is_refused_and_not_kept(tmp_path: Path) -> 
 def test_a_file_of_another_library_keeps_its_suffix() -> None:
     assert name_of(VERSION) == "model.safetensors"
     assert name_of({**VERSION, "checkpoint_suffix": "lightgbm.txt"}) == "model.lightgbm.txt"
+    assert name_of({**VERSION, "checkpoint_suffix": "zip"}) == "model.zip"
+
+
+def test_a_zip_that_is_no_archive_is_no_bundle(tmp_path: Path) -> None:
+    def download(path: str, target: Path) -> None:
+        target.write_bytes(b"weights")
+
+    with pytest.raises(NotAuthentic, match=r"model\.zip cannot be read"):
+        write_bundle(tmp_path, {"recipe": "r"}, {**VERSION, "checkpoint_suffix": "zip"}, download)
+    assert not (tmp_path / BOM).exists()

@@ -12,12 +12,14 @@ Facts = Mapping[str, Any]
 _CLAIMED = ("guarantee", "reference", "max_distance", "noise_std", "epsilon", "delta", "updates")
 
 
-def bill_of_materials(model: Facts, version: Facts) -> str:
+def bill_of_materials(model: Facts, version: Facts, files: Mapping[str, str] | None = None) -> str:
     """Return the JSON text. Equal facts give equal bytes. No person and no request is named.
 
     Args:
         model: as ``GET /v1/models/NAME`` answers.
         version: as ``GET /v1/models/NAME/versions/N`` answers.
+        files: the SHA-256 of each file by its name, where the version's checkpoint is an archive of several. They are
+            listed as components of the model.
 
     Raises:
         ImportError: ``cyclonedx-python-lib`` is not installed (the extra ``registry``).
@@ -39,6 +41,15 @@ def bill_of_materials(model: Facts, version: Facts) -> str:
         bom_ref=f"{name}@{number}",
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=str(version["checkpoint_sha256"]))],
         pedigree=Pedigree(ancestors=earlier) if earlier else None,
+        components=[
+            Component(
+                type=ComponentType.FILE,
+                name=file,
+                bom_ref=f"{name}@{number}/{file}",
+                hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)],
+            )
+            for file, digest in (files or {}).items()
+        ],
         properties=_properties(properties_of(version)),
     )
     data = Component(type=ComponentType.DATA, name=str(model["recipe"]), bom_ref="data")

@@ -6,7 +6,8 @@ import hashlib
 from pathlib import Path
 from typing import Protocol
 
-from expunge_client import NotAuthentic
+from expunge_client import NotAuthentic, archive_digests
+from expunge_client.archives import ARCHIVE
 from expunge_connect.registry.bom import Facts, bill_of_materials
 
 BOM, SIGNATURE = "bom.cdx.json", "model.sig"
@@ -25,7 +26,7 @@ def write_bundle(folder: Path, model: Facts, version: Facts, download: Download,
         key: a private key in PEM for OpenSSF model signing; ``model_signing verify key`` checks the signature.
 
     Raises:
-        NotAuthentic: the checkpoint's SHA-256 is not the version's.
+        NotAuthentic: the checkpoint's SHA-256 is not the version's, or its suffix is ``zip`` and it is no archive.
         ImportError: the extra ``registry`` is not installed.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -34,7 +35,8 @@ def write_bundle(folder: Path, model: Facts, version: Facts, download: Download,
     if _sha256(checkpoint) != version["checkpoint_sha256"]:
         checkpoint.unlink()
         raise NotAuthentic(f"The checkpoint of {version['model']} {version['number']} arrived with other bytes.")
-    (folder / BOM).write_text(bill_of_materials(model, version))
+    files = archive_digests(checkpoint) if version.get("checkpoint_suffix") == ARCHIVE else None
+    (folder / BOM).write_text(bill_of_materials(model, version, files))
     names = [checkpoint.name, BOM]
     if key is not None:
         _sign(folder, key)
@@ -43,7 +45,9 @@ def write_bundle(folder: Path, model: Facts, version: Facts, download: Download,
 
 
 def name_of(version: Facts) -> str:
-    """Return the name of the version's file in the bundle: ``model.safetensors``, or with its library's suffix."""
+    """Return the name of the version's file in the bundle: ``model.safetensors``, or with its library's suffix; of
+    several files ``model.zip``.
+    """
     return f"model.{version.get('checkpoint_suffix', 'safetensors')}"
 
 

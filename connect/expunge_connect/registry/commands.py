@@ -33,6 +33,9 @@ def bundle(
 ) -> None:
     """Write the checkpoint, its bill of materials (CycloneDX) and, with --sign, a signature over both.
 
+    A version of several files is one model.zip, whose files the bill lists. Unpack it into another folder: `unzip
+    FOLDER/model.zip -d ELSEWHERE`.
+
     `model_signing verify key FOLDER --signature FOLDER/model.sig --public_key KEY.pub` checks it.
     """
     with connect() as client, _plainly():
