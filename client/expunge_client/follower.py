@@ -62,7 +62,7 @@ class Follower(Generic[Opened]):
             consumer: the name that reports carry; unique among the model's consumers.
             opened: makes what is served from a version's file (safetensors, or its ``checkpoint_suffix``) and the
                 version. Where the suffix is ``zip``, the version is several files, and the path is that of a folder
-                with them: ``path / "model.txt"``.
+                with them, ``path / "model.txt"``; their archive is ``path.with_suffix(".zip")``.
             folder: holds the served file. It must be this follower's alone: other files of its suffix are deleted, and
                 files and folders that are named by a digest.
         """
