@@ -77,6 +77,7 @@ def _why_not(entries: list[zipfile.ZipInfo], size: int) -> str | None:
     names = {entry.filename.lower() for entry in entries}
     folders = {name[: found.start()] for name in names for found in re.finditer("/", name)}
     for entry in entries:
+        # later versions of Python rename an entry after its "Unicode path" field
         if not _NAME.fullmatch(entry.orig_filename) or entry.filename != entry.orig_filename:
             return f"holds a file named {entry.orig_filename[:200]!r}."
         if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -119,3 +121,14 @@ def test_a_link_is_written_as_the_text_that_it_holds(tmp_path: Path) -> None:
         file.writestr(entry, "/tmp")
     unpack_archive(tmp_path / "model.zip", tmp_path / "model")
     assert (tmp_path / "model" / "out").read_text() == "/tmp" and not (tmp_path / "model" / "out").is_symlink()
+
+
+def test_a_field_that_renames_an_entry_leads_nowhere(tmp_path: Path) -> None:
+    """Python 3.11.2 ignores the field, and later versions rename the entry by it."""
+    entry, path = zipfile.ZipInfo("a.json"), b"../../a.json"
+    entry.extra = struct.pack("<HHBI", 0x7075, 5 + len(path), 1, zlib.crc32(b"a.json")) + path
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as file:
+        file.writestr(entry, "{}")
+    with suppress(NotAuthentic):
+        unpack_archive(tmp_path / "model.zip", tmp_path / "far" / "model")
+    assert {each.relative_to(tmp_path).as_posix() for each in tmp_path.rglob("*.json")} <= {"far/model/a.json"}
