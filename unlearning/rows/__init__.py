@@ -4,23 +4,49 @@ Types, categories and the order of rows are found after people left. So what is 
 byte, what would be read had they never been in the source.
 """
 
-from unlearning.rows._open import open_rows
+from unlearning.rows._file import rows_from_bytes, rows_to_bytes
+from unlearning.rows._open import Reading, Units, open_rows, read_source
 from unlearning.rows._paths import open_public
+from unlearning.rows._people import is_aside
 from unlearning.rows._rows import Rows, set_apart
-from unlearning.rows.declarations import Source, arrays, folder, public, query, table, via
+from unlearning.rows._run import RunParameter, TrainingRun, run
+from unlearning.rows.declarations import (
+    PublicFile,
+    Source,
+    arrays,
+    folder,
+    public,
+    query,
+    source_from_json,
+    source_to_json,
+    table,
+    via,
+)
 from unlearning.rows.published import Published
 
 __all__ = [
+    "PublicFile",
     "Published",
+    "Reading",
     "Rows",
+    "RunParameter",
     "Source",
+    "TrainingRun",
+    "Units",
     "arrays",
     "folder",
+    "is_aside",
     "open_public",
     "open_rows",
     "public",
     "query",
+    "read_source",
+    "rows_from_bytes",
+    "rows_to_bytes",
+    "run",
     "set_apart",
+    "source_from_json",
+    "source_to_json",
     "table",
     "via",
 ]

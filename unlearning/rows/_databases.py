@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from importlib import import_module
 from secrets import token_hex
 from typing import Any
@@ -37,8 +38,16 @@ _PAST = {
 _READS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
 
 
-def answer(query: QuerySource, databases: Mapping[str, str], without: frozenset[str]) -> Objects:
-    """Return the rows that the SQL answers with where the people ``without`` were never stored, in any order.
+@dataclass
+class Shadow:
+    """Whom the views leave out, and, once the SQL was asked, the others whom the tables name."""
+
+    without: frozenset[str]
+    others: set[str] = field(default_factory=set)
+
+
+def answer(query: QuerySource, databases: Mapping[str, str], who: Shadow) -> Objects:
+    """Return the rows that the SQL answers with where the people ``who.without`` were never stored, in any order.
 
     Args:
         databases: the address by setting: ``sqlite:////var/crm.db``, ``postgresql://...``.
@@ -48,9 +57,9 @@ def answer(query: QuerySource, databases: Mapping[str, str], without: frozenset[
     """
     address = databases.get(query.setting, "")
     if address.startswith(_SQLITE):
-        names, rows = _ask_sqlite(query, address.removeprefix(_SQLITE), without)
+        names, rows = _ask_sqlite(query, address.removeprefix(_SQLITE), who)
     elif address.startswith(_POSTGRESQL):
-        names, rows = _ask_postgresql(query, "postgresql://" + address.partition("://")[2], without)
+        names, rows = _ask_postgresql(query, "postgresql://" + address.partition("://")[2], who)
     else:
         what = (
             f"The database {query.setting!r} has no address."
@@ -64,8 +73,11 @@ def answer(query: QuerySource, databases: Mapping[str, str], without: frozenset[
     return Objects(f"The answer of {query.setting!r}", [dict(zip(names, row, strict=True)) for row in rows], names)
 
 
-def _cells_of_gone(query: QuerySource, table: str, cells: Iterable[Any], without: frozenset[str]) -> list[str]:
-    """Return those cells of a table's column of people that name somebody who left, by the rule for files."""
+def _cells_of_gone(query: QuerySource, table: str, cells: Iterable[Any], who: Shadow) -> list[str]:
+    """Return those cells of a table's column of people that name somebody who left, by the rule for files.
+
+    The others are added to ``who``.
+    """
     column = query.people[table]
     texts: Column[Cell] = Column.of(text_of(cell, column) for cell in cells)
     people = people_of([texts], [f"{table}.{column}"], query.spelled)
@@ -74,11 +86,12 @@ def _cells_of_gone(query: QuerySource, table: str, cells: Iterable[Any], without
             f"The table {table!r} has rows without a person in {column!r}.",
             "Name their people, or say nobody='keep': such rows never leave.",
         )
-    gone = people.where(lambda row: not without.isdisjoint(row))
+    gone = people.where(lambda row: not who.without.isdisjoint(row))
+    who.others.update(person for row in people.values for person in row if person not in who.without)
     return [text for text in texts.take(gone) if isinstance(text, str)]
 
 
-def _ask_sqlite(query: QuerySource, path: str, without: frozenset[str]) -> tuple[list[str], Sequence[Row]]:
+def _ask_sqlite(query: QuerySource, path: str, who: Shadow) -> tuple[list[str], Sequence[Row]]:
     try:
         connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, isolation_level=None)
     except sqlite3.Error as error:
@@ -90,7 +103,7 @@ def _ask_sqlite(query: QuerySource, path: str, without: frozenset[str]) -> tuple
             connection.execute("BEGIN")
             connection.execute(f"CREATE TEMPORARY TABLE {shadow} (cell TEXT NOT NULL)")
             for place, (table, column) in enumerate(query.people.items()):
-                _shadow_in_sqlite(connection, query, (table, column), (shadow, place), without)
+                _shadow_in_sqlite(connection, query, (table, column), (shadow, place), who)
             denied: list[str] = []
             connection.set_authorizer(_authorizer(query, shadow, denied))
             try:
@@ -109,7 +122,7 @@ def _shadow_in_sqlite(
     query: QuerySource,
     people: tuple[str, str],
     shadow: tuple[str, int],
-    without: frozenset[str],
+    who: Shadow,
 ) -> None:
     """Make two views: the outer has the table's name, the inner one that nobody knows, by which it is recognised."""
     table, column = people
@@ -124,7 +137,7 @@ def _shadow_in_sqlite(
     gone, number = shadow
     connection.executemany(
         f"INSERT INTO {gone} VALUES (?)",  # noqa: S608
-        [(text,) for text in _cells_of_gone(query, table, cells, without)],
+        [(text,) for text in _cells_of_gone(query, table, cells, who)],
     )
     connection.execute(
         f"CREATE TEMPORARY VIEW {gone}_{number} AS SELECT * FROM main.{name} "  # noqa: S608
@@ -151,13 +164,13 @@ def _authorizer(query: QuerySource, shadow: str, denied: list[str]) -> Any:
     return allows
 
 
-def _ask_postgresql(query: QuerySource, address: str, without: frozenset[str]) -> tuple[list[str], Sequence[Row]]:
+def _ask_postgresql(query: QuerySource, address: str, who: Shadow) -> tuple[list[str], Sequence[Row]]:
     psycopg = _psycopg("psycopg")
     shadow = f"expunge_{token_hex(8)}"
     try:
         with psycopg.connect(address, options="-c timezone=UTC") as connection, connection.cursor() as cursor:
             try:
-                return _ask_in_session(query, cursor, shadow, without)
+                return _ask_in_session(query, cursor, shadow, who)
             finally:
                 connection.rollback()  # the views were never anybody else's
     except psycopg.Error as error:
@@ -166,9 +179,7 @@ def _ask_postgresql(query: QuerySource, address: str, without: frozenset[str]) -
         raise _refusal(query, said) from None
 
 
-def _ask_in_session(
-    query: QuerySource, cursor: Any, shadow: str, without: frozenset[str]
-) -> tuple[list[str], Sequence[Row]]:
+def _ask_in_session(query: QuerySource, cursor: Any, shadow: str, who: Shadow) -> tuple[list[str], Sequence[Row]]:
     sql = _psycopg("psycopg.sql")
     cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     # each of them lets the order of rows, and so the last bit of a sum, differ from run to run
@@ -191,7 +202,7 @@ def _ask_in_session(
         if kinds[column] not in _ID_TYPES:
             raise refused_type(column, f"no text and no whole number in the table {table!r}")
         cursor.execute(sql.SQL('SELECT DISTINCT {column}::text COLLATE "C" FROM {table}').format(**names))
-        cells = _cells_of_gone(query, table, [row[0] for row in cursor.fetchall()], without)
+        cells = _cells_of_gone(query, table, [row[0] for row in cursor.fetchall()], who)
         cursor.executemany(sql.SQL("INSERT INTO {gone} VALUES (%s)").format(**names), [(cell,) for cell in cells])
         cursor.execute(
             sql.SQL(

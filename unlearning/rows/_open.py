@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import torch
 
 from unlearning.accounting import ids
 from unlearning.columns import Column, Texts
-from unlearning.rows._databases import answer
+from unlearning.rows._databases import Shadow, answer
 from unlearning.rows._paths import open_file
 from unlearning.rows._people import Cell, People, people_of, refused_list
 from unlearning.rows._read import Objects, Places, Unread, pyarrow, read
@@ -27,6 +30,110 @@ from unlearning.rows.declarations import (
     format_by_suffix,
 )
 from unlearning.types import RecipeError
+
+DIGEST = 32
+"""bytes of a unit's digest"""
+
+
+@dataclass(frozen=True)
+class Units:
+    """What leaves a source as one: all rows of the same people, or one row where the source names rows by ``id``.
+
+    A source that says ``at=`` has no unit a row: its rows are told apart by time.
+
+    Args:
+        people: of each unit (k); a query has units without rows, of people whom its tables alone name.
+        ids: of each unit's row (k), or empty.
+        digests: (k, 32) uint8, of what its rows hold.
+        counts: (k,) int64, of its rows.
+        of_rows: (n,) int64, the unit of each row; -1 for a row of nobody.
+    """
+
+    people: Sequence[People]
+    ids: Sequence[str]
+    digests: np.ndarray[Any, Any]
+    counts: Places
+    of_rows: Places
+
+    def __len__(self) -> int:
+        return len(self.people)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A source as it was read, with everybody in it; made by ``read_source``.
+
+    Args:
+        everybody: the people of its rows, and those whom the tables of a query name.
+        places: of the rows that are read, among all in ``unread``; the others came later.
+    """
+
+    source: Source
+    root: Path
+    databases: Mapping[str, str]
+    everybody: frozenset[str]
+    unread: Unread = field(repr=False)
+    people: Column[People] = field(repr=False)
+    places: Places = field(repr=False)
+
+    def units(self) -> Units:
+        """Return what leaves as one. Raises RecipeError where a row's id, or a file of it, is missing."""
+        rows = self.people.take(torch.from_numpy(self.places))
+        names = [""] * len(rows) if self.source.id is None or self.source.at is not None else list(self._ids())
+        contents = _contents(self.source, self.root, self.unread, self.places)
+        numbers: dict[tuple[People, str], int] = {}
+        digests: list[Any] = []
+        of_rows = np.full(len(rows), -1, dtype=np.int64)
+        for row, (people, name, content) in enumerate(zip(rows, names, contents, strict=True)):
+            if people:
+                of_rows[row] = number = numbers.setdefault((people, name), len(numbers))
+                if number == len(digests):
+                    digests.append(hashlib.sha256())
+                digests[number].update(hashlib.sha256(content).digest())
+        for person in sorted(self.everybody.difference(*(people for people, _ in numbers))):
+            numbers[(person,), ""] = len(numbers)
+            digests.append(hashlib.sha256())
+        return Units(
+            people=[people for people, _ in numbers],
+            ids=[name for _, name in numbers],
+            digests=np.frombuffer(b"".join(each.digest() for each in digests), np.uint8).reshape(-1, DIGEST),
+            counts=np.bincount(of_rows[of_rows >= 0], minlength=len(numbers)),
+            of_rows=of_rows,
+        )
+
+    def rows(self, units: Units, staying: Places, salt: bytes = b"") -> Rows:
+        """Return the rows of these units, given by number, and of nobody, as if no others had ever been there.
+
+        ``units`` are its own. Raises RecipeError as ``open_rows`` does.
+        """
+        if isinstance(self.source, QuerySource):
+            here = {person for number in staying.tolist() for person in units.people[number]}
+            names = {(units.people[number], units.ids[number]) for number in staying.tolist()}
+            again = read_source(self.source, self.root, databases=self.databases, without=self.everybody - here)
+            units = again.units()
+            numbered = enumerate(zip(units.people, units.ids, strict=True))
+            staying = np.array([number for number, name in numbered if name in names])
+            return again.at(again.places[np.isin(units.of_rows, staying) | (units.of_rows < 0)], salt)
+        return self.at(self.places[np.isin(units.of_rows, staying) | (units.of_rows < 0)], salt)
+
+    def at(self, places: Places, salt: bytes) -> Rows:
+        """Return the rows at these places of ``unread``."""
+        source, root, unread = self.source, self.root, self.unread
+        ids_of_rows = None if source.id is None else unread.ids(source.id)
+        if isinstance(source, QuerySource) and ids_of_rows is not None:
+            places = _ordered(places, ids_of_rows)
+        here = self.people.take(torch.from_numpy(places)).compact()
+        return Rows(
+            _table=_table(source, root, unread, places),
+            _people=here,
+            _ids=_numbered(here) if ids_of_rows is None else _ids(source, ids_of_rows.take(torch.from_numpy(places))),
+            _numbers=np.arange(len(places)),
+            _arrays=_arrays(source, root, unread, places) if isinstance(source, ArraysSource) else {},
+            _salt=salt,
+        )
+
+    def _ids(self) -> Texts:
+        return _ids(self.source, self.unread.ids(self.source.id or "").take(torch.from_numpy(self.places)))
 
 
 def open_rows(
@@ -54,28 +161,42 @@ def open_rows(
         RecipeError: a path leads elsewhere, a file or column is missing, a row names no person, or a cell is no id.
     """
     gone = frozenset(map(ids.nfc, without))
-    unread = _read(source, root, databases or {}, gone)
+    reading = read_source(source, root, databases=databases, without=gone)
+    return reading.at(np.flatnonzero(reading.people.where(gone.isdisjoint).numpy()), salt)
+
+
+def read_source(
+    source: Source,
+    root: Path,
+    *,
+    databases: Mapping[str, str] | None = None,
+    without: frozenset[str] = frozenset(),
+    until: datetime | None = None,
+) -> Reading:
+    """Read a source with everybody in it.
+
+    Args:
+        without: of a query, people whom the database never held.
+        until: rows whose time (``at=``) is later are left out; None: none is.
+
+    Raises:
+        RecipeError: as ``open_rows``; a time is missing or is none.
+    """
+    who = Shadow(without)
+    unread = _read(source, root, databases or {}, who)
     _require_columns(source, unread)
     people = _people(source, root, unread)
-    places: Places = np.flatnonzero(people.where(gone.isdisjoint).numpy())
-    ids_of_rows = None if source.id is None else unread.ids(source.id)
-    if isinstance(source, QuerySource) and ids_of_rows is not None:
-        places = _ordered(places, ids_of_rows)
-    here = people.take(torch.from_numpy(places)).compact()
-    return Rows(
-        _table=_table(source, root, unread, places),
-        _people=here,
-        _ids=_numbered(here) if ids_of_rows is None else _ids(source, ids_of_rows.take(torch.from_numpy(places))),
-        _numbers=np.arange(len(places)),
-        _arrays=_arrays(source, root, unread, places) if isinstance(source, ArraysSource) else {},
-        _salt=salt,
-    )
+    places: Places = np.arange(len(unread))
+    if until is not None and source.at is not None:
+        places = places[_is_before(unread, source.at, until)]
+    everybody = who.others.union(*people.values)
+    return Reading(source, root, databases or {}, frozenset(everybody), unread, people, places)
 
 
-def _read(source: Source, root: Path, databases: Mapping[str, str], gone: frozenset[str]) -> Unread:
+def _read(source: Source, root: Path, databases: Mapping[str, str], who: Shadow) -> Unread:
     match source:
         case QuerySource():
-            return answer(source, databases, gone)
+            return answer(source, databases, who)
         case TableSource(path=path, format=format):
             return _read_file(root, path, format)
         case FolderSource(index=path) | ArraysSource(names=path):
@@ -168,6 +289,46 @@ def _ordered(places: Places, ids: Texts) -> Places:
     numbers = all(name.removeprefix("-").isdecimal() for name in chosen)
     order = sorted(range(len(chosen)), key=lambda row: (int(chosen[row]) if numbers else 0, chosen[row]))
     return places[np.array(order, dtype=np.int64)]
+
+
+def _is_before(unread: Unread, column: str, until: datetime) -> np.ndarray[Any, Any]:
+    """Return a mask (n,) bool of the rows that were there by then."""
+    moments = [_moment(value, row + 1, column) for row, value in enumerate(unread.values(column))]
+    return np.array([moment <= until for moment in moments], dtype=bool)
+
+
+def _moment(value: Any, row: int, column: str) -> datetime:
+    """Return a time with its zone, UTC where it says none; a date begins at midnight."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value.strip())
+        except ValueError:
+            value = None
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day, tzinfo=UTC)
+    if not isinstance(value, datetime):
+        what = f"Row {row} holds no time in the column {column!r}, which at= names."
+        raise RecipeError(what, "Write ISO 8601, as 2026-11-28T09:30:00Z.")
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+def _contents(source: Source, root: Path, unread: Unread, places: Places) -> list[bytes]:
+    """Return what each of these rows holds, with its entries of arrays and its file."""
+    everything = unread.contents()
+    contents = [everything[place] for place in places.tolist()]
+    if isinstance(source, ArraysSource):
+        arrays = _arrays(source, root, unread, places).values()
+        return [content + b"".join(array[row].tobytes() for array in arrays) for row, content in enumerate(contents)]
+    if isinstance(source, FolderSource):
+        names = unread.values(source.file)
+        files = (f"{source.path}/{names[place]}" for place in places.tolist())
+        return [content + _digest_of(root, file) for content, file in zip(contents, files, strict=True)]
+    return contents
+
+
+def _digest_of(root: Path, path: str) -> bytes:
+    with open_file(root, path) as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def _table(source: Source, root: Path, unread: Unread, places: Places) -> Any:

@@ -49,6 +49,12 @@ class Unread(Protocol):
     def ids(self, column: str) -> Texts:
         """Return the ids of the rows, empty where one is missing. Raises RecipeError where they are lists."""
 
+    def contents(self) -> list[bytes]:
+        """Return what each row holds, as bytes that differ where a cell does."""
+
+    def values(self, column: str) -> Sequence[Any]:
+        """Return the cells of a column as Python's values; a csv's are texts."""
+
     def take(self, places: Places, texts: frozenset[str], types: Mapping[str, str]) -> pa.Table:
         """Return these rows, typed by themselves alone; the columns ``texts`` stay text."""
 
@@ -71,6 +77,14 @@ class Cells:
 
     def ids(self, column: str) -> Texts:
         return _texts_of(self.cells(column), column)
+
+    def contents(self) -> list[bytes]:
+        names = repr(self.names).encode()
+        return [names + repr(cells).encode() for _, cells in self.rows]
+
+    def values(self, column: str) -> Sequence[Any]:
+        place = self.names.index(column)
+        return [cells[place] if place < len(cells) else "" for _, cells in self.rows]
 
     def take(self, places: Places, texts: frozenset[str], types: Mapping[str, str]) -> pa.Table:
         chosen = [self.rows[place] for place in places.tolist()]
@@ -111,6 +125,12 @@ class Objects:
     def ids(self, column: str) -> Texts:
         return _texts_of(self.cells(column), column)
 
+    def contents(self) -> list[bytes]:
+        return [repr(sorted(row.items())).encode() for row in self.rows]
+
+    def values(self, column: str) -> Sequence[Any]:
+        return [row.get(column) for row in self.rows]
+
     def take(self, places: Places, texts: frozenset[str], types: Mapping[str, str]) -> pa.Table:
         chosen = Objects(self.source, [self.rows[place] for place in places.tolist()], self.columns)
         return pyarrow("lib").table(
@@ -150,6 +170,18 @@ class ArrowTable:
         if _is_list(texts.type):
             raise refused_list(column)
         return texts_of(texts)
+
+    def contents(self) -> list[bytes]:
+        arrow = pyarrow("lib")
+        names, columns = repr(self.names).encode(), [_written(self._plain(name)) for name in self.names]
+        if not columns:
+            return [names] * len(self)
+        missing = {"null_handling": "replace", "null_replacement": "\0"}
+        joined = pyarrow("compute").binary_join_element_wise(*columns, "\x1f", **missing)
+        return [names + row for row in joined.cast(arrow.binary()).to_pylist()]
+
+    def values(self, column: str) -> Sequence[Any]:
+        return cast("Sequence[Any]", self._plain(column).to_pylist())
 
     def take(self, places: Places, texts: frozenset[str], types: Mapping[str, str]) -> pa.Table:
         arrow, compute = pyarrow("lib"), pyarrow("compute")
@@ -341,6 +373,18 @@ def _plain_type(kind: Any) -> Any:
 def _is_list(kind: Any) -> bool:
     types = pyarrow("types")
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _written(column: Any) -> Any:
+    """Return the values of a column as texts that tell them apart, a missing value and its name too."""
+    arrow, types = pyarrow("lib"), pyarrow("types")
+    if types.is_string(column.type) or types.is_large_string(column.type):
+        texts = pyarrow("compute").binary_join_element_wise("=", column.cast(arrow.string()), "")
+    elif types.is_primitive(column.type):
+        texts = column.cast(arrow.string())
+    else:
+        return arrow.chunked_array([[repr(value) for value in column.to_pylist()]], arrow.string())
+    return texts
 
 
 def _whole(column: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Literal, TypeAlias
 
@@ -390,6 +390,19 @@ def via(path: str, key: str, person: str) -> Via:
         RecipeError: one of these is not as said.
     """
     return Via(path, key, person)
+
+
+def source_to_json(source: Source) -> dict[str, Any]:
+    """Return the source as plain JSON."""
+    return {"kind": type(source).__name__, **asdict(source), "via": isinstance(source.person, Via)}
+
+
+def source_from_json(record: Mapping[str, Any]) -> Source:
+    """Read what ``source_to_json`` wrote. Raises RecipeError, KeyError, TypeError for anything else."""
+    kinds = {kind.__name__: kind for kind in (TableSource, QuerySource, FolderSource, ArraysSource)}
+    words = {name: value for name, value in record.items() if name not in ("kind", "via")}
+    words["person"] = Via(**words["person"]) if record["via"] else tuple(words["person"])
+    return kinds[record["kind"]](**words)
 
 
 def require_beneath(path: str) -> tuple[str, ...]:

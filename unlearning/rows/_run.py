@@ -1,0 +1,36 @@
+"""What a recipe is told of the part of a training that it is called for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """The part that a recipe trains.
+
+    Args:
+        start: the files that the part before published, by name; None in the first part.
+        rank, world: the number of this process of the part, and of all of them.
+        resumed: what ``checkpoint`` was last given before the part was interrupted; None: it begins.
+    """
+
+    start: Mapping[str, bytes] | None = None
+    rank: int = 0
+    world: int = 1
+    resumed: Any = None
+
+    def checkpoint(self, make: Callable[[], Any]) -> None:
+        """Offer a point to go on from: ``make`` gives what is needed for that, where it is wanted."""
+
+
+@dataclass(frozen=True)
+class RunParameter:
+    """Marks the parameter that gets a ``TrainingRun``; see ``run``."""
+
+
+def run() -> Any:
+    """Ask for the part's ``TrainingRun``: ``def recipe(rows=ul.table(...), run=ul.run())``."""
+    return RunParameter()
