@@ -1,7 +1,8 @@
 """A world: a process behind walls that imports a recipe, and a child of it for each part of a training.
 
-A part is a function of its rows: it gets them when its walls stand, and answers with JSON and bytes. Parts share the
-imported module and nothing else. The caller, which has a single thread and has loaded the libraries, forks the world.
+A part is a function of its files: it gets them when its walls stand, and answers with JSON and bytes. What it is scored
+by comes once these are out. Parts share the imported module and nothing else. The caller, which has a single thread and
+has loaded the libraries, forks the world.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from expunge.workers.runtime import kernel
+from expunge.workers.runtime.messages import receive, send
 from expunge.workers.runtime.walls import FOLDER, NOBODY, Wall, Walls, enter
 
 READY = b"."
@@ -39,8 +41,11 @@ SEALS = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
 LONGEST_ANSWER = 16 << 20
 """bytes of the JSON of an answer; what is longer belongs into its data"""
 
-Job = Callable[[ModuleType, memoryview, Mapping[str, Any]], tuple[Mapping[str, Any], bytes]]
-"""what a part does: from the recipe's module, its rows and its order to facts and bytes"""
+Files = Mapping[str, memoryview]
+Score = Callable[[Files], Mapping[str, Any]]
+"""from files that the part was not given to facts"""
+Job = Callable[[ModuleType, Files, Mapping[str, Any]], tuple[Mapping[str, Any], bytes, Score | None]]
+"""what a part does: from the recipe's module, its files and its order to facts, bytes, and what scores these"""
 
 
 @dataclass(frozen=True)
@@ -53,35 +58,53 @@ class Code:
 
 @dataclass(frozen=True)
 class PartInput:
-    """What one part is given: a sealed file in memory with its rows (``seal``), and its order as plain JSON."""
+    """What one part is given: sealed files in memory by name (``seal``), and its order as plain JSON.
 
-    rows: int
+    ``aside``: such files that it is handed once its data are out, to be scored by. ``seed``: of every global generator.
+    """
+
+    files: Mapping[str, int]
     order: Mapping[str, Any]
+    aside: Mapping[str, int] = field(default_factory=dict)
+    seed: int = 0
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What a world does for every part: its code, its job, and what makes it repeat."""
+    """What a world does for every part: its code and its job, with so many threads."""
 
     code: Code
     job: Job
     threads: int
-    seed: int
 
 
 @dataclass(frozen=True)
 class PartAnswer:
-    """What a part answered: facts as plain JSON, and bytes in memory."""
+    """What a part answered: facts as plain JSON, bytes in memory, and the facts of its score where it was asked."""
 
     facts: dict[str, Any]
     data: memoryview
+    score: dict[str, Any] | None = None
+
+
+Ask = Callable[[PartInput], PartAnswer]
 
 
 class Raised(Exception):
-    """The recipe's code raised an error: its type, the path that was refused if any, and the file and line."""
+    """The recipe's code raised an error: its type, the path that was refused if any, and the file and line.
 
-    def __init__(self, error: str, path: str | None, file: str | None, line: int | None) -> None:
-        self.error, self.path, self.file, self.line = error, path, file, line
+    ``advice``: the sentence and the hint of a ``RecipeError``.
+    """
+
+    def __init__(
+        self,
+        error: str,
+        path: str | None = None,
+        file: str | None = None,
+        line: int | None = None,
+        advice: Sequence[str] | None = None,
+    ) -> None:
+        self.error, self.path, self.file, self.line, self.advice = error, path, file, line, advice
         place = "" if file is None else f" at line {line} of {file}"
         super().__init__(f"The recipe raised {error}{'' if path is None else f' for {path}'}{place}.")
 
@@ -113,14 +136,22 @@ def seal(data: bytes | memoryview | int) -> int:
 
 
 def run_world(
-    code: Code, job: Job, parts: Sequence[PartInput], walls: Walls, *, seconds: float, threads: int = 1, seed: int = 0
+    code: Code, job: Job, parts: Sequence[PartInput], walls: Walls, *, seconds: float, threads: int = 1
 ) -> list[PartAnswer]:
-    """Import the recipe behind the walls once, and carry out the job for each part, one after the other.
+    """Carry out the job for each part, one after the other, in one world; see ``open_world``."""
+    with open_world(code, job, len(parts), walls, seconds=seconds, threads=threads) as ask:
+        return [ask(part) for part in parts]
 
-    When this returns or raises, every process of the world has ended.
+
+@contextmanager
+def open_world(code: Code, job: Job, count: int, walls: Walls, *, seconds: float, threads: int = 1) -> Iterator[Ask]:
+    """Import the recipe behind the walls once, and yield what carries out the job for one part more.
+
+    All ``count`` parts are forked before the first gets its files, so nothing of one reaches another. When this ends,
+    every process of the world has ended.
 
     Args:
-        seconds: for all parts together. threads: of each part's sums. seed: of every global generator.
+        seconds: for all parts together. threads: of each part's sums.
 
     Raises:
         Raised: the recipe's code raised.
@@ -128,7 +159,7 @@ def run_world(
         TimeoutError: the world did not end in time.
     """
     deadline = time.monotonic() + seconds
-    pairs = [socket.socketpair() for _ in parts]
+    pairs = [socket.socketpair() for _ in range(count)]
     for ours, _ in pairs:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     with _folder(walls) as own:
@@ -136,7 +167,7 @@ def run_world(
         world = os.fork()
         if world == 0:
             _end_with(caller)
-            task, channels = _Task(code, job, threads, seed), [theirs for _, theirs in pairs]
+            task, channels = _Task(code, job, threads), [theirs for _, theirs in pairs]
             _run(channels[0], lambda: _be_world(task, channels, own))
         try:
             ends = [os.fstat(theirs.fileno()).st_ino for _, theirs in pairs]
@@ -146,9 +177,11 @@ def run_world(
             # All walls stand before any part trains: the numbers of namespaces that ended are given out again.
             for (ours, _), end in zip(pairs, ends, strict=True):
                 _inspect(_await_walls(ours, deadline), end=end, walls=own, others=namespaces)
-            answers = [_ask(ours, part, deadline) for (ours, _), part in zip(pairs, parts, strict=True)]
+            free = iter(ours for ours, _ in pairs)
+            yield lambda part: _ask(next(free), part, deadline)
+            for ours, _ in pairs:
+                ours.close()
             _end(world, signals=(0, signal.SIGTERM, signal.SIGKILL))
-            return answers
         except BaseException:
             _end(world, signals=(signal.SIGTERM, signal.SIGKILL))
             raise
@@ -177,26 +210,23 @@ def _await_walls(channel: socket.socket, deadline: float) -> int:
         (credentials,) = (data for _, kind, data in ancillary if kind == socket.SCM_CREDENTIALS)
         process: int = struct.unpack("=3i", credentials)[0]
         return process
-    reply = _parse(word + _read_to_end(channel, deadline))
+    reply = _parse(word + _read(channel, deadline, line=False))
     _refuse(reply)
     raise WorldEnded(f"The world could not be made. {reply.get('broken', 'It ended before its walls stood.')}")
 
 
 def _ask(channel: socket.socket, part: PartInput, deadline: float) -> PartAnswer:
-    """Hand the rows to a part, and wait for its answer and its end."""
-    nonce, answer = secrets.token_hex(16), os.memfd_create("answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    """Hand its files to a part, and wait for its answer, its score and its end."""
+    answer = os.memfd_create("answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        order = json.dumps({"nonce": nonce, "order": part.order}).encode() + b"\n"
-        channel.settimeout(max(0.001, deadline - time.monotonic()))
-        with suppress(BrokenPipeError):  # it ended meanwhile, which is found below
-            socket.send_fds(channel, [order[:1]], [part.rows, answer])
-            channel.sendall(order[1:])
-        reply = _parse(_read_to_end(channel, deadline))
-        if reply.get("nonce") == nonce:
-            _refuse(reply)
-            if isinstance(reply.get("facts"), dict):
-                return PartAnswer(reply["facts"], _mapped(seal(answer)))
-        raise WorldEnded("A part of the world ended without an answer to its order.")
+        words = {"order": part.order, "files": [*part.files], "scored": bool(part.aside), "seed": part.seed}
+        facts = _exchange(channel, words, [*part.files.values(), answer], deadline)
+        data, score = _mapped(seal(answer)), None
+        if part.aside:
+            score = _exchange(channel, {"files": [*part.aside]}, [*part.aside.values()], deadline)
+        channel.shutdown(socket.SHUT_WR)
+        _read(channel, deadline, line=False)
+        return PartAnswer(facts, data, score)
     except OSError as error:
         if isinstance(error, TimeoutError):
             raise
@@ -205,11 +235,28 @@ def _ask(channel: socket.socket, part: PartInput, deadline: float) -> PartAnswer
         os.close(answer)
 
 
+def _exchange(
+    channel: socket.socket, words: Mapping[str, Any], descriptors: Sequence[int], deadline: float
+) -> dict[str, Any]:
+    """Send words with descriptors, and return the facts of the reply to them. Raises Raised, WorldEnded."""
+    nonce = secrets.token_hex(16)
+    channel.settimeout(max(0.001, deadline - time.monotonic()))
+    with suppress(BrokenPipeError):  # it ended meanwhile, which is found below
+        send(channel, {"nonce": nonce, **words}, descriptors)
+    reply = _parse(_read(channel, deadline, line=True))
+    if reply.get("nonce") == nonce:
+        _refuse(reply)
+        facts = reply.get("facts")
+        if isinstance(facts, dict):
+            return facts
+    raise WorldEnded("A part of the world ended without an answer to its order.")
+
+
 def _refuse(reply: Mapping[str, Any]) -> None:
     """Raise what the recipe's code raised, where the reply says so."""
     match reply.get("raised"):
-        case [str(error), path, file, line]:
-            raise Raised(error, path, file, line)
+        case [str(error), path, file, line, advice]:
+            raise Raised(error, path, file, line, advice)
 
 
 def _parse(text: bytes) -> dict[str, Any]:
@@ -221,19 +268,23 @@ def _parse(text: bytes) -> dict[str, Any]:
     return {}
 
 
-def _read_to_end(channel: socket.socket, deadline: float) -> bytes:
-    """Return what comes until every process that holds the other end has ended. Raises TimeoutError, WorldEnded."""
+def _read(channel: socket.socket, deadline: float, *, line: bool) -> bytes:
+    """Return what comes, until a line ends or every process that holds the other end has ended.
+
+    Raises TimeoutError, WorldEnded.
+    """
     text = bytearray()
-    while True:
+    while not (line and text.endswith(b"\n")):
         channel.settimeout(max(0.001, deadline - time.monotonic()))
         more = b""
         with suppress(ConnectionResetError):  # it ended before it read its order
             more = channel.recv(1 << 16)
         if not more:
-            return bytes(text)
+            break
         text += more
         if len(text) > LONGEST_ANSWER:
             raise WorldEnded(f"A part answered more than {LONGEST_ANSWER} bytes of JSON: return them as data.")
+    return bytes(text)
 
 
 def _inspect(process: int, *, end: int, walls: Walls, others: set[str]) -> None:
@@ -308,7 +359,7 @@ def _run(channel: socket.socket, task: Callable[[], None]) -> NoReturn:
         task()
     except BaseException as error:
         with suppress(OSError):
-            _tell(
+            send(
                 channel, {"broken": str(error) if isinstance(error, WorldEnded) else f"{type(error).__name__}: {error}"}
             )
     finally:
@@ -322,12 +373,12 @@ def _be_world(task: _Task, channels: Sequence[socket.socket], walls: Walls) -> N
         path = Path(folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text)
-    _seed(task)
+    _seed(task, 0)
     sys.path.insert(0, folder)
     try:
         module = importlib.import_module(task.code.module)
     except BaseException as error:  # SystemExit too
-        return _tell(channels[0], {"raised": _describe(error, folder)})
+        return send(channels[0], {"raised": _describe(error, folder)})
     if Wall.PID in walls.standing and len([*Path("/proc").glob("[0-9]*")]) > 1:  # one could look into every part
         raise WorldEnded("The recipe's module starts processes. Start them in the function, which each part calls.")
     world, children = os.getpid(), []
@@ -349,46 +400,54 @@ def _be_world(task: _Task, channels: Sequence[socket.socket], walls: Walls) -> N
 def _be_part(task: _Task, module: ModuleType, channel: socket.socket, walls: Walls) -> None:
     enter(walls, threads=task.threads, keep=[channel.fileno()])
     channel.sendall(READY)
-    text, (rows, answer), _, _ = socket.recv_fds(channel, 1 << 16, 2)
-    while not text.endswith(b"\n"):
-        text += channel.recv(1 << 16)
-    told = json.loads(text)
-    table = _mapped(rows)
-    os.close(rows)
-    _seed(task)
+    words, files = receive(channel)
+    if words is None:
+        return
+    *tables, answer = files
+    _seed(task, words["seed"])
     try:
-        facts, data = task.job(module, table, told["order"])
+        facts, data, score = task.job(module, _open(words["files"], tables), words["order"])
         _write(answer, data)
-        reply: dict[str, Any] = {"facts": dict(facts)}
+        os.close(answer)
+        send(channel, {"nonce": words["nonce"], "facts": dict(facts)})
+        if not words["scored"]:
+            return
+        words, files = receive(channel)
+        if words is not None:
+            facts = {} if score is None else score(_open(words["files"], files))
+            send(channel, {"nonce": words["nonce"], "facts": dict(facts)})
     except BaseException as error:  # SystemExit too
-        reply = {"raised": _describe(error, walls.opened[-1])}
-    _tell(channel, {"nonce": told["nonce"]} | reply)
+        send(channel, {"nonce": words and words["nonce"], "raised": _describe(error, walls.opened[-1])})
 
 
-def _seed(task: _Task) -> None:
+def _open(names: Sequence[str], descriptors: Sequence[int]) -> dict[str, memoryview]:
+    files = {name: _mapped(descriptor) for name, descriptor in zip(names, descriptors, strict=True)}
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return files
+
+
+def _seed(task: _Task, seed: int) -> None:
     """Give every global generator its seed: a fork would go on with the caller's, and repeat by chance."""
     import numpy as np  # noqa: PLC0415 (they are the caller's to load)
     import torch  # noqa: PLC0415
 
-    random.seed(task.seed)
-    np.random.seed(task.seed)
-    torch.manual_seed(task.seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
     torch.set_num_threads(task.threads)
 
 
 def _describe(error: BaseException, folder: str) -> list[Any]:
-    """Return type, refused path, file and line of an error of the recipe's. Its message may name a person."""
+    """Return type, refused path, file, line and advice of an error of the recipe's. Its message may name a person."""
     lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(f"{folder}/")]
     if isinstance(error, SyntaxError) and (error.filename or "").startswith(f"{folder}/"):
         file, line = error.filename, error.lineno
     else:
         file, line = (lines[-1].filename, lines[-1].lineno) if lines else (None, None)
     path = os.fsdecode(error.filename) if isinstance(error, OSError) and error.filename else None
-    return [type(error).__name__, path, file and str(Path(file).relative_to(folder)), line]
-
-
-def _tell(channel: socket.socket, words: Mapping[str, Any]) -> None:
-    channel.sendall(json.dumps(words).encode())
+    advice = [getattr(error, "what", ""), getattr(error, "hint", "")] if type(error).__name__ == "RecipeError" else None
+    return [type(error).__name__, path, file and str(Path(file).relative_to(folder)), line, advice]
 
 
 def _write(descriptor: int, data: bytes | memoryview) -> None:

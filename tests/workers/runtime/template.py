@@ -106,11 +106,11 @@ class Template:
         self._answers.close()
 
 
-def call(module: ModuleType, rows: memoryview, order: Mapping[str, Any]) -> tuple[Mapping[str, Any], bytes]:
+def call(module: ModuleType, files: Mapping[str, memoryview], order: Mapping[str, Any]) -> Any:
     """A job of the tests: call one function of the recipe."""
-    outcome = getattr(module, order["call"])(rows, **order["arguments"])
+    outcome = getattr(module, order["call"])(files["rows"], **order["arguments"])
     data = outcome.pop("data", b"") if isinstance(outcome, dict) else b""
-    return {"outcome": outcome}, data
+    return {"outcome": outcome}, data, None
 
 
 def main() -> None:
@@ -134,12 +134,12 @@ def main() -> None:
         rows = [seal(f"rows {number}".encode()) for number in range(len(order["calls"]))]
         rows = rows[:1] * len(rows) if order["same"] else rows
         parts = [
-            PartInput(table, {"call": name, "arguments": arguments})
+            PartInput({"rows": table}, {"call": name, "arguments": arguments}, seed=order["seed"])
             for table, (name, arguments) in zip(rows, order["calls"], strict=True)
         ]
         reply: Any
         try:
-            told = run_world(code, call, parts, walls, seconds=order["seconds"], seed=order["seed"])
+            told = run_world(code, call, parts, walls, seconds=order["seconds"])
             reply = [answer.facts | {"data": base64.b64encode(answer.data).decode()} for answer in told]
         except Raised as error:
             reply = {"raised": [error.error, error.path, error.file, error.line], "text": str(error)}
