@@ -41,6 +41,7 @@ class Artefact:
         rows: whether the bytes hold whole samples, as support vectors are. Certificates say so.
         format: the name of a format that is none of ``unlearning.formats``, as ``gguf``. The operator has to admit it;
             what such a file does where it is opened is not checked, and certificates say so.
+        continues: whether ``train`` goes on from the bytes of the phase before, which ``late`` needs.
 
     Raises:
         RecipeError: the suffix is not allowed, is that of pickled files without a format, or of several files with one;
@@ -55,6 +56,7 @@ class Artefact:
     clean: bool = False
     rows: bool = False
     format: str | None = None
+    continues: bool = False
 
     HELD: ClassVar[str] = "data"
     """the name of the tensor that holds the bytes inside Expunge"""

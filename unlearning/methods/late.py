@@ -35,6 +35,8 @@ from unlearning.types import (
     silent,
 )
 
+CHOOSE = "Choose shards or retrain; a recipe with rows goes on where it takes run=ul.run() and reads run.start."
+
 
 @dataclass(frozen=True)
 class Late(Method):
@@ -71,9 +73,9 @@ class Late(Method):
         return JoinOrder(self.early_share, self.phase_shares)
 
     def recipe(self, recipe: Recipe) -> Recipe:
-        """Return ``recipe``. Raises Refused where the model is bytes."""
-        if isinstance(recipe.model, Artefact):
-            raise Refused("late continues a training, and none continues from bytes.", "Choose shards or retrain.")
+        """Return ``recipe``. Raises Refused where the model is bytes that no training goes on from."""
+        if isinstance(recipe.model, Artefact) and not recipe.model.continues:
+            raise Refused("late continues a training, and this recipe's does not go on from what it left.", CHOOSE)
         return recipe
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
@@ -116,6 +118,8 @@ class Late(Method):
         joined = self.order.joined(problem, examples)
         if not bool((joined == 0).any()):
             raise Ineffective("Nobody is in phase 1 of the training.", "Raise early_share, or use retrain.")
+        if problem.fresh is not None:
+            problem.fresh.announce([self.order.plan(problem, examples, "phase", len(checkpoints))])
         fitted = self.order.train(problem, examples, "phase", checkpoints, progress)
         progress(1.0)
         state = State(fitted[-1].weights, {"joined": torch.stack([examples.positions, joined])})

@@ -181,18 +181,26 @@ class JoinOrder:
 
         A phase without members is skipped.
         """
-        joined = self.joined(problem, examples)
         fitted = list(checkpoints)
-        for place in range(len(fitted), len(self)):
-            here = examples.only(examples.positions[joined <= place])
-            done, part = sum(self.phase_shares[:place]), self.phase_shares[place]
-            phase = Phase(f"{name} {place + 1}", part / (*self.early_share, 1.0)[place], self._schedule(place))
+        for phase, here in self.plan(problem, examples, name, len(fitted)):
+            done, part = sum(self.phase_shares[: len(fitted)]), self.phase_shares[len(fitted)]
             before = fitted[-1] if fitted else None
             if len(here):
                 fitted.append(fit(problem, here, phase, before, within(progress, done, part)))
             else:
                 fitted.append(before or Fitted(problem.initial()))
         return fitted
+
+    def plan(self, problem: Problem, examples: Examples, name: str, first: int = 0) -> list[tuple[Phase, Examples]]:
+        """Return the phases from number ``first`` on, each with those of ``examples`` that are in it."""
+        joined, shares = self.joined(problem, examples), (*self.early_share, 1.0)
+        phases = (
+            Phase(f"{name} {place + 1}", self.phase_shares[place] / shares[place], self._schedule(place))
+            for place in range(first, len(self))
+        )
+        return [
+            (phase, examples.only(examples.positions[joined <= place])) for place, phase in enumerate(phases, first)
+        ]
 
     def _joins(self, problem: Problem, person: str) -> int:
         drawn = seed_of(problem, "core", person) / 2**63

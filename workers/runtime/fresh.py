@@ -123,6 +123,9 @@ class FreshProcesses:
         self.seen.add(verdict)
         return fitted
 
+    def announce(self, _chains: Sequence[Sequence[tuple[object, Examples]]]) -> None:
+        """Each part is carried out when it is asked for."""
+
     def carried_out(
         self,
         part: object,
@@ -232,6 +235,15 @@ def _judge(verdict: Mapping[str, Any]) -> None:
             raise RuntimeError(f"a fresh process itself failed:\n{why}")
 
 
+def process_environment() -> dict[str, str]:
+    """Return the environment of a process that runs a recipe's code: without secrets, and with this one's packages."""
+    environment = listed(os.environ) | SETTLED
+    environment["HOME"] = str(Path.home())
+    paths = (str(Path(each).absolute()) for each in sys.path if each)
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *paths])
+    return environment
+
+
 class Server:
     """A server of fresh processes, which ends with this process, and the worker's end of the channel to it."""
 
@@ -244,14 +256,10 @@ class Server:
     def start(cls) -> Server:
         """Start one, in an environment without secrets."""
         channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = listed(os.environ) | SETTLED
-        environment["HOME"] = str(Path.home())
-        paths = (str(Path(each).absolute()) for each in sys.path if each)
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *paths])
         with other:
             process = subprocess.Popen(  # noqa: S603 (our own words)
                 [*PYTHON, "-m", "expunge.workers.runtime.fresh_child", str(other.fileno())],
-                env=environment,
+                env=process_environment(),
                 stdin=subprocess.DEVNULL,
                 pass_fds=(other.fileno(),),
                 start_new_session=True,

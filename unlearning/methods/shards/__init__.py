@@ -245,9 +245,14 @@ class Shards(Method):
     def _trained(self, problem: Problem, examples: Examples, start: State, progress: Progress) -> State:
         """Train what ``start`` lacks. A shard without people keeps its start."""
         todo, (shard_of, _) = self.unfinished(start), self._drawn(problem, examples)
+        members = {shard: examples.only(examples.positions[shard_of == shard]) for shard in todo}
+        if problem.fresh is not None:
+            known = {shard: len(checkpoints_of(start, _of(shard))) for shard in todo}
+            problem.fresh.announce(
+                [self.order.plan(problem, here, _slices(shard), known[shard]) for shard, here in members.items()]
+            )
         parts: dict[int, State] = {}
-        for place, shard in enumerate(todo):
-            here = examples.only(examples.positions[shard_of == shard])
+        for place, (shard, here) in enumerate(members.items()):
             share = within(progress, place / len(todo), 1.0 / len(todo))
             parts[shard] = self._part(problem, here, start, shard, share)
         return self.whole(problem, examples, start, parts, progress)
@@ -255,7 +260,7 @@ class Shards(Method):
     def _part(self, problem: Problem, here: Examples, start: State, number: int, progress: Progress) -> State:
         """Train one shard on its own samples."""
         usable = checkpoints_of(start, _of(number))
-        fitted = self.order.train(member_of(problem), here, f"shard {number} slice", usable, progress)
+        fitted = self.order.train(member_of(problem), here, _slices(number), usable, progress)
         return with_checkpoints(State(torch.empty(0)), fitted, _of(number))
 
     def _drawn(self, problem: Problem, examples: Examples) -> tuple[Tensor, Tensor]:
@@ -277,6 +282,11 @@ class Shards(Method):
 def _of(shard: int) -> str:
     """Return the name of a shard's checkpoints in a state."""
     return f"shard {shard}"
+
+
+def _slices(shard: int) -> str:
+    """Return what the phases of a shard are called, before their number."""
+    return f"shard {shard} slice"
 
 
 def member_of(problem: Problem) -> Problem:
