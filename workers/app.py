@@ -50,6 +50,7 @@ from expunge.workers.runtime.fresh import kill_server
 from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
 from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
+from expunge.workers.runtime.worlds import kill_template
 from expunge.workers.storage import erase_due, erasures_wait
 from expunge.workers.training.calibrate import CalibrationUnits
 from expunge.workers.training.parts import LeavingUnits, PartUnits, forget_in_parts
@@ -110,6 +111,7 @@ class Worker:
         Never raises: what could not be given back is free when the lease ends.
         """
         kill_server()
+        kill_template()
         job = self._job
         if job is not None:
             self._give_back(job)

@@ -1,0 +1,380 @@
+"""A worker's side of its template: sources are read and worlds are made there, and no row is held here."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import socket
+import subprocess
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from expunge.service.infra.python import PYTHON
+from expunge.service.requests import Cause, Reason
+from expunge.workers.runtime import drain, packages
+from expunge.workers.runtime.failures import Attributed, PackagesReplaced
+from expunge.workers.runtime.fresh import Lost, process_environment
+from expunge.workers.runtime.messages import receive, send
+from expunge.workers.runtime.walls import Probe, Wall
+from expunge.workers.runtime.work import add_cpu_seconds
+from expunge.workers.runtime.world import Code
+from unlearning.types import Progress, Refused, silent
+
+LOOK_SECONDS = 0.5
+"""between two looks whether this process is to stop, while a part trains"""
+MONTH_SECONDS = 30 * 86_400.0
+PRELOADED = ("pandas", "sklearn.ensemble", "lightgbm", "xgboost")
+"""what the template imports once for all worlds, where a recipe's code names it: each takes a second or so"""
+DECLARING_SECONDS = 600.0
+"""that the recipe's module may take to be imported"""
+
+
+class WorldRaised(Attributed):
+    """The recipe's code raised an error in a world: its type, and the file and line that it came from."""
+
+    reason, cause = Reason.RECIPE_FAILED, Cause.RECIPE_RAISED
+
+    def __init__(self, error: str, path: str | None, file: str | None, line: int | None) -> None:
+        place = "" if file is None else f" at line {line} of {file}"
+        facts = {"error": error, "file": file or "", "line": line or 0}
+        if path is None:
+            what, hint = f"The recipe raised {error}{place}.", "Call recipe() yourself: it opens its sources then."
+        else:
+            name = Path(path).name
+            what = f"The recipe opened {path}{place}, and a recipe with rows opens nothing but what it declares."
+            hint = (
+                f"Where it holds people's rows: `rows=ul.table({name!r}, person=...)`. Where it holds nobody's: "
+                f"`words=ul.public({name!r}, sha256=...)`."
+            )
+        super().__init__(what, hint, facts)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Who is in a source: k units that leave as one, see ``unlearning.rows.Units``.
+
+    Args:
+        people: of each unit. ids: of its row, or empty. digests: (k, 32) uint8. counts: (k,) int64, of its rows.
+        aside: (k,) bool, whether it is kept apart from training.
+    """
+
+    people: Sequence[tuple[str, ...]] = field(repr=False)
+    ids: Sequence[str] = field(repr=False)
+    digests: np.ndarray[Any, Any] = field(repr=False)
+    counts: np.ndarray[Any, Any]
+    aside: np.ndarray[Any, Any]
+
+    def __len__(self) -> int:
+        return len(self.people)
+
+
+@dataclass(frozen=True)
+class SealedRows:
+    """The rows of one source for one part: a sealed file in memory, its SHA-256, and the files that its rows name."""
+
+    handle: int
+    sha256: str
+    files: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class SourceReader:
+    """The open sources of a recipe, in a process that ends with this."""
+
+    surveys: Mapping[str, Survey]
+    _line: Line = field(repr=False)
+
+    @contextmanager
+    def rows(self, units: Mapping[str, Sequence[int]]) -> Iterator[dict[str, SealedRows]]:
+        """Yield the rows of these units of each source, as if no other had ever been there. Raises Refused, Lost."""
+        reply, handles = self._line.ask({"kind": "rows", "units": {name: [*each] for name, each in units.items()}})
+        try:
+            yield {
+                name: SealedRows(handle, reply["sha256"][name], reply["files"][name])
+                for name, handle in zip(units, handles, strict=True)
+            }
+        finally:
+            for handle in handles:
+                os.close(handle)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a part of a world answered."""
+
+    facts: Mapping[str, Any]
+    data: bytes
+    score: float | None
+
+
+@dataclass(frozen=True)
+class PartOrder:
+    """What one part of a world is to do.
+
+    Args:
+        words: the job's order, as plain JSON.
+        files: sealed files by name; ``aside``: those that score what it made.
+    """
+
+    words: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, int] = field(default_factory=dict)
+    aside: Mapping[str, int] = field(default_factory=dict)
+    seed: int = 0
+
+
+World = Callable[[PartOrder], Outcome]
+"""carries out the job for one part"""
+
+
+@dataclass
+class Line:
+    """A channel to a process of the template."""
+
+    channel: socket.socket
+    template: Template
+
+    def ask(
+        self, words: Mapping[str, Any], handles: Sequence[int] = (), progress: Progress = silent
+    ) -> tuple[dict[str, Any], list[int]]:
+        """Send words, and return the answer. Raises Refused, Lost, Drained, MemoryError, and as ``progress``."""
+        try:
+            send(self.channel, words, handles)
+        except (BrokenPipeError, ConnectionResetError):
+            raise Lost("the process that reads the sources ended") from None
+        return self.answer(progress)
+
+    def answer(self, progress: Progress = silent) -> tuple[dict[str, Any], list[int]]:
+        while not select.select([self.channel], [], [], LOOK_SECONDS)[0]:
+            if drain.asked():
+                self.template.kill()
+                raise drain.Drained
+            try:
+                progress(0.0)
+            except BaseException:
+                self.template.kill()
+                raise
+        with suppress(ConnectionResetError):
+            reply, received = receive(self.channel)
+            if reply is not None:
+                _judge(reply)
+                return reply, received
+        if drain.asked():
+            raise drain.Drained
+        raise Lost("the process that reads the sources or trains ended")
+
+
+def _judge(reply: Mapping[str, Any]) -> None:
+    """Raise what a reply without results means."""
+    match reply:
+        case {"refused": [what, hint]} | {"raised": ["RecipeError", _, _, _, [what, hint]]}:
+            raise Refused(what, hint)
+        case {"raised": ["MemoryError", *_]} | {"passing": _}:
+            raise MemoryError("a process that reads rows or trains had too little memory")
+        case {"raised": [error, path, file, line, _]}:
+            replaced = packages.replaced()
+            if replaced:
+                raise PackagesReplaced(replaced)
+            raise WorldRaised(error, path, file, line)
+        case {"late": True}:
+            raise TimeoutError("the training did not end in time")
+        case {"ended": why}:
+            raise Lost(str(why))
+        case {"broken": why}:
+            raise RuntimeError(str(why))
+
+
+class Template:
+    """A process that has loaded the libraries and forks readers and worlds; it ends with this one."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+        self.process, self._channel, self.owner = process, channel, os.getpid()
+        words, _ = receive(channel)
+        if words is None:
+            raise Lost("the template of worlds ended")
+        self.probe = Probe(frozenset(map(Wall, words["standing"])), tuple(words["lacking"]))
+
+    @classmethod
+    def start(cls) -> Template:
+        """Start one, in an environment without secrets."""
+        channel, other = socket.socketpair()
+        with other:
+            process = subprocess.Popen(  # noqa: S603 (our own words)
+                [*PYTHON, "-m", "expunge.workers.runtime.template", str(other.fileno())],
+                env=process_environment(),
+                stdin=subprocess.DEVNULL,
+                pass_fds=(other.fileno(),),
+                start_new_session=True,
+            )
+        return cls(process, channel)
+
+    @contextmanager
+    def line(self, order: Mapping[str, Any]) -> Iterator[Line]:
+        """Give an order, and yield the channel on which it is carried out."""
+        drain.look()
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                try:
+                    send(self._channel, order, [theirs.fileno()])
+                except (BrokenPipeError, ConnectionResetError):
+                    raise Lost("the template of worlds ended") from None
+            yield Line(ours, self)
+
+    def kill(self) -> None:
+        """End the template with all that it has forked."""
+        self.process.kill()
+
+
+_templates: list[Template] = []
+
+
+def template() -> Template:
+    """Return this process's template; it is started at the first call, and again where it ended. Raises Drained."""
+    drain.look()
+    if not _templates or _templates[0].owner != os.getpid() or _templates[0].process.poll() is not None:
+        _templates[:] = [Template.start()]
+    return _templates[0]
+
+
+def kill_template() -> None:
+    """Kill this process's template, where there is one: a training must not keep a process that is to end."""
+    for each in _templates:
+        if each.owner == os.getpid():
+            each.kill()
+
+
+_reading: list[ExitStack] = []
+
+
+@contextmanager
+def readers() -> Iterator[None]:
+    """End at the end of the block every reader that was started in it."""
+    with ExitStack() as stack:
+        _reading.append(stack)
+        try:
+            yield
+        finally:
+            _reading.remove(stack)
+
+
+def read_sources(
+    sources: Mapping[str, Any],
+    roots: Mapping[str, Path],
+    *,
+    databases: Mapping[str, str],
+    salt: bytes,
+    until: datetime | None,
+) -> SourceReader:
+    """Open the sources, with everybody in them, in a process that ends with the block of ``readers``.
+
+    Args:
+        sources: each as ``source_to_json`` gives it. roots: the folder beneath which each lies.
+        databases: the address by setting. salt: by which people are kept apart.
+        until: rows that came later, by their source's ``at=``, are left out.
+
+    Raises:
+        Refused: a source cannot be read as it is declared. Lost: the process ended. MemoryError.
+    """
+    order = {
+        "kind": "read",
+        "sources": dict(sources),
+        "roots": {name: str(root) for name, root in roots.items()},
+        "databases": dict(databases),
+        "salt": salt.hex(),
+        "until": None if until is None else until.isoformat(),
+    }
+    line = _reading[-1].enter_context(template().line(order))
+    surveyed, _ = line.answer()
+    return SourceReader({name: _survey(record) for name, record in surveyed.items()}, line)
+
+
+def _survey(record: Mapping[str, Any]) -> Survey:
+    return Survey(
+        people=[tuple(people) for people in record["people"]],
+        ids=record["ids"],
+        digests=np.frombuffer(bytes.fromhex(record["digests"]), dtype=np.uint8).reshape(-1, 32),
+        counts=np.array(record["counts"], dtype=np.int64),
+        aside=np.array(record["aside"], dtype=bool),
+    )
+
+
+@contextmanager
+def make_world(
+    job: str,
+    code: Code,
+    count: int,
+    *,
+    opened: Sequence[str] = (),
+    closed: Sequence[str] = (),
+    threads: int = 1,
+    seconds: float = MONTH_SECONDS,
+    progress: Progress = silent,
+    of: Template | None = None,
+) -> Iterator[World]:
+    """Make a world that imports the code once, and yield what carries out the job for ``count`` parts.
+
+    Args:
+        opened: files that the world may read beside the libraries. closed: folders that it never sees.
+        of: the template that forks it; None: this process's.
+
+    Raises:
+        Refused: the recipe's code raised. Lost: a process ended. TimeoutError. MemoryError.
+    """
+    source = of or template()
+    order = {
+        "kind": "world",
+        "job": job,
+        "module": code.module,
+        "files": {name: b64encode(text).decode() for name, text in code.files.items()},
+        "libraries": [name for name in PRELOADED if _names(code, name.partition(".")[0])],
+        "count": count,
+        "standing": sorted(source.probe.standing),
+        "opened": [*opened],
+        "closed": [*closed],
+        "threads": threads,
+        "seconds": seconds,
+    }
+    with source.line(order) as line:
+        yield partial(_carry_out, line, progress)
+        add_cpu_seconds(line.ask({})[0]["cpu"])
+
+
+def _names(code: Code, library: str) -> bool:
+    return any(library.encode() in text for text in code.files.values())
+
+
+def _carry_out(line: Line, progress: Progress, part: PartOrder) -> Outcome:
+    words = {"files": [*part.files], "aside": [*part.aside], "order": part.words, "seed": part.seed}
+    reply, handles = line.ask(words, [*part.files.values(), *part.aside.values()], progress)
+    try:
+        data = _read(handles[0])
+    finally:
+        for handle in handles:
+            os.close(handle)
+    return Outcome(reply["facts"], data, (reply["score"] or {}).get("score"))
+
+
+def _read(handle: int) -> bytes:
+    size = os.fstat(handle).st_size
+    if not size:
+        return b""
+    with mmap.mmap(handle, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ) as memory:
+        return memory[:]
+
+
+def declare(code: Code, closed: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what the recipe's parameters ask for: the code is imported behind the walls, without data.
+
+    Raises Refused, Lost, TimeoutError.
+    """
+    with make_world("declare", code, 1, closed=closed, seconds=DECLARING_SECONDS) as world:
+        return dict(world(PartOrder()).facts)
