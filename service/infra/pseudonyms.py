@@ -37,6 +37,8 @@ Kind = Literal[
     "spelling",
     "look",
     "commitment",
+    "part",
+    "aside",
 ]
 
 

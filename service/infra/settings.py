@@ -155,6 +155,12 @@ class Settings(BaseSettings):
     key_folder: Place
     secrets: FolderPath
     recipes: FolderPath = Path("recipes")
+    data: FolderPath | None = None
+    sources: dict[str, str] = Field(
+        default_factory=dict,
+        repr=False,
+        description='a JSON object of addresses by name, as {"crm": "postgresql://reader@db/crm"}',
+    )
     device: str = "auto"
     listen: str = "127.0.0.1:8750"
     url: str = "http://127.0.0.1:8750"

@@ -60,7 +60,7 @@ from expunge.service.models.counters import (
 )
 from expunge.service.models.eta import expected, foreseen
 from expunge.service.models.figures import FIGURES, Figures, withdraw
-from expunge.service.models.generations import empty_generation, number_above, put_in_place, serving
+from expunge.service.models.generations import begun_at, empty_generation, number_above, put_in_place, serving
 from expunge.service.models.policy import CHANGEABLE, apply_policy, change_policy, require_changeable, require_known
 from expunge.service.models.publication_entry import (
     PUBLISHED,
@@ -72,7 +72,7 @@ from expunge.service.models.publication_entry import (
     require_published,
     unlogged,
 )
-from expunge.service.models.recipe_files import is_other_module, locate, require_recipe
+from expunge.service.models.recipe_files import declares_sources, is_other_module, locate, require_recipe
 from expunge.service.models.registration import model_lease, register
 from expunge.service.models.restore_guard import UNCONFIRMED, Guard, PutBack, Verdict, Watch, confirm, unconfirmed
 from expunge.service.models.retirement import SERVED, end_cancelled, end_retired, holds_in, retire, steps_of
@@ -95,6 +95,7 @@ from expunge.service.models.retrain_plan import (
 )
 from expunge.service.models.swept_files import UNPURGED, any_swept, note_deleted, note_swept, sweep_store
 from expunge.service.models.table_comparison import compare_tables
+from expunge.service.models.trained_parts import drop_parts
 from expunge.service.models.vectors import (
     Row,
     drop_all_vectors,
@@ -151,6 +152,7 @@ __all__ = [
     "Watch",
     "any_swept",
     "apply_policy",
+    "begun_at",
     "behind",
     "block_rows",
     "body_of",
@@ -168,9 +170,11 @@ __all__ = [
     "confirm",
     "count_use",
     "counts",
+    "declares_sources",
     "differing",
     "done_at",
     "drop_all_vectors",
+    "drop_parts",
     "drop_vectors",
     "empty_generation",
     "end_cancelled",

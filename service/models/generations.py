@@ -15,6 +15,7 @@ from expunge.service.infra.tables import (
     Restoration,
     Spelling,
     StoredVector,
+    TrainedPart,
     Version,
     WorkUnit,
 )
@@ -59,6 +60,11 @@ def serving(session: Session) -> list[tuple[Model, Generation, Version]]:
     return [(model, generation, version) for model, generation, version in session.execute(rows.order_by(Model.name))]
 
 
+def begun_at(session: Session, generation_id: int) -> int:
+    """Return the moment when the generation was opened."""
+    return session.get_one(Generation, generation_id).created_at
+
+
 def number_above(session: Session, restoration: Restoration, used: int) -> None:
     """Give the generations from now on numbers above ``used``, which a generation had that the database has lost.
 
@@ -71,10 +77,10 @@ def number_above(session: Session, restoration: Restoration, used: int) -> None:
 
 
 def empty_generation(session: Session, generation_id: int) -> None:
-    """Drop what a generation knew about people: memberships, recollections, spellings, calibration, work units and its
-    holdout.
+    """Drop what a generation knew about people: memberships, recollections, spellings, calibration, work units, trained
+    parts and its holdout.
     """
-    for piece in (CalibrationOrder, WorkUnit, HoldoutPerson, MembershipBlock):
+    for piece in (CalibrationOrder, WorkUnit, TrainedPart, HoldoutPerson, MembershipBlock):
         session.execute(delete(piece).where(piece.generation_id == generation_id))
     if session.get_bind().dialect.name == "postgresql":
         for record in _PARTITIONED:

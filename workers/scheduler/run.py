@@ -50,6 +50,7 @@ from expunge.service.infra.tables import (
     Lease,
     Model,
     Task,
+    TrainedPart,
     Version,
     WorkUnit,
 )
@@ -422,11 +423,12 @@ def sweep_files(database: Database, store: Store, private: Store, older_than: fl
 
 
 def _prepared(session: Session) -> set[str]:
-    """Return the digests of the states that work units still start from, and of those that they leave."""
+    """Return the digests of the states that work units still start from, and of what units and parts leave."""
     building = session.scalars(select(Generation.manifest).where(Generation.status.in_(("preparing", "candidate"))))
     notes = (frozen.get(name) for frozen in building if frozen for name in STARTS)
     left = session.scalars(select(WorkUnit.result).where(WorkUnit.result.is_not(None)))
-    return {note["state"] for note in notes if note} | {str(digest) for digest in left}
+    parts = session.scalars(select(TrainedPart.result))
+    return {note["state"] for note in notes if note} | {str(digest) for digest in left} | set(parts)
 
 
 def open_scheduler(settings: Settings, limits: Limits = LIMITS) -> Scheduler:

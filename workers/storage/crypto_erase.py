@@ -10,14 +10,24 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, func, or_, select, true, update
+from sqlalchemy import ColumnElement, CompoundSelect, Select, bindparam, func, or_, select, true, union_all, update
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from expunge.service.audit import Witness, record, recorded_at
 from expunge.service.infra.db import NOW, Database, batches
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Store
-from expunge.service.infra.tables import Certificate, Erasure, Generation, Model, Restoration, Task, Version, WorkUnit
+from expunge.service.infra.tables import (
+    Certificate,
+    Erasure,
+    Generation,
+    Model,
+    Restoration,
+    Task,
+    TrainedPart,
+    Version,
+    WorkUnit,
+)
 from expunge.service.infra.time import SECOND
 from expunge.service.models import empty_generation
 from expunge.workers.storage.key_store import KeyStore
@@ -119,7 +129,10 @@ def ended_lately(tenants: Collection[str] | None) -> Select[Any]:
     )
 
 
-_LEFT = select(WorkUnit.result).where(WorkUnit.generation_id == bindparam("generation"), WorkUnit.result.is_not(None))
+_LEFT: CompoundSelect[Any] = union_all(
+    select(WorkUnit.result).where(WorkUnit.generation_id == bindparam("generation"), WorkUnit.result.is_not(None)),
+    select(TrainedPart.result).where(TrainedPart.generation_id == bindparam("generation")),
+)
 
 
 def erase_ended(database: Database, private: Store, keys: KeyStore, tenants: Collection[str] | None = None) -> int:

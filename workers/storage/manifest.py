@@ -25,7 +25,7 @@ from torch import Tensor
 
 import expunge
 from expunge.service.infra.pseudonyms import Pepper, digest, digests, subject_digest
-from expunge.service.infra.tables import Membership, Removal
+from expunge.service.infra.tables import HoldoutPerson, Membership, Removal, SuppressionEntry
 from unlearning.accounting.policy import Granularity
 from unlearning.columns import BLOCK, Column, Texts
 from unlearning.recipe import HELD_BYTES, Recipe, Samples, everyone, holdout_people
@@ -308,6 +308,22 @@ def places(session: Session, generation_id: int, groups: Collection[int] | None 
         Column(of_people.contiguous(), tuple(people)),
         Column(of_holders.contiguous(), tuple(holders)),
     )
+
+
+def held_out(session: Session, generation_id: int) -> frozenset[str]:
+    """Return the people, by digest, whom registration kept apart from training."""
+    rows = select(HoldoutPerson.subject_digest).where(HoldoutPerson.generation_id == generation_id)
+    return frozenset(session.scalars(rows))
+
+
+def asked_to_leave(session: Session, tenant_id: str) -> frozenset[str]:
+    """Return the people, by digest, whom an entry of suppression in force names."""
+    rows = select(SuppressionEntry.subject_digest).where(
+        SuppressionEntry.tenant_id == tenant_id,
+        SuppressionEntry.lifted_at.is_(None),
+        SuppressionEntry.subject_digest.is_not(None),
+    )
+    return frozenset(str(person) for person in session.scalars(rows))
 
 
 def people(session: Session, generation_id: int) -> frozenset[str]:

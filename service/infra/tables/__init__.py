@@ -30,6 +30,7 @@ from expunge.service.infra.tables.models import (
     Spelling,
     StoredVector,
     Tally,
+    TrainedPart,
     Version,
     WorkUnit,
 )
@@ -81,6 +82,7 @@ __all__ = [
     "SweptFile",
     "Tally",
     "Task",
+    "TrainedPart",
     "TreeHead",
     "TreeNode",
     "Version",

@@ -300,6 +300,25 @@ class WorkUnit(Record):
     """the sealed part of a training that it left in the private store; None: it left rows, or nothing yet"""
 
 
+class TrainedPart(Record):
+    """A part of the training of a generation with rows, by its key: an HMAC of all that its bytes follow from.
+
+    It goes with the version that does not use it any more.
+    """
+
+    __tablename__ = "trained_parts"
+    generation_id: Mapped[int] = mapped_column(
+        Serial, ForeignKey("generations.id"), primary_key=True, autoincrement=False
+    )
+    key: Mapped[str] = mapped_column(Digest, primary_key=True)
+    result: Mapped[str] = mapped_column(Digest)
+    """the sealed file in the private store that holds what it left"""
+    walls: Mapped[str] = mapped_column(String(16))
+    """how strong the walls were that it was made behind (``walls.WallStrength``)"""
+    seconds: Mapped[float]
+    """of work, as a power of two"""
+
+
 class PhaseSeconds(Record):
     """How long each phase of an update took, rounded up to a power of two: what /metrics reads until the version is
     tallied, and what a request's page shows."""
