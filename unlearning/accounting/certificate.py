@@ -24,6 +24,7 @@ from unlearning.accounting.budget import (
     mu_of,
     updates_left,
 )
+from unlearning.accounting.world import BOUNDED, MADE, Enclosure, WorldRecord
 
 __all__ = [
     "NOT_CLAIMED",
@@ -54,8 +55,9 @@ DIFFERED = "Two runs on the same samples gave different results"
 
 _FORMERLY = {NOT_CLAIMED[0]: "Whoever keeps two versions can probably tell who left. Nothing here prevents it."}
 """how claims of earlier versions say it"""
-OLDER: Mapping[str, Any] = {"tried": [], "deterministic": False, "operators_word": False}
-"""what a claim from before there were trials, and from before trainings had processes of their own, lacks"""
+OLDER: Mapping[str, Any] = {"tried": [], "deterministic": False, "operators_word": False, "world": None}
+"""what a claim from before there were trials, from before trainings had processes of their own, and of a recipe without
+a world lacks"""
 DERIVED = frozenset({"statement", "mu_limit", "epsilon_limit"})
 """what ``Claim.to_json`` adds for readers: it follows from the fields"""
 _FORMERLY_DERIVED = frozenset({"in_plain_words"})
@@ -131,7 +133,8 @@ class Claim:
     ``updates_left`` is None where no limit applies. ``checked`` says what the service has verified, ``tried``
     what it has tried on a few samples, ``declared`` what the operator says unverified, ``parts`` what the
     model brings along. ``deterministic``: every training behind an exact version used deterministic algorithms alone.
-    ``operators_word``: that the recipe's code trains on its samples alone could not be tried. No field here may be
+    ``operators_word``: that the recipe's code trains on its samples alone could not be tried. ``world``: how the
+    processes that made the version were walled in; None: the recipe opens its data itself. No field here may be
     computed from the data of the deleted: two forget sets of one size give the same claim.
     """
 
@@ -159,10 +162,13 @@ class Claim:
     not_claimed: tuple[str, ...] = NOT_CLAIMED
     deterministic: bool = False
     operators_word: bool = False
+    world: WorldRecord | None = None
 
     def __post_init__(self) -> None:
         _check_counts(self)
         _check_words(self)
+        if self.world is not None:
+            _check_world(self, self.world)
         if self.guarantee is Guarantee.NONE:
             _check_claims_nothing(self)
         elif self.guarantee is Guarantee.EXACT:
@@ -194,8 +200,13 @@ class Claim:
         secret_state: Iterable[str] = (),
         deterministic: bool = False,
         operators_word: bool = False,
+        world: WorldRecord | None = None,
     ) -> Claim:
-        """Return the claim that follows from a guarantee, a greatest distance and what was spent."""
+        """Return the claim that follows from a guarantee, a greatest distance and what was spent.
+
+        With a world, ``exact`` is on the operator's word where the kernel did not show what came in, and
+        ``deterministic`` only where two worlds made the same bytes.
+        """
         silent = guarantee is Guarantee.NONE
         mu = None if silent else mu_of(spent)
         exact = guarantee is Guarantee.EXACT
@@ -223,8 +234,9 @@ class Claim:
             parts=tuple(parts),
             constants=tuple(constants),
             secret_state=tuple(secret_state),
-            deterministic=deterministic and exact,
-            operators_word=operators_word,
+            deterministic=deterministic and exact and (world is None or world.repeats is True),
+            operators_word=operators_word or (exact and world is not None and not world.shown),
+            world=world,
         )
 
     @property
@@ -252,10 +264,17 @@ class Claim:
         return None if self.mu_limit is None or self.delta is None else epsilon_at(self.mu_limit, self.delta)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; what is DERIVED is added for readers and not read back."""
+        """Return plain JSON values; what is DERIVED is added for readers and not read back.
+
+        Without a world there is no field ``world``: the digests of such claims stay those of before.
+        """
         record = asdict(self)
         for name in (*_WORDS, "constants", "parts"):
             record[name] = list(record[name])
+        if self.world is None:
+            del record["world"]
+        else:
+            record["world"] = self.world.to_json()
         derived = {name: getattr(self, name) for name in DERIVED}
         return {**record, "guarantee": self.guarantee.value, "reference": self.reference.value, **derived}
 
@@ -275,6 +294,7 @@ class Claim:
         values["parts"] = tuple(Part(**part) for part in values["parts"])
         values["constants"] = tuple(Constant(**constant) for constant in values["constants"])
         values |= {"guarantee": Guarantee(values["guarantee"]), "reference": Reference(values["reference"])}
+        values["world"] = None if values["world"] is None else WorldRecord.from_json(values["world"])
         return cls(**values)
 
 
@@ -349,6 +369,29 @@ def _check_words(claim: Claim) -> None:
         raise ValueError(
             f"The guarantee is {claim.guarantee.value} and {hidden[0]!r} is not declared public. Declare it, or claim "
             f"less."
+        )
+
+
+def _check_world(claim: Claim, world: WorldRecord) -> None:
+    exact = claim.guarantee is Guarantee.EXACT
+    if exact and not world.shown and not claim.operators_word:
+        raise ValueError(
+            f"The guarantee is exact, the walls were {world.walls.value!r}, the operator's own program read "
+            f"{world.own_readers} sources, and operators_word is false. Set it: the kernel did not show what came in."
+        )
+    if claim.deterministic and world.repeats is not True:
+        raise ValueError(
+            f"The claim is deterministic and repeats is {world.repeats!r} in its world. Make two worlds, and compare."
+        )
+    if world.walls is not Enclosure.NEW_ROOT and {MADE, BOUNDED} & {*claim.checked, *claim.tried}:
+        raise ValueError(
+            f"The walls were {world.walls.value!r}, and the claim says that the kernel opened nothing else. List what "
+            "statements.of_world gives: behind such walls that is declared."
+        )
+    missing = [line for line in world.declared if line not in claim.declared]
+    if missing and (exact or claim.guarantee is Guarantee.PROVED):
+        raise ValueError(
+            f"The claim leaves out what its world takes from the operator's word: {missing[0]!r}. List it."
         )
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from unlearning.accounting.world import plain_of
+
 FITTED = (
     "Architecture, features, scaling, feature selection, hyperparameters and noise_std belong to the reference as they "
     "are. Nothing of them was fitted on people who may be deleted."
@@ -41,8 +43,9 @@ def plain(declared: Iterable[str], assumed: Iterable[str], data: str) -> tuple[s
 
 def has_plain(line: str) -> bool:
     """Tell whether the line has a plain sentence."""
-    return line in _PLAIN or line.startswith(FOREIGN)
+    return line in _PLAIN or line.startswith(FOREIGN) or plain_of(line) is not None
 
 
 def _plain(line: str) -> str:
-    return _PLAIN.get(line, "The method is another package's, and we take that package's word.")
+    foreign = "The method is another package's, and we take that package's word."
+    return _PLAIN.get(line) or plain_of(line) or foreign

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from unlearning.accounting.certificate import Guarantee
+from unlearning.accounting.certificate import DIFFERED, Guarantee
 from unlearning.accounting.declarations import ARGUMENTS, CHOSEN, FITTED, FOREIGN, PUBLIC
+from unlearning.accounting.world import BOUNDED, HANDED, MADE, Enclosure, WorldRecord
 from unlearning.artefact import Artefact
 from unlearning.bounds.calibration import Calibrated, Design
 from unlearning.model.method import Bound, Method
@@ -47,6 +48,12 @@ REPEATED_BUFFERS = (
     "The model's buffers, as the running statistics of batch normalisation, are published without noise. The repeated "
     "steps go on from the buffers of the training with the deleted people."
 )
+REPEATS = "Two worlds that were handed the same rows made the same bytes."
+REPEATS_NOT = (
+    f"{DIFFERED}: two worlds made different bytes of the same rows, from the same seeds. So this version is one of "
+    "those that the training may give without the deleted people."
+)
+REPEATS_UNTRIED = "Not tried: whether two worlds that are handed the same rows make the same bytes."
 CALIBRATION = "The distances of the calibration were measured with everyone, the deleted people included."
 
 
@@ -82,8 +89,35 @@ def foreign(package: str | None) -> tuple[str, ...]:
     return (f"{FOREIGN}{package}.",)
 
 
-def checked(guarantee: Guarantee, method: Method, bound: Bound | None) -> tuple[str, ...]:
-    """List what the service has verified of this claim; from the guarantee, the method and the bound alone."""
+def of_world(
+    guarantee: Guarantee, world: WorldRecord | None
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """List what a claim has checked, tried and declared of the worlds that made its version; nothing without one.
+
+    What the kernel showed is checked only behind a new root; behind weaker walls it is declared. A guarantee without a
+    distance that is proved has nothing checked, and ``none`` declares nothing.
+    """
+    if world is None or guarantee is Guarantee.NONE:
+        return (), (), ()
+    if guarantee not in (Guarantee.EXACT, Guarantee.PROVED):
+        return (), (), world.declared
+    exact = guarantee is Guarantee.EXACT
+    opened = MADE if exact else BOUNDED
+    verified = opened if world.walls is Enclosure.NEW_ROOT else HANDED
+    repeated = {True: REPEATS, False: REPEATS_NOT, None: REPEATS_UNTRIED}[world.repeats]
+    return (verified,), (repeated,) if exact else (), world.declared
+
+
+def checked(
+    guarantee: Guarantee, method: Method, bound: Bound | None, world: WorldRecord | None = None
+) -> tuple[str, ...]:
+    """List what the service has verified of this claim; from the guarantee, the method, the bound and the world alone.
+
+    A recipe in a world brings no list of parts along, and no samples that it was handed: its rows are.
+    """
+    if world is not None:
+        of_bound = bound.checked if guarantee is Guarantee.PROVED and bound is not None else ()
+        return (*of_world(guarantee, world)[0], *of_bound)
     if guarantee is Guarantee.EXACT:
         return (*method.checked, LISTED)
     if guarantee is Guarantee.PROVED and bound is not None:
@@ -96,12 +130,19 @@ def moved(guarantee: Guarantee, sentence: str | None) -> tuple[str, ...]:
     return (sentence,) if guarantee is Guarantee.EXACT and sentence is not None else ()
 
 
-def declared(guarantee: Guarantee, public: bool, artefact: Artefact | None = None) -> tuple[str, ...]:
-    """List what the operator says and no check verifies. ``public``: the recipe declares parts of the model public."""
+def declared(
+    guarantee: Guarantee, public: bool, artefact: Artefact | None = None, world: WorldRecord | None = None
+) -> tuple[str, ...]:
+    """List what the operator says and no check verifies. ``public``: the recipe declares parts of the model public.
+
+    In a world whatever was fitted was fitted on the rows of those who are left: there the operator vouches for code
+    and files instead.
+    """
     named = () if artefact is None or artefact.format is None else (FORMAT.format(name=artefact.format),)
     if guarantee is Guarantee.NONE:
         return named
-    return (FITTED, ARGUMENTS, PUBLIC, *named) if public else (FITTED, ARGUMENTS, *named)
+    vouched = (FITTED, ARGUMENTS) if world is None else of_world(guarantee, world)[2]
+    return (*vouched, PUBLIC, *named) if public else (*vouched, *named)
 
 
 def secret_state(guarantee: Guarantee, method: Method, *, buffers: bool = False) -> tuple[str, ...]:
