@@ -12,10 +12,28 @@ from datetime import datetime, tzinfo
 from enum import StrEnum
 from typing import Any
 
-from expunge.service.certificates.outcome import Before, ModelOutcome, NameCounts, Outcome, Strength, outcome
-from expunge.service.certificates.plain_words import Odds, guarantee_of, listed, odds, odds_of, rests_on_word
+from expunge.service.certificates.outcome import (
+    Before,
+    ModelOutcome,
+    NameCounts,
+    Outcome,
+    Strength,
+    WorldOutcome,
+    outcome,
+)
+from expunge.service.certificates.plain_words import (
+    Odds,
+    differed,
+    guarantee_of,
+    is_read_by_operator,
+    listed,
+    odds,
+    odds_of,
+    rests_on_word,
+)
 from expunge.service.requests import Account, Cause, Reason, Regulation, Status, Suppress, Term, gives_term
 from unlearning.accounting.certificate import Guarantee
+from unlearning.accounting.world import Enclosure
 
 BLANK = "[ ]"
 _NAMED = 2
@@ -165,7 +183,7 @@ def _changed(facts: Facts, became: Outcome, brief: bool) -> PersonalLetter:
         (
             ("", _joined(first)),
             *_means(facts, became, brief),
-            *_rests_on(became),
+            *_rests_on(facts, became, brief),
             ("Not covered", _not_covered(facts, became)),
             _RIGHTS,
             _check(facts, brief),
@@ -257,7 +275,7 @@ def _before(facts: Facts, became: Outcome, brief: bool) -> PersonalLetter:
             ("", _joined(first)),
             *(("", each) for each in others),
             *_means(facts, became, brief),
-            *_rests_on(became),
+            *_rests_on(facts, became, brief),
             *((("", _joined(_unnamed(facts))),) if facts.unnamed_holdouts else ()),
             _RIGHTS,
             *((_check(facts, brief),) if facts.statement is not None else ()),
@@ -455,8 +473,15 @@ def _means(facts: Facts, became: Outcome, brief: bool) -> tuple[tuple[str, str],
         said.append(f"We do not know how much of {data} is left in {_names(weak)}, and we make no promise about it.")
     if on_word:
         trained = f"We trained {_names(on_word)} {_again(became)}without {data}." if became.changed else ""
-        which = f"the training of {_names(on_word)}" if not trained else "this training"
-        said += [trained, f"That {which} reads nothing else is our word, so we give no number."]
+        said.append(trained)
+        read_by_us = [part for part in on_word if is_read_by_operator(part["claim"])]
+        unwalled = [part for part in on_word if part not in read_by_us]
+        if unwalled:
+            alone = trained and not read_by_us
+            which = "this training" if alone else f"the training of {_names(unwalled)}"
+            said.append(f"That {which} reads nothing else is our word, so we give no number.")
+        if read_by_us:
+            said.append(f"Our own program reads a source of {_names(read_by_us)}, so we give no number.")
     if bounded:
         said += _bounded(facts.statement["predicate"], bounded, became, data, brief)
     return (("What this means for you", _joined(said)),) if said else ()
@@ -518,6 +543,12 @@ def _how(parts: Sequence[Mapping[str, Any]], models: str, became: Outcome, data:
         if not as_if:
             return [trained, "A mathematical proof limits what later versions can tell."]
         bits = "exactly " * all(part["claim"].get("deterministic", False) for part in parts)
+        again = [differed(part["claim"]) for part in parts]
+        if any(again):
+            gives = "is a model that this training gives" if one else "are models that these trainings give"
+            runs = "it" if one else "them" if all(again) else "some of them"
+            version = "the new version" if one else "the new versions"
+            return [trained, f"{_capital(version)} {gives} without {data}; two runs of {runs} differ."]
         the = "the" if models in ("the model", "the models") else "its" if one else "their"
         is_it = (
             f"{_capital(the)} new version is {bits}the model"
@@ -535,12 +566,57 @@ def _again(became: Outcome) -> str:
     return "again " if became.lost else ""
 
 
-def _rests_on(became: Outcome) -> tuple[tuple[str, str], ...]:
+def _rests_on(facts: Facts, became: Outcome, brief: bool) -> tuple[tuple[str, str], ...]:
     """Return what the claims take from our word, each in a sentence, and how many assumptions there are besides."""
-    said = [f"Our word, not checked: {_joined(became.declared)}"] if became.declared else []
+    said = _of_worlds(facts, became, brief) if became.worlds else []
+    said += [f"Our word, not checked: {_joined(became.declared)}"] if became.declared else []
     if became.assumed:
         said.append(f"The certificate lists {_count(became.assumed, 'further assumption')}.")
     return (("What this relies on", _joined(said)),) if said else ()
+
+
+def _of_worlds(facts: Facts, became: Outcome, brief: bool) -> list[str]:
+    """Return what came into the worlds that made the versions: what the kernel showed, and what is our word.
+
+    ``brief`` leaves out how the versions were made, of which ``_means`` has said what is our word.
+    """
+    made = [world for world in became.worlds if world.exact and world.model in became.concerned]
+    others = [world for world in became.worlds if world not in made and not _is_rooted(world)]
+    said = []
+    for rooted, opened in ((True, "nothing else could be opened"), (False, "that nothing else was opened is our word")):
+        worlds = [world for world in made if _is_rooted(world) is rooted]
+        if worlds and not brief:
+            said.append(f"{_versions_of(facts, became, worlds)} made from the data of the others alone; {opened}.")
+    if others:
+        said.append(
+            f"That the training of {_models([world.model for world in others])} opened nothing else is our word."
+        )
+    readers = sum(world.record.own_readers for world in became.worlds)
+    if readers:
+        rows = "these records" if facts.of_samples else "your rows"
+        read = f"{'One source is' if readers == 1 else f'{readers:,} sources are'} read by our own program"
+        when = "with all rows" if brief else f"before {rows} are left out"
+        said.append(f"{read} {when}; that it mixes no people is our word.")
+    files = len({file.sha256 for world in became.worlds for file in world.record.public_files})
+    program = "the program itself" if len(became.worlds) == 1 else "the programs themselves"
+    further = f" and for {_count(files, 'further file')}" if files else ""
+    known = "Your data were found by the identifiers that you and we know."
+    if facts.of_samples:
+        known = "These records were found by the ids that you gave us."
+    return [*said, f"We vouch for {program}{further}.", known]
+
+
+def _is_rooted(world: WorldOutcome) -> bool:
+    return world.record.walls is Enclosure.NEW_ROOT
+
+
+def _versions_of(facts: Facts, became: Outcome, worlds: Sequence[WorldOutcome]) -> str:
+    """Return such as ``The new version of the model "a" was``; without the name where the certificate has no other."""
+    one = len(worlds) == 1
+    which = "The new version" if became.changed else "The version of the certificate"
+    whole = facts.statement is not None and len(worlds) == len(facts.statement["predicate"]["models"])
+    of = "" if whole else f" of {_models([world.model for world in worlds])}"
+    return f"{which.replace('version', 'version' if one else 'versions')}{of} {'was' if one else 'were'}"
 
 
 def _not_covered(facts: Facts, became: Outcome) -> str:

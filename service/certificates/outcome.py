@@ -12,11 +12,12 @@ from datetime import datetime
 from enum import IntEnum
 from typing import Any
 
-from expunge.service.certificates.plain_words import guarantee_of, rests_on_word
+from expunge.service.certificates.plain_words import guarantee_of, rests_on_word, world_of
 from expunge.service.infra.time import instant, moment, rfc_3339
 from expunge.service.requests import Account, Reason
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.declarations import has_plain, plain
+from unlearning.accounting.world import WorldRecord, is_vouched
 
 
 class Strength(IntEnum):
@@ -112,6 +113,15 @@ _COUNTS = ("count", "deleted", "deleted_before", "in_holdout", "not_found")
 
 
 @dataclass(frozen=True)
+class WorldOutcome:
+    """The worlds that made a model's version, and whether that is ``exact``."""
+
+    model: str
+    exact: bool
+    record: WorldRecord
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What became of a request.
 
@@ -123,8 +133,9 @@ class Outcome:
         named: what became of each id or sample; None: not on record.
         again: the models that had lost it before, and for which ``named`` has no version.
         retired, unpublished: the models that ended before they carried the request out.
-        declared: what the claims take from the operator's word, in plain sentences; ``assumed``: how many other
-            assumptions the certificate lists.
+        worlds: of each model of the certificate that claims something and was made in worlds.
+        declared: what the claims take from the operator's word, in plain sentences, but for what ``worlds`` says;
+            ``assumed``: how many other assumptions the certificate lists.
     """
 
     strength: Strength | None
@@ -135,6 +146,7 @@ class Outcome:
     again: tuple[str, ...]
     retired: tuple[str, ...]
     unpublished: tuple[str, ...]
+    worlds: tuple[WorldOutcome, ...]
     declared: tuple[str, ...]
     assumed: int
 
@@ -175,11 +187,18 @@ def outcome(
     claims = [certified.get(part.model, part.claim) for part in changed]
     known = predicate.get("records", records)
     told = {each.model for each in named.before} if named else set()
-    claiming = [
-        claim for claim in certified.values() if Guarantee(claim.get("guarantee", "none")) is not Guarantee.NONE
+    claiming = {
+        model: claim
+        for model, claim in certified.items()
+        if Guarantee(claim.get("guarantee", "none")) is not Guarantee.NONE
+    }
+    declared = [line for claim in claiming.values() for line in claim.get("declared") or () if not is_vouched(line)]
+    assumed = [line for claim in claiming.values() for line in claim.get("assumptions") or ()]
+    worlds = [
+        WorldOutcome(model, Guarantee(claim["guarantee"]) is Guarantee.EXACT, record)
+        for model, claim in claiming.items()
+        if (record := world_of(claim)) is not None
     ]
-    declared = [line for claim in claiming for line in claim.get("declared") or ()]
-    assumed = [line for claim in claiming for line in claim.get("assumptions") or ()]
     return Outcome(
         strength=min(map(strength_of, claims), default=None),
         lost=lost,
@@ -189,6 +208,7 @@ def outcome(
         again=tuple(part.model for part in parts if part.reason is Reason.ALREADY_DELETED and part.model not in told),
         retired=_ended(parts, Reason.MODEL_RETIRED),
         unpublished=_ended(parts, Reason.NOT_PUBLISHED),
+        worlds=tuple(worlds),
         declared=plain(declared, assumed, data),
         assumed=len({line for line in assumed if not has_plain(line)}),
     )

@@ -15,6 +15,7 @@ from typing import Any
 from expunge.service.requests import gives_term
 from unlearning.accounting.certificate import DIFFERED, Guarantee, guess
 from unlearning.accounting.declarations import has_plain, plain
+from unlearning.accounting.world import Enclosure, WorldRecord
 
 _BOUNDED = (Guarantee.EXACT, Guarantee.PROVED)
 _HOW = {
@@ -38,6 +39,8 @@ _MEASURED = {
 }
 _RETRAINED = "{versions} what {training} without {whom}{bytes}."
 _WORD = " That the training reads nothing else is the operator's word, so no number is given."
+_READER = " A source is read by the operator's own program before rows are left out, so no number is given."
+_WALLED = " {they} made from the rows of the others alone; the kernel opened nothing else."
 _DIFFERED = f" {DIFFERED}."
 _BLIND = (
     " Someone who has {them} and none from before, and who had no influence on which deletions were requested, can "
@@ -141,15 +144,39 @@ def rests_on_word(part: Mapping[str, Any]) -> bool:
     return guarantee_of(part) is Guarantee.EXACT and bool(claim.get("operators_word", untried))
 
 
+def world_of(claim: Mapping[str, Any]) -> WorldRecord | None:
+    """Return the record of the worlds that made the claim's version; None: its recipe opens its data itself."""
+    record = claim.get("world")
+    return None if record is None else WorldRecord.from_json(record)
+
+
+def is_walled(claim: Mapping[str, Any]) -> bool:
+    """Return whether the kernel showed that the version's processes opened nothing but the rows that they got."""
+    world = world_of(claim)
+    return world is not None and world.walls is Enclosure.NEW_ROOT
+
+
+def is_read_by_operator(claim: Mapping[str, Any]) -> bool:
+    """Return whether walls stood, and a program of the operator's own read a source: so the exactness is its word."""
+    world = world_of(claim)
+    return world is not None and is_walled(claim) and world.own_readers > 0
+
+
 def note(claim: Mapping[str, Any]) -> str | None:
     """Return in few words why an exact claim depends on the operator's word; None: it does not, or is none."""
     if claim.get("guarantee") != Guarantee.EXACT or not rests_on_word({"claim": claim}):
         return None
+    world = world_of(claim)
+    if world is not None and not world.shown:
+        return f"on your word: {'your own reader' if is_walled(claim) else f'walls: {world.walls.value}'}"
     return f"on your word: {'two runs differed' if differed(claim) else 'not tried'}"
 
 
 def differed(claim: Mapping[str, Any]) -> bool:
-    """Return whether registration saw two runs of the training differ."""
+    """Return whether two runs of the training were seen to differ."""
+    world = world_of(claim)
+    if world is not None:
+        return world.repeats is False
     return any(line.startswith(f"Not tried: {DIFFERED}") for line in claim.get("tried") or ())
 
 
@@ -205,8 +232,11 @@ def _paragraph(facts: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], odd
         whom=whom,
         bytes=", bit for bit" * (odds is not None and all(part["claim"].get("deterministic", False) for part in parts)),
     )
+    walled = all(is_walled(part["claim"]) for part in parts)
+    exact += _DIFFERED * any(differed(part["claim"]) for part in parts)
+    exact += _WALLED.format(they="It was" if one else "They were") if walled else ""
     if odds is None:
-        return exact + _DIFFERED * any(differed(part["claim"]) for part in parts) + _WORD
+        return exact + (_READER if all(is_read_by_operator(part["claim"]) for part in parts) else _WORD)
     if guarantees == {Guarantee.EXACT} and odds.now == 50 and odds.ever in (50, None):
         them = "it" if one else "them"
         them += "" if odds.ever is None else " and later versions"

@@ -173,7 +173,7 @@ def plain_of(line: str) -> str | None:
         return "The training opened nothing but the rows of the others."
     if line.endswith(READ):
         return f"{line.removesuffix(READ)}before rows are left out; it mixes no people."
-    return "No column of the tables was computed from several people." if line == COLUMNS else None
+    return "No column of the tables mixes several people." if line == COLUMNS else None
 
 
 def _require_digest(what: str, digest: object) -> None:

@@ -23,6 +23,7 @@ CLAIMED = (
     Version.claim["guarantee"].as_string(),
     Version.claim["operators_word"].as_boolean(),
     Version.claim["tried"].as_json(),
+    Version.claim["world"].as_json(),
 )
 """what ``noted`` takes of a version's claim, which may be long"""
 _NAMED = 5
@@ -55,10 +56,12 @@ class VersionView(BaseModel):
     purged_at: Moment | None
 
 
-def noted(guarantee: str | None, operators_word: bool | None, tried: list[str] | None) -> str | None:
+def noted(
+    guarantee: str | None, operators_word: bool | None, tried: list[str] | None, world: dict[str, Any] | None
+) -> str | None:
     """Return ``guarantee_note`` of a version with these parts of its claim; None for all: there is no version."""
     word = {} if operators_word is None else {"operators_word": operators_word}  # an older claim has none
-    return None if guarantee is None else note({"guarantee": guarantee, "tried": tried} | word)
+    return None if guarantee is None else note({"guarantee": guarantee, "tried": tried, "world": world} | word)
 
 
 def find_version(session: Session, model: Model, number: str) -> Version:

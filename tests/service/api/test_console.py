@@ -42,6 +42,7 @@ from expunge.service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
 from unlearning.accounting.certificate import DIFFERED
+from unlearning.accounting.world import Enclosure, WorldRecord
 
 ACT = "/console/act"
 
@@ -478,6 +479,11 @@ def test_a_model_that_is_exact_on_the_operators_word_says_so(login: Login, held:
     with service.database.write() as session:
         session.execute(update(Version).values(claim={"guarantee": "exact", "operators_word": True, "tried": [said]}))
     assert ", on your word: two runs differed</dd>" in login().get("/console/models/digits").text
+    world = WorldRecord(Enclosure.LANDLOCK, "c" * 64).to_json()
+    with service.database.write() as session:
+        claim = {"guarantee": "exact", "operators_word": True, "tried": [], "world": world}
+        session.execute(update(Version).values(claim=claim))
+    assert ", on your word: walls: landlock alone</dd>" in login().get("/console/models/digits").text
 
 
 def test_what_others_wrote_is_escaped(login: Login, held: str, service: Service) -> None:

@@ -24,10 +24,11 @@ from expunge.service.infra.tables import Generation, HoldoutPerson, Model
 from expunge.service.requests.accounts import Account
 from expunge.service.requests.reasons import Reason
 from expunge.service.requests.states import Status, Suppress
-from tests.service.certificates.test_plain_words import both, exact, part, statement
+from tests.service.certificates.test_plain_words import both, exact, part, statement, walled
 from tests.service.conftest import Login
 from tests.service.worlds import live_model
 from unlearning.accounting.certificate import Guarantee
+from unlearning.accounting.world import Enclosure
 
 RECEIVED, DUE = datetime(2026, 11, 23, 10, tzinfo=UTC), datetime(2026, 12, 23, 10, tzinfo=UTC)
 LATER = datetime(2027, 2, 23, 10, tzinfo=UTC)
@@ -76,6 +77,13 @@ LETTERS: dict[str, tuple[Facts, Kind]] = {
         deleted(exact() | {"from_this_version_on": {"guarantee": "proved", "mu": 0.2}}),
         Kind.DELETED,
     ),
+    "made behind walls": (deleted(walled(deterministic=True)), Kind.DELETED),
+    "made behind weaker walls": (deleted(walled(Enclosure.LANDLOCK)), Kind.DELETED),
+    "made behind walls, with a reader of our own": (deleted(walled(own_readers=1)), Kind.DELETED),
+    "made behind walls, in two ways": (deleted(walled(repeats=False)), Kind.DELETED),
+    "proved behind walls": (deleted(walled(guarantee=Guarantee.PROVED)), Kind.DELETED),
+    "proved behind weaker walls": (deleted(walled(Enclosure.NONE, Guarantee.PROVED)), Kind.DELETED),
+    "samples, made behind walls": (replace(deleted(walled(own_readers=1)), of_samples=True), Kind.DELETED),
     "none": (deleted(part(Guarantee.NONE)), Kind.CHANGED),
     "calibrated": (deleted(part(Guarantee.CALIBRATED)), Kind.CHANGED),
     "several models": (
@@ -195,7 +203,41 @@ def test_an_exact_deletion_says_exactly_only_deterministic_and_a_coin_toss_only_
     assert "at most 50 times in 100 with the new version, and at most 58" in text(LETTERS["exact with later limits"][0])
 
 
-@pytest.mark.parametrize("name", ["none", "calibrated", "exact on the operator's word", "without a certificate yet"])
+def test_what_was_made_behind_walls_says_what_they_showed_and_for_what_we_vouch() -> None:
+    vouched = (
+        "We vouch for the program itself and for 2 further files. Your data were found by the identifiers that you and "
+        "we know. Our word, not checked: No column of the tables mixes several people."
+    )
+    made = "The new version was made from the data of the others alone; "
+    shown = text(LETTERS["made behind walls"][0])
+    assert f"What this relies on. {made}nothing else could be opened. {vouched}" in shown
+    assert "is exactly the model that we would have" in shown and "coin toss" in shown
+    weaker = text(LETTERS["made behind weaker walls"][0])
+    assert f"{made}that nothing else was opened is our word. {vouched}" in weaker
+    assert "That this training reads nothing else is our word, so we give no number." in weaker
+    reader = text(LETTERS["made behind walls, with a reader of our own"][0])
+    read = "One source is read by our own program before your rows are left out; that it mixes no people is our word."
+    assert f"{made}nothing else could be opened. {read} {vouched}" in reader
+    assert 'Our own program reads a source of the model "digits", so we give no number.' in reader
+    proved = text(LETTERS["proved behind walls"][0])
+    assert f"What this relies on. {vouched}" in proved and made not in proved
+    weaker = text(LETTERS["proved behind weaker walls"][0])
+    assert f'That the training of the model "digits" opened nothing else is our word. {vouched}' in weaker
+    nothing = text(deleted(walled(guarantee=Guarantee.NONE, public_files=())))
+    assert "vouch" not in nothing and made not in nothing
+    assert "We vouch for the program itself. Your data" in text(deleted(walled(public_files=())))
+
+
+def test_where_two_worlds_differ_the_version_is_one_of_those_that_there_may_be() -> None:
+    said = text(LETTERS["made behind walls, in two ways"][0])
+    assert "The new version is a model that this training gives without your data; two runs of it differ." in said
+    assert "that we would have" not in said and "coin toss" in said
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["none", "calibrated", "made behind weaker walls", "exact on the operator's word", "without a certificate yet"],
+)
 def test_without_a_bound_there_is_no_number(name: str) -> None:
     said = text(LETTERS[name][0])
     assert "times in 100" not in said and "coin toss" not in said and "proof" not in said
@@ -260,22 +302,31 @@ def test_a_rejection_and_an_extension_are_sent_in_time() -> None:
     st.one_of(st.none(), st.floats(0, 5)),
     st.integers(1, 10_000_000),
     st.booleans(),
+    st.one_of(st.none(), st.sampled_from(Enclosure)),
 )
 def test_a_letter_about_any_certificate_is_one_page(
-    guarantees: list[Guarantee], now: float, ever: float | None, samples: int, more: bool
+    guarantees: list[Guarantee], now: float, ever: float | None, samples: int, more: bool, walls: Enclosure | None
 ) -> None:
     behind = [{"name": "web-shop", "version": 1, "status": "behind"}] * more
-    parts = [part(each, model=f"m{at}", samples=samples, consumers=behind) for at, each in enumerate(guarantees)]
+    claims = [
+        (part(each) if walls is None else walled(walls, each, own_readers=int(more)))["claim"] for each in guarantees
+    ]
+    parts = [
+        part(each, model=f"m{at}", samples=samples, consumers=behind, claim=claim)
+        for at, (each, claim) in enumerate(zip(guarantees, claims, strict=True))
+    ]
+    word = any(claim["operators_word"] for claim in claims)
     strong = {Guarantee.EXACT, Guarantee.PROVED}
-    bounded = {*guarantees} <= strong
+    bounded = {*guarantees} <= strong and not word
     facts = deleted(*parts, together=both(now, ever) if bounded else None)
     if more:  # the words of everything that can come together
         facts = replace(
             facts, limited_to=("m0", "m1", "m2"), parts=[*facts.parts, ModelOutcome("x", Reason.MODEL_RETIRED, None, 0)]
         )
     words = text(facts)
-    assert len(words.split()) <= LONGEST
-    assert ("times in 100" in words or "coin toss" in words) == (not strong.isdisjoint(guarantees))
+    assert len(words.split()) <= (LONGEST if walls is None else LONGEST + 100), "what is our word has to be said"
+    numbered = {each for each, claim in zip(guarantees, claims, strict=True) if not claim["operators_word"]}
+    assert ("times in 100" in words or "coin toss" in words) == (not strong.isdisjoint(numbered))
     assert ("We have deleted" in words) == bounded
 
 

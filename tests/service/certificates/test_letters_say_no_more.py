@@ -1,8 +1,8 @@
-"""Every sentence of 1,500 drawn letters is true of the world that was drawn, and what has to be said is said.
+"""Every sentence of 2,000 drawn letters is true of the world that was drawn, and what has to be said is said.
 
-The world is drawn first: which record each model held, under which name, when it left and under which claim. What the
-letter is made from, and what each sentence is compared with, follow from it by code that shares nothing with the
-renderer. A sentence that no rule here knows fails.
+The world is drawn first: which record each model held, under which name, when it left and under which claim, and
+behind which walls its version was made. What the letter is made from, and what each sentence is compared with, follow
+from it by code that shares nothing with the renderer. A sentence that no rule here knows fails.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from expunge.service.requests.near_misses import how_compared
 from expunge.service.requests.reasons import Cause, Reason
 from expunge.service.requests.states import Status, Suppress
 from tests.service.certificates.test_plain_words import claim_of, statement
-from unlearning.accounting.certificate import Guarantee, guess
+from unlearning.accounting.certificate import Claim, Guarantee, guess
 from unlearning.accounting.declarations import ARGUMENTS, CHOSEN, FITTED, PUBLIC
+from unlearning.accounting.world import COLUMNS, DeclaredFile, Enclosure, WorldRecord
 
-LETTERS = 1_500
+LETTERS = 2_000
 NO_TERM = {"lgpd", "pipeda"}
 """laws that give no term for a deletion"""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -37,6 +38,7 @@ SAID = {
     ARGUMENTS: "Training used nothing computed from {data} but the records themselves.",
     PUBLIC: "Parts that are marked public hold nothing of {data}.",
     CHOSEN: "The method was chosen by counts that include {data}.",
+    COLUMNS: "No column of the tables mixes several people.",
     "The house rule was kept.": "The house rule was kept.",
 }
 Match: TypeAlias = "re.Match[str]"
@@ -65,6 +67,16 @@ class Place:
     """the names in its holdout"""
     unnamed: bool = False
     consumers: list[dict[str, Any]] = field(default_factory=list)
+    walled: WorldRecord | None = None
+    """the walls behind which it was made; None: it was made without"""
+
+    @property
+    def rooted(self) -> bool:
+        return self.walled is not None and self.walled.walls is Enclosure.NEW_ROOT
+
+    @property
+    def differs(self) -> bool:
+        return self.walled is not None and self.walled.repeats is False
 
     @property
     def changed(self) -> bool:
@@ -174,7 +186,7 @@ def drawn(seed: int) -> World:
     for at in range(draw.choice((1, 1, 2, 2, 3, 5))):
         guarantee = draw.choice(kinds)
         exact = guarantee is Guarantee.EXACT
-        some = tuple(line for line in SAID if line != CHOSEN and one_in(2))
+        some = tuple(line for line in SAID if line not in (CHOSEN, COLUMNS) and one_in(2))
         lines = tuple(line for line in (CHOSEN, "The objective is convex.", "The noise is fresh.") if one_in(2))
         place = Place(
             name=f"m{at}",
@@ -206,6 +218,8 @@ def drawn(seed: int) -> World:
         kind_of: dict[int, str] = {}
         for name, (version, at_day, strength) in place.before.items():
             place.before[name] = version, at_day, kind_of.setdefault(version, strength)
+        if one_in(3):
+            wall_in(place, draw)
         models.append(place)
     certificate = draw.choice(("none", "old", "new", "new"))
     sure = all(each.numbers is not None for each in models) and all(each.state == "live" for each in models)
@@ -233,6 +247,24 @@ def drawn(seed: int) -> World:
     )
 
 
+def wall_in(place: Place, draw: random.Random) -> None:
+    """Let the model be made behind walls: what these did not show is the operator's word."""
+    files = tuple(DeclaredFile(f"f{at}", str(at) * 64) for at in range(10) if draw.randrange(6) == 0)
+    place.walled = WorldRecord(
+        walls=draw.choice((Enclosure.NEW_ROOT, *Enclosure)),
+        code="c" * 64,
+        public_files=files,
+        sources=("table", "reader", "reader"),
+        own_readers=draw.choice((0, 0, 0, 0, 1, 2)),
+        repeats=draw.choice((True, True, False, None)),
+    )
+    place.on_word = not (place.rooted and not place.walled.own_readers) or draw.randrange(8) == 0
+    place.deterministic &= place.walled.repeats is True
+    if place.guarantee is not Guarantee.NONE:
+        fitted = (FITTED, ARGUMENTS)  # in a world, on the others' rows
+        place.declared = (*(line for line in place.declared if line not in fitted), *place.walled.declared)
+
+
 # ---- what the product is given: from the world, by its own records
 
 
@@ -251,7 +283,11 @@ def part_of(place: Place) -> ModelOutcome | None:
 def claim(place: Place) -> dict[str, Any]:
     lines = {"declared": list(place.declared), "assumptions": list(place.assumptions)}
     words = {"operators_word": place.on_word, "deterministic": place.deterministic}
-    return claim_of(place.guarantee) | lines | (words if place.guarantee is Guarantee.EXACT else {})
+    said = claim_of(place.guarantee) | lines | (words if place.guarantee is Guarantee.EXACT else {})
+    if place.walled is not None:
+        said |= {"world": place.walled.to_json()}
+        assert place.guarantee is not Guarantee.EXACT or Claim.from_json(said).world == place.walled
+    return said
 
 
 @cache
@@ -623,8 +659,43 @@ RULES: dict[str, Callable[[World, Match], bool]] = {
             or all(each.guarantee is Guarantee.EXACT for each in w.concerned if each.numbers)
         )
     ),
-    rf"That (?:this training|the training of {MODELS}) reads nothing else is our word, so we give no number\.": (
-        lambda w, m: any(each.strength == "on_word" for each in certified(w))
+    rf"That (?:this training|the training of ({MODELS})) reads nothing else is our word, so we give no number\.": (
+        lambda w, m: (
+            bool(unwalled := [each.name for each in certified(w) if each.strength == "on_word" and not by_reader(each)])
+            and (m[1] is None or are(m[1], unwalled))
+        )
+    ),
+    rf"Our own program reads a source of ({MODELS}), so we give no number\.": lambda w, m: are(
+        m[1], [each.name for each in certified(w) if each.strength == "on_word" and by_reader(each)]
+    ),
+    # the worlds that made it
+    rf"The (?:new versions?|versions? of the certificate)(?: of ({MODELS}))? (was|were) made from the data of the "
+    r"others alone; (nothing else could be opened|that nothing else was opened is our word)\.": (
+        lambda w, m: made_is_true(w, m[1], m[2] == "was", rooted=m[3].startswith("nothing"))
+    ),
+    rf"That the training of ({MODELS}) opened nothing else is our word\.": lambda w, m: are(
+        m[1], [each.name for each in claiming(w) if each.walled and not each.rooted and each not in made_alone(w)]
+    ),
+    r"(One source is|(\d+) sources are) read by our own program (?:with all rows|before (your rows|these records) are "
+    r"left out); that it mixes no people is our word\.": lambda w, m: (
+        int(m[2] or 1) == readers(w) and m[3] != ("your rows" if w.of_samples else "these records")
+    ),
+    r"We vouch for (the program itself|the programs themselves)(?: and for (\d+) further files?)?\.": lambda w, m: (
+        int(m[2] or 0) == len({file.sha256 for each in walled(w) for file in each.walled.public_files})
+        and (m[1] == "the program itself") == (len(walled(w)) == 1)
+    ),
+    r"Your data were found by the identifiers that you and we know\.|(These records) were found by the ids that you "
+    r"gave us\.": lambda w, m: bool(walled(w)) and bool(m[1]) == w.of_samples,
+    r"The new versions? (?:is a model that this training gives|are models that these trainings give) without "
+    r"(?:your data|these records); two runs of (it|them|some of them) differ\.": lambda w, m: (
+        coin(w)
+        and m[1]
+        == (
+            "it"
+            if len(bounded := [each for each in w.concerned if each.numbers]) == 1
+            else ("them" if all(each.differs for each in bounded) else "some of them")
+        )
+        and any(each.differs for each in bounded)
     ),
     r"(?:The|Its|Their) new versions? (?:is|are) (exactly )?the models? that we would have if .* had never been "
     r"used\.": (
@@ -632,6 +703,7 @@ RULES: dict[str, Callable[[World, Match], bool]] = {
             coin(w)
             and bool(m[1]) == all(each.deterministic for each in w.concerned if each.numbers)
             and all(each.guarantee is Guarantee.EXACT for each in w.concerned if each.numbers)
+            and not any(each.differs for each in w.concerned if each.numbers)
         )
     ),
     r"Someone who has only .* can do no better than a coin toss to find out whether .*\.": lambda w, m: coin(w),
@@ -685,18 +757,55 @@ def claiming(world: World) -> list[Place]:
     return [each for each in world.models if each.name in shown and each.guarantee is not Guarantee.NONE]
 
 
+def walled(world: World) -> list[Place]:
+    return [each for each in claiming(world) if each.walled is not None]
+
+
+def made_alone(world: World) -> list[Place]:
+    """The versions of which it has to be told that the others' data alone made them."""
+    return [each for each in walled(world) if each.guarantee is Guarantee.EXACT and each in world.concerned]
+
+
+def made_is_true(world: World, names: str | None, one: bool, *, rooted: bool) -> bool:
+    """Whether the sentence is of every such version behind these walls, and of no other."""
+    found = facts_of(world).statement
+    assert found is not None
+    made = [each.name for each in made_alone(world) if each.rooted is rooted]
+    if names is None:
+        return bool(made) and len(made) == len(found["predicate"]["models"]) and one == (len(made) == 1)
+    return are(names, made) and one == (len(made) == 1)
+
+
+def readers(world: World) -> int:
+    return sum(each.walled.own_readers for each in walled(world) if each.walled)
+
+
+def by_reader(place: Place) -> bool:
+    """Whether nothing but a reader of the operator's own leaves it to a word."""
+    return place.walled is not None and place.rooted and place.walled.own_readers > 0
+
+
 def further(world: World) -> set[str]:
     return {line for each in claiming(world) for line in each.assumptions} - {CHOSEN}
 
 
 def declared(world: World) -> set[str]:
-    lines = {line for each in claiming(world) for line in each.declared}
+    lines = {line for each in claiming(world) for line in each.declared if line in SAID}
     lines |= {line for each in claiming(world) for line in each.assumptions if line == CHOSEN}
     return {SAID[line].format(data=world.data) for line in lines}
 
 
 def sentences(text: str) -> list[str]:
     return re.split(r"(?<=\.) (?=[A-Z0-9\[])", text.replace("Our word, not checked: ", ""))
+
+
+def says_what_is_vouched_for(world: World, whole: str) -> bool:
+    opened = re.search("(?:reads|opened) nothing else is our word|nothing else was opened is our word", whole)
+    return (
+        bool(walled(world)) == ("We vouch for" in whole) == ("were found by the id" in whole)
+        and (bool(opened) or all(each.rooted for each in walled(world)))
+        and bool(readers(world)) == ("mixes no people is our word" in whole)
+    )
 
 
 def check(world: World) -> set[str]:
@@ -736,6 +845,7 @@ def check(world: World) -> set[str]:
     if len(world.names) > 1 and world.on_record:
         accounted = [each for each in followed if each.startswith((r"Of the (\d+)", "We did not find your identifier"))]
         assert accounted, "each name is accounted for"
+    assert not told or says_what_is_vouched_for(world, whole)
     if numbers_of(world) is not None:
         assert "times in 100" in whole or "coin toss" in whole, "the proved number is said"
     else:
@@ -745,7 +855,7 @@ def check(world: World) -> set[str]:
     assert len(told_before) > 4 or len(told_before - shown) == 0 or " more" in whole, "what was deleted before"
     unnamed = [each.name for each in world.models if each.unnamed]
     assert not unnamed or "is not known to us" in whole, "whose holdout it is, is not known"
-    assert said.words <= 500, "a sheet, of two sides"
+    assert said.words <= 550, "a sheet, of two sides"
     return set(followed)
 
 

@@ -22,6 +22,7 @@ from tests.service.certificates.test_certificates import carry_out
 from tests.service.conftest import Login
 from tests.service.worlds import live_model
 from unlearning.accounting.certificate import DIFFERED, Claim, Constant, Guarantee, Reference, guess
+from unlearning.accounting.world import DeclaredFile, Enclosure, WorldRecord
 
 MARKS = {
     Guarantee.EXACT: "is what this training gives without",
@@ -160,6 +161,60 @@ def test_exact_says_what_the_training_gives_and_a_number_only_where_it_was_tried
     assert "had no influence on which deletions were requested, and guesses" in later and "at most 60.6." in later
     without = meant(exact() | {"from_this_version_on": None})[0]
     assert "who has it and none from before" in without and without.endswith("No limit is claimed for later trainings.")
+
+
+FILES = (DeclaredFile("cities.csv", "1" * 64), DeclaredFile("tokenizer.json", "2" * 64))
+
+
+def walled(
+    walls: Enclosure = Enclosure.NEW_ROOT,
+    guarantee: Guarantee = Guarantee.EXACT,
+    *,
+    deterministic: bool = False,
+    **more: Any,
+) -> dict[str, Any]:
+    """A version that was made behind walls; ``more``: of their record."""
+    given = {"public_files": FILES, "sources": ("table", "reader"), "repeats": True} | more
+    world = WorldRecord(walls, "c" * 64, **given)
+    return part(guarantee, claim=claim_of(guarantee, world=world, declared=world.declared, deterministic=deterministic))
+
+
+def test_what_the_walls_showed_is_said_and_the_rest_is_the_operators_word() -> None:
+    walled_in = "It was made from the rows of the others alone; the kernel opened nothing else."
+    (shown,) = meant(walled(deterministic=True))
+    assert shown.startswith(
+        f"Version 3 is what this training gives without this person, bit for bit. {walled_in} Someone"
+    )
+    assert NUMBER in shown and note(walled()["claim"]) is None
+    for walls in (Enclosure.LANDLOCK, Enclosure.NONE):
+        assert meant(walled(walls)) == (
+            "Version 3 is what this training gives without this person. That the training reads nothing else is the "
+            "operator's word, so no number is given.",
+        )
+        assert note(walled(walls)["claim"]) == f"on your word: walls: {walls.value}"
+    assert meant(walled(own_readers=1)) == (
+        f"Version 3 is what this training gives without this person. {walled_in} A source is read by the operator's "
+        "own program before rows are left out, so no number is given.",
+    )
+    assert note(walled(own_readers=1)["claim"]) == "on your word: your own reader"
+    assert "the kernel" not in meant(walled(guarantee=Guarantee.PROVED))[0], "its weights began with everybody"
+
+
+def test_two_worlds_that_differ_are_said_beside_the_number() -> None:
+    (said,) = meant(walled(repeats=False))
+    assert f"without this person. {DIFFERED}. It was made from" in said and NUMBER in said and "bit for bit" not in said
+
+
+def test_what_a_world_takes_from_the_operators_word_has_plain_sentences() -> None:
+    (declared,) = (line for line in in_words(statement(walled(own_readers=1))).relies_on if "and not checked" in line)
+    assert declared == (
+        "Taken from the organisation's word, and not checked: 1 source is read by the operator's own program before "
+        "rows are left out; it mixes no people. The recipe's program and 2 further files were not made from this "
+        "person's data. No column of the tables mixes several people. If one of these is wrong, this "
+        "certificate is wrong."
+    )
+    (unwalled,) = (line for line in in_words(statement(walled(Enclosure.NONE))).relies_on if "and not checked" in line)
+    assert "The training opened nothing but the rows of the others." in unwalled
 
 
 def exact(**claim: Any) -> dict[str, Any]:
