@@ -21,6 +21,16 @@ if TYPE_CHECKING:
     from unlearning.recipe import Recipe as Recipe
     from unlearning.recipe import Run as Run
     from unlearning.recipe import Samples as Samples
+    from unlearning.rows import Published as Published
+    from unlearning.rows import Rows as Rows
+    from unlearning.rows import TrainingRun as TrainingRun
+    from unlearning.rows import arrays as arrays
+    from unlearning.rows import folder as folder
+    from unlearning.rows import public as public
+    from unlearning.rows import query as query
+    from unlearning.rows import run as run
+    from unlearning.rows import table as table
+    from unlearning.rows import via as via
     from unlearning.settings import SGD as SGD
     from unlearning.settings import AdamW as AdamW
     from unlearning.settings import Schedule as Schedule
@@ -35,20 +45,30 @@ _HOMES = {
     "Index": "index",
     "Pack": "pack",
     "Problem": "model.problem",
+    "Published": "rows",
     "Recipe": "recipe",
-    "Run": "recipe",
     "RecipeError": "types",
+    "Recorder": "model.training",
+    "Rows": "rows",
+    "Run": "recipe",
     "SGD": "settings",
     "Samples": "recipe",
     "Schedule": "settings",
     "Training": "settings",
-    "Recorder": "model.training",
+    "TrainingRun": "rows",
     "Trajectory": "types",
+    "arrays": "rows",
+    "folder": "rows",
     "grid": "bins",
     "held_out": "holdout",
     "person_numbers": "index",
+    "public": "rows",
     "published": "methods.shards.ensemble",
+    "query": "rows",
+    "run": "rows",
     "sklearn": "estimators",
+    "table": "rows",
+    "via": "rows",
 }
 
 __all__ = [
@@ -59,20 +79,30 @@ __all__ = [
     "Index",
     "Pack",
     "Problem",
+    "Published",
     "Recipe",
     "RecipeError",
     "Recorder",
+    "Rows",
     "Run",
     "Samples",
     "Schedule",
     "Training",
+    "TrainingRun",
     "Trajectory",
+    "arrays",
+    "folder",
     "grid",
     "held_out",
     "person_numbers",
+    "public",
     "published",
+    "query",
+    "run",
     "sklearn",
+    "table",
     "trees",
+    "via",
 ]
 
 

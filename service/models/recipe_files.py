@@ -26,6 +26,16 @@ def defines_recipe(path: Path) -> bool:
     return any("recipe" in _bound(statement) for statement in ast.parse(path.read_bytes()).body)
 
 
+def declares_sources(path: Path) -> bool:
+    """Return whether the file, parsed and not run, defines ``recipe`` with parameters: their defaults are its sources.
+
+    Raises as ``defines_recipe`` does.
+    """
+    functions = [each for each in ast.parse(path.read_bytes()).body if isinstance(each, ast.FunctionDef)]
+    parameters = [each.args for each in functions if each.name == "recipe"]
+    return bool(parameters) and bool(parameters[-1].args or parameters[-1].kwonlyargs or parameters[-1].posonlyargs)
+
+
 def is_other_module(path: Path) -> bool:
     """Return whether the file is sound Python without a recipe, as a module that recipes share. Raises OSError."""
     try:

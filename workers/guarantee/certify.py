@@ -122,6 +122,7 @@ def bounded(
 def _claim(bench: OpenModel, terms: Terms, budget_cost: int, size: ForgottenCount) -> Claim:
     artefact = bench.problem.artefact
     forgot, bound = 1 if size.samples else 0, terms.bound(bench.method)
+    world = None if bench.built is None else bench.built.record(terms.repeats)
     return Claim.of(
         method=terms.method,
         guarantee=terms.guarantee,
@@ -141,13 +142,14 @@ def _claim(bench: OpenModel, terms: Terms, budget_cost: int, size: ForgottenCoun
             *statements.of_bytes(artefact),
         ),
         checked=(
-            *statements.checked(terms.guarantee, bench.method, bound),
+            *statements.checked(terms.guarantee, bench.method, bound, world),
             *statements.moved(terms.guarantee, terms.moved),
         ),
-        tried=terms.tried,
+        tried=(*terms.tried, *statements.of_world(terms.guarantee, world)[1]),
         deterministic=terms.deterministic and bench.deterministic,
         operators_word=terms.operators_word,
-        declared=statements.declared(terms.guarantee, any(part.public for part in bench.parts), artefact),
+        declared=statements.declared(terms.guarantee, any(part.public for part in bench.parts), artefact, world),
+        world=world,
         parts=bench.parts,
         constants=terms.constants,
         secret_state=statements.secret_state(

@@ -77,7 +77,7 @@ def plain_accuracy(bench: OpenModel, examples: Examples, learned: Learned, polic
         if policy.max_accuracy_drop is None or bench.recipe.weights is not None:
             return None
         problem = Problem(bench.recipe, bench.problem.device)
-        problem.fresh = bench.problem.fresh
+        problem.fresh, problem.measured_by = bench.problem.fresh, bench.problem.measured_by
         weights = train(problem, examples).weights
     return problem.cast(weights.dtype).accuracy(weights, *(part.to(problem.device) for part in bench.recipe.holdout))
 

@@ -74,6 +74,8 @@ class Terms:
     """how an exact update trained in another environment than the version before it; None: it did not"""
     deterministic: bool = False
     """every training of the preparation used deterministic algorithms alone"""
+    repeats: bool | None = None
+    """of a recipe with rows: another process made the same bytes at registration; None: it was not tried"""
 
     @property
     def values(self) -> dict[str, float]:
@@ -272,7 +274,8 @@ def guarantee_to_json(terms: Terms) -> dict[str, Any]:
     """Return the part of the manifest that ``guarantee_from_json`` reads."""
     design = None if terms.design is None else asdict(terms.design) | {"sizes": list(terms.design.sizes)}
     constants = [asdict(constant) for constant in terms.constants]
-    words = {"operators_word": terms.operators_word, "deterministic": terms.deterministic}
+    words: dict[str, Any] = {"operators_word": terms.operators_word, "deterministic": terms.deterministic}
+    words |= {} if terms.repeats is None else {"repeats": terms.repeats}
     noted = {HOLDOUT_READ: True} if terms.holdout_read else {}
     return {"constants": constants, "design": design, "tried": list(terms.tried)} | words | noted
 
@@ -287,6 +290,7 @@ def guarantee_from_json(frozen: Mapping[str, Any]) -> dict[str, Any]:
         "tried": tuple(frozen.get("tried", ())),
         "operators_word": bool(frozen.get("operators_word", False)),
         "deterministic": bool(frozen.get("deterministic", False)),
+        "repeats": frozen.get("repeats"),
     }
 
 

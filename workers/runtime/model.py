@@ -15,12 +15,16 @@ from expunge.service.infra.db import Database
 from expunge.service.infra.pseudonyms import Pepper, subject_digest
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import recipes_of
+from expunge.service.models import declares_sources
 from expunge.service.queue import still_current
 from expunge.workers.runtime import recipes
+from expunge.workers.runtime.build import WorldBuild
 from expunge.workers.runtime.device import device_of
 from expunge.workers.runtime.failures import refusal_of
 from expunge.workers.runtime.fresh import FreshProcesses, Recipes
+from expunge.workers.runtime.rows_recipe import declared, recipe_of, survey
 from expunge.workers.storage.manifest import FoundSamples
+from expunge.workers.storage.parts import PartStore
 from unlearning.accounting.certificate import Guarantee, Part
 from unlearning.accounting.policy import Policy
 from unlearning.artefact import Artefact
@@ -29,7 +33,7 @@ from unlearning.model.method import Method
 from unlearning.model.parts import parts_of, runs_own_code
 from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe, Samples
-from unlearning.types import RecipeError, Refused, State
+from unlearning.types import Examples, ForgetSet, Forgotten, RecipeError, Refused, State
 
 KEPT_BYTES = 2 * 2**30
 """of models that a process keeps between updates; a version with more samples has them read again each time"""
@@ -50,6 +54,8 @@ class OpenModel:
     settings: str
     parts: tuple[Part, ...]
     fresh: FreshProcesses | None = None
+    built: WorldBuild | None = None
+    """makes the parts of the trainings of a recipe with rows; None: the recipe is of the old form"""
 
     def under(self, guarantee: Guarantee) -> OpenModel:
         """Return the opened model with its method as it works under a generation's guarantee."""
@@ -57,7 +63,12 @@ class OpenModel:
 
     @property
     def deterministic(self) -> bool:
-        """Tell whether every training so far used deterministic algorithms alone; this process's own, on a CPU."""
+        """Tell whether every training so far used deterministic algorithms alone; this process's own, on a CPU.
+
+        Of a recipe with rows registration tries it: nothing that it did here speaks against it.
+        """
+        if self.built is not None:
+            return True
         return self.problem.device.type == "cpu" if self.fresh is None else self.fresh.seen.deterministic
 
 
@@ -167,6 +178,38 @@ def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> Op
     return set_up(settings, tenant_id, recipe, named, policy)
 
 
+def takes_rows(settings: Settings, tenant_id: str, name: str) -> bool:
+    """Return whether the service reads the recipe's rows for it. Raises Refused where there is no such recipe."""
+    path = recipes.find(recipes_of(settings.recipes, tenant_id), name)
+    try:
+        return declares_sources(path)
+    except (SyntaxError, ValueError):  # it is found out where the recipe is loaded
+        return False
+
+
+def build_with_rows(
+    settings: Settings, tenant_id: str, name: str, policy: Policy, *, parts: PartStore, until: int
+) -> OpenModel:
+    """Read the sources of a recipe with rows, within a block of ``readers``, and set up what its method repeats.
+
+    ``until``: the moment (microseconds) when the generation began. Raises Refused, Lost, MemoryError.
+    """
+    method, device = method_of(policy), device_of(settings.device)
+    if not method.exact:
+        what = f"The recipe gets its rows from the service, and {policy.method} needs ul.Samples and their loss."
+        raise Refused(what, "Choose retrain, shards or late.")
+    recipe_with_rows = declared(settings, tenant_id, name)
+    units = survey(recipe_with_rows, settings, tenant_id, policy.granularity, until)
+    built = WorldBuild(recipe_with_rows, units, parts, device)
+    try:
+        recipe = recipe_of(recipe_with_rows, units)
+        problem = Problem(method.recipe(recipe), device)
+    except RecipeError as error:
+        raise Refused(error.what, error.hint) from None
+    problem.fresh, problem.measured_by = built, built.score
+    return OpenModel(recipe, problem, method, recipe_with_rows.digest, recipe_with_rows.settings, (), built=built)
+
+
 def set_up(
     settings: Settings, tenant_id: str, name: str, loaded: recipes.LoadedRecipe, policy: Policy, *, samples: bool = True
 ) -> OpenModel:
@@ -194,6 +237,16 @@ def set_up(
         if refused is None:
             raise
         raise refused from None
+
+
+def forget_by_parts(bench: OpenModel, state: State, forget: ForgetSet, retain: Examples) -> Forgotten:
+    """Make the parts of a training without the forgotten: those that no key finds. The state keeps none of them."""
+    if bench.built is None:
+        raise ValueError("the recipe has no rows")
+    bench.built.used.clear()
+    draws = torch.Generator().manual_seed(0)  # no exact method draws
+    forgotten = bench.method.forget(bench.problem, bench.method.afresh(state), forget, retain, draws)
+    return replace(forgotten, state=bench.method.afresh(forgotten.state))
 
 
 def _require_admitted(settings: Settings, artefact: Artefact | None) -> None:

@@ -27,6 +27,7 @@ from typing import Any
 
 from expunge.service.models import locate
 from expunge.workers.runtime.failures import refusal
+from expunge.workers.runtime.world import Code
 from unlearning.model.user_code.global_state import settings_kept
 from unlearning.recipe import Recipe
 from unlearning.types import RecipeError, Refused
@@ -146,14 +147,25 @@ def digest_of(path: Path) -> str:
     A module is local if it lies in the recipe's folder. An import by a name that is computed at run time is not seen.
     A file that is not valid Python counts by its bytes.
     """
-    folder, waiting, found = path.parent, [path], {}
+    named = sorted((file.relative_to(path.parent).as_posix(), digest) for file, digest in _local_files(path).items())
+    return hashlib.sha256(json.dumps(named).encode()).hexdigest()
+
+
+def code_of(path: Path) -> Code:
+    """Return the recipe's file and every local module that it imports: what ``digest_of`` counts, and no other file."""
+    files = {file.relative_to(path.parent).as_posix(): file.read_bytes() for file in _local_files(path)}
+    return Code(path.stem, files)
+
+
+def _local_files(path: Path) -> dict[Path, str]:
+    """Return the code's digest of a recipe's file, and of each local module that it imports, also through others."""
+    folder, waiting, digests = path.parent, [path], dict[Path, str]()
     while waiting:
         file = waiting.pop()
-        if file not in found:
-            found[file], imports = _parsed(file.read_bytes())
+        if file not in digests:
+            digests[file], imports = _parsed(file.read_bytes())
             waiting += _files(folder, file, imports)
-    named = sorted((file.relative_to(folder).as_posix(), digest) for file, digest in found.items())
-    return hashlib.sha256(json.dumps(named).encode()).hexdigest()
+    return digests
 
 
 def settings_digest(recipe: Recipe) -> str:

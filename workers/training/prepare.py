@@ -76,8 +76,9 @@ from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.drain import undivided
 from expunge.workers.runtime.failures import Attributed, facts_of, refusal_of
 from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.runtime.model import OpenModel, method_of
+from expunge.workers.runtime.model import OpenModel, forget_by_parts, method_of
 from expunge.workers.runtime.process import Process
+from expunge.workers.runtime.worlds import readers
 from expunge.workers.storage import (
     Storage,
     delete_ended_generations,
@@ -85,6 +86,7 @@ from expunge.workers.storage import (
     private_state,
 )
 from expunge.workers.storage.as_published import WHAT_TO_RUN, TablesDiffer, as_published
+from expunge.workers.storage.parts import PartStore
 from expunge.workers.storage.private_state import open_note
 from expunge.workers.training.calibrate import CalibrationUnits, require_useful_cap
 from expunge.workers.training.cohort import holdout_told, kept_out
@@ -141,7 +143,8 @@ def prepare(process: Process, job: Preparation, watch: Stopwatch) -> Ended | Non
     try:
         while True:
             try:
-                return _build(process, job, watch)
+                with readers():
+                    return _build(process, job, watch)
             except Replan as error:
                 log.warning("%s", error)
                 clean(process, job)
@@ -226,6 +229,9 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
     seconds = begun.seconds + time.monotonic() - started
     shared = begun.units if isinstance(begun.units, PartUnits) else None
     work = begun.work + (watch.work("method", str(bench.problem.device)) if shared is None else sum(shared.work))
+    if bench.built is not None:
+        made = bench.method.afresh(made)  # its parts are kept by their keys
+        _name_file(process.storage, job, bench.built.suffix(made.weights))
     report = report_of(made, bench, job) | {"seconds": time_bucket(seconds), "work_seconds": time_bucket(work)}
     if not job.retrains:
         report |= {"plain_accuracy": plain_accuracy(bench, begun.examples, begun.learned, job.policy)}
@@ -236,6 +242,8 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
     terms = register(process.storage.database, job, begun.guarantee, made, count, longest=longest, rounds=rounds)
     read = bench.fresh is not None and bench.fresh.seen.held_out is not None
     terms = replace(terms, design=begun.design, deterministic=bench.deterministic, holdout_read=read)
+    if bench.built is not None:
+        terms = replace(terms, deterministic=bench.built.repeats is True, repeats=bench.built.repeats)
     if begun.trial is not None:
         terms = replace(terms, tried=begun.trial.sentences, operators_word=begun.trial.operators_word)
     with watch.phase("bound"):
@@ -252,6 +260,12 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
         )
     prepared = Prepared(bench, terms, begun.examples, bare, report, begun.left_out)
     return _settled(process, job, watch, prepared)
+
+
+def _name_file(storage: Storage, job: Preparation, suffix: str) -> None:
+    """Note how the names of the generation's published files end."""
+    with storage.database.write() as session:
+        extend_manifest(session, job, {"suffix": suffix})
 
 
 def taken_up(process: Process, job: Preparation, watch: Stopwatch) -> Prepared | Ended | None:
@@ -370,6 +384,8 @@ def bring_into_service(process: Process, job: Preparation, prepared: Prepared, w
         try:
             publication = partial(publish_generation, storage.database, storage.journal, job, draft, drafted=leaving)
             retry(partial(publication, report=prepared.report, left_out=prepared.left_out))
+            if prepared.bench.built is not None:
+                PartStore(storage, job.generation_id).drop_others(prepared.bench.built.used)
             return True
         except Replan as error:
             _throw_away(storage, draft)
@@ -453,7 +469,7 @@ def _require_as_published(storage: Storage, job: Preparation) -> None:
 def _samples_told(storage: Storage, job: Preparation, prepared: Prepared, target: Target) -> dict[str, Json]:
     """Return the digests of the first version's samples, where updates read them and their ids are known here."""
     examples, samples = prepared.examples, prepared.bench.recipe.samples
-    if not needs_retained(prepared.bench.method, prepared.terms.guarantee):
+    if prepared.bench.built is not None or not needs_retained(prepared.bench.method, prepared.terms.guarantee):
         return {}
     rows = torch.arange(len(samples))
     if len(samples) != len(examples):
@@ -507,6 +523,8 @@ def _forget(storage: Storage, job: Preparation, prepared: Prepared, target: Targ
     theirs = prepared.examples.only(gone) if needs_forgotten(bench.method) else None
     forget = ForgetSet(frozenset(target.holders), target.positions, theirs, vectors)
     draws = generator(bench.problem.device)
+    if bench.built is not None:
+        return forget_by_parts(bench, prepared.state, forget, retain), retain
     reads = retain if needs_retained(bench.method, prepared.terms.guarantee) else None
     return bench.method.forget(problem, prepared.state, forget, reads, draws), retain
 
@@ -529,6 +547,7 @@ def clean(process: Process, job: Preparation) -> None:
         with process.storage.database.write() as session:
             start_over(session, job)
         _forget_units(process, job)
+        PartStore(process.storage, job.generation_id).drop_others(())
         CalibrationUnits.forget(process, job.generation_id)
         process.storage.figures.delete(job.generation_id)
         process.storage.keys.destroy_generation(job.generation_id)

@@ -40,11 +40,19 @@ from expunge.workers.guarantee.terms import (
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.drain import look
 from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.runtime.model import OpenModel, build, set_up
+from expunge.workers.runtime.model import OpenModel, build, build_with_rows, set_up, takes_rows
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage import Storage, checkpoint_format, manifest, spellings
 from expunge.workers.storage.environment import ENVIRONMENT, Environment
-from expunge.workers.training.cohort import admit, count_changes, require_fits, require_readable, require_room
+from expunge.workers.storage.parts import PartStore
+from expunge.workers.training.cohort import (
+    admit,
+    aside_of,
+    count_changes,
+    require_fits,
+    require_readable,
+    require_room,
+)
 from expunge.workers.training.first_samples import require_computable
 from expunge.workers.training.parts import PartUnits
 from expunge.workers.training.person_ids import require_sound_ids
@@ -53,7 +61,7 @@ from expunge.workers.training.trial import Trial, tried
 from expunge.workers.training.units import VectorUnits, divisible, wanted
 from unlearning.accounting import policy
 from unlearning.accounting.certificate import Guarantee, Part
-from unlearning.accounting.policy import AUTO, Policy, method_by_rule
+from unlearning.accounting.policy import AUTO, RETRAIN, Policy, method_by_rule
 from unlearning.bounds.calibration import Design
 from unlearning.methods import package_of
 from unlearning.model.method import Divisible, InParts
@@ -97,7 +105,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
     """Freeze the manifest, train or import, and lay work units out. Raises Refused, among others."""
     started, storage = time.monotonic(), process.storage
     with watch.phase("load"):
-        bench = build(process.settings, job.tenant_id, job.recipe, job.policy)
+        bench = _opened(process, job)
         if job.retrains:
             _require_same_recipe(storage, job, bench)
         else:
@@ -105,10 +113,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
         require_needs(job.policy, bench.method, bench.recipe)
         guarantee = guarantee_of(job.policy, bench.problem, bench.method)
         bench = bench.under(guarantee)
-        if job.retrains or may_claim_without_her(job.policy, guarantee, bench.recipe):
-            require_declared(bench.recipe, bench.parts)
-            require_samples_apart(process.settings.recipes, job.tenant_id, job.recipe, bench.recipe)
-        require_nobody_in_public(storage, job, bench)
+        _require_others_apart(process, job, bench, guarantee)
         most = process.settings.sample_bytes
         expected = require_fits(bench.recipe, bench.method, bench.problem.device, most)
         storage.figures.keep(job.generation_id, {"expected": expected})
@@ -123,14 +128,18 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
         require_closed_form(bench.method, bench.problem, examples)
         design = _design(job.policy, guarantee, examples)
         require_vectors_fit(bench, examples, process.limits.vector_bytes)
-        require_readable(process, job, bench, guarantee, everyone)
+        if bench.built is None:
+            require_readable(process, job, bench, guarantee, everyone)
+        else:
+            bench.built.aside = aside_of(process, job, bench.built)
+            bench.built.repeat_within = 0.0 if job.retrains else process.settings.trial_seconds
         reads = needs_retained(bench.method, guarantee)
         memory = int(expected["bytes"]) if reads else 0
         _freeze(storage, job, bench, kept, everyone, written=written, memory=memory)
     crash_point("prepare-after-manifest")
     trial = None
     trains_here = bench.method.exact or job.retrains or bench.recipe.weights is None
-    if trains_here and trains_by_own_code(bench.recipe):
+    if trains_here and bench.built is None and trains_by_own_code(bench.recipe):
         with watch.phase("trial"):
             trial = tried(process.settings, bench, kept)
             if trial.differs_at:  # a figure of people's data: kept where the first deletion deletes it, in no row
@@ -144,6 +153,29 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
     note = {"left_out": left_out, "seconds": seconds, "work": work, "trial": None if trial is None else asdict(trial)}
     units = _units(process, job, bench, examples, learned, note=note)
     return Begun(bench, guarantee, examples, learned, units, design, trial, left_out, seconds, work)
+
+
+def _require_others_apart(process: Process, job: Preparation, bench: OpenModel, guarantee: Guarantee) -> None:
+    """Require that nothing fitted on people comes into the model beside its samples. Raises Refused.
+
+    A recipe with rows brings nothing along: its worlds open what it declares.
+    """
+    if bench.built is not None:
+        return
+    if job.retrains or may_claim_without_her(job.policy, guarantee, bench.recipe):
+        require_declared(bench.recipe, bench.parts)
+        require_samples_apart(process.settings.recipes, job.tenant_id, job.recipe, bench.recipe)
+    require_nobody_in_public(process.storage, job, bench)
+
+
+def _opened(process: Process, job: Preparation) -> OpenModel:
+    settings = process.settings
+    if not takes_rows(settings, job.tenant_id, job.recipe):
+        return build(settings, job.tenant_id, job.recipe, job.policy)
+    with process.storage.database.read() as session:
+        begun = generation_of(session, job).created_at
+    parts = PartStore(process.storage, job.generation_id)
+    return build_with_rows(settings, job.tenant_id, job.recipe, job.policy, parts=parts, until=begun)
 
 
 def again(process: Process, job: Preparation, watch: Stopwatch) -> Begun | None:
@@ -193,7 +225,7 @@ def _learned(storage: Storage, job: Preparation, bench: OpenModel, examples: Exa
     if bench.method.trains:
         return Learned(bench.problem.initial())
     problem = copy.copy(bench.problem)
-    if job.retrains:  # it is published as exact, under any method
+    if job.retrains and bench.built is None:  # it is published as exact, under any method
         problem.fresh = bench.fresh
     return (cold if job.retrains else learn)(bench.recipe, problem, examples, progress)
 
@@ -236,6 +268,8 @@ def _units(
 ) -> VectorUnits | PartUnits | None:
     """Add work units where the method trains in parts, or its preparation divides and there are enough people."""
     method = bench.method
+    if bench.built is not None:  # its parts are made together, in one world
+        return None
     if isinstance(method, InParts):
         start = method.start()
         digest = PartUnits.lay_out(process, job, start, method.unfinished(start), note)
@@ -363,11 +397,18 @@ def settled(process: Process, job: Preparation) -> Preparation:
     if job.policy.method != AUTO:
         return job
     settings = process.settings
+    if takes_rows(settings, job.tenant_id, job.recipe):
+        return _chosen(process, job, RETRAIN, "The recipe gets its rows from the service and trains by itself.")
     loaded = recipes.load(recipes_of(settings.recipes, job.tenant_id), job.recipe)
     samples = loaded.recipe.samples
     inputs, _ = next(iter(samples.rows.read([torch.zeros(1, dtype=torch.int64)])))
     provable = len(samples) * inputs.numel() > policy.SMALL and _provable(settings, job, loaded)
     method, why = method_by_rule(len(samples), inputs.numel(), provable)
+    return _chosen(process, job, method, why)
+
+
+def _chosen(process: Process, job: Preparation, method: str, why: str) -> Preparation:
+    """Make this the generation's method. Raises Stale."""
     with process.storage.database.write() as session:
         extend_manifest(session, job, {"chosen": {"method": method, "why": why}}).method = method
         record(session, job.tenant_id, "preparation.chosen", model_id=job.model_id, method=method)

@@ -6,8 +6,8 @@ What it decides before its transaction is a value; an exception is for what must
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.settings import Settings
+from expunge.service.models import begun_at
 from expunge.service.queue import (
     Blocked,
     ClaimedTask,
@@ -41,17 +42,27 @@ from expunge.workers.guarantee.terms import Terms, guarantee_from_json
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import reason_of
 from expunge.workers.runtime.heartbeat import UNLEARN, Stopwatch
-from expunge.workers.runtime.model import Left, ModelCache, OpenModel
+from expunge.workers.runtime.model import (
+    Left,
+    ModelCache,
+    OpenModel,
+    build_with_rows,
+    forget_by_parts,
+    takes_rows,
+)
+from expunge.workers.runtime.worlds import readers
 from expunge.workers.storage import Sealer, Storage, manifest, private_state
 from expunge.workers.storage.as_published import TablesDiffer, as_published, changed_of, commit_at_first
 from expunge.workers.storage.checkpoint_format import Malformed
 from expunge.workers.storage.environment import NAMED, Environment, Moved, moved
+from expunge.workers.storage.parts import PartStore
 from expunge.workers.update.draft import write_draft
+from expunge.workers.update.rows import rows_of_update
 from expunge.workers.update.samples import UpdateSamples, other_recipe
 from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.parts import REFERENCE
-from unlearning.types import Examples, ForgetSet, Forgotten, Need, Refused, State, VectorsMissing
+from unlearning.types import Examples, ForgetSet, Forgotten, Json, Need, Refused, State, Vectors, VectorsMissing
 
 log = logging.getLogger(__name__)
 MEASURED_SHARE = 0.5
@@ -94,6 +105,8 @@ class Loaded:
     state: State
     forget: ForgetSet
     retained: manifest.FoundSamples | None
+    evidence: Mapping[str, Json] = field(default_factory=dict)
+    """how the rows changed since registration"""
 
 
 @dataclass(frozen=True)
@@ -104,6 +117,10 @@ class Computed:
     retained: manifest.FoundSamples | None
     training_work: float | None
     """as in ``Draft``"""
+    parts: Collection[str] | None = None
+    """the keys of the parts that the version is made of; None: it is not made of parts"""
+    evidence: Mapping[str, Json] = field(default_factory=dict)
+    """what is sealed with the version of how the rows changed"""
 
 
 class Shared(Protocol):
@@ -143,7 +160,8 @@ def update(
     crash_point("worker-after-claim")
     for _ in range(PLANS):
         try:
-            return _update(claim, storage, models, settings, watch, shared=shared)
+            with readers():
+                return _update(claim, storage, models, settings, watch, shared=shared)
         except Replan:
             continue
     raise RuntimeError("legal holds kept appearing while the update was computed")
@@ -193,16 +211,27 @@ def _update(
             digests = {} if retained is None else retained.digests
             evidence = private_state.told(digests)
             draft = write_draft(
-                storage, claim, certified, target, size, evidence=evidence, tables=tables, begun=current.read_at
+                storage,
+                claim,
+                certified,
+                target,
+                size,
+                evidence={**evidence, **computed.evidence},
+                tables=tables,
+                begun=current.read_at,
             )
         draft = replace(draft, seconds=dict(watch.seconds), training_work=computed.training_work)
         secret = certified.state
+        parts = computed.parts
         del computed, certified  # the published weights are on the disk by now
         results = others | {task: Completed(len(positions)) for task, positions in selection.forget.items()}
         retry(partial(publish, storage.database, storage.journal, claim, draft, results, names=selection.names))
     except Overspent:
         return end(_or_retrain(claim, storage.sealer, Blocked(Reason.BUDGET_EXHAUSTED)))
-    models.remember(claim.generation_id, Left(draft.version_id, secret, digests, retained))
+    if parts is None:
+        models.remember(claim.generation_id, Left(draft.version_id, secret, digests, retained))
+    else:
+        PartStore(storage, claim.generation_id).drop_others(parts)
     return results
 
 
@@ -252,7 +281,7 @@ def compute(
         loaded = load(claim, current, selection, storage=storage, models=models, settings=settings)
     if isinstance(loaded, Blocked):
         return loaded
-    bench, retained = loaded.bench, loaded.retained
+    bench, retained, evidence = loaded.bench, loaded.retained, loaded.evidence
     change = _moved(current, bench)
     if change is not None:
         log.warning(
@@ -267,7 +296,9 @@ def compute(
         try:
             draws = generator(torch.device(bench.problem.device))
             result = None
-            if retain is not None:
+            if bench.built is not None and retain is not None:
+                result = forget_by_parts(bench, loaded.state, loaded.forget, retain)
+            elif retain is not None:
                 result = shared(
                     claim,
                     bench,
@@ -277,7 +308,7 @@ def compute(
                     retain=retain,
                     afresh=change is not None,
                 )
-            together = result is not None
+            together = result is not None and bench.built is None
             if result is None:
                 result = bench.method.forget(bench.problem, loaded.state, loaded.forget, retain, draws)
             del loaded  # the state of a large model does not fit into memory together with its noise
@@ -292,7 +323,8 @@ def compute(
     if isinstance(certified, Blocked):
         return certified
     work = None if together else _training_work(bench, target, watch, whole=change is not None)
-    return Computed(certified, retained, work)
+    parts = None if bench.built is None else frozenset(bench.built.used)
+    return Computed(certified, None if parts is not None else retained, work, parts, evidence)
 
 
 def _training_work(bench: OpenModel, target: Target, watch: Stopwatch, *, whole: bool) -> float | None:
@@ -317,21 +349,36 @@ def load(
 ) -> Loaded | Blocked:
     """Load what the method reads. An update never starts from bytes that are not the current version's."""
     try:
-        bench, kept, given = models.of(claim.generation_id, claim.tenant_id, claim.recipe, claim.policy)
-        bench = bench.under(current.terms.guarantee)
-        changed = _changed(claim, current, bench, settings)
-        if changed is not None:
-            return changed
-        device = bench.problem.device
-        left = kept if kept and kept.version_id == current.version_id else _left(current, storage, device)
-        if isinstance(left, Blocked):
-            return left
-        crash_point("worker-after-digest")
-        wants = needs_forgotten(bench.method), needs_retained(bench.method, current.terms.guarantee)
-        needed = UpdateSamples(claim, storage, settings, selection.target.positions, *wants)
-        samples = needed.read(bench, left, current.terms.count, given)
+        if takes_rows(settings, claim.tenant_id, claim.recipe):
+            return _load_with_rows(claim, current, selection, storage=storage, settings=settings)
+        return _load_samples(claim, current, selection, storage=storage, models=models, settings=settings)
     except Refused as error:
         return Blocked(*reason_of(error))
+
+
+def _load_samples(
+    claim: Deletions,
+    current: Current,
+    selection: Selection,
+    *,
+    storage: Storage,
+    models: ModelCache,
+    settings: Settings,
+) -> Loaded | Blocked:
+    """Do what ``load`` does, for a recipe that gives samples. Raises Refused."""
+    bench, kept, given = models.of(claim.generation_id, claim.tenant_id, claim.recipe, claim.policy)
+    bench = bench.under(current.terms.guarantee)
+    changed = _changed(claim, current, bench, settings)
+    if changed is not None:
+        return changed
+    device = bench.problem.device
+    left = kept if kept and kept.version_id == current.version_id else _left(current, storage, device)
+    if isinstance(left, Blocked):
+        return left
+    crash_point("worker-after-digest")
+    wants = needs_forgotten(bench.method), needs_retained(bench.method, current.terms.guarantee)
+    needed = UpdateSamples(claim, storage, settings, selection.target.positions, *wants)
+    samples = needed.read(bench, left, current.terms.count, given)
     if isinstance(samples, Blocked):
         return samples
     theirs, retained = samples
@@ -340,6 +387,30 @@ def load(
     numbers, target = int(current.manifest["vectors"]), selection.target
     vectors = private_state.VectorStore(storage.database, storage.keys, claim.generation_id, numbers, device)
     return Loaded(bench, left.state, ForgetSet(frozenset(target.holders), target.positions, theirs, vectors), retained)
+
+
+def _load_with_rows(
+    claim: Deletions, current: Current, selection: Selection, *, storage: Storage, settings: Settings
+) -> Loaded | Blocked:
+    """Read the sources, and find what is left of the generation's people in them. Raises Refused."""
+    parts = PartStore(storage, claim.generation_id)
+    with storage.database.read() as session:
+        begun = begun_at(session, claim.generation_id)
+    bench = build_with_rows(settings, claim.tenant_id, claim.recipe, claim.policy, parts=parts, until=begun)
+    bench = bench.under(current.terms.guarantee)
+    changed = _changed(claim, current, bench, settings)
+    if changed is not None:
+        return changed
+    left = _left(current, storage, bench.problem.device)
+    if isinstance(left, Blocked):
+        return left
+    crash_point("worker-after-digest")
+    found = rows_of_update(claim, storage, bench, selection.target.positions)
+    if isinstance(found, Blocked):
+        return found
+    target = selection.target
+    forget = ForgetSet(frozenset(target.holders), target.positions, None, Vectors({}))
+    return Loaded(bench, left.state, forget, found.samples, {"rows": {"gone": found.gone, "changed": found.changed}})
 
 
 def _changed(claim: Deletions, current: Current, bench: OpenModel, settings: Settings) -> Blocked | None:

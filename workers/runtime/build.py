@@ -1,0 +1,349 @@
+"""Make the parts of a training in worlds: each is a function of its rows, and is made once under its key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from expunge.service.infra.pseudonyms import Pepper, subject_digest
+from expunge.workers.runtime.drain import look_on
+from expunge.workers.runtime.jobs import ASIDE, MEMBER, ROWS, START, pack, unpack
+from expunge.workers.runtime.rows_recipe import RowsRecipe, SourceUnits
+from expunge.workers.runtime.work import cpu_seconds, work_of
+from expunge.workers.runtime.world import seal
+from expunge.workers.runtime.worlds import PartOrder, SealedRows, Template, World, make_world, template
+from expunge.workers.storage.environment import Environment
+from expunge.workers.storage.parts import MadePart
+from expunge.workers.storage.threads import own_threads
+from unlearning.accounting.world import DeclaredFile, Enclosure, WorldRecord
+from unlearning.artefact import bytes_of
+from unlearning.methods.shards.merge import Merge
+from unlearning.model.fit import Phase
+from unlearning.model.user_code.own_training import WHOLE, Fitted
+from unlearning.rows import PublicFile, Published, open_public
+from unlearning.types import Examples, Progress, RecipeError, Refused
+
+SEEDS = 2**31
+"""seeds are below: numpy takes 32 bits, LightGBM 31"""
+KINDS = {"TableSource": "table", "QuerySource": "query", "FolderSource": "folder", "ArraysSource": "arrays"}
+MEMBERS = "member-{}/{}"
+"""how a file of a member is called in the archive of ``shards``"""
+
+
+class Parts(Protocol):
+    """Where parts are kept by their keys (``PartStore``)."""
+
+    def key_of(self, inputs: str) -> str: ...
+    def load(self, key: str) -> MadePart | None: ...
+    def keep(self, key: str, part: MadePart) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A part that is to be made or found: its rows are open."""
+
+    part: object
+    rows: Mapping[str, SealedRows]
+    last: bool
+    """no part starts from it, so it is scored"""
+
+
+@dataclass
+class WorldBuild:
+    """Carries out the trainings of a recipe with rows (``Fresh``).
+
+    ``aside``: the units, by source, whose people are kept apart and did not leave; a model is scored by them.
+    ``used``: the parts that it was asked for so far, by key.
+    """
+
+    recipe: RowsRecipe
+    units: SourceUnits
+    parts: Parts
+    device: torch.device
+    aside: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    used: dict[str, MadePart] = field(default_factory=dict)
+    repeat_within: float = 0.0
+    """seconds that a part may take to be made twice, once"""
+    repeats: bool | None = None
+    """whether the second time gave the same bytes; None: there was none"""
+    _made: dict[str, MadePart] = field(default_factory=dict)
+    """by the SHA-256 of the bytes that are published of it"""
+    _answers: dict[str, Fitted] = field(default_factory=dict)
+    """by the name of the part"""
+
+    def announce(self, chains: Sequence[Sequence[tuple[object, Examples]]]) -> None:
+        """Make all that is missing of these chains in one world, which imports the recipe once."""
+        with ExitStack() as stack:
+            planned = [
+                [
+                    _Planned(part, stack.enter_context(self._rows(examples)), last=place == len(chain) - 1)
+                    for place, (part, examples) in enumerate(chain)
+                    if len(examples)
+                ]
+                for chain in chains
+            ]
+            self._make(planned, look_on)
+
+    def __call__(self, part: object, examples: Examples, start: Fitted | None, progress: Progress) -> Fitted:
+        """Return what a part left: it was announced and made, or is made now."""
+        if isinstance(part, Merge):
+            return self._merged(start)
+        with self._rows(examples) as rows:
+            begins = start is None or not len(start.weights)  # of a phase before it without a person
+            before = None if start is None or begins else _digest(bytes_of(start.weights))
+            name = _name(part, rows, before)
+            if name not in self._answers:
+                chain = [_Planned(part, rows, last=True)]
+                self._make([chain], progress, None if before is None else self._made[before])
+            return self._answers[name]
+
+    def score(self, weights: Tensor) -> float | None:
+        """Return how good the model of these bytes is on the rows kept apart, as its world measured it."""
+        made = self._made.get(_digest(bytes_of(weights)))
+        return None if made is None else made.score
+
+    def record(self, repeats: bool | None) -> WorldRecord:
+        """Return what a claim says of the worlds that made these parts."""
+        return WorldRecord(
+            walls=Enclosure.weakest(part.walls for part in self.used.values()),
+            code=self.recipe.digest,
+            public_files=tuple(DeclaredFile(path, sha256) for path, sha256 in sorted(self.recipe.public.values())),
+            sources=tuple(KINDS[source["kind"]] for source in self.recipe.sources.values()),
+            repeats=repeats,
+        )
+
+    def suffix(self, weights: Tensor) -> str:
+        """Return how the published file of these bytes ends: as its one file, or ``zip``."""
+        names = [name for name, _ in self._made[_digest(bytes_of(weights))].listing]
+        return names[0].rpartition("/")[2].partition(".")[2].lower() or "bin" if len(names) == 1 else "zip"
+
+    def _make(self, chains: Sequence[Sequence[_Planned]], progress: Progress, before: MadePart | None = None) -> None:
+        """Find or make the parts of each chain, one after the other; the first of each starts from ``before``."""
+        missing = self._count_missing(chains, before)
+        with ExitStack() as stack:
+            world = stack.enter_context(self._world(chains, missing, progress)) if missing else None
+            for chain in chains:
+                start = before
+                for planned in chain:
+                    start = self._part(planned, start, world)
+        if world is not None and self.repeat_within:
+            self._repeat(chains, before, progress)
+
+    def _world(
+        self, chains: Sequence[Sequence[_Planned]], count: int, progress: Progress, of: Template | None = None
+    ) -> AbstractContextManager[World]:
+        return make_world(
+            "train",
+            self.recipe.code,
+            count,
+            opened=self._opened(chains),
+            closed=self.recipe.closed,
+            threads=int(own_threads()),
+            progress=progress,
+            of=of,
+        )
+
+    def _count_missing(self, chains: Sequence[Sequence[_Planned]], before: MadePart | None) -> int:
+        """Count the parts that no key finds: all that come after one that is missing are."""
+        count = 0
+        for chain in chains:
+            start = before
+            for place, planned in enumerate(chain):
+                start = self._find(self._key(planned, start))
+                if start is None:
+                    count += len(chain) - place
+                    break
+        return count
+
+    def _find(self, key: str) -> MadePart | None:
+        if key in self.used:
+            return self.used[key]
+        part = self.parts.load(key)
+        if part is not None:
+            self.used[key] = part
+        return part
+
+    def _part(self, planned: _Planned, start: MadePart | None, world: World | None) -> MadePart:
+        key = self._key(planned, start)
+        part = self._find(key)
+        if part is None:
+            if world is None:
+                raise RuntimeError("a part that was found is gone")
+            part = self.used[key] = self._train(planned, start, world)
+            self.parts.keep(key, part)
+        data = _published(part)
+        self._made[_digest(data)] = part
+        before = None if start is None else _digest(_published(start))
+        name = _name(planned.part, planned.rows, before)
+        self._answers[name] = Fitted(torch.frombuffer(bytearray(data), dtype=torch.uint8).to(self.device))
+        return part
+
+    def _repeat(self, chains: Sequence[Sequence[_Planned]], before: MadePart | None, progress: Progress) -> None:
+        """Make the first part again in a template of its own, where that takes no longer than ``repeat_within``.
+
+        A fork inherits the generators of its template, so a training that forgets its seed repeats within one.
+        """
+        planned, self.repeat_within, limit = chains[0][0], 0.0, self.repeat_within
+        part = self.used[self._key(planned, before)]
+        if part.seconds > limit:
+            return
+        other = Template.start()
+        try:
+            with self._world([[planned]], 1, progress, other) as world:
+                self.repeats = self._train(planned, before, world).data == part.data
+        finally:
+            other.kill()
+
+    def _train(self, planned: _Planned, start: MadePart | None, world: World) -> MadePart:
+        wall, cpu = time.perf_counter(), cpu_seconds()
+        with ExitStack() as stack:
+            aside = stack.enter_context(self.units.reader.rows(self.aside)) if self.aside and planned.last else {}
+            files = {f"{ROWS}{name}": rows.handle for name, rows in planned.rows.items()}
+            if start is not None:
+                files[START] = stack.enter_context(_sealed(start.data))
+            words = {
+                "sources": [*planned.rows],
+                "public": {name: str(self.recipe.roots[name] / path) for name, (path, _) in self.recipe.public.items()},
+                "start": None if start is None else start.listing,
+                "run": self.recipe.run,
+            }
+            scored = {f"{ASIDE}{name}": rows.handle for name, rows in aside.items()}
+            outcome = world(PartOrder(words, files, scored, _seed(planned.part)))
+        seconds = work_of(time.perf_counter() - wall, cpu_seconds() - cpu, str(self.device))
+        listing = tuple((str(name), int(size)) for name, size in outcome.facts["files"])
+        part = MadePart(listing, outcome.data, outcome.score, template().probe.strength.value, seconds)
+        _published(part)  # refuses what is of no known format
+        return part
+
+    def _merged(self, members: Fitted | None) -> Fitted:
+        """Return one file of the members: what the recipe's ``merge`` makes of them, or an archive of all."""
+        if members is None:
+            raise ValueError("members are merged, and none are given")
+        data = [bytes_of(members.tensors[str(number)]) for number in range(len(members.tensors))]
+        parts = [self._made[_digest(each)] for each in data if each]
+        scores = [part.score for part in parts if part.score is not None]
+        mean = sum(scores) / len(scores) if scores and len(scores) == len(parts) else None
+        if self.recipe.merges:
+            merged = self._merge(parts, mean)
+        else:
+            named = {
+                MEMBERS.format(number, name): content
+                for number, part in enumerate(parts)
+                for name, content in unpack(part.listing, part.data).items()
+            }
+            listing, packed = pack(named)
+            merged = MadePart(tuple(listing), packed, mean, "", 0.0)
+        published = _published(merged)
+        self._made[_digest(published)] = merged
+        return Fitted(torch.frombuffer(bytearray(published), dtype=torch.uint8).to(self.device))
+
+    def _merge(self, parts: Sequence[MadePart], mean: float | None) -> MadePart:
+        inputs = {"merge": [_digest(part.data) for part in parts], "code": self.recipe.digest}
+        key = self.parts.key_of(json.dumps(inputs | self._surroundings, sort_keys=True))
+        known = self.parts.load(key)
+        if known is None:
+            with ExitStack() as stack:
+                world = stack.enter_context(make_world("merge", self.recipe.code, 1, closed=self.recipe.closed))
+                files = {
+                    f"{MEMBER}{number}": stack.enter_context(_sealed(part.data)) for number, part in enumerate(parts)
+                }
+                outcome = world(PartOrder({"members": [part.listing for part in parts]}, files))
+            listing = tuple((str(name), int(size)) for name, size in outcome.facts["files"])
+            known = MadePart(listing, outcome.data, mean, template().probe.strength.value, 0.0)
+            self.parts.keep(key, known)
+        self.used[key] = known
+        return known
+
+    @contextmanager
+    def _rows(self, examples: Examples) -> Iterator[dict[str, SealedRows]]:
+        """Yield the rows of the examples' units, by source."""
+        numbers: dict[str, list[int]] = {source: [] for source in self.recipe.sources}
+        for digest in examples.inputs.cpu().numpy():
+            source, number = self.units.by_digest[digest.tobytes()]
+            numbers[source].append(number)
+        with self.units.reader.rows({source: sorted(each) for source, each in numbers.items()}) as rows:
+            yield rows
+
+    def _key(self, planned: _Planned, start: MadePart | None) -> str:
+        before = None if start is None else _digest(_published(start))
+        inputs = {"part": _name(planned.part, planned.rows, before), **self._surroundings}
+        return self.parts.key_of(json.dumps(inputs, sort_keys=True))
+
+    @cached_property
+    def _surroundings(self) -> dict[str, str]:
+        """What the bytes of every part follow from beside its rows and its start."""
+        environment = Environment.of(self.device, threads=own_threads()).digest
+        return {"code": self.recipe.digest, "declared": self.recipe.settings, "environment": environment}
+
+    def _opened(self, chains: Sequence[Sequence[_Planned]]) -> list[str]:
+        """Return the files that the parts may read beside the libraries: public ones, and those that rows name.
+
+        Raises Refused where a public file is not the declared one.
+        """
+        try:
+            public = [
+                open_public(PublicFile(path, sha256), self.recipe.roots[name])
+                for name, (path, sha256) in self.recipe.public.items()
+            ]
+        except RecipeError as error:
+            raise Refused(error.what, error.hint) from None
+        named = {file for chain in chains for planned in chain for rows in planned.rows.values() for file in rows.files}
+        return [*map(str, public), *sorted(named)]
+
+
+def staying_aside(
+    pepper: Pepper, tenant_id: str, built: WorldBuild, gone: Set[str], known: Set[str] | None = None
+) -> dict[str, list[int]]:
+    """Return the units, by source, that a model is scored by.
+
+    ``gone``: the digests of people who asked to leave. ``known``: those of the people whom registration kept apart;
+    None: everyone is known.
+    """
+    numbers: dict[str, list[int]] = {}
+    for source, number in built.units.aside:
+        people = {subject_digest(pepper, tenant_id, person) for person in built.units.people((source, number))}
+        if people.isdisjoint(gone) and (known is None or people <= known):
+            numbers.setdefault(source, []).append(number)
+    return numbers
+
+
+def _seed(part: object) -> int:
+    """Return the seed of a part's generators: by its name, so that no two shards draw alike."""
+    name = part.name if isinstance(part, Phase) else WHOLE
+    return int.from_bytes(hashlib.sha256(f"part {name}".encode()).digest()[:4]) % SEEDS
+
+
+def _name(part: object, rows: Mapping[str, SealedRows], before: str | None) -> str:
+    """Return what tells a part from others of the same recipe: its settings, its rows, and what it starts from."""
+    settings = {} if part is None else {each.name: getattr(part, each.name) for each in fields(part)}  # type: ignore[arg-type]
+    named = {source: each.sha256 for source, each in rows.items()}
+    return json.dumps([type(part).__name__, settings, named, before], sort_keys=True)
+
+
+def _published(part: MadePart) -> bytes:
+    """Return what is published of a part. Raises RecipeError where a file is of no known format."""
+    return bytes(Published(unpack(part.listing, part.data)))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@contextmanager
+def _sealed(data: bytes) -> Iterator[int]:
+    """Yield a sealed file in memory with these bytes."""
+    handle = seal(data)
+    try:
+        yield handle
+    finally:
+        os.close(handle)

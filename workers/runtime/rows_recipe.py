@@ -1,0 +1,240 @@
+"""A recipe with rows: what it declares, where its sources lie, and who is in them.
+
+The worker imports no such recipe. What leaves a source as one counts as a sample: all rows of a person, or a row that
+the source names by its id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from expunge.service.infra.pseudonyms import Pepper, digest
+from expunge.service.infra.settings import SECRETS, Settings
+from expunge.service.infra.tenants import DEFAULT_TENANT, recipes_of
+from expunge.workers.runtime import recipes
+from expunge.workers.runtime.world import Code
+from expunge.workers.runtime.worlds import SourceReader, declare, read_sources
+from unlearning.accounting.policy import Granularity
+from unlearning.artefact import Artefact
+from unlearning.recipe import Recipe, Samples
+from unlearning.rows.declarations import QuerySource
+from unlearning.types import Refused
+
+Unit = tuple[str, int]
+DIGEST = 32
+PATHS = ("path", "index", "names")
+"""fields of a source that name a file or a folder beneath its root; the first is what a root is found by"""
+
+
+@dataclass(frozen=True)
+class RowsRecipe:
+    """What a recipe with rows declares.
+
+    Args:
+        code: what a world imports. digest: of the code. settings: the digest of what it declares.
+        sources: by parameter, as ``source_to_json`` gives them. public: path and SHA-256 by parameter.
+        run: the parameter, if any, that gets the part's ``TrainingRun``.
+        merges: whether its module makes one file of the members of ``shards``.
+        roots: the folder beneath which each source and public file lies, by parameter.
+        closed: folders and files that no world of it sees.
+    """
+
+    code: Code = field(repr=False)
+    digest: str
+    settings: str
+    sources: Mapping[str, Any]
+    public: Mapping[str, tuple[str, str]]
+    run: Sequence[str]
+    merges: bool
+    roots: Mapping[str, Path]
+    closed: Sequence[str] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class SourceUnits:
+    """Who is in the sources of a recipe. What leaves as one, a unit, is named by its source and its number there."""
+
+    reader: SourceReader = field(repr=False)
+    granularity: Granularity
+
+    @cached_property
+    def by_digest(self) -> dict[bytes, Unit]:
+        """The units that are trained on, in order, by a digest of their source, their people and what they hold."""
+        return {self._digest(unit): unit for unit in self._chosen(apart=False)}
+
+    @cached_property
+    def aside(self) -> list[Unit]:
+        """The units that are kept apart."""
+        return self._chosen(apart=True)
+
+    def people(self, unit: Unit) -> tuple[str, ...]:
+        """Return the people of a unit, as requests name them."""
+        source, number = unit
+        return self.reader.surveys[source].people[number]
+
+    def samples(self) -> Samples:
+        """Return the units that are trained on as samples (n); their inputs (n, 32) are their digests.
+
+        Raises Refused where there is none, or one has no name and the policy forgets single samples.
+        """
+        if not self.by_digest:
+            raise Refused("The sources hold rows of nobody who is trained on.", "Give rows, or a smaller aside=.")
+        inputs = torch.frombuffer(bytearray(b"".join(self.by_digest)), dtype=torch.uint8).reshape(-1, DIGEST)
+        units = self.by_digest.values()
+        targets = torch.zeros(len(inputs), dtype=torch.int64)
+        return Samples([*map(self._name, units)], [*map(self.people, units)], inputs, targets)
+
+    def _chosen(self, *, apart: bool) -> list[Unit]:
+        surveys = self.reader.surveys.items()
+        return [(source, number) for source, each in surveys for number in np.flatnonzero(each.aside == apart).tolist()]
+
+    def _name(self, unit: Unit) -> str:
+        """Return the id of a unit: that of its row, or else its people; of several sources with the source's name."""
+        source, number = unit
+        id = self.reader.surveys[source].ids[number]
+        if self.granularity is Granularity.SAMPLE and not id:
+            what = f"The policy forgets single samples, and the source {source!r} does not name its rows."
+            raise Refused(what, "Give the source id= (and no at=), or let the policy forget people.")
+        place = "" if len(self.reader.surveys) == 1 else f"{source}/"
+        return f"{place}{id or json.dumps(self.people(unit))}"
+
+    def _digest(self, unit: Unit) -> bytes:
+        source, number = unit
+        named = json.dumps([source, self.people(unit), self.reader.surveys[source].ids[number]])
+        return hashlib.sha256(named.encode() + self.reader.surveys[source].digests[number].tobytes()).digest()
+
+
+class _RecipeOfUnits(Recipe):
+    """A recipe whose samples are units: who is kept apart is known by name, and no holdout row is held."""
+
+    def _require_holdout(self) -> None:
+        pass
+
+
+def recipe_of(rows_recipe: RowsRecipe, units: SourceUnits) -> Recipe:
+    """Return the recipe that the exact methods work on. Its training is made in worlds (``Fresh``)."""
+    nobody = torch.zeros(0, 32, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)
+    return _RecipeOfUnits(
+        model=Artefact(_answer_nothing, merge=_merge_nothing, continues=bool(rows_recipe.run)),
+        samples=units.samples(),
+        holdout=nobody,
+        loss=_measure_nothing,
+        train=_train_nothing,
+        holdout_subjects=[units.people(unit) for unit in units.aside],
+        metric=score,
+    )
+
+
+def score(_outputs: Tensor, _targets: Tensor) -> float:
+    """Name the measure in reports; the world that trains measures."""
+    raise RuntimeError("the score of a recipe with rows is measured in its world")
+
+
+def _answer_nothing(_data: bytes, _inputs: Tensor) -> Tensor:
+    raise RuntimeError("no answer of a recipe with rows is asked for outside its world")
+
+
+def _merge_nothing(_members: Sequence[bytes]) -> bytes:
+    raise RuntimeError("the members of a recipe with rows are merged in its world")
+
+
+def _measure_nothing(_outputs: Tensor, _targets: Tensor) -> Tensor:
+    raise RuntimeError("a recipe with rows has no loss outside its world")
+
+
+def _train_nothing(_run: object) -> None:
+    raise RuntimeError("a recipe with rows is trained in its world")
+
+
+def declared(settings: Settings, tenant_id: str, name: str) -> RowsRecipe:
+    """Return what a recipe with rows declares: its module is imported behind walls, without data.
+
+    Raises Refused, Lost, TimeoutError.
+    """
+    root = recipes_of(settings.recipes, tenant_id)
+    path = recipes.find(root, name)
+    secrets = (getattr(settings, secret) for secret in SECRETS)
+    data = [] if settings.data is None else [settings.data]
+    service = tuple(str(place.resolve()) for place in (*settings.folders, *secrets))
+    closed = (*service, *(str(place.resolve()) for place in (settings.recipes, *data)))
+    digest, code = recipes.digest_of(path), recipes.code_of(path)
+    facts = _facts(code.module, tuple(sorted(code.files.items())), closed)
+    files = {
+        parameter: next(record[field] for field in PATHS if field in record)
+        for parameter, record in facts["sources"].items()
+        if record["kind"] != QuerySource.__name__
+    }
+    files |= {parameter: path for parameter, (path, _) in facts["public"].items()}
+    folders = [path.parent, *([] if settings.data is None else [settings.data / tenant_id])]
+    return RowsRecipe(
+        code=code,
+        digest=digest,
+        settings=hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest(),
+        sources=facts["sources"],
+        public={name: (path, sha256) for name, (path, sha256) in facts["public"].items()},
+        run=facts["run"],
+        merges=facts["merges"],
+        roots={parameter: _root(folders, file, service) for parameter, file in files.items()},
+        closed=closed,
+    )
+
+
+@lru_cache(maxsize=16)
+def _facts(module: str, files: tuple[tuple[str, bytes], ...], closed: tuple[str, ...]) -> dict[str, Any]:
+    return declare(Code(module, dict(files)), closed)
+
+
+def _root(folders: Sequence[Path], path: str, closed: Sequence[str]) -> Path:
+    """Return the first of the folders that has the path. Raises Refused for what is the service's or another tenant's.
+
+    Of a path that none has, the first: who reads it says what is missing.
+    """
+    root = next((folder for folder in folders if (folder / path).exists()), folders[0])
+    real = (root / path).resolve()
+    inside = any(real.is_relative_to(place) or Path(place).is_relative_to(real) for place in closed)
+    if path.startswith("@") or inside:
+        what = f"The path {path!r} leads to files of the service or of another tenant."
+        raise Refused(what, "Put the data elsewhere.")
+    return root
+
+
+def survey(
+    rows_recipe: RowsRecipe, settings: Settings, tenant_id: str, granularity: Granularity, until: int | None
+) -> SourceUnits:
+    """Open the sources and say who is in them, within a block of ``readers``.
+
+    ``until``: the moment (microseconds) when the generation began; rows that came later, by their ``at=``, wait.
+
+    Raises Refused, Lost, MemoryError.
+    """
+    pepper = Pepper.load(settings.pepper_file)
+    shares = {record["aside"] for record in rows_recipe.sources.values()}
+    if len(shares) > 1:
+        what = f"The sources keep different shares of the people apart: {', '.join(map(str, sorted(shares)))}."
+        raise Refused(what, "Give all of them the same aside=.")
+    reader = read_sources(
+        rows_recipe.sources,
+        {name: rows_recipe.roots.get(name, Path("/")) for name in rows_recipe.sources},
+        databases=databases_of(settings, tenant_id),
+        salt=bytes.fromhex(digest(pepper, "aside", tenant_id)),
+        until=None if until is None else datetime.fromtimestamp(until / 1e6, UTC),
+    )
+    return SourceUnits(reader, granularity)
+
+
+def databases_of(settings: Settings, tenant_id: str) -> dict[str, str]:
+    """Return the addresses that a tenant's recipes may name: of a tenant but the first they are set as TENANT/NAME."""
+    own = "" if tenant_id == DEFAULT_TENANT else f"{tenant_id}/"
+    names = {name.removeprefix(own): name for name in settings.sources if name.startswith(own)}
+    return {name: settings.sources[whole] for name, whole in names.items() if "/" not in name}
