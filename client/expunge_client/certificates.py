@@ -215,6 +215,8 @@ def _statement(envelope: Mapping[str, Any], keys: Sequence[LogKey]) -> dict[str,
     ]
     if statement["subject"] != files:
         raise NotAuthentic("The files that the statement is about are not those of its models.")
+    for part in predicate["models"]:
+        _check_walls(part.get("claim"), f"version {part['version']} of {part['model']}")
     _check_audit(predicate["audit"], predicate["request"], key)
     return statement
 
@@ -229,6 +231,23 @@ def _require_types(predicate: Mapping[str, Any]) -> None:
     well = all(type(each) is list for each in (models, entries, *hashes)) and all(type(each) is str for each in texts)
     if not well or any(type(each) is not int or abs(each) >= 1 << 53 for each in numbers):
         raise NotAuthentic("A text, a number or a list of the certificate is of another type.")
+
+
+def _check_walls(claim: object, name: str) -> None:
+    """Check that a claim says no more than the walls of the world that made its version. Raises NotAuthentic."""
+    if not isinstance(claim, Mapping) or claim.get("world") is None:
+        return
+    world = claim["world"] if isinstance(claim["world"], Mapping) else {}
+    walls, readers, repeats = (world.get(field) for field in ("walls", "own_readers", "repeats"))
+    shown = walls == "new root" and type(readers) is int and readers == 0
+    exact = "exact" in (claim.get("guarantee"), claim.get("basis"))
+    if exact and not shown and claim.get("operators_word") is not True:
+        what = f"behind the walls {walls!r}, with {readers!r} sources read by the operator's own program"
+        raise NotAuthentic(f"The claim of {name} is exact, {what}, and does not say that this is the operator's word.")
+    if claim.get("deterministic") is True and repeats is not True:
+        raise NotAuthentic(
+            f"The claim of {name} is deterministic, and its worlds were not seen to make the same bytes."
+        )
 
 
 def _check_audit(audit: Mapping[str, Any], request_id: str, key: LogKey) -> None:

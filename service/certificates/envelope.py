@@ -69,6 +69,8 @@ def verify(envelope: dict[str, Any], *verifiers: Verifier) -> dict[str, Any]:
         _require_types(predicate)
         if statement["subject"] != [_subject(part) for part in predicate["models"]]:
             raise NotAuthentic("The files that the statement is about are not those of its models.")
+        if not all(_is_covered(part.get("claim")) for part in predicate["models"]):
+            raise NotAuthentic("A claim says more than the walls of its world: exact needs the operator's word there.")
         _verify_audit(predicate["audit"], predicate["request"], verifier)
     except NotAuthentic:
         raise
@@ -104,6 +106,18 @@ def _require_types(predicate: Mapping[str, Any]) -> None:
     well = all(type(each) is list for each in (models, entries, *hashes)) and all(type(each) is str for each in texts)
     if not well or any(type(each) is not int or abs(each) >= 1 << 53 for each in numbers):
         raise NotAuthentic("A text, a number or a list of the certificate is of another type.")
+
+
+def _is_covered(claim: object) -> bool:
+    """Return whether a claim says no more than its world: that holds where it has none."""
+    if not isinstance(claim, Mapping) or claim.get("world") is None:
+        return True
+    record = claim["world"] if isinstance(claim["world"], Mapping) else {}
+    readers = record.get("own_readers")
+    shown = record.get("walls") == "new root" and type(readers) is int and readers == 0
+    word = shown or claim.get("operators_word") is True
+    exact = "exact" in (claim.get("guarantee"), claim.get("basis"))
+    return (word or not exact) and (claim.get("deterministic") is not True or record.get("repeats") is True)
 
 
 def _subject(part: Mapping[str, Any]) -> dict[str, Any]:

@@ -278,6 +278,7 @@ def accepted(world: World) -> dict[str, Papers]:
         ),
         "odd numbers": rewritten(world, _odd_numbers),
         "restored": rewritten_kind(world),
+        **claiming(world, COVERED),
     }
     file, payload = json.dumps(world.after), json.dumps(statement_of(world.after))
     for name, extra in STRICT.items():
@@ -289,6 +290,75 @@ def accepted(world: World) -> dict[str, Papers]:
         found[f"format v1, {'no log' if log is None else 'its log'}"] = Papers(
             vector["certificate"], vector["key"], log
         )
+    return found
+
+
+WORLD = {"walls": "new root", "code": "c" * 64, "public_files": [], "sources": [], "own_readers": 0, "repeats": True}
+COVERED: dict[str, Json] = {
+    "exact, shown": {"guarantee": "exact", "operators_word": False, "world": WORLD},
+    "exact, shown, deterministic": {"guarantee": "exact", "deterministic": True, "world": WORLD},
+    "exact, landlock alone, on the operator's word": {
+        "guarantee": "exact",
+        "operators_word": True,
+        "world": WORLD | {"walls": "landlock alone"},
+    },
+    "exact, own reader, on the operator's word": {
+        "guarantee": "exact",
+        "operators_word": True,
+        "world": WORLD | {"own_readers": 1},
+    },
+    "exact, walls of a later release, on the operator's word": {
+        "guarantee": "exact",
+        "operators_word": True,
+        "world": {"walls": "a moat"},
+    },
+    "proved, no walls": {"guarantee": "proved", "world": WORLD | {"walls": "none"}},
+    "exact, no world": {"guarantee": "exact", "deterministic": True, "world": None},
+}
+UNCOVERED: dict[str, Json] = {
+    **{
+        f"exact, {name}": {"guarantee": "exact", "operators_word": False, "world": record}
+        for name, record in {
+            "landlock alone": WORLD | {"walls": "landlock alone"},
+            "no walls": WORLD | {"walls": "none"},
+            "walls of a later release": WORLD | {"walls": "a moat"},
+            "walls in a list": WORLD | {"walls": ["new root"]},
+            "own reader": WORLD | {"own_readers": 1},
+            "readers are false": WORLD | {"own_readers": False},
+            "readers are a float": WORLD | {"own_readers": 0.0},
+            "readers are missing": {name: value for name, value in WORLD.items() if name != "own_readers"},
+            "a world that is a text": "new root",
+            "a world that is a list": [WORLD],
+            "an empty world": {},
+        }.items()
+    },
+    "exact by its old word, no walls": {"basis": "exact", "world": WORLD | {"walls": "none"}},
+    "the word is a text": {"guarantee": "exact", "operators_word": "true", "world": WORLD | {"walls": "none"}},
+    "deterministic, two worlds differed": {
+        "guarantee": "exact",
+        "deterministic": True,
+        "world": WORLD | {"repeats": False},
+    },
+    "deterministic, untried": {
+        "guarantee": "exact",
+        "operators_word": True,
+        "deterministic": True,
+        "world": WORLD | {"repeats": None},
+    },
+}
+
+
+def claiming(world: World, claims: Mapping[str, Json]) -> dict[str, Papers]:
+    """Papers with each of these claims, with its digest in the log, by somebody who has the signing key."""
+    found: dict[str, Papers] = {}
+    for name, claim in claims.items():
+
+        def change(entry: Json, part: Json, claim: Json = claim) -> None:
+            part["claim"] = claim
+            entry["claim_sha256"] = _digest_of_before(claim)
+
+        papers = rewritten(world, change)
+        found |= {f"claim: {name}, log": papers, f"claim: {name}": replace(papers, log=None)}
     return found
 
 
@@ -341,6 +411,25 @@ def test_all_accept_what_is_right(world: World, tmp_path: Path) -> None:
     said = all_verdicts(accepted(world), tmp_path)
     assert {name: each for name, each in said.items() if not all(each.values())} == {}
     assert {len(each) for each in said.values()} == {2, 4 if shutil.which("node") else 3}
+
+
+@ON_SQLITE
+def test_the_command_says_which_walls_stood_and_what_is_vouched_for(world: World, tmp_path: Path) -> None:
+    papers, shown = claiming(world, COVERED), {}
+    for name in papers:
+        certificate, key, log = papers[name].write(tmp_path)
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            verify(certificate, key, log)
+        shown[name.removeprefix("claim: ")] = " ".join(said.getvalue().split())
+    vouched = f"; two runs were equal; the operator vouches for code sha256:{'c' * 64}, 0 public files, 0 own readers"
+    assert f"digits: behind a new root{vouched}" in shown["exact, shown"]
+    assert f"digits: walls on the operator's word (none){vouched}" in shown["proved, no walls"]
+    assert (
+        "walls on the operator's word (a moat); not run twice"
+        in shown["exact, walls of a later release, on the operator's word"]
+    )
+    assert "worlds" not in shown["exact, no world"]
 
 
 # --- what all refuse -------------------------------------------------------------------------------------------
@@ -783,7 +872,7 @@ def altered(world: World) -> dict[str, Papers]:
     relabelled = statement_of(world.after) | {"predicateType": FORMATS[0]}
     relabelled["predicate"]["models"][0]["claim"]["epsilon"] /= 2
     found["called v1 with another claim"] = world.papers(signed(world.new, relabelled))
-    return found | issued_changes(world) | rotations(world) | keys(world)
+    return found | claiming(world, UNCOVERED) | issued_changes(world) | rotations(world) | keys(world)
 
 
 @ON_SQLITE

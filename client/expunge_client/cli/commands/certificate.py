@@ -140,6 +140,7 @@ def _facts(statement: dict[str, Any]) -> dict[str, Any]:
     numbers = [_at(together, name) for name in ("epsilon", "delta")]
     epsilon, delta = (f"{each:.4g}" if isinstance(each, int | float) else str(each) for each in numbers)
     said = _at(predicate, "in_plain_words")
+    worlds = [line for part in predicate["models"] if (line := _walls(part)) is not None]
     return {
         "verified": True,
         "request": predicate["request"],
@@ -147,6 +148,7 @@ def _facts(statement: dict[str, Any]) -> dict[str, Any]:
         "completed_at": _at(predicate, "completed_at"),
         "subjects": [each["name"] for each in statement["subject"]],
         "claims": [f"{part['model']}: {_guarantee(part)}" for part in predicate["models"]],
+        **({"worlds": worlds} if worlds else {}),
         "no claim about": [
             f"{_at(each, 'model')}: {_at(each, 'reason')}" for each in ended if isinstance(each, Mapping)
         ],
@@ -161,6 +163,19 @@ def _facts(statement: dict[str, Any]) -> dict[str, Any]:
 def _guarantee(part: Any) -> Any:
     """Return what certificates until 22 November 2026 call the claim's basis."""
     return _at(part, "claim", "guarantee") or _at(part, "claim", "basis")
+
+
+def _walls(part: Any) -> str | None:
+    """Return in few words how the version was walled in, and what the operator vouches for; None: not on record."""
+    world = _at(part, "claim", "world")
+    if world is None:
+        return None
+    files, repeats, walls = (_at(world, name) for name in ("public_files", "repeats", "walls"))
+    stood = "behind a new root" if walls == "new root" else f"walls on the operator's word ({walls})"
+    runs = "two runs were equal" if repeats is True else "two runs differed" if repeats is False else "not run twice"
+    count = len(files) if isinstance(files, list) else "unknown"
+    vouched = f"code sha256:{_at(world, 'code')}, {count} public files, {_at(world, 'own_readers')} own readers"
+    return f"{part['model']}: {stood}; {runs}; the operator vouches for {vouched}"
 
 
 def _at(value: Any, *names: str) -> Any:
