@@ -64,9 +64,11 @@ CLAIM = Claim.of(
 )
 
 
-def carry_out(service: Service, model: Model, request_id: str, destroyed: bool = True, first: int = 0) -> Version:
+def carry_out(
+    service: Service, model: Model, request_id: str, destroyed: bool = True, first: int = 0, claim: Claim = CLAIM
+) -> Version:
     """What a worker's publication writes, for one request of two samples from position ``first`` on."""
-    version = publish(service, model, b"forgotten", samples=2, people=1, claim=CLAIM.to_json())
+    version = publish(service, model, b"forgotten", samples=2, people=1, claim=claim.to_json())
     with service.database.write() as session:
         at = now(session)
         charge(session, model.generation_id or 0, version.id, 1_000_001)

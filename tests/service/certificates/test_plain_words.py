@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import dataclasses
 import json
 import re
 from typing import Any
@@ -18,7 +19,8 @@ from expunge.service.audit.log import integrate
 from expunge.service.audit.signed_note import Signer
 from expunge.service.certificates.issue import issue_due
 from expunge.service.certificates.plain_words import PlainWords, in_words, note, weakest
-from tests.service.certificates.test_certificates import carry_out
+from expunge_client import NotAuthentic, verify_certificate
+from tests.service.certificates.test_certificates import CLAIM, carry_out, tick
 from tests.service.conftest import Login
 from tests.service.worlds import live_model
 from unlearning.accounting.certificate import DIFFERED, Claim, Constant, Guarantee, Reference, guess
@@ -370,3 +372,30 @@ def test_the_page_shows_the_plain_words_first_and_a_letter(login: Login, client:
     dossier = login().get("/console/dossier").text
     assert "This service stores no measured attacks" in dossier and "--recipe $EXPUNGE_RECIPES/digits" in dossier
     assert "1 request was received" in dossier and "proved" in dossier and request[:8] in dossier
+
+
+def test_what_made_the_version_is_signed_and_shown(login: Login, client: TestClient, service: Service) -> None:
+    model, body = live_model(service), {"subject_id": "ada", "regulation": "gdpr"}
+    request = client.post("/v1/deletion-requests", json=body, headers={"Idempotency-Key": "k"}).json()["id"]
+    world = WorldRecord(Enclosure.LANDLOCK, "c" * 64, FILES, ("table", "reader"), own_readers=1, repeats=False)
+    made = dataclasses.replace(CLAIM, world=world, declared=world.declared)
+    carry_out(service, model, request, claim=made)
+    assert tick(service) == 1
+    envelope = client.get(f"/v1/deletion-requests/{request}/certificate").json()
+    key = str(Signer.of(service.settings).verifier)
+    (signed,) = verify_certificate(envelope, key).statement["predicate"]["models"]
+    assert Claim.from_json(signed["claim"]) == made
+    payload = base64.b64decode(envelope["payload"]).replace(b"landlock alone", b"new root")
+    with pytest.raises(NotAuthentic, match="signature"):
+        verify_certificate(envelope | {"payload": base64.b64encode(payload).decode()}, key)
+    page, letter = (login().get(f"/console/requests/{request}/{name}").text for name in ("certificate", "letter"))
+    for shown in (
+        "<dd>landlock alone, so that nothing else was opened is declared</dd>",
+        "<dd>table, reader; 1 read by the operator's own program</dd>",
+        "<dd>different</dd>",
+        f"sha256:{'c' * 64}",
+        f'cities.csv: <code class="wrap">sha256:{"1" * 64}</code>',
+        "The training opened nothing but the rows of the others.",
+    ):
+        assert shown in page, shown
+    assert "opened nothing else is our word" in letter and "We vouch for the program itself and for 2 further" in letter
