@@ -27,10 +27,12 @@ from expunge.service.models import is_other_module, locate, serving
 from expunge.service.queue import forgotten, threads_of_workers
 from expunge.service.requests import Reason
 from expunge.workers.guarantee.certify import needs_forgotten, needs_retained
+from expunge.workers.guarantee.machine_walls import Surroundings, explain, observe, try_walls
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.device import described, device_of, opened
 from expunge.workers.runtime.failures import reason_of
 from expunge.workers.runtime.model import method_of
+from expunge.workers.runtime.walls import Probe
 from expunge.workers.storage import manifest
 from expunge.workers.storage.environment import NAMED, Environment, moved
 from unlearning.accounting.certificate import Guarantee
@@ -60,8 +62,9 @@ class InspectedGeneration:
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Check the device, every recipe in the folder, and every generation that serves a model."""
+    """Check the device, the walls, every recipe in the folder, and every generation that serves a model."""
     yield device(settings.device)
+    yield walls(try_walls(), observe([settings.recipes, *settings.folders]))
     for name in recipes.names(settings.recipes):
         path = locate(settings.recipes, name)
         if path is not None and not is_other_module(path):
@@ -81,6 +84,11 @@ def device(name: str) -> Finding:
         return Finding("device", True, "Workers compute on cpu.")
     free, whole = (size / 2**30 for size in torch.accelerator.get_memory_info(found))
     return Finding("device", True, f"Workers compute on {described(found)}; {free:.1f} of {whole:.1f} GiB are free.")
+
+
+def walls(found: Probe, around: Surroundings) -> Finding:
+    """Say which walls this machine gives the training of a recipe with rows. None is a fault: certificates say it."""
+    return Finding("walls", True, *explain(found, around))
 
 
 def recipe(settings: Settings, name: str) -> Finding:

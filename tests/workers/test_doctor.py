@@ -80,7 +80,7 @@ def faults(findings: list[Finding]) -> dict[str, str]:
 def test_a_sound_installation_has_no_fault(sound: World) -> None:
     findings = look(sound.settings)
     assert faults(findings) == {}
-    assert {"clock", "disk", "device", "recipe rows", "generation of m", "worker", "scheduler", "schema"} <= {
+    assert {"clock", "disk", "device", "walls", "recipe rows", "generation of m", "worker", "scheduler", "schema"} <= {
         finding.name for finding in findings
     }
 
