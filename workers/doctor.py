@@ -22,7 +22,7 @@ from expunge.service.infra.files import Store
 from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings, SettingsError
-from expunge.service.infra.tenants import recipes_of
+from expunge.service.infra.tenants import DEFAULT_TENANT, recipes_of
 from expunge.service.models import is_other_module, locate, serving
 from expunge.service.queue import forgotten, threads_of_workers
 from expunge.service.requests import Reason
@@ -31,8 +31,10 @@ from expunge.workers.guarantee.machine_walls import Surroundings, explain, obser
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.device import described, device_of, opened
 from expunge.workers.runtime.failures import reason_of
-from expunge.workers.runtime.model import method_of
+from expunge.workers.runtime.model import method_of, takes_rows
+from expunge.workers.runtime.rows_recipe import MOST_GONE, declared, salt_of, survey
 from expunge.workers.runtime.walls import Probe
+from expunge.workers.runtime.worlds import readers
 from expunge.workers.storage import manifest
 from expunge.workers.storage.environment import NAMED, Environment, moved
 from unlearning.accounting.certificate import Guarantee
@@ -92,9 +94,12 @@ def walls(found: Probe, around: Surroundings) -> Finding:
 
 
 def recipe(settings: Settings, name: str) -> Finding:
-    """Check that the recipe's file can be imported; it is not run."""
+    """Check that the recipe's file can be imported, one with rows behind walls; it is not run."""
     try:
-        recipes.check(settings.recipes, name)
+        if takes_rows(settings, DEFAULT_TENANT, name):
+            declared(settings, DEFAULT_TENANT, name)
+        else:
+            recipes.check(settings.recipes, name)
     except Refused as error:
         return by_reason(f"recipe {name}", *reason_of(error))
     return Finding(f"recipe {name}", True, "It imports.")
@@ -122,7 +127,8 @@ def _trained_again(settings: Settings, served: InspectedGeneration) -> str:
     if not method_of(served.policy).exact:
         return ""
     artefact = None
-    if "suffix" in served.frozen:  # of a model that is bytes
+    with_rows = takes_rows(settings, served.tenant_id, served.recipe)
+    if "suffix" in served.frozen and not with_rows:  # of a model that is bytes
         found = recipes.load(recipes_of(settings.recipes, served.tenant_id), served.recipe).recipe.model
         artefact = found if isinstance(found, Artefact) else None
     device, libraries = device_of(settings.device), cast("dict[str, str]", served.frozen["libraries"])
@@ -159,6 +165,8 @@ def _samples_fault(
     """Count the samples that an update would miss or find changed."""
     if not (needs_retained(method, served.guarantee) or needs_forgotten(method)):
         return None
+    if takes_rows(settings, served.tenant_id, served.recipe):
+        return _rows_fault(settings, served)
     pepper = Pepper.load(settings.pepper_file)
     recipe = recipes.load(recipes_of(settings.recipes, served.tenant_id), served.recipe).recipe
     samples = recipe.samples
@@ -166,6 +174,21 @@ def _samples_fault(
     found = manifest.found_again(samples, now, served.places, served.gone, torch.device("cpu"))
     if isinstance(found, manifest.Changed):
         return Reason.SAMPLES_CHANGED, {"lacking": found.missing + found.changed}
+    return None
+
+
+def _rows_fault(settings: Settings, served: InspectedGeneration) -> tuple[Reason, dict[str, Any]] | None:
+    """Count the people, or rows, that the sources lack. Raises Refused."""
+    pepper = Pepper.load(settings.pepper_file)
+    recipe = declared(settings, served.tenant_id, served.recipe)
+    salt = salt_of(pepper, served.tenant_id)
+    with readers():
+        units = survey(recipe, settings, served.tenant_id, served.policy.granularity, salt=salt)
+        samples = units.samples()
+    retained = served.places.take(~torch.isin(served.places.at, torch.tensor(sorted(served.gone), dtype=torch.int64)))
+    difference = manifest.compared(manifest.given(pepper, served.tenant_id, samples), retained)
+    if difference.missing > MOST_GONE * len(retained):
+        return Reason.SAMPLES_CHANGED, {"lacking": difference.missing}
     return None
 
 

@@ -11,7 +11,7 @@ import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,11 +24,12 @@ from expunge.service.cli.checks import Finding
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.workers.check.checks import Subject, counts, inspect, read
+from expunge.workers.check.checks import Possible, Subject, counts, inspect, read
+from expunge.workers.check.rows import check_rows
 from expunge.workers.guarantee.terms import guarantee_of, require_needs
 from expunge.workers.runtime.device import device_of
 from expunge.workers.runtime.failures import refusal_of
-from expunge.workers.runtime.model import opened, set_up
+from expunge.workers.runtime.model import opened, set_up, takes_rows
 from expunge.workers.storage.manifest import entries
 from expunge.workers.training.trial import tried
 from unlearning.accounting.certificate import Guarantee
@@ -39,15 +40,6 @@ from unlearning.types import RecipeError, Refused
 
 LABORATORY = "expunge_lab"
 STRONGEST = (Guarantee.EXACT, Guarantee.PROVED, Guarantee.CALIBRATED, Guarantee.ESTIMATED, Guarantee.NONE)
-
-
-@dataclass(frozen=True)
-class Possible:
-    """A method's guarantee on a recipe; or why the method is refused."""
-
-    method: str
-    guarantee: Guarantee | None
-    refused: str | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def checked(folder: Path, name: str) -> dict[str, Any]:
     """Return findings and counts, and each method's guarantee where no check failed, as JSON."""
+    if takes_rows(Settings().model_copy(update={"recipes": folder}), DEFAULT_TENANT, name):
+        return check_rows(folder, name)
     found: dict[str, Any] = {"findings": [], "counts": None, "methods": []}
     try:
         subject = read(folder, name)

@@ -20,6 +20,7 @@ from expunge.workers.runtime import recipes
 from expunge.workers.runtime.failures import refusal_of_recipe
 from expunge.workers.training.person_ids import READ_AS_TEXT, lint_people
 from expunge.workers.training.shortened import every_tenth, shorten
+from unlearning.accounting.certificate import Guarantee
 from unlearning.holdout import held_out
 from unlearning.model.problem import Problem
 from unlearning.recipe import UNNAMED_HOLDOUT, Recipe, everyone, holdout_people, on_both_sides
@@ -55,6 +56,15 @@ class Subject:
     def recipe(self) -> Recipe:
         """Return what the recipe gave."""
         return self.loaded.recipe
+
+
+@dataclass(frozen=True)
+class Possible:
+    """A method's guarantee on a recipe; or why the method is refused."""
+
+    method: str
+    guarantee: Guarantee | None
+    refused: str | None = None
 
 
 def read(folder: Path, name: str) -> Subject:

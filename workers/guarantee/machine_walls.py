@@ -17,7 +17,8 @@ from pathlib import Path
 
 from expunge.service.infra.files import filesystem_of
 from expunge.service.infra.python import PYTHON
-from expunge.workers.runtime.walls import Probe, Wall, WallStrength, probe
+from expunge.workers.runtime.walls import Probe, Wall, probe
+from unlearning.accounting.world import Enclosure
 
 _SYSCTLS = {
     "user.max_user_namespaces": ("0", "15000"),
@@ -80,11 +81,11 @@ def try_walls() -> Probe:
 def explain(found: Probe, around: Surroundings) -> tuple[str, str]:
     """Say which walls stand, what is lacking and why, and what certificates say; and what would change it."""
     root = " This was tried as root: a worker of another user may have less." if around.root else ""
-    if found.strength is WallStrength.SHOWN:
+    if found.strength is Enclosure.NEW_ROOT:
         landlock = "" if Wall.LANDLOCK in found.standing else " There is no Landlock, and the new root does without."
         walls = ", ".join(sorted(found.standing - {Wall.LANDLOCK}))
         return f"Walls stand around {walls}.{landlock} {_SHOWN}{root}", ""
-    if found.strength is WallStrength.DECLARED:
+    if found.strength is Enclosure.LANDLOCK:
         what = f"Landlock and a filter of system calls stand alone. {_why(found, around)} {_seen(around)} {_ALONE}"
     else:
         what = f"No wall stands. {_why(found, around)}"

@@ -22,7 +22,7 @@ from expunge.workers.runtime.build import WorldBuild
 from expunge.workers.runtime.device import device_of
 from expunge.workers.runtime.failures import refusal_of
 from expunge.workers.runtime.fresh import FreshProcesses, Recipes
-from expunge.workers.runtime.rows_recipe import declared, recipe_of, survey
+from expunge.workers.runtime.rows_recipe import declared, recipe_of, salt_of, survey
 from expunge.workers.storage.manifest import FoundSamples
 from expunge.workers.storage.parts import PartStore
 from unlearning.accounting.certificate import Guarantee, Part
@@ -199,7 +199,8 @@ def build_with_rows(
         what = f"The recipe gets its rows from the service, and {policy.method} needs ul.Samples and their loss."
         raise Refused(what, "Choose retrain, shards or late.")
     recipe_with_rows = declared(settings, tenant_id, name)
-    units = survey(recipe_with_rows, settings, tenant_id, policy.granularity, until)
+    salt = salt_of(Pepper.load(settings.pepper_file), tenant_id)
+    units = survey(recipe_with_rows, settings, tenant_id, policy.granularity, salt=salt, until=until)
     built = WorldBuild(recipe_with_rows, units, parts, device)
     try:
         recipe = recipe_of(recipe_with_rows, units)

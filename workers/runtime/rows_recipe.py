@@ -31,6 +31,8 @@ from unlearning.recipe import Recipe, Samples
 from unlearning.rows.declarations import QuerySource
 from unlearning.types import Refused
 
+MOST_GONE = 0.1
+"""of the retained; an update is blocked where the sources lack more, because nobody looked at that"""
 Unit = tuple[str, int]
 DIGEST = 32
 PATHS = ("path", "index", "names")
@@ -209,16 +211,28 @@ def _root(folders: Sequence[Path], path: str, closed: Sequence[str]) -> Path:
     return root
 
 
+def salt_of(pepper: Pepper, tenant_id: str) -> bytes:
+    """Return what decides which people are kept apart: the same for all models of a tenant."""
+    return bytes.fromhex(digest(pepper, "aside", tenant_id))
+
+
 def survey(
-    rows_recipe: RowsRecipe, settings: Settings, tenant_id: str, granularity: Granularity, until: int | None
+    rows_recipe: RowsRecipe,
+    settings: Settings,
+    tenant_id: str,
+    granularity: Granularity,
+    *,
+    salt: bytes,
+    until: int | None = None,
 ) -> SourceUnits:
     """Open the sources and say who is in them, within a block of ``readers``.
 
-    ``until``: the moment (microseconds) when the generation began; rows that came later, by their ``at=``, wait.
+    Args:
+        salt: as ``salt_of`` gives it.
+        until: the moment (microseconds) when the generation began; rows that came later, by their ``at=``, wait.
 
     Raises Refused, Lost, MemoryError.
     """
-    pepper = Pepper.load(settings.pepper_file)
     shares = {record["aside"] for record in rows_recipe.sources.values()}
     if len(shares) > 1:
         what = f"The sources keep different shares of the people apart: {', '.join(map(str, sorted(shares)))}."
@@ -227,7 +241,7 @@ def survey(
         rows_recipe.sources,
         {name: rows_recipe.roots.get(name, Path("/")) for name in rows_recipe.sources},
         databases=databases_of(settings, tenant_id),
-        salt=bytes.fromhex(digest(pepper, "aside", tenant_id)),
+        salt=salt,
         until=None if until is None else datetime.fromtimestamp(until / 1e6, UTC),
     )
     return SourceUnits(reader, granularity)

@@ -27,6 +27,7 @@ from typing import NoReturn
 
 from expunge.workers.runtime import kernel
 from expunge.workers.runtime.confined import listed
+from unlearning.accounting.world import Enclosure
 
 FOLDER = "/world"
 """the world's own folder behind a new root"""
@@ -82,19 +83,11 @@ class Wall(StrEnum):
     SECCOMP = "system calls"
 
 
-class WallStrength(StrEnum):
-    """What is known of a world's inputs. ``SHOWN``: a new root. ``DECLARED``: Landlock alone. ``NONE``: nothing."""
-
-    SHOWN = "new root"
-    DECLARED = "landlock alone"
-    NONE = "none"
-
-
-def strength_of(standing: frozenset[Wall]) -> WallStrength:
+def strength_of(standing: frozenset[Wall]) -> Enclosure:
     """Return what these walls show; a new root without Landlock beside it shows as much (gVisor has none)."""
     if standing >= EVERY - {Wall.LANDLOCK}:
-        return WallStrength.SHOWN
-    return WallStrength.DECLARED if standing >= WITHOUT_NAMESPACES else WallStrength.NONE
+        return Enclosure.NEW_ROOT
+    return Enclosure.LANDLOCK if standing >= WITHOUT_NAMESPACES else Enclosure.NONE
 
 
 NAMESPACES = {Wall.NETWORK: kernel.CLONE_NEWNET, Wall.IPC: kernel.CLONE_NEWIPC, Wall.PID: kernel.CLONE_NEWPID}
@@ -123,7 +116,7 @@ class Walls:
     folder: str = FOLDER
 
     @property
-    def strength(self) -> WallStrength:
+    def strength(self) -> Enclosure:
         return strength_of(self.standing)
 
 
@@ -135,7 +128,7 @@ class Probe:
     lacking: tuple[str, ...] = ()
 
     @property
-    def strength(self) -> WallStrength:
+    def strength(self) -> Enclosure:
         return strength_of(self.standing)
 
 

@@ -49,10 +49,10 @@ class WorldRaised(Attributed):
         if path is None:
             what, hint = f"The recipe raised {error}{place}.", "Call recipe() yourself: it opens its sources then."
         else:
-            name = Path(path).name
-            what = f"The recipe opened {path}{place}, and a recipe with rows opens nothing but what it declares."
+            name = Path(path).name  # it may name a person, and only the hint is not recorded
+            what = f"The recipe opened a file{place}, and a recipe with rows opens nothing but what it declares."
             hint = (
-                f"Where it holds people's rows: `rows=ul.table({name!r}, person=...)`. Where it holds nobody's: "
+                f"It is {path}. Where it holds people's rows: `rows=ul.table({name!r}, person=...)`. Where nobody's: "
                 f"`words=ul.public({name!r}, sha256=...)`."
             )
         super().__init__(what, hint, facts)

@@ -16,11 +16,9 @@ from expunge.service.queue import Blocked, Deletions, forgotten
 from expunge.service.requests import Reason
 from expunge.workers.runtime.build import staying_aside
 from expunge.workers.runtime.model import OpenModel
+from expunge.workers.runtime.rows_recipe import MOST_GONE
 from expunge.workers.storage import Storage, manifest
 from unlearning.types import Examples, Tensors
-
-MOST_GONE = 0.1
-"""of the retained; an update is blocked where the sources lack more, because nobody looked at that"""
 
 
 @dataclass(frozen=True)

@@ -314,7 +314,7 @@ class TrainedPart(Record):
     result: Mapped[str] = mapped_column(Digest)
     """the sealed file in the private store that holds what it left"""
     walls: Mapped[str] = mapped_column(String(16))
-    """how strong the walls were that it was made behind (``walls.WallStrength``)"""
+    """how strong the walls were that it was made behind (``unlearning.accounting.world.Enclosure``)"""
     seconds: Mapped[float]
     """of work, as a power of two"""
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from expunge.workers.guarantee import statements
-from expunge.workers.runtime.walls import WallStrength
 from tests.unlearning.accounting.test_certificate import claim
 from unlearning.accounting.certificate import DIFFERED, Claim, Guarantee
 from unlearning.accounting.declarations import ARGUMENTS, FITTED, has_plain, plain
@@ -36,9 +35,9 @@ def claim_in(record: WorldRecord, guarantee: Guarantee = Guarantee.EXACT, **chan
 
 
 def test_the_values_are_those_of_the_walls_that_stand() -> None:
-    assert [Enclosure(strength) for strength in WallStrength] == [*Enclosure]
-    assert Enclosure.weakest([WallStrength.SHOWN, WallStrength.DECLARED, WallStrength.SHOWN]) is Enclosure.LANDLOCK
-    assert Enclosure.weakest([WallStrength.SHOWN]) is Enclosure.NEW_ROOT and Enclosure.weakest([]) is Enclosure.NONE
+    assert [Enclosure(text) for text in ("new root", "landlock alone", "none")] == [*Enclosure]
+    assert Enclosure.weakest([Enclosure.NEW_ROOT, Enclosure.LANDLOCK, Enclosure.NEW_ROOT]) is Enclosure.LANDLOCK
+    assert Enclosure.weakest([Enclosure.NEW_ROOT]) is Enclosure.NEW_ROOT and Enclosure.weakest([]) is Enclosure.NONE
 
 
 def test_what_the_kernel_showed_and_what_is_the_operators_word_stand_apart() -> None:

@@ -14,7 +14,7 @@ from expunge.workers import doctor
 from expunge.workers.guarantee import machine_walls
 from expunge.workers.guarantee.machine_walls import Surroundings, explain, observe, try_walls
 from expunge.workers.runtime.kernel import landlock_version
-from expunge.workers.runtime.walls import EVERY, WITHOUT_NAMESPACES, Probe, Wall, WallStrength
+from expunge.workers.runtime.walls import EVERY, WITHOUT_NAMESPACES, Probe, Wall
 from unlearning.accounting.world import Enclosure
 
 NO_LANDLOCK = "the kernel has no Landlock, or its option lsm= leaves it out"
@@ -153,9 +153,9 @@ print(found.strength, *found.lacking, sep="|")
 @pytest.mark.skipif(platform.machine() != "x86_64" or landlock_version() == 0, reason="x86-64's calls, and Landlock")
 @pytest.mark.parametrize(
     ("refused", "strength"),
-    [([272], WallStrength.DECLARED), ([155], WallStrength.DECLARED), ([272, 444], WallStrength.NONE)],
+    [([272], Enclosure.LANDLOCK), ([155], Enclosure.LANDLOCK), ([272, 444], Enclosure.NONE)],
 )
-def test_what_a_filter_refuses_is_found_by_trying(refused: list[int], strength: WallStrength) -> None:
+def test_what_a_filter_refuses_is_found_by_trying(refused: list[int], strength: Enclosure) -> None:
     """unshare, pivot_root; and Landlock besides: as a container's profile refuses them."""
     command = [sys.executable, "-c", REFUSING, *map(str, refused)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
@@ -172,7 +172,7 @@ def test_this_machine_has_a_row() -> None:
 def test_a_process_that_tries_and_fails_is_no_wall(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_walls, "PYTHON", ("/bin/false",))
     found = try_walls()
-    assert found.strength is WallStrength.NONE and "CalledProcessError" in found.lacking[0]
+    assert found.strength is Enclosure.NONE and "CalledProcessError" in found.lacking[0]
 
 
 def test_what_refuses_namespaces_is_read_from_the_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from expunge.workers.runtime.walls import EVERY, WITHOUT_NAMESPACES, Wall, Walls, WallStrength, draw, environment
+from expunge.workers.runtime.walls import EVERY, WITHOUT_NAMESPACES, Wall, Walls, draw, environment
 from tests.workers.runtime.template import Template
+from unlearning.accounting.world import Enclosure
 
 HERE = Path(__file__).parent
 ESCAPES = {"recipe.py": (HERE / "escapes.py").read_text()}
@@ -118,7 +119,7 @@ def test_every_way_out_is_refused(walled: Template, library: Path, target: dict[
 def test_without_landlock_the_new_root_is_enough(walled: Template, library: Path, target: dict[str, Any]) -> None:
     """So it is under gVisor."""
     assert through(attempt(walled, library, target, without=[Wall.LANDLOCK])) == set()
-    assert draw(EVERY - {Wall.LANDLOCK}).strength is WallStrength.SHOWN
+    assert draw(EVERY - {Wall.LANDLOCK}).strength is Enclosure.NEW_ROOT
 
 
 def test_a_module_gets_no_further_while_it_is_imported(walled: Template, library: Path, target: dict[str, Any]) -> None:
@@ -197,7 +198,7 @@ def test_landlock_alone_closes_files_and_says_that_it_is_no_more(
         "signal to the parent",
         "signal to the parent (C)",
     }
-    assert draw(WITHOUT_NAMESPACES).strength is WallStrength.DECLARED
+    assert draw(WITHOUT_NAMESPACES).strength is Enclosure.LANDLOCK
 
 
 def test_a_world_sees_itself_alone(walled: Template) -> None:
@@ -251,8 +252,8 @@ def test_the_list_names_packages_and_no_folder_of_people(tmp_path: Path) -> None
     )
     assert not any(Path(__file__).is_relative_to(folder) for folder in opened)
     assert walls.closed == ("/usr/share/people",)  # the other one is out of reach
-    assert walls.strength is WallStrength.SHOWN
-    assert Walls(frozenset(), ()).strength is WallStrength.NONE
+    assert walls.strength is Enclosure.NEW_ROOT
+    assert Walls(frozenset(), ()).strength is Enclosure.NONE
 
 
 def test_links_on_the_way_to_a_package_are_made_again(tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""Look at a recipe with rows before it is registered: its sources, one training of them, and whether that repeats."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from expunge.service.cli.checks import Finding
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tenants import DEFAULT_TENANT
+from expunge.workers.check.checks import Possible
+from expunge.workers.runtime.build import WorldBuild
+from expunge.workers.runtime.device import device_of
+from expunge.workers.runtime.rows_recipe import RowsRecipe, SourceUnits, declared, survey
+from expunge.workers.runtime.worlds import readers
+from expunge.workers.storage.parts import MadePart
+from unlearning.accounting.certificate import Guarantee
+from unlearning.accounting.policy import Granularity
+from unlearning.artefact import bytes_of
+from unlearning.methods import NAMES, load
+from unlearning.model.training import Whole
+from unlearning.types import RecipeError, Refused, silent
+
+SHOWN = 3
+"""ids that are shown of each source: whoever checks compares them with those that requests name"""
+NEEDS_SAMPLES = "The recipe trains by itself on rows, and this method works on samples and their loss."
+NEEDS_RUN = "It goes on from what the phase before left: let the recipe take run=ul.run() and read run.start."
+
+
+@dataclass
+class _InMemory:
+    """Parts of a training that is looked at and thrown away."""
+
+    made: dict[str, MadePart] = field(default_factory=dict)
+
+    def key_of(self, inputs: str) -> str:
+        return inputs
+
+    def load(self, key: str) -> MadePart | None:
+        return self.made.get(key)
+
+    def keep(self, key: str, part: MadePart) -> None:
+        self.made[key] = part
+
+
+def check_rows(folder: Path, name: str) -> dict[str, Any]:
+    """Return findings, counts, and each method's guarantee where no check failed, as JSON."""
+    settings = Settings().model_copy(update={"recipes": folder})
+    found: dict[str, Any] = {"findings": [], "counts": None, "methods": []}
+    findings: list[Finding] = []
+    try:
+        recipe = declared(settings, DEFAULT_TENANT, name)
+        with readers():
+            units = survey(recipe, settings, DEFAULT_TENANT, Granularity.SUBJECT, salt=secrets.token_bytes(32))
+            findings += [_source(source, units) for source in units.reader.surveys]
+            found["counts"] = _counts(units)
+            findings += _trained(recipe, units, settings)
+    except (Refused, RecipeError) as error:
+        findings.append(Finding("the recipe runs", False, error.what, error.hint))
+    found["findings"] = [asdict(each) for each in findings]
+    if all(each.well for each in findings):
+        found["methods"] = [asdict(_possible(method, recipe)) for method in NAMES]
+    return found
+
+
+def _source(name: str, units: SourceUnits) -> Finding:
+    """Say what a source holds, with some ids as requests must spell them."""
+    survey = units.reader.surveys[name]
+    people = list(dict.fromkeys(person for group in survey.people for person in group))
+    shown = ", ".join(map(repr, people[:SHOWN]))
+    apart = int(survey.aside.sum())
+    what = f"{int(survey.counts.sum())} rows of {len(people)} people; requests name them as {shown}."
+    return Finding(f"source {name}", True, what + (f" {apart} of {len(survey)} are kept apart." if apart else ""))
+
+
+def _counts(units: SourceUnits) -> dict[str, Any]:
+    surveys = units.reader.surveys.values()
+    people = {person for survey in surveys for group in survey.people for person in group}
+    rows = sum(int(survey.counts.sum()) for survey in surveys)
+    return {"sources": len(surveys), "rows": rows, "people": len(people)}
+
+
+def _trained(recipe: RowsRecipe, units: SourceUnits, settings: Settings) -> list[Finding]:
+    """Train on all rows in a world, and again in another."""
+    build = WorldBuild(recipe, units, _InMemory(), device_of(settings.device), repeat_within=settings.trial_seconds)
+    for source, number in units.aside:
+        build.aside = {**build.aside, source: [*build.aside.get(source, ()), number]}
+    fitted = build(Whole(), units.samples().examples(), None, silent)
+    (seconds,) = (part.seconds for part in build.used.values())
+    score = build.score(fitted.weights)
+    measured = "it gives no score" if score is None else f"its score on the people kept apart is {score:.4g}"
+    size = len(bytes_of(fitted.weights))
+    what = f"In {seconds:.1f} s of work; it publishes {size:,} bytes, and {measured}. A deletion by retrain takes as long."
+    return [Finding("the recipe runs", True, what), _repeats(build.repeats, settings.trial_seconds)]
+
+
+def _repeats(same: bool | None, most: float) -> Finding:
+    match same:
+        case True:
+            return Finding("it repeats", True, "Two processes made the same bytes.")
+        case False:
+            what = "Two processes made different bytes of the same rows, and certificates will say so."
+            return Finding("it repeats", True, what, "Seed what draws, and leave the clock out.")
+        case None:
+            return Finding("it repeats", True, f"Not tried: it takes more than EXPUNGE_TRIAL_SECONDS ({most:g} s).")
+
+
+def _possible(method: str, recipe: RowsRecipe) -> Possible:
+    if not load(method).exact:
+        return Possible(method, None, NEEDS_SAMPLES)
+    if method == "late" and not recipe.run:
+        return Possible(method, None, NEEDS_RUN)
+    return Possible(method, Guarantee.EXACT)
