@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -155,12 +156,8 @@ class Settings(BaseSettings):
     key_folder: Place
     secrets: FolderPath
     recipes: FolderPath = Path("recipes")
-    data: FolderPath | None = None
-    sources: dict[str, str] = Field(
-        default_factory=dict,
-        repr=False,
-        description='a JSON object of addresses by name, as {"crm": "postgresql://reader@db/crm"}',
-    )
+    data: FolderPath = Path("data")
+    sources: str = Field("", repr=False)
     device: str = "auto"
     listen: str = "127.0.0.1:8750"
     url: str = "http://127.0.0.1:8750"
@@ -275,6 +272,23 @@ class Settings(BaseSettings):
     def _names_the_api(cls, value: str) -> str:
         if not _is_url(value, ("https", "http")) or not urlsplit(value).netloc:
             raise SettingsError("EXPUNGE_URL: it is no address of an API. Write it as https://expunge.example.com.")
+        return value
+
+    @property
+    def source_addresses(self) -> dict[str, str]:
+        """Return the addresses of the databases that recipes name, by name."""
+        return dict(json.loads(self.sources or "{}"))
+
+    @field_validator("sources")
+    @classmethod
+    def _names_databases(cls, value: str) -> str:
+        try:
+            addresses = json.loads(value or "{}")
+        except ValueError:
+            addresses = None
+        if not isinstance(addresses, dict) or not all(isinstance(address, str) for address in addresses.values()):
+            # the value is not repeated: addresses hold passwords
+            raise SettingsError('EXPUNGE_SOURCES: Write a JSON object, as {"crm": "postgresql://reader@db/crm"}.')
         return value
 
     @field_validator("device")

@@ -5,7 +5,7 @@ byte, what would be read had they never been in the source.
 """
 
 from unlearning.rows._file import rows_from_bytes, rows_to_bytes
-from unlearning.rows._open import Reading, Units, open_rows, read_source
+from unlearning.rows._open import OpenSource, RowUnits, open_rows, read_source
 from unlearning.rows._paths import open_public
 from unlearning.rows._people import is_aside
 from unlearning.rows._rows import Rows, set_apart
@@ -25,14 +25,14 @@ from unlearning.rows.declarations import (
 from unlearning.rows.published import Published
 
 __all__ = [
+    "OpenSource",
     "PublicFile",
     "Published",
-    "Reading",
+    "RowUnits",
     "Rows",
     "RunParameter",
     "Source",
     "TrainingRun",
-    "Units",
     "arrays",
     "folder",
     "is_aside",

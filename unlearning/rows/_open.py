@@ -36,7 +36,7 @@ DIGEST = 32
 
 
 @dataclass(frozen=True)
-class Units:
+class RowUnits:
     """What leaves a source as one: all rows of the same people, or one row where the source names rows by ``id``.
 
     A source that says ``at=`` has no unit a row: its rows are told apart by time.
@@ -60,7 +60,7 @@ class Units:
 
 
 @dataclass(frozen=True)
-class Reading:
+class OpenSource:
     """A source as it was read, with everybody in it; made by ``read_source``.
 
     Args:
@@ -76,7 +76,7 @@ class Reading:
     people: Column[People] = field(repr=False)
     places: Places = field(repr=False)
 
-    def units(self) -> Units:
+    def units(self) -> RowUnits:
         """Return what leaves as one. Raises RecipeError where a row's id, or a file of it, is missing."""
         rows = self.people.take(torch.from_numpy(self.places))
         names = [""] * len(rows) if self.source.id is None or self.source.at is not None else list(self._ids())
@@ -93,7 +93,7 @@ class Reading:
         for person in sorted(self.everybody.difference(*(people for people, _ in numbers))):
             numbers[(person,), ""] = len(numbers)
             digests.append(hashlib.sha256())
-        return Units(
+        return RowUnits(
             people=[people for people, _ in numbers],
             ids=[name for _, name in numbers],
             digests=np.frombuffer(b"".join(each.digest() for each in digests), np.uint8).reshape(-1, DIGEST),
@@ -101,7 +101,7 @@ class Reading:
             of_rows=of_rows,
         )
 
-    def rows(self, units: Units, staying: Places, salt: bytes = b"") -> Rows:
+    def rows(self, units: RowUnits, staying: Places, salt: bytes = b"") -> Rows:
         """Return the rows of these units, given by number, and of nobody, as if no others had ever been there.
 
         ``units`` are its own. Raises RecipeError as ``open_rows`` does.
@@ -172,7 +172,7 @@ def read_source(
     databases: Mapping[str, str] | None = None,
     without: frozenset[str] = frozenset(),
     until: datetime | None = None,
-) -> Reading:
+) -> OpenSource:
     """Read a source with everybody in it.
 
     Args:
@@ -190,7 +190,7 @@ def read_source(
     if until is not None and source.at is not None:
         places = places[_is_before(unread, source.at, until)]
     everybody = who.others.union(*people.values)
-    return Reading(source, root, databases or {}, frozenset(everybody), unread, people, places)
+    return OpenSource(source, root, databases or {}, frozenset(everybody), unread, people, places)
 
 
 def _read(source: Source, root: Path, databases: Mapping[str, str], who: Shadow) -> Unread:

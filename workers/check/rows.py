@@ -92,7 +92,7 @@ def _trained(recipe: RowsRecipe, units: SourceUnits, settings: Settings) -> list
     score = build.score(fitted.weights)
     measured = "it gives no score" if score is None else f"its score on the people kept apart is {score:.4g}"
     size = len(bytes_of(fitted.weights))
-    what = f"In {seconds:.1f} s of work; it publishes {size:,} bytes, and {measured}. A deletion by retrain takes as long."
+    what = f"In {seconds:.1f} s of work; it publishes {size:,} bytes, and {measured}. Retrain takes as long."
     return [Finding("the recipe runs", True, what), _repeats(build.repeats, settings.trial_seconds)]
 
 

@@ -167,9 +167,8 @@ def declared(settings: Settings, tenant_id: str, name: str) -> RowsRecipe:
     root = recipes_of(settings.recipes, tenant_id)
     path = recipes.find(root, name)
     secrets = (getattr(settings, secret) for secret in SECRETS)
-    data = [] if settings.data is None else [settings.data]
     service = tuple(str(place.resolve()) for place in (*settings.folders, *secrets))
-    closed = (*service, *(str(place.resolve()) for place in (settings.recipes, *data)))
+    closed = (*service, *(str(place.resolve()) for place in (settings.recipes, settings.data)))
     digest, code = recipes.digest_of(path), recipes.code_of(path)
     facts = _facts(code.module, tuple(sorted(code.files.items())), closed)
     files = {
@@ -178,7 +177,7 @@ def declared(settings: Settings, tenant_id: str, name: str) -> RowsRecipe:
         if record["kind"] != QuerySource.__name__
     }
     files |= {parameter: path for parameter, (path, _) in facts["public"].items()}
-    folders = [path.parent, *([] if settings.data is None else [settings.data / tenant_id])]
+    folders = [path.parent, settings.data / tenant_id]
     return RowsRecipe(
         code=code,
         digest=digest,
@@ -250,5 +249,6 @@ def survey(
 def databases_of(settings: Settings, tenant_id: str) -> dict[str, str]:
     """Return the addresses that a tenant's recipes may name: of a tenant but the first they are set as TENANT/NAME."""
     own = "" if tenant_id == DEFAULT_TENANT else f"{tenant_id}/"
-    names = {name.removeprefix(own): name for name in settings.sources if name.startswith(own)}
-    return {name: settings.sources[whole] for name, whole in names.items() if "/" not in name}
+    addresses = settings.source_addresses
+    names = {name.removeprefix(own): name for name in addresses if name.startswith(own)}
+    return {name: addresses[whole] for name, whole in names.items() if "/" not in name}

@@ -29,7 +29,7 @@ from expunge.workers.runtime.work import children_cpu_seconds
 from expunge.workers.runtime.world import Ask, Code, PartInput, Raised, WorldEnded, open_world, seal
 
 if TYPE_CHECKING:
-    from unlearning.rows import Reading, Rows, Units
+    from unlearning.rows import OpenSource, Rows, RowUnits
 
 
 def main(handle: int) -> None:
@@ -95,8 +95,8 @@ def _end_in(task: Any) -> None:
 class _Opened:
     """A source that was read, what leaves it as one, and the share of its people who are kept apart."""
 
-    reading: Reading
-    units: Units
+    reading: OpenSource
+    units: RowUnits
     salt: bytes
 
 
@@ -174,7 +174,7 @@ def _sealed(rows: Rows) -> tuple[int, str]:
     return seal(data), hashlib.sha256(data).hexdigest()
 
 
-def _paths(reading: Reading, rows: Rows) -> list[str]:
+def _paths(reading: OpenSource, rows: Rows) -> list[str]:
     """Return the files that the rows of a folder name."""
     file = getattr(reading.source, "file", None)
     return [] if file is None else [str(path) for path in rows[file].tolist()]

@@ -60,7 +60,7 @@ class WorldRaised(Attributed):
 
 @dataclass(frozen=True)
 class Survey:
-    """Who is in a source: k units that leave as one, see ``unlearning.rows.Units``.
+    """Who is in a source: k units that leave as one, see ``unlearning.rows.RowUnits``.
 
     Args:
         people: of each unit. ids: of its row, or empty. digests: (k, 32) uint8. counts: (k,) int64, of its rows.
@@ -108,7 +108,7 @@ class SourceReader:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PartOutcome:
     """What a part of a world answered."""
 
     facts: Mapping[str, Any]
@@ -131,7 +131,7 @@ class PartOrder:
     seed: int = 0
 
 
-World = Callable[[PartOrder], Outcome]
+World = Callable[[PartOrder], PartOutcome]
 """carries out the job for one part"""
 
 
@@ -352,7 +352,7 @@ def _names(code: Code, library: str) -> bool:
     return any(library.encode() in text for text in code.files.values())
 
 
-def _carry_out(line: Line, progress: Progress, part: PartOrder) -> Outcome:
+def _carry_out(line: Line, progress: Progress, part: PartOrder) -> PartOutcome:
     words = {"files": [*part.files], "aside": [*part.aside], "order": part.words, "seed": part.seed}
     reply, handles = line.ask(words, [*part.files.values(), *part.aside.values()], progress)
     try:
@@ -360,7 +360,7 @@ def _carry_out(line: Line, progress: Progress, part: PartOrder) -> Outcome:
     finally:
         for handle in handles:
             os.close(handle)
-    return Outcome(reply["facts"], data, (reply["score"] or {}).get("score"))
+    return PartOutcome(reply["facts"], data, (reply["score"] or {}).get("score"))
 
 
 def _read(handle: int) -> bytes:

@@ -112,6 +112,8 @@ WRONG = {
     "KEY_FOLDER": "/etc/passwd/keys",
     "SECRETS": "/etc/passwd",
     "RECIPES": "/etc/passwd",
+    "DATA": "/etc/passwd",
+    "SOURCES": '{"crm": {"password": "canary"}}',
     "DEVICE": "cuda:x",
     "LISTEN": "8750",
     "URL": "me:canary@host",
