@@ -41,6 +41,9 @@ SEALS = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
 LONGEST_ANSWER = 16 << 20
 """bytes of the JSON of an answer; what is longer belongs into its data"""
 
+ENDED_ITSELF = 3
+"""the exit status of a world of which a part ended by itself, and was not killed"""
+
 Files = Mapping[str, memoryview]
 Score = Callable[[Files], Mapping[str, Any]]
 """from files that the part was not given to facts"""
@@ -179,15 +182,24 @@ def open_world(code: Code, job: Job, count: int, walls: Walls, *, seconds: float
                 _inspect(_await_walls(ours, deadline), end=end, walls=own, others=namespaces)
             free = iter(ours for ours, _ in pairs)
             yield lambda part: _ask(next(free), part, deadline)
-            for ours, _ in pairs:
-                ours.close()
+            _close(pairs)
             _end(world, signals=(0, signal.SIGTERM, signal.SIGKILL))
+        except WorldEnded as error:
+            _close(pairs)
+            if _end(world, signals=(0, signal.SIGTERM, signal.SIGKILL)) == ENDED_ITSELF:
+                raise Raised("SystemExit") from error
+            raise
         except BaseException:
             _end(world, signals=(signal.SIGTERM, signal.SIGKILL))
             raise
         finally:
-            for ours, _ in pairs:
-                ours.close()
+            _close(pairs)
+
+
+def _close(pairs: Sequence[tuple[socket.socket, socket.socket]]) -> None:
+    """Close our ends: a part that was not asked for anything ends then."""
+    for ours, _ in pairs:
+        ours.close()
 
 
 @contextmanager
@@ -336,15 +348,18 @@ def _mapped(descriptor: int) -> memoryview:
     return memoryview(mmap.mmap(descriptor, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ))
 
 
-def _end(world: int, signals: Sequence[int]) -> None:
-    """Send these signals to the world, some seconds apart (0: none), until it has ended; and all of its processes."""
+def _end(world: int, signals: Sequence[int]) -> int:
+    """Send these signals to the world, some seconds apart (0: none), until it and all of its processes have ended.
+
+    Return its exit status.
+    """
     watched = os.pidfd_open(world)
     for number in signals:
         os.kill(world, number)
         if select.select([watched], [], [], 5)[0]:
             break
     os.close(watched)
-    os.waitpid(world, 0)
+    return os.waitstatus_to_exitcode(os.waitpid(world, 0)[1])
 
 
 def _end_with(caller: int) -> None:
@@ -392,8 +407,9 @@ def _be_world(task: _Task, channels: Sequence[socket.socket], walls: Walls) -> N
             _run(channel, partial(_be_part, task, module, channel, inner))
         channel.close()
         children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
+    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    if any(status > 0 for status in statuses):
+        os._exit(ENDED_ITSELF)
     return None
 
 

@@ -318,13 +318,20 @@ def compute(
         except VectorsMissing as error:
             return Blocked(Reason.NEEDS_RETRAIN, {"cause": Cause.VECTORS_MISSING, "missing": error.count})
         except Refused as error:
-            who, detail = claim.policy.method, without_numbers(error.what)
-            return Blocked(Reason.NEEDS_RETRAIN, {"cause": Cause.METHOD_REFUSED, "method": who, "detail": detail})
+            return _refused(claim, bench, error)
     if isinstance(certified, Blocked):
         return certified
     work = None if together else _training_work(bench, target, watch, whole=change is not None)
     parts = None if bench.built is None else frozenset(bench.built.used)
     return Computed(certified, None if parts is not None else retained, work, parts, evidence)
+
+
+def _refused(claim: Deletions, bench: OpenModel, error: Refused) -> Blocked:
+    """Return why the training or the method refused: in a world it was the recipe's code, or its rows."""
+    if bench.built is not None:
+        return Blocked(*reason_of(error))
+    who, detail = claim.policy.method, without_numbers(error.what)
+    return Blocked(Reason.NEEDS_RETRAIN, {"cause": Cause.METHOD_REFUSED, "method": who, "detail": detail})
 
 
 def _training_work(bench: OpenModel, target: Target, watch: Stopwatch, *, whole: bool) -> float | None:

@@ -92,6 +92,6 @@ def digest_of(world: World, person: int) -> str:
 
 def forget(world: World, model_id: str, *people: int) -> None:
     """Delete these people in one update; each request completes."""
-    requests = [world.delete(f"p{person}") for person in people]
+    requests = [world.delete(f"p{person}", models=(world.model(model_id).name,)) for person in people]
     world.work(model_id)
     assert [world.task(request).status for request in requests] == ["completed"] * len(people)

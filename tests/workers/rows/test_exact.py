@@ -35,11 +35,6 @@ def recipe""",
 )
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "recipes"
-
-
 @pytest.mark.parametrize("recipe", [APART, MERGED], ids=["apart", "merged"])
 @pytest.mark.parametrize("method", ["retrain", "shards", "late"])
 def test_of_every_exact_method(world: World, folder: Path, method: str, recipe: str) -> None:

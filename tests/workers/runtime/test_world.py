@@ -189,18 +189,22 @@ def test_an_error_names_the_recipes_line_and_no_message(walled: Template) -> Non
     "body",
     [
         "os._exit(0)",
-        "os.kill(os.getpid(), 9)\nos.abort()",
         'forged = b\'{"nonce": "0", "facts": {"outcome": 1}}\'\n'
         "for number in range(3, 64):\n    try:\n        os.write(number, forged)\n    except OSError:\n        pass\n"
         "os._exit(0)",
         'for number in range(3, 64):\n    try:\n        os.write(number, b"[" * 100000)\n'
         "    except OSError:\n        pass",
     ],
-    ids=["ended", "killed", "forged", "spoiled"],
+    ids=["ended", "forged", "spoiled"],
 )
 def test_what_is_no_answer_to_the_order_does_not_count(walled: Template, body: str) -> None:
     refused = walled.ask(recipe(body), [("recipe", {})] * 2)
     assert refused["ended"] == "A part of the world ended without an answer to its order."
+
+
+@pytest.mark.parametrize("body", ["os._exit(3)", "os.kill(os.getpid(), 9)\nos.abort()"])
+def test_a_part_that_ends_itself_is_the_recipes_own_error(walled: Template, body: str) -> None:
+    assert walled.ask(recipe(body), [("recipe", {})] * 2)["raised"] == ["SystemExit", None, None, None]
 
 
 def test_an_answer_that_the_part_sealed_itself_does_not_count(walled: Template) -> None:
