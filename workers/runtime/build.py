@@ -19,9 +19,9 @@ from expunge.service.infra.pseudonyms import Pepper, subject_digest
 from expunge.workers.runtime.drain import look_on
 from expunge.workers.runtime.jobs import ASIDE, MEMBER, ROWS, START, pack, unpack
 from expunge.workers.runtime.rows_recipe import RowsRecipe, SourceUnits
-from expunge.workers.runtime.work import cpu_seconds, work_of
+from expunge.workers.runtime.work import work_of
 from expunge.workers.runtime.world import seal
-from expunge.workers.runtime.worlds import PartOrder, SealedRows, Template, World, make_world, template
+from expunge.workers.runtime.worlds import PartOrder, PartOutcome, SealedRows, Template, World, make_world, template
 from expunge.workers.storage.environment import Environment
 from expunge.workers.storage.parts import MadePart
 from expunge.workers.storage.threads import own_threads
@@ -205,7 +205,7 @@ class WorldBuild:
             other.kill()
 
     def _train(self, planned: _Planned, start: MadePart | None, world: World) -> MadePart:
-        wall, cpu = time.perf_counter(), cpu_seconds()
+        begun = time.perf_counter()
         with ExitStack() as stack:
             aside = stack.enter_context(self.units.reader.rows(self.aside)) if self.aside and planned.last else {}
             files = {f"{ROWS}{name}": rows.handle for name, rows in planned.rows.items()}
@@ -219,11 +219,8 @@ class WorldBuild:
             }
             scored = {f"{ASIDE}{name}": rows.handle for name, rows in aside.items()}
             outcome = world(PartOrder(words, files, scored, _seed(planned.part)))
-        seconds = work_of(time.perf_counter() - wall, cpu_seconds() - cpu, str(self.device))
-        listing = tuple((str(name), int(size)) for name, size in outcome.facts["files"])
-        part = MadePart(listing, outcome.data, outcome.score, template().probe.strength.value, seconds)
-        _published(part)  # refuses what is of no known format
-        return part
+        seconds = work_of(time.perf_counter() - begun, outcome.cpu_seconds, str(self.device))
+        return _made(outcome, outcome.score, seconds)
 
     def _merged(self, members: Fitted | None) -> Fitted:
         """Return one file of the members: what the recipe's ``merge`` makes of them, or an archive of all."""
@@ -258,8 +255,7 @@ class WorldBuild:
                     f"{MEMBER}{number}": stack.enter_context(_sealed(part.data)) for number, part in enumerate(parts)
                 }
                 outcome = world(PartOrder({"members": [part.listing for part in parts]}, files))
-            listing = tuple((str(name), int(size)) for name, size in outcome.facts["files"])
-            known = MadePart(listing, outcome.data, mean, template().probe.strength.value, 0.0)
+            known = _made(outcome, mean, 0.0)
             self.parts.keep(key, known)
         self.used[key] = known
         return known
@@ -333,6 +329,21 @@ def _name(part: object, rows: Mapping[str, SealedRows], before: str | None) -> s
 def _published(part: MadePart) -> bytes:
     """Return what is published of a part. Raises RecipeError where a file is of no known format."""
     return bytes(Published(unpack(part.listing, part.data)))
+
+
+def _made(outcome: PartOutcome, score: float | None, seconds: float) -> MadePart:
+    """Return what a part left. Raises Refused where it is no files, or one of no known format."""
+    try:
+        listing = tuple((str(name), int(size)) for name, size in outcome.facts["files"])
+        unpack(listing, outcome.data)
+    except (KeyError, TypeError, ValueError):
+        raise Refused("The recipe's process answered what is no list of files.", "Return ul.Published.") from None
+    part = MadePart(listing, outcome.data, score, template().probe.strength.value, seconds)
+    try:
+        _published(part)
+    except RecipeError as error:
+        raise Refused(error.what, error.hint) from None
+    return part
 
 
 def _digest(data: bytes) -> str:

@@ -200,6 +200,8 @@ def _make_world(line: socket.socket, order: Mapping[str, Any]) -> None:
         reply = {"late": True}
     except (WorldEnded, OSError) as error:
         reply = {"ended": str(error)}
+    except Exception as error:  # the template goes on; its text may repeat what a recipe answered
+        reply = {"broken": f"{type(error).__name__} while a world was asked"}
     with suppress(BrokenPipeError):
         send(line, reply | {"cpu": children_cpu_seconds() - before})
 
@@ -213,7 +215,7 @@ def _carry_out(line: socket.socket, ask: Ask) -> bool:
     files, aside = ({name: given[name] for name in words[kind]} for kind in ("files", "aside"))
     answer = ask(PartInput(files, words["order"], aside, words["seed"]))
     data = seal(answer.data)
-    send(line, {"facts": answer.facts, "score": answer.score}, [data])
+    send(line, {"facts": answer.facts, "score": answer.score, "cpu": answer.cpu_seconds}, [data])
     for handle in (data, *handles):
         os.close(handle)
     return True

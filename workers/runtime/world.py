@@ -41,6 +41,8 @@ SEALS = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
 LONGEST_ANSWER = 16 << 20
 """bytes of the JSON of an answer; what is longer belongs into its data"""
 
+CPU = "cpu seconds"
+"""among the facts of a part: what it used"""
 ENDED_ITSELF = 3
 """the exit status of a world of which a part ended by itself, and was not killed"""
 
@@ -87,7 +89,9 @@ class PartAnswer:
 
     facts: dict[str, Any]
     data: memoryview
-    score: dict[str, Any] | None = None
+    score: dict[str, Any] | None
+    cpu_seconds: float
+    """that the part says it took, with what it started"""
 
 
 Ask = Callable[[PartInput], PartAnswer]
@@ -233,12 +237,13 @@ def _ask(channel: socket.socket, part: PartInput, deadline: float) -> PartAnswer
     try:
         words = {"order": part.order, "files": [*part.files], "scored": bool(part.aside), "seed": part.seed}
         facts = _exchange(channel, words, [*part.files.values(), answer], deadline)
+        used = facts.pop(CPU, None)
         data, score = _mapped(seal(answer)), None
         if part.aside:
             score = _exchange(channel, {"files": [*part.aside]}, [*part.aside.values()], deadline)
         channel.shutdown(socket.SHUT_WR)
         _read(channel, deadline, line=False)
-        return PartAnswer(facts, data, score)
+        return PartAnswer(facts, data, score, used if isinstance(used, float) else 0.0)
     except OSError as error:
         if isinstance(error, TimeoutError):
             raise
@@ -425,7 +430,8 @@ def _be_part(task: _Task, module: ModuleType, channel: socket.socket, walls: Wal
         facts, data, score = task.job(module, _open(words["files"], tables), words["order"])
         _write(answer, data)
         os.close(answer)
-        send(channel, {"nonce": words["nonce"], "facts": dict(facts)})
+        used = sum(os.times()[:4])
+        send(channel, {"nonce": words["nonce"], "facts": {**facts, CPU: used}})
         if not words["scored"]:
             return
         words, files = receive(channel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import select
@@ -114,6 +115,7 @@ class PartOutcome:
     facts: Mapping[str, Any]
     data: bytes
     score: float | None
+    cpu_seconds: float
 
 
 @dataclass(frozen=True)
@@ -360,7 +362,9 @@ def _carry_out(line: Line, progress: Progress, part: PartOrder) -> PartOutcome:
     finally:
         for handle in handles:
             os.close(handle)
-    return PartOutcome(reply["facts"], data, (reply["score"] or {}).get("score"))
+    score = (reply["score"] or {}).get("score")
+    measured = isinstance(score, float) and math.isfinite(score)
+    return PartOutcome(reply["facts"], data, score if measured else None, reply["cpu"])
 
 
 def _read(handle: int) -> bytes:
