@@ -1,0 +1,4 @@
+from unlearning.rows import table
+
+PEOPLE = table("people.parquet", person="person", id="visit")
+HOMES = table("homes.parquet", person="person")
