@@ -115,6 +115,7 @@ class Place:
     """The folder of a recipe and its tables, and a server on this machine that gives a table away."""
 
     def __init__(self, above: Path) -> None:
+        above.chmod(0o755)  # files of everybody's, so that walls alone hide them
         self.folder, self.home = above / "recipes", above / "home"
         self.name = f"expunge-families-{os.getpid()}"
         self.socket = str(above / "socket")
@@ -124,13 +125,14 @@ class Place:
         for folder in (self.folder, self.home):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
+            folder.chmod(0o777)
         remove_traces(self.name, KEY)
         for name, content in {**files, **{name: text.encode() for name, text in code.items()}}.items():
             path = self.folder / name
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(content)
+            path.chmod(0o755)
             os.utime(path, (0, len(content)))  # its time is another one where its content is
-        (self.folder / "tool").chmod(0o755)
 
     @contextmanager
     def bystander(self) -> Iterator[None]:

@@ -25,7 +25,7 @@ from unlearning.rows import Rows, Source
 REPOSITORY = Path(__file__).parents[3]
 LIBRARIES = ("torch", "pandas", "pyarrow.dataset", "pyarrow.parquet", "pyarrow.csv")
 ROWS = None
-"""the rows of the last training without walls, as a program may keep them"""
+"""the rows of the first training without walls, as a program may keep them"""
 
 
 class Template:

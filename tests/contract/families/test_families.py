@@ -7,8 +7,11 @@ person never been in any table, whatever the recipe computes and wherever it loo
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -38,6 +41,14 @@ ENDED_BY_ROWS = {
     name for name, family in EVERY_FAMILY.items() if family.group in ("by_query", "inside")
 } - SEARCH_MEMORY
 """families that see nobody because of how rows are read, with walls or without"""
+REFUSED = {
+    "by_query.past_the_view_by_schema",
+    "by_query.past_the_view_by_a_view",
+    "by_query.table_of_tables",
+    "by_query.statistics_of_the_planner",
+    "by_query.pages_of_the_file",
+}
+"""families whose SQL is refused, whoever is there; every other one publishes"""
 TELL_NOTHING = {
     "by_query.pages_of_the_file": "five rows fewer need as many pages",
     "by_query.table_of_tables": "tables do not leave with a person",
@@ -45,39 +56,48 @@ TELL_NOTHING = {
     "inside.bytes_of_ids": "ids are the source's own",
     "inside.gaps_of_ids": "ids are the source's own, and never given again",
     "inside.numbers_of_people": "they are found among the rows when asked for",
+    "inside.pandas_index": "Arrow's tables have none",
     "inside.offsets": "the way into a world copies",
     "inside.sides_of_a_split": "a keyed hash of each person decides",
 }
 """families that even a hasty reader of tables would give nothing away to, and why"""
 
 
-def installed(family: Family) -> None:
+def require_libraries(family: Family) -> None:
     for library in family.libraries:
         if library != "columns" and importlib.util.find_spec(library) is None:
             pytest.skip(f"unverified here: {library} is not installed")
 
 
 @contextmanager
-def court(libraries: tuple[str, ...], factory: pytest.TempPathFactory) -> Iterator[Judge]:
+def make_judge(libraries: tuple[str, ...]) -> Iterator[Judge]:
+    if sys.platform != "linux":
+        pytest.skip(f"unverified here: no walls are known for {sys.platform}")
     template = Template(libraries)
     try:
-        with judging(template, factory.mktemp("families")) as judge:
+        # pytest's own folders are closed to others, and a world's user would be kept out by that alone
+        with TemporaryDirectory(prefix="families-") as name, judging(template, Path(name)) as judge:
             yield judge
     finally:
         template.close()
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    with court(LIBRARIES, tmp_path_factory) as judge:
+def judge() -> Iterator[Judge]:
+    with make_judge(LIBRARIES) as judge:
         yield judge
 
 
 @pytest.fixture(scope="module")
-def slow_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+def slow_judge() -> Iterator[Judge]:
     """A judge whose template has loaded the large libraries too."""
-    with court(SLOW_LIBRARIES, tmp_path_factory) as judge:
+    with make_judge(SLOW_LIBRARIES) as judge:
         yield judge
+
+
+def judge_of(request: pytest.FixtureRequest, family: Family) -> Judge:
+    judge: Judge = request.getfixturevalue("slow_judge" if family.group == "libraries" else "judge")
+    return judge
 
 
 def require_walls(judge: Judge) -> None:
@@ -88,9 +108,8 @@ def require_walls(judge: Judge) -> None:
 def assert_never_held(family: Family, compared: dict[str, Compared]) -> None:
     for leaver, answers in compared.items():
         assert answers.left == answers.never, f"{family} tells of the {leaver} person"
-    if family in HONEST:
-        refused = {answer["refused"] for answers in compared.values() for answer in answers if "refused" in answer}
-        assert not refused
+        refusals = {answer["refused"] for answer in answers if "refused" in answer}
+        assert bool(refusals) == (str(family) in REFUSED), refusals
 
 
 def test_there_are_as_many_families_as_the_design_says() -> None:
@@ -121,28 +140,29 @@ def test_the_seven_can_fail(judge: Judge, name: str) -> None:
     ("family", "kind"), [(family, kind) for family in EVERY_FAMILY.values() for kind in family.kinds], ids=str
 )
 def test_every_family_publishes_what_it_would_had_the_person_never_been_there(
-    slow_judge: Judge, family: Family, kind: str
+    request: pytest.FixtureRequest, family: Family, kind: str
 ) -> None:
-    require_walls(slow_judge)
-    installed(family)
-    assert_never_held(family, slow_judge.compare(family, kind, [*LEAVERS], walled=True))
+    judge = judge_of(request, family)
+    require_walls(judge)
+    require_libraries(family)
+    assert_never_held(family, judge.compare(family, kind, [*LEAVERS], walled=True))
 
 
 @pytest.mark.drill
 @pytest.mark.parametrize("family", HONEST, ids=str)
-def test_every_honest_family_learns_from_those_who_are_there(slow_judge: Judge, family: Family) -> None:
+def test_every_honest_family_learns_from_those_who_are_there(request: pytest.FixtureRequest, family: Family) -> None:
     """Else it would be equal to itself for nothing."""
-    installed(family)
-    compared = slow_judge.compare(family, "csv", [*LEAVERS], walled=False)
+    require_libraries(family)
+    compared = judge_of(request, family).compare(family, "csv", [*LEAVERS], walled=False)
     for answers in compared.values():
         assert answers.left != answers.everybody
 
 
 @pytest.mark.drill
 @pytest.mark.parametrize("family", [family for family in LOOKING if str(family) not in ENDED_BY_ROWS], ids=str)
-def test_without_walls_a_looking_family_sees_who_left(slow_judge: Judge, family: Family) -> None:
-    installed(family)
-    compared = slow_judge.compare(family, "csv", [*LEAVERS], walled=False)
+def test_without_walls_a_looking_family_sees_who_left(request: pytest.FixtureRequest, family: Family) -> None:
+    require_libraries(family)
+    compared = judge_of(request, family).compare(family, "csv", [*LEAVERS], walled=False)
     if not any(answers.left != answers.never for answers in compared.values()):
         assert family.name == "user_keyring", "it sees nobody where nothing stops it"
         pytest.skip("unverified here: this machine keeps no keys")
@@ -150,10 +170,10 @@ def test_without_walls_a_looking_family_sees_who_left(slow_judge: Judge, family:
 
 @pytest.mark.drill
 @pytest.mark.parametrize("name", sorted(ENDED_BY_ROWS - TELL_NOTHING.keys()))
-def test_a_looking_family_sees_who_left_where_people_are_filtered_last(slow_judge: Judge, name: str) -> None:
+def test_a_looking_family_sees_who_left_where_people_are_filtered_last(judge: Judge, name: str) -> None:
     family = EVERY_FAMILY[name]
     assert any(
         answers.left != answers.never
         for kind in family.kinds
-        for answers in slow_judge.compare(family, kind, [*LEAVERS], walled=False, filtered_last=True).values()
+        for answers in judge.compare(family, kind, [*LEAVERS], walled=False, filtered_last=True).values()
     )
