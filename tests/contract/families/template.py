@@ -66,11 +66,11 @@ class Template:
         self._answers.close()
 
 
-def train(module: ModuleType, carried: memoryview, order: Mapping[str, Any]) -> tuple[Mapping[str, Any], bytes]:
+def train(module: ModuleType, files: Mapping[str, memoryview], _order: Mapping[str, Any]) -> Any:
     """The job of a world: call the recipe on the rows of its sources, and return what it publishes."""
     from tests.contract.families.carriage import rows_of  # noqa: PLC0415
 
-    return _train(module, rows_of(carried))
+    return (*_train(module, rows_of(files["carried"])), None)
 
 
 def _train(module: ModuleType, sources: Mapping[str, Rows]) -> tuple[Mapping[str, Any], bytes]:
@@ -114,7 +114,7 @@ def _behind_walls(order: Mapping[str, Any], rows: Sequence[int], walls: Any) -> 
     from expunge.workers.runtime.world import Code, PartInput, run_world  # noqa: PLC0415
 
     code = Code("recipe", {name: text.encode() for name, text in order["files"].items()})
-    parts = [PartInput(descriptor, {}) for descriptor in rows]
+    parts = [PartInput({"carried": descriptor}, {}) for descriptor in rows]
     answers = run_world(code, train, parts, walls, seconds=120)
     return [answer.facts | {"data": base64.b64encode(answer.data).decode()} for answer in answers]
 
