@@ -26,14 +26,21 @@ def defines_recipe(path: Path) -> bool:
     return any("recipe" in _bound(statement) for statement in ast.parse(path.read_bytes()).body)
 
 
-def declares_sources(path: Path) -> bool:
-    """Return whether the file, parsed and not run, defines ``recipe`` with parameters: their defaults are its sources.
+def declares_sources(path: Path, name: str = "recipe") -> bool:
+    """Return whether ``name``, parsed and not run, is a function with parameters: their defaults are its sources.
 
-    Raises as ``defines_recipe`` does.
+    One that is imported from a module beside the file is looked for there. Raises as ``defines_recipe`` does.
     """
-    functions = [each for each in ast.parse(path.read_bytes()).body if isinstance(each, ast.FunctionDef)]
-    parameters = [each.args for each in functions if each.name == "recipe"]
-    return bool(parameters) and bool(parameters[-1].args or parameters[-1].kwonlyargs or parameters[-1].posonlyargs)
+    for statement in reversed(ast.parse(path.read_bytes()).body):
+        match statement:
+            case ast.FunctionDef(name=bound, args=parameters) if bound == name:
+                return bool(parameters.args or parameters.kwonlyargs or parameters.posonlyargs)
+            case ast.ImportFrom(module=str(module), names=aliases):
+                named = next((alias.name for alias in aliases if (alias.asname or alias.name) == name), None)
+                file = path.parent / f"{module.replace('.', '/')}.py"
+                if named is not None:
+                    return file.is_file() and declares_sources(file, named)
+    return False
 
 
 def is_other_module(path: Path) -> bool:

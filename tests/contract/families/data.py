@@ -81,9 +81,9 @@ def make_homes() -> list[Row]:
     ]
 
 
-def files_of(without: str | None = None) -> Files:
-    """Write every kind of source, the slow and obvious way: of everybody, or of all but one who was never there."""
-    visits, homes = ([row for row in rows if row["person"] != without] for rows in (make_visits(), make_homes()))
+def files_of(*never: str | None) -> Files:
+    """Write every kind of source, the slow and obvious way: of everybody, or of all but those who were never there."""
+    visits, homes = ([row for row in rows if row["person"] not in never] for rows in (make_visits(), make_homes()))
     spelled = [[row | {"person": f"user:{row['person']}"} for row in rows] for rows in (visits, homes)]
     return {
         "people.csv": _csv(visits),
