@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeAlias
 
 from unlearning.types import RecipeError
@@ -106,6 +108,18 @@ class Source:
                 what = f"The type of the column {column!r} is {kind!r}, and it names people or rows."
                 raise RecipeError(what, "Ids stay texts: leave its type out.")
 
+    def __getattr__(self, name: str) -> Any:
+        """Answer as the rows of everybody who is trained on do: in a notebook, where nobody hands rows over."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(_opened_here(self), name)
+
+    def __getitem__(self, column: str) -> Any:
+        return _opened_here(self)[column]
+
+    def __len__(self) -> int:
+        return len(_opened_here(self))
+
     @property
     def person_columns(self) -> tuple[str, ...]:
         """The columns of this source's own rows that lead to people."""
@@ -196,16 +210,41 @@ class ArraysSource(Source):
 
 @dataclass(frozen=True)
 class PublicFile:
-    """A file that holds nobody's data; see ``public``."""
+    """A file that holds nobody's data; see ``public``. In a notebook it answers as the ``Path`` that a recipe gets."""
 
     path: str
     sha256: str
+
+    def __fspath__(self) -> str:
+        return str(_path_here(self))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(_path_here(self), name)
 
     def __post_init__(self) -> None:
         require_beneath(self.path)
         if not _SHA256.fullmatch(self.sha256):
             what = f"The digest of {self.path!r} is {self.sha256!r}."
             raise RecipeError(what, f"Give the 64 lower-case digits that `sha256sum {self.path}` prints.")
+
+
+def _opened_here(source: Source) -> Any:
+    """Return the rows of everybody who is trained on, once read, in this process's folder. Raises RecipeError."""
+    from unlearning.rows._open import open_rows  # noqa: PLC0415 (it imports this module)
+    from unlearning.rows._rows import set_apart  # noqa: PLC0415
+
+    if "_here" not in vars(source):
+        rows = open_rows(source, Path.cwd(), databases=json.loads(os.environ.get("EXPUNGE_SOURCES") or "{}"))
+        object.__setattr__(source, "_here", set_apart(rows, source.aside)[0] if source.aside else rows)
+    return vars(source)["_here"]
+
+
+def _path_here(source: PublicFile) -> Path:
+    from unlearning.rows._paths import open_public  # noqa: PLC0415 (it imports this module)
+
+    return open_public(source, Path.cwd())
 
 
 # The functions answer Any, as those of FastAPI do: a recipe writes ``rows: ul.Rows = ul.table(...)``.
