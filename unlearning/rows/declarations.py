@@ -110,8 +110,10 @@ class Source:
 
     def __getattr__(self, name: str) -> Any:
         """Answer as the rows of everybody who is trained on do: in a notebook, where nobody hands rows over."""
-        if name.startswith("_"):
-            raise AttributeError(name)
+        from unlearning.rows._rows import Rows  # noqa: PLC0415 (it imports this module)
+
+        if name.startswith("_") or not hasattr(Rows, name):
+            raise AttributeError(f"A source has no attribute {name!r}, and neither have rows.")
         return getattr(_opened_here(self), name)
 
     def __getitem__(self, column: str) -> Any:

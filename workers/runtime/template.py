@@ -176,8 +176,10 @@ def _sealed(rows: Rows) -> tuple[int, str]:
 
 def _paths(reading: OpenSource, rows: Rows) -> list[str]:
     """Return the files that the rows of a folder name."""
-    file = getattr(reading.source, "file", None)
-    return [] if file is None else [str(path) for path in rows[file].tolist()]
+    from unlearning.rows.declarations import FolderSource  # noqa: PLC0415
+
+    source = reading.source
+    return [str(path) for path in rows[source.file].tolist()] if isinstance(source, FolderSource) else []
 
 
 def _make_world(line: socket.socket, order: Mapping[str, Any]) -> None:

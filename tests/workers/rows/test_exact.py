@@ -35,6 +35,19 @@ def recipe""",
 )
 
 
+LIGHTGBM = """
+import lightgbm
+import unlearning as ul
+
+
+def recipe(rows: ul.Rows = ul.table("people.csv", person="person")):
+    frame = rows.pandas()
+    settings = {"objective": "binary", "seed": 0, "num_threads": 1, "verbose": -1, "min_data_in_leaf": 2}
+    booster = lightgbm.train(settings, lightgbm.Dataset(frame[["x"]], frame.y > 0.5), 5)
+    return ul.Published({"model.txt": booster.model_to_string()})
+"""
+
+
 @pytest.mark.parametrize("recipe", [APART, MERGED], ids=["apart", "merged"])
 @pytest.mark.parametrize("method", ["retrain", "shards", "late"])
 def test_of_every_exact_method(world: World, folder: Path, method: str, recipe: str) -> None:
@@ -121,6 +134,29 @@ def test_a_deletion_makes_the_parts_of_the_person_alone_and_imports_the_recipe_o
     world.work(held)
     assert world.request(request).completed_at is not None
     assert counts == [] and len(world.versions(held)) == 3, "no key moves where the person is kept apart"
+
+
+def test_four_shards_of_lightgbm_forget_in_one_world(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("lightgbm")
+    lay_out(folder, recipe=LIGHTGBM)
+    world = world.configured(recipes=folder)
+    held = world.live("rows", "shards", name="held", options={"shards": 4})
+    worlds: list[str] = []
+    make_world = build.make_world
+
+    def noted(job: str, *arguments: object, **settings: object) -> object:
+        worlds.append(job)
+        return make_world(job, *arguments, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(build, "make_world", noted)
+    forget(world, held, 3, 4, 5, 6)
+    assert worlds == ["train"], "the recipe's module is imported once"
+    after = published(world, held)
+    lay_out(folder, (person for person in EVERYBODY if person not in (3, 4, 5, 6)), LIGHTGBM)
+    never = world.live("rows", "shards", name="never", options={"shards": 4})
+    assert published(world, never) == after
 
 
 def test_shards_keep_a_scaler_and_a_vocabulary_each(world: World, folder: Path) -> None:
