@@ -27,14 +27,16 @@ def defines_recipe(path: Path) -> bool:
 
 
 def declares_sources(path: Path, name: str = "recipe") -> bool:
-    """Return whether ``name``, parsed and not run, is a function with parameters: their defaults are its sources.
+    """Return whether ``name``, parsed and not run, is a function with a default that is called or named: a source.
 
-    One that is imported from a module beside the file is looked for there. Raises as ``defines_recipe`` does.
+    A number or a text is none. A function that is imported from a module beside the file is looked for there. Raises as
+    ``defines_recipe`` does.
     """
     for statement in reversed(ast.parse(path.read_bytes()).body):
         match statement:
             case ast.FunctionDef(name=bound, args=parameters) if bound == name:
-                return bool(parameters.args or parameters.kwonlyargs or parameters.posonlyargs)
+                defaults = [*parameters.defaults, *parameters.kw_defaults]
+                return any(isinstance(default, ast.Call | ast.Name | ast.Attribute) for default in defaults)
             case ast.ImportFrom(module=str(module), names=aliases):
                 named = next((alias.name for alias in aliases if (alias.asname or alias.name) == name), None)
                 file = path.parent / f"{module.replace('.', '/')}.py"
