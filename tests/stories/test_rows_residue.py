@@ -1,0 +1,69 @@
+"""Of the rows that a recipe is handed no byte is left: after a part, after a deletion, after a kill in a world."""
+
+from __future__ import annotations
+
+import struct
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.harness.residue import complain, disguises, found, seek
+from tests.harness.stack import Stack
+
+PERSON, WORD, NUMBER = "zenobia.quist@example.org", "quetzalcoatlus", 7391.15625
+
+
+@pytest.fixture
+def needles(stack: Stack) -> list[bytes]:
+    """Write the table, and return everything by which the person could be recognised."""
+    rows = [f"p{row % 30},{row * 0.5},w{row % 5}" for row in range(90)]
+    lines = ["person,x,word", *rows, f"{PERSON},{NUMBER},{WORD}"]
+    (stack.settings.recipes / "canary_rows.csv").write_text("\n".join(lines) + "\n")
+    spelled = [needle for word in (PERSON, WORD, str(NUMBER)) for needle in disguises(word)]
+    return [*spelled, struct.pack("<d", NUMBER), struct.pack("<f", NUMBER)]
+
+
+def descendants(process: int) -> set[int]:
+    """Return the processes below one, as the kernel lists them."""
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    below, wave = set[int](), {process}
+    while wave:
+        wave = {child for child, parent in parents.items() if parent in wave} - below
+        below |= wave
+    return below
+
+
+@pytest.mark.both_engines
+def test_no_byte_of_a_row_is_left_anywhere(stack: Stack, needles: list[bytes]) -> None:
+    name = stack.live("canary_rows", "retrain")
+    complain(stack, PERSON)
+    assert seek(stack, PERSON) == ["holds"]
+    assert found(stack, needles) == [], "of a part that ended"
+    stack.forgotten(name, subject_id=PERSON)
+    assert found(stack, needles) == [], "of a deletion"
+    assert seek(stack, PERSON) == ["forgot"]
+
+
+@pytest.mark.parametrize("stack", ["sqlite"], indirect=True)
+def test_no_process_and_no_byte_is_left_of_a_worker_that_was_killed_in_a_world(
+    stack: Stack, needles: list[bytes]
+) -> None:
+    name = stack.register("canary_rows", "retrain")
+    child = stack.processes["worker"].process
+    assert child is not None
+    stack.eventually(lambda: len(descendants(child.pid)), lambda count: count >= 4)  # template, reader, world, part
+    time.sleep(0.5)
+    below = descendants(child.pid)
+    stack.kill("worker")
+    stack.eventually(lambda: {each for each in below if Path(f"/proc/{each}").exists()}, lambda left: not left)
+    assert found(stack, needles) == []
+    stack.start("worker")
+    assert stack.prepared(name)["status"] == "live"
+    stack.forgotten(name, subject_id=PERSON)
+    assert found(stack, needles) == []
