@@ -44,12 +44,12 @@ class RowUnits:
     Args:
         people: of each unit (k); a query has units without rows, of people whom its tables alone name.
         ids: of each unit's row (k), or empty.
-        digests: (k, 32) uint8, of what its rows hold.
+        digests: (k, 32) uint8, of its people, its id and what its rows hold.
         counts: (k,) int64, of its rows.
         of_rows: (n,) int64, the unit of each row; -1 for a row of nobody.
     """
 
-    people: Sequence[People]
+    people: Column[People]
     ids: Sequence[str]
     digests: np.ndarray[Any, Any]
     counts: Places
@@ -76,29 +76,42 @@ class OpenSource:
     people: Column[People] = field(repr=False)
     places: Places = field(repr=False)
 
-    def units(self) -> RowUnits:
-        """Return what leaves as one. Raises RecipeError where a row's id, or a file of it, is missing."""
-        rows = self.people.take(torch.from_numpy(self.places))
-        names = [""] * len(rows) if self.source.id is None or self.source.at is not None else list(self._ids())
+    def units(self, name: str = "") -> RowUnits:
+        """Return what leaves as one. Raises RecipeError where a row's id, or a file of it, is missing.
+
+        ``name``: of the source, by which units of two sources have different digests.
+        """
+        rows = self.people.take(torch.from_numpy(self.places)).compact()
         contents = _contents(self.source, self.root, self.unread, self.places)
-        numbers: dict[tuple[People, str], int] = {}
-        digests: list[Any] = []
-        of_rows = np.full(len(rows), -1, dtype=np.int64)
-        for row, (people, name, content) in enumerate(zip(rows, names, contents, strict=True)):
-            if people:
-                of_rows[row] = number = numbers.setdefault((people, name), len(numbers))
-                if number == len(digests):
-                    digests.append(hashlib.sha256())
-                digests[number].update(hashlib.sha256(content).digest())
-        for person in sorted(self.everybody.difference(*(people for people, _ in numbers))):
-            numbers[(person,), ""] = len(numbers)
-            digests.append(hashlib.sha256())
+        somebodys = np.flatnonzero(rows.where(bool).numpy())
+        named = self.source.id is not None and self.source.at is None
+        units = np.arange(len(somebodys)) if named else rows.codes.numpy()[somebodys]
+        firsts, of_rows = _by_first_appearance(units)
+        codes = rows.codes[torch.from_numpy(somebodys[firsts])]
+        ids = list(self._ids().take(torch.from_numpy(somebodys[firsts]))) if named else [""] * len(firsts)
+        order = np.argsort(of_rows, kind="stable")
+        ends = np.cumsum(np.bincount(of_rows, minlength=len(firsts))).tolist()
+        digests, start, places = bytearray(), 0, somebodys[order].tolist()
+        for code, id, end in zip(codes.tolist(), ids, ends, strict=True):
+            whole = hashlib.sha256(f"{name} {rows.values[code]!r} {id}".encode())
+            for place in places[start:end]:
+                whole.update(contents[place])
+            digests += whole.digest()
+            start = end
+        others = sorted(self.everybody.difference(*rows.values))  # whom the tables of a query name, and no row
+        for person in others:
+            digests += hashlib.sha256(f"{name} {person!r}".encode()).digest()
+        everywhere = np.full(len(rows), -1, dtype=np.int64)
+        everywhere[somebodys] = of_rows
         return RowUnits(
-            people=[people for people, _ in numbers],
-            ids=[name for _, name in numbers],
-            digests=np.frombuffer(b"".join(each.digest() for each in digests), np.uint8).reshape(-1, DIGEST),
-            counts=np.bincount(of_rows[of_rows >= 0], minlength=len(numbers)),
-            of_rows=of_rows,
+            people=Column(
+                torch.cat([codes, torch.arange(len(others)) + len(rows.values)]),
+                (*rows.values, *((person,) for person in others)),
+            ),
+            ids=[*ids, *("" for _ in others)],
+            digests=np.frombuffer(bytes(digests), np.uint8).reshape(-1, DIGEST),
+            counts=np.bincount(of_rows, minlength=len(firsts) + len(others)),
+            of_rows=everywhere,
         )
 
     def rows(self, units: RowUnits, staying: Places, salt: bytes = b"") -> Rows:
@@ -191,6 +204,15 @@ def read_source(
         places = places[_is_before(unread, source.at, until)]
     everybody = who.others.union(*people.values)
     return OpenSource(source, root, databases or {}, frozenset(everybody), unread, people, places)
+
+
+def _by_first_appearance(values: Places) -> tuple[Places, Places]:
+    """Return where each different value stands first, rising; and which of these each value (n,) is."""
+    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    ranks = np.empty(len(order), dtype=np.int64)
+    ranks[order] = np.arange(len(order))
+    return first[order], ranks[inverse.reshape(-1)]
 
 
 def _read(source: Source, root: Path, databases: Mapping[str, str], who: Shadow) -> Unread:

@@ -72,13 +72,18 @@ class SourceUnits:
 
     @cached_property
     def by_digest(self) -> dict[bytes, Unit]:
-        """The units that are trained on, in order, by a digest of their source, their people and what they hold."""
-        return {self._digest(unit): unit for unit in self._chosen(apart=False)}
+        """The units that are trained on, in order, by their digest."""
+        return {
+            survey.digests[number].tobytes(): (source, number)
+            for source, survey in self.reader.surveys.items()
+            for number in np.flatnonzero(~survey.aside).tolist()
+        }
 
     @cached_property
     def aside(self) -> list[Unit]:
         """The units that are kept apart."""
-        return self._chosen(apart=True)
+        surveys = self.reader.surveys.items()
+        return [(source, number) for source, each in surveys for number in np.flatnonzero(each.aside).tolist()]
 
     def people(self, unit: Unit) -> tuple[str, ...]:
         """Return the people of a unit, as requests name them."""
@@ -97,10 +102,6 @@ class SourceUnits:
         targets = torch.zeros(len(inputs), dtype=torch.int64)
         return Samples([*map(self._name, units)], [*map(self.people, units)], inputs, targets)
 
-    def _chosen(self, *, apart: bool) -> list[Unit]:
-        surveys = self.reader.surveys.items()
-        return [(source, number) for source, each in surveys for number in np.flatnonzero(each.aside == apart).tolist()]
-
     def _name(self, unit: Unit) -> str:
         """Return the id of a unit: that of its row, or else its people; of several sources with the source's name."""
         source, number = unit
@@ -110,11 +111,6 @@ class SourceUnits:
             raise Refused(what, "Give the source id= (and no at=), or let the policy forget people.")
         place = "" if len(self.reader.surveys) == 1 else f"{source}/"
         return f"{place}{id or json.dumps(self.people(unit))}"
-
-    def _digest(self, unit: Unit) -> bytes:
-        source, number = unit
-        named = json.dumps([source, self.people(unit), self.reader.surveys[source].ids[number]])
-        return hashlib.sha256(named.encode() + self.reader.surveys[source].digests[number].tobytes()).digest()
 
 
 class _RecipeOfUnits(Recipe):

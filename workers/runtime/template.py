@@ -134,7 +134,7 @@ def _open_sources(order: Mapping[str, Any]) -> dict[str, _Opened]:
     for name, record in order["sources"].items():
         source, root = source_from_json(record), Path(order["roots"][name])
         reading = read_source(source, root, databases=order["databases"], until=until)
-        opened[name] = _Opened(reading, reading.units(), bytes.fromhex(order["salt"]))
+        opened[name] = _Opened(reading, reading.units(name), bytes.fromhex(order["salt"]))
     return opened
 
 
@@ -143,13 +143,14 @@ def _survey(opened: _Opened) -> dict[str, Any]:
     from unlearning.rows import is_aside  # noqa: PLC0415
 
     units, share = opened.units, opened.reading.source.aside
-    apart = [is_aside(people, share, opened.salt, "aside") for people in units.people]
+    apart = units.people.where(lambda people: is_aside(people, share, opened.salt, "aside"))
     return {
-        "people": [*units.people],
+        "people": units.people.values,
+        "codes": units.people.codes.tolist(),
         "ids": [*units.ids],
         "digests": units.digests.tobytes().hex(),
         "counts": units.counts.tolist(),
-        "aside": apart,
+        "aside": apart.tolist(),
     }
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from expunge.service.infra.python import PYTHON
 from expunge.service.requests import Cause, Reason
@@ -28,6 +29,7 @@ from expunge.workers.runtime.messages import receive, send
 from expunge.workers.runtime.walls import Probe, Wall
 from expunge.workers.runtime.work import add_cpu_seconds
 from expunge.workers.runtime.world import Code
+from unlearning.columns import Column
 from unlearning.types import Progress, Refused, silent
 
 LOOK_SECONDS = 0.5
@@ -64,11 +66,12 @@ class Survey:
     """Who is in a source: k units that leave as one, see ``unlearning.rows.RowUnits``.
 
     Args:
-        people: of each unit. ids: of its row, or empty. digests: (k, 32) uint8. counts: (k,) int64, of its rows.
+        people: of each unit. ids: of its row, or empty. counts: (k,) int64, of its rows.
+        digests: (k, 32) uint8, of its people, its id and what its rows hold.
         aside: (k,) bool, whether it is kept apart from training.
     """
 
-    people: Sequence[tuple[str, ...]] = field(repr=False)
+    people: Column[tuple[str, ...]] = field(repr=False)
     ids: Sequence[str] = field(repr=False)
     digests: np.ndarray[Any, Any] = field(repr=False)
     counts: np.ndarray[Any, Any]
@@ -301,7 +304,7 @@ def read_sources(
 
 def _survey(record: Mapping[str, Any]) -> Survey:
     return Survey(
-        people=[tuple(people) for people in record["people"]],
+        people=Column(torch.tensor(record["codes"], dtype=torch.int64), [tuple(people) for people in record["people"]]),
         ids=record["ids"],
         digests=np.frombuffer(bytes.fromhex(record["digests"]), dtype=np.uint8).reshape(-1, 32),
         counts=np.array(record["counts"], dtype=np.int64),
