@@ -7,6 +7,7 @@ from collections.abc import Collection
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from expunge.service.infra.db import batches
 from expunge.service.infra.tables import TrainedPart
 
 
@@ -14,6 +15,8 @@ def drop_parts(session: Session, generation_id: int, keys: Collection[str]) -> l
     """Delete the rows of every part of a generation but those with these keys; return the files that they named."""
     rows = select(TrainedPart.key, TrainedPart.result).where(TrainedPart.generation_id == generation_id)
     gone = {key: result for key, result in session.execute(rows) if key not in keys}
-    for key in gone:
-        session.execute(delete(TrainedPart).where(TrainedPart.generation_id == generation_id, TrainedPart.key == key))
+    for some in batches(gone):
+        session.execute(
+            delete(TrainedPart).where(TrainedPart.generation_id == generation_id, TrainedPart.key.in_(some))
+        )
     return sorted(gone.values())

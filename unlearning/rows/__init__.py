@@ -5,6 +5,13 @@ byte, what would be read had they never been in the source.
 """
 
 from unlearning.rows._file import rows_from_bytes, rows_to_bytes
+from unlearning.rows._maps import (
+    MapFunction,
+    MappedBefore,
+    block_to_bytes,
+    blocks_from_bytes,
+    map_block,
+)
 from unlearning.rows._open import OpenSource, RowUnits, open_rows, read_source
 from unlearning.rows._paths import open_public
 from unlearning.rows._people import is_aside
@@ -25,6 +32,8 @@ from unlearning.rows.declarations import (
 from unlearning.rows.published import Published
 
 __all__ = [
+    "MapFunction",
+    "MappedBefore",
     "OpenSource",
     "PublicFile",
     "Published",
@@ -34,8 +43,11 @@ __all__ = [
     "Source",
     "TrainingRun",
     "arrays",
+    "block_to_bytes",
+    "blocks_from_bytes",
     "folder",
     "is_aside",
+    "map_block",
     "open_public",
     "open_rows",
     "public",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from unlearning.columns import Column, Texts
+from unlearning.rows._maps import MapFunction, MappedBefore
 from unlearning.rows._people import People
 from unlearning.rows._read import pyarrow
 from unlearning.rows._rows import Rows
@@ -40,8 +43,13 @@ def rows_to_bytes(rows: Rows) -> Any:
     return sink.getvalue()
 
 
-def rows_from_bytes(data: Any) -> Rows:
-    """Read what ``rows_to_bytes`` wrote, in place: numbers lie where ``data`` lies."""
+def rows_from_bytes(
+    data: Any, mapped: Callable[[Column[People]], Mapping[MapFunction, MappedBefore]] | None = None
+) -> Rows:
+    """Read what ``rows_to_bytes`` wrote, in place: numbers lie where ``data`` lies.
+
+    ``mapped``: from the people of each row to what functions gave for all rows; ``Rows.map`` calls none then.
+    """
     arrow = pyarrow("lib")
     table = pyarrow("ipc").open_file(arrow.py_buffer(data)).read_all()
     note = json.loads(table.schema.metadata[NOTE])
@@ -56,7 +64,7 @@ def rows_from_bytes(data: Any) -> Rows:
         buffer = b"" if not len(table) else cells.buffers()[1]
         arrays[name] = np.frombuffer(buffer, dtype=np.dtype(kind)).reshape(len(table), *shape)
     ours = {PEOPLE, IDS, ROW, *(f"{ARRAY}{name}" for name in arrays)}
-    return Rows(
+    rows = Rows(
         _table=table.select([name for name in table.column_names if name not in ours]).replace_schema_metadata(None),
         _people=Column[People](torch.from_numpy(codes), people),
         _ids=texts_of(table.column(IDS)),
@@ -65,6 +73,7 @@ def rows_from_bytes(data: Any) -> Rows:
         _salt=bytes.fromhex(note["salt"]),
         _splits=note["splits"],
     )
+    return rows if mapped is None else replace(rows, _mapped=mapped(rows._people))
 
 
 def _people(people: Column[People]) -> Any:

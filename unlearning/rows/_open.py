@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch
 from unlearning.accounting import ids
 from unlearning.columns import Column, Texts
 from unlearning.rows._databases import Shadow, answer
+from unlearning.rows._maps import places_of_blocks
 from unlearning.rows._paths import open_file
 from unlearning.rows._people import Cell, People, people_of, refused_list
 from unlearning.rows._read import Objects, Places, Unread, pyarrow, read
@@ -82,7 +85,6 @@ class OpenSource:
         ``name``: of the source, by which units of two sources have different digests.
         """
         rows = self.people.take(torch.from_numpy(self.places)).compact()
-        contents = _contents(self.source, self.root, self.unread, self.places)
         somebodys = np.flatnonzero(rows.where(bool).numpy())
         named = self.source.id is not None and self.source.at is None
         units = np.arange(len(somebodys)) if named else rows.codes.numpy()[somebodys]
@@ -95,7 +97,7 @@ class OpenSource:
         for code, id, end in zip(codes.tolist(), ids, ends, strict=True):
             whole = hashlib.sha256(f"{name} {rows.values[code]!r} {id}".encode())
             for place in places[start:end]:
-                whole.update(contents[place])
+                whole.update(self._contents[place])
             digests += whole.digest()
             start = end
         others = sorted(self.everybody.difference(*rows.values))  # whom the tables of a query name, and no row
@@ -119,6 +121,31 @@ class OpenSource:
 
         ``units`` are its own. Raises RecipeError as ``open_rows`` does.
         """
+        source, places = self._staying(units, staying)
+        return source.at(places, salt)
+
+    def rows_and_blocks(self, units: RowUnits, staying: Places, salt: bytes) -> tuple[Rows, list[str]]:
+        """Return these rows too, and a digest of each block of them (``places_of_blocks``).
+
+        It is another one wherever what a function is given of the block is. Raises RecipeError as ``open_rows`` does.
+        """
+        source, places = self._staying(units, staying)
+        rows = source.at(places, salt)
+        contents = np.frombuffer(b"".join(source._contents), np.uint8).reshape(-1, DIGEST)
+        contents = contents[np.searchsorted(source.places, source._in_order(places))]
+        columns = [[column.name, str(column.type)] for column in rows._table.schema]
+        arrays = [[name, array.dtype.str, array.shape[1:]] for name, array in rows._arrays.items()]
+        kinds = json.dumps([columns, arrays, str(self.root) if isinstance(self.source, FolderSource) else None])
+        digests = []
+        for block in places_of_blocks(rows._people):
+            names = [kinds, rows._people[int(block[0])], [rows._ids[row] for row in block.tolist()]]
+            digest = hashlib.sha256(hashlib.sha256(json.dumps(names).encode()).digest())
+            digest.update(contents[block].tobytes())
+            digests.append(digest.hexdigest())
+        return rows, digests
+
+    def _staying(self, units: RowUnits, staying: Places) -> tuple[OpenSource, Places]:
+        """Return the places of the rows of these units, and of nobody, and the source that has them."""
         if isinstance(self.source, QuerySource):
             here = {person for number in staying.tolist() for person in units.people[number]}
             names = {(units.people[number], units.ids[number]) for number in staying.tolist()}
@@ -126,15 +153,14 @@ class OpenSource:
             units = again.units()
             numbered = enumerate(zip(units.people, units.ids, strict=True))
             staying = np.array([number for number, name in numbered if name in names])
-            return again.at(again.places[np.isin(units.of_rows, staying) | (units.of_rows < 0)], salt)
-        return self.at(self.places[np.isin(units.of_rows, staying) | (units.of_rows < 0)], salt)
+            return again, again.places[np.isin(units.of_rows, staying) | (units.of_rows < 0)]
+        return self, self.places[np.isin(units.of_rows, staying) | (units.of_rows < 0)]
 
     def at(self, places: Places, salt: bytes) -> Rows:
         """Return the rows at these places of ``unread``."""
         source, root, unread = self.source, self.root, self.unread
         ids_of_rows = None if source.id is None else unread.ids(source.id)
-        if isinstance(source, QuerySource) and ids_of_rows is not None:
-            places = _ordered(places, ids_of_rows)
+        places = self._in_order(places)
         here = self.people.take(torch.from_numpy(places)).compact()
         return Rows(
             _table=_table(source, root, unread, places),
@@ -144,6 +170,18 @@ class OpenSource:
             _arrays=_arrays(source, root, unread, places) if isinstance(source, ArraysSource) else {},
             _salt=salt,
         )
+
+    def _in_order(self, places: Places) -> Places:
+        """Return the places in the order of the rows: that of the source, and of a query by its ids."""
+        if isinstance(self.source, QuerySource) and self.source.id is not None:
+            return _ordered(places, self.unread.ids(self.source.id))
+        return places
+
+    @cached_property
+    def _contents(self) -> list[bytes]:
+        """A digest of what each row that is read holds, with its entries of arrays and its file."""
+        contents = _contents(self.source, self.root, self.unread, self.places)
+        return [hashlib.sha256(content).digest() for content in contents]
 
     def _ids(self) -> Texts:
         return _ids(self.source, self.unread.ids(self.source.id or "").take(torch.from_numpy(self.places)))

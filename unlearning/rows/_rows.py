@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from unlearning.columns import Column, Texts
 from unlearning.recipe import Samples
+from unlearning.rows._maps import MapFunction, MappedBefore, join_blocks, map_block, places_of_blocks
 from unlearning.rows._people import People, is_aside, numbers_of
 from unlearning.rows._read import Places, pyarrow
 from unlearning.rows.declarations import ROW
@@ -41,6 +43,10 @@ class Rows:
     _salt: bytes
     _splits: int = 0
     """how many splits lie behind these rows: each hashes people anew, or a second one would find one side empty"""
+    _whole: Rows | None = None
+    """the rows that these were taken from, with all rows of each person; None: these are they"""
+    _mapped: Mapping[MapFunction, MappedBefore] | None = None
+    """of these rows in a world; None: functions are called here"""
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -110,6 +116,39 @@ class Rows:
         if n < 1:
             raise RecipeError(f"A block has {n} rows.", "Give 1 or more.")
         return (self._take(np.arange(start, min(start + n, len(self)))) for start in range(0, len(self), n))
+
+    def map(self, function: MapFunction, **files: Path) -> Array:
+        """Return what a function gives for each row, (n, ...), from the rows of the same people alone.
+
+        The function is called on a block of rows: all rows of one person, or of the same people, also where these rows
+        are a ``split`` or one of ``blocks``. In a world of the service it was called before, in processes that held one
+        block each, and the results are kept until the person leaves. There the source names it: ``map=embed``.
+
+        Args:
+            function: (block, files by name) -> numbers (k, ...) for its k rows, of one type and shape for all blocks.
+            files: public files of the recipe, by the names of its parameters and the function's.
+
+        Raises:
+            RecipeError: the function returns something else, or in a world: the source does not name it, or the files
+                are not the recipe's.
+        """
+        whole = self if self._whole is None else self._whole
+        places = whole._places(self._numbers)
+        if whole._mapped is not None:
+            return _mapped_before(whole._mapped, function, files).values[places]
+        here = np.zeros(len(whole), dtype=bool)
+        here[places] = True
+        blocks = places_of_blocks(whole._people)
+        chosen = [number for number, block in enumerate(blocks) if here[block].any()]
+        results = (map_block(function, block, files) for block in whole.blocks_at(chosen))
+        return join_blocks(function, results, [blocks[number] for number in chosen], len(whole))[places]
+
+    def blocks_at(self, numbers: Sequence[int]) -> Iterator[Rows]:
+        """Yield these of the blocks that ``map`` makes, each as rows of its own, which tell nothing of the others."""
+        blocks = places_of_blocks(self._people)
+        for number in numbers:
+            taken = self._take(blocks[number])
+            yield replace(taken, _numbers=np.arange(len(taken)), _splits=0, _whole=None, _mapped=None)
 
     def split(self, share: float) -> tuple[Rows, Rows]:
         """Return the rows of most people, and those of a share of the people, for early stopping.
@@ -207,6 +246,7 @@ class Rows:
             _arrays={name: array[places] for name, array in self._arrays.items()},
             _salt=self._salt,
             _splits=self._splits,
+            _whole=self if self._whole is None else self._whole,
         )
 
 
@@ -216,6 +256,21 @@ def set_apart(rows: Rows, share: float) -> tuple[Rows, Rows]:
     Two objects, so that a training can be handed the first alone. A keyed hash decides, as in ``Rows.split``.
     """
     return rows._halves(share, "aside")
+
+
+def _mapped_before(
+    mapped: Mapping[MapFunction, MappedBefore], function: MapFunction, files: Mapping[str, Path]
+) -> MappedBefore:
+    name = getattr(function, "__name__", "the function")
+    if function not in mapped:
+        what = f"rows.map({name}) was not made before the training: the source does not name the function."
+        raise RecipeError(what, f"Say it where the rows come from: ul.table(..., map={name}).")
+    before = mapped[function]
+    if before.files != files:
+        made, asked = (", ".join(each) or "no file" for each in (before.files, files))
+        what = f"rows.map({name}) was made with {made}, and is asked for with {asked}."
+        raise RecipeError(what, "Give the recipe's public files, under the names of its parameters, and nothing else.")
+    return before
 
 
 def _array_of(column: Any) -> Array:

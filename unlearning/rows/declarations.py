@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeAlias
@@ -14,6 +14,7 @@ from unlearning.types import RecipeError
 
 Nobody: TypeAlias = Literal["refuse", "keep"]
 Columns: TypeAlias = "str | Sequence[str]"
+Functions: TypeAlias = "Callable[..., Any] | Sequence[Callable[..., Any]]"
 
 ROW = "__row"
 """the column of a frame that says which row it was"""
@@ -68,6 +69,7 @@ class Source:
         at: the column that says since when a row is there.
         types: the type of a column by its name, one of ``TYPES``; others are found among the rows of those who stay.
         nobody: ``keep`` takes rows that name no person; they never leave.
+        map: functions of the module for ``Rows.map``, whose results are made before the training and kept by person.
 
     Raises:
         RecipeError: a value is not what is said above.
@@ -80,6 +82,7 @@ class Source:
     at: str | None = None
     types: Mapping[str, str] = field(default_factory=dict)
     nobody: Nobody = "refuse"
+    map: tuple[Callable[..., Any], ...] = ()
 
     def __post_init__(self) -> None:
         for column in self.person if isinstance(self.person, tuple) else ():
@@ -97,6 +100,10 @@ class Source:
         if self.nobody not in ("refuse", "keep"):
             raise RecipeError(f"nobody is {self.nobody!r}.", "Use 'keep' for rows that belong to no person.")
         self._check_types()
+        for function in self.map:
+            if not callable(function) or not getattr(function, "__name__", "").isidentifier():
+                what = f"map names {function!r}, which is no function with a name."
+                raise RecipeError(what, "Write `def embed(block): ...` in the recipe's module, and say map=embed.")
         object.__setattr__(self, "types", dict(self.types))
 
     def _check_types(self) -> None:
@@ -263,6 +270,7 @@ def table(
     format: str | None = None,
     types: Mapping[str, str] | None = None,
     nobody: Nobody = "refuse",
+    map: Functions = (),
 ) -> Any:
     """A file of rows: csv, Parquet, Arrow, a JSON list of objects, or JSON lines.
 
@@ -276,6 +284,7 @@ def table(
         format: where the suffix does not say it, or for the separator of a csv: ``csv;``.
         types: ``{"zip": "text"}`` where a column looks like another type; one of ``TYPES``.
         nobody: ``keep`` takes rows without a person, which never leave.
+        map: a function, or several, for ``rows.map``: made once for each person, before the training.
 
     Raises:
         RecipeError: one of these is not as said.
@@ -290,6 +299,7 @@ def table(
         at=at,
         types=types or {},
         nobody=nobody,
+        map=_functions(map),
     )
 
 
@@ -305,6 +315,7 @@ def query(
     at: str | None = None,
     types: Mapping[str, str] | None = None,
     nobody: Nobody = "refuse",
+    map: Functions = (),
 ) -> Any:
     """The rows that one SELECT answers with, on SQLite or PostgreSQL, as if those who left had never been stored.
 
@@ -314,7 +325,7 @@ def query(
         people: the column of people by table. The SQL sees those who stay alone, so an average inside it is theirs.
         id: the column of the answer that orders it, distinct.
         person: the column of the answer that names the person. Default: the column that ``people`` names.
-        aside, spelled, at, types, nobody: as in ``table``; ``spelled`` and ``nobody`` hold for the tables too.
+        aside, spelled, at, types, nobody, map: as in ``table``; ``spelled`` and ``nobody`` hold for the tables too.
 
     Raises:
         RecipeError: one of these is not as said.
@@ -330,6 +341,7 @@ def query(
         at=at,
         types=types or {},
         nobody=nobody,
+        map=_functions(map),
     )
 
 
@@ -345,6 +357,7 @@ def folder(
     at: str | None = None,
     types: Mapping[str, str] | None = None,
     nobody: Nobody = "refuse",
+    map: Functions = (),
 ) -> Any:
     """Files, one for each row of a table.
 
@@ -352,7 +365,7 @@ def folder(
         path: the folder beneath the recipe's root.
         index: the table, beneath the root too.
         file: its column of files within the folder. The rows hold their whole paths.
-        person, id, aside, spelled, at, types, nobody: as in ``table``.
+        person, id, aside, spelled, at, types, nobody, map: as in ``table``.
 
     Raises:
         RecipeError: one of these is not as said.
@@ -368,6 +381,7 @@ def folder(
         at=at,
         types={**(types or {}), file: "text"},
         nobody=nobody,
+        map=_functions(map),
     )
 
 
@@ -381,13 +395,14 @@ def arrays(
     at: str | None = None,
     types: Mapping[str, str] | None = None,
     nobody: Nobody = "refuse",
+    map: Functions = (),
     **files: str,
 ) -> Any:
     """Arrays (n, ...) in ``.npy`` files, with a table of n rows that says whose they are.
 
     Args:
         names: the table, beneath the recipe's root.
-        person, id, aside, spelled, at, types, nobody: as in ``table``.
+        person, id, aside, spelled, at, types, nobody, map: as in ``table``.
         files: the array's path by its name: ``x="x.npy"`` is ``rows["x"]``.
 
     Raises:
@@ -403,6 +418,7 @@ def arrays(
         at=at,
         types=types or {},
         nobody=nobody,
+        map=_functions(map),
     )
 
 
@@ -434,8 +450,9 @@ def via(path: str, key: str, person: str) -> Via:
 
 
 def source_to_json(source: Source) -> dict[str, Any]:
-    """Return the source as plain JSON."""
-    return {"kind": type(source).__name__, **asdict(source), "via": isinstance(source.person, Via)}
+    """Return the source as plain JSON, without its functions."""
+    words = {name: value for name, value in asdict(source).items() if name != "map"}
+    return {"kind": type(source).__name__, **words, "via": isinstance(source.person, Via)}
 
 
 def source_from_json(record: Mapping[str, Any]) -> Source:
@@ -470,6 +487,10 @@ def _columns(person: Columns | Via) -> tuple[str, ...] | Via:
     if isinstance(person, Via):
         return person
     return (person,) if isinstance(person, str) or not isinstance(person, Iterable) else tuple(person)
+
+
+def _functions(map: Functions) -> tuple[Callable[..., Any], ...]:
+    return tuple(map) if isinstance(map, Sequence) else (map,)
 
 
 def _require_name(role: str, name: object) -> None:

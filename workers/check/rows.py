@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,14 @@ class _InMemory:
     def load(self, key: str) -> MadePart | None:
         return self.made.get(key)
 
+    def load_many(self, keys: Iterable[str]) -> Iterator[tuple[str, MadePart]]:
+        return ((key, self.made[key]) for key in keys if key in self.made)
+
     def keep(self, key: str, part: MadePart) -> None:
         self.made[key] = part
+
+    def keep_many(self, parts: Mapping[str, MadePart]) -> None:
+        self.made.update(parts)
 
 
 def check_rows(folder: Path, name: str) -> dict[str, Any]:
@@ -88,7 +95,7 @@ def _trained(recipe: RowsRecipe, units: SourceUnits, settings: Settings) -> list
     for source, number in units.aside:
         build.aside = {**build.aside, source: [*build.aside.get(source, ()), number]}
     fitted = build(Whole(), units.samples().examples(), None, silent)
-    (seconds,) = (part.seconds for part in build.used.values())
+    seconds = sum(part.seconds for part in build.used.values())
     score = build.score(fitted.weights)
     measured = "it gives no score" if score is None else f"its score on the people kept apart is {score:.4g}"
     size = len(bytes_of(fitted.weights))

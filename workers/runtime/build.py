@@ -17,7 +17,8 @@ from torch import Tensor
 
 from expunge.service.infra.pseudonyms import Pepper, subject_digest
 from expunge.workers.runtime.drain import look_on
-from expunge.workers.runtime.jobs import ASIDE, MEMBER, ROWS, START, pack, unpack
+from expunge.workers.runtime.jobs import ASIDE, MAPPED, MEMBER, ROWS, START, pack, unpack
+from expunge.workers.runtime.mapping import BlockMaker, KeptBlocks, open_public_files
 from expunge.workers.runtime.rows_recipe import RowsRecipe, SourceUnits
 from expunge.workers.runtime.work import work_of
 from expunge.workers.runtime.world import seal
@@ -30,7 +31,7 @@ from unlearning.artefact import bytes_of
 from unlearning.methods.shards.merge import Merge
 from unlearning.model.fit import Phase
 from unlearning.model.user_code.own_training import WHOLE, Fitted
-from unlearning.rows import PublicFile, Published, open_public
+from unlearning.rows import Published
 from unlearning.types import Examples, Progress, RecipeError, Refused
 
 SEEDS = 2**31
@@ -40,10 +41,9 @@ MEMBERS = "member-{}/{}"
 """how a file of a member is called in the archive of ``shards``"""
 
 
-class Parts(Protocol):
+class Parts(KeptBlocks, Protocol):
     """Where parts are kept by their keys (``PartStore``)."""
 
-    def key_of(self, inputs: str) -> str: ...
     def load(self, key: str) -> MadePart | None: ...
     def keep(self, key: str, part: MadePart) -> None: ...
 
@@ -63,7 +63,7 @@ class WorldBuild:
     """Carries out the trainings of a recipe with rows (``Fresh``).
 
     ``aside``: the units, by source, whose people are kept apart and did not leave; a model is scored by them.
-    ``used``: the parts that it was asked for so far, by key.
+    ``used``: the parts that it was asked for so far, by key; those of blocks that were mapped, without their data.
     """
 
     recipe: RowsRecipe
@@ -131,11 +131,12 @@ class WorldBuild:
         """Find or make the parts of each chain, one after the other; the first of each starts from ``before``."""
         missing = self._count_missing(chains, before)
         with ExitStack() as stack:
+            aside = stack.enter_context(self._aside_rows()) if missing else {}
             world = stack.enter_context(self._world(chains, missing, progress)) if missing else None
             for chain in chains:
                 start = before
                 for planned in chain:
-                    start = self._part(planned, start, world)
+                    start = self._part(planned, start, world, aside)
         if world is not None and self.repeat_within:
             self._repeat(chains, before, progress)
 
@@ -173,13 +174,15 @@ class WorldBuild:
             self.used[key] = part
         return part
 
-    def _part(self, planned: _Planned, start: MadePart | None, world: World | None) -> MadePart:
+    def _part(
+        self, planned: _Planned, start: MadePart | None, world: World | None, aside: Mapping[str, SealedRows]
+    ) -> MadePart:
         key = self._key(planned, start)
         part = self._find(key)
         if part is None:
             if world is None:
                 raise RuntimeError("a part that was found is gone")
-            part = self.used[key] = self._train(planned, start, world)
+            part = self.used[key] = self._train(planned, start, world, aside)
             self.parts.keep(key, part)
         data = _published(part)
         self._made[_digest(data)] = part
@@ -200,15 +203,17 @@ class WorldBuild:
         other = Template.start()
         try:
             with self._world([[planned]], 1, progress, other) as world:
-                self.repeats = self._train(planned, before, world).data == part.data
+                self.repeats = self._train(planned, before, world, {}).data == part.data
         finally:
             other.kill()
 
-    def _train(self, planned: _Planned, start: MadePart | None, world: World) -> MadePart:
+    def _train(
+        self, planned: _Planned, start: MadePart | None, world: World, aside: Mapping[str, SealedRows]
+    ) -> MadePart:
+        """Train a part in the world. ``aside``: the rows that it is scored by, where no part starts from it."""
         begun = time.perf_counter()
         with ExitStack() as stack:
-            aside = stack.enter_context(self.units.reader.rows(self.aside)) if self.aside and planned.last else {}
-            files = {f"{ROWS}{name}": rows.handle for name, rows in planned.rows.items()}
+            files = _handles(planned.rows, ROWS)
             if start is not None:
                 files[START] = stack.enter_context(_sealed(start.data))
             words = {
@@ -216,8 +221,9 @@ class WorldBuild:
                 "public": {name: str(self.recipe.roots[name] / path) for name, (path, _) in self.recipe.public.items()},
                 "start": None if start is None else start.listing,
                 "run": self.recipe.run,
+                "maps": self.recipe.maps,
             }
-            scored = {f"{ASIDE}{name}": rows.handle for name, rows in aside.items()}
+            scored = _handles(aside, ASIDE) if planned.last else {}
             outcome = world(PartOrder(words, files, scored, _seed(planned.part)))
         seconds = work_of(time.perf_counter() - begun, outcome.cpu_seconds, str(self.device))
         return _made(outcome, outcome.score, seconds)
@@ -267,8 +273,20 @@ class WorldBuild:
         for digest in examples.inputs.cpu().numpy():
             source, number = self.units.by_digest[digest.tobytes()]
             numbers[source].append(number)
-        with self.units.reader.rows({source: sorted(each) for source, each in numbers.items()}) as rows:
+        with self._blocks.rows({source: sorted(each) for source, each in numbers.items()}, keep=True) as rows:
             yield rows
+
+    @contextmanager
+    def _aside_rows(self) -> Iterator[dict[str, SealedRows]]:
+        """Yield the rows that a model is scored by. Nothing that is mapped of them is kept: no version that those
+        people leave would destroy it.
+        """
+        with self._blocks.rows(self.aside, keep=False) as rows:
+            yield rows
+
+    @cached_property
+    def _blocks(self) -> BlockMaker:
+        return BlockMaker(self.recipe, self.units.reader, self.parts, self._surroundings, self.used)
 
     def _key(self, planned: _Planned, start: MadePart | None) -> str:
         before = None if start is None else _digest(_published(start))
@@ -286,15 +304,8 @@ class WorldBuild:
 
         Raises Refused where a public file is not the declared one.
         """
-        try:
-            public = [
-                open_public(PublicFile(path, sha256), self.recipe.roots[name])
-                for name, (path, sha256) in self.recipe.public.items()
-            ]
-        except RecipeError as error:
-            raise Refused(error.what, error.hint) from None
         named = {file for chain in chains for planned in chain for rows in planned.rows.values() for file in rows.files}
-        return [*map(str, public), *sorted(named)]
+        return [*open_public_files(self.recipe), *sorted(named)]
 
 
 def staying_aside(
@@ -322,8 +333,21 @@ def _seed(part: object) -> int:
 def _name(part: object, rows: Mapping[str, SealedRows], before: str | None) -> str:
     """Return what tells a part from others of the same recipe: its settings, its rows, and what it starts from."""
     settings = {} if part is None else {each.name: getattr(part, each.name) for each in fields(part)}  # type: ignore[arg-type]
-    named = {source: each.sha256 for source, each in rows.items()}
+    named = {source: _digests(each) for source, each in rows.items()}
     return json.dumps([type(part).__name__, settings, named, before], sort_keys=True)
+
+
+def _digests(rows: SealedRows) -> object:
+    """Return the digest of rows, and where functions are mapped over them, of what each gave."""
+    mapped = {function: array.sha256 for function, array in rows.mapped.items()}
+    return [rows.sha256, mapped] if mapped else rows.sha256
+
+
+def _handles(rows: Mapping[str, SealedRows], kind: str) -> dict[str, int]:
+    """Return the files of the rows of each source, and of what was mapped of them, by the names that a part knows."""
+    files = {f"{kind}{source}": each.handle for source, each in rows.items()}
+    arrays = ((source, *each) for source, rows_of in rows.items() for each in rows_of.mapped.items())
+    return files | {f"{MAPPED}{kind}{source} {function}": array.handle for source, function, array in arrays}
 
 
 def _published(part: MadePart) -> bytes:

@@ -6,19 +6,23 @@ This runs beside the recipe's code. What it answers is read as coming from there
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from expunge.workers.runtime.world import Files, Score
 from unlearning.rows import (
+    MappedBefore,
     PublicFile,
     Published,
     Rows,
     RunParameter,
     Source,
     TrainingRun,
+    block_to_bytes,
+    blocks_from_bytes,
+    map_block,
     rows_from_bytes,
     source_to_json,
 )
@@ -27,8 +31,10 @@ from unlearning.types import RecipeError
 Listing = Sequence[tuple[str, int]]
 """files in a row: the name and the size of each"""
 Outcome = tuple[Mapping[str, Any], bytes, Score | None]
-ROWS, ASIDE, START, MEMBER = "rows ", "aside ", "start", "member "
-"""how the files of a part begin, before the parameter or the number that they are of"""
+ROWS, ASIDE, START, MEMBER, MAPPED = "rows ", "aside ", "start", "member ", "mapped "
+"""how the files of a part begin, before the parameter or the number that they are of; MAPPED, before ROWS or ASIDE"""
+BLOCK = "block.npy"
+"""the file that a function of one block leaves"""
 
 
 def declare(module: ModuleType, _files: Files, _order: Mapping[str, Any]) -> Outcome:
@@ -44,23 +50,37 @@ def declare(module: ModuleType, _files: Files, _order: Mapping[str, Any]) -> Out
         what = f"recipe() has a parameter {unknown[0]!r} without a source." if unknown else "recipe() has no source."
         raise RecipeError(what, "Write `def recipe(rows=ul.table('people.csv', person='person'))`.")
     merges = callable(getattr(module, "merge", None))
-    return {"sources": sources, "public": public, "run": runs[:1], "merges": merges}, b"", None
+    facts = {"sources": sources, "public": public, "run": runs[:1], "merges": merges}
+    maps = {
+        name: {function.__name__: _files_of(module, function, public) for function in default.map}
+        for name, default in defaults.items()
+        if isinstance(default, Source) and default.map
+    }
+    return facts | ({"maps": maps} if maps else {}), b"", None
 
 
 def train(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome:
     """Call the recipe on the rows; answer with its files, and with what scores them by other rows."""
-    given: dict[str, Any] = {name: rows_from_bytes(files[f"{ROWS}{name}"]) for name in order["sources"]}
+    given: dict[str, Any] = {name: _rows(module, files, order, ROWS, name) for name in order["sources"]}
     given |= {name: Path(path) for name, path in order["public"].items()}
     start = None if order["start"] is None else unpack(order["start"], files[START])
     given |= dict.fromkeys(order["run"], TrainingRun(start))
     published = _published("recipe", _recipe(module)(**given))
 
     def score(aside: Files) -> Mapping[str, Any]:
-        rows = {name.removeprefix(ASIDE): rows_from_bytes(data) for name, data in aside.items()}
+        names = [name.removeprefix(ASIDE) for name in aside if name.startswith(ASIDE)]
+        rows = {name: _rows(module, aside, order, ASIDE, name) for name in names}
         return {"score": _score(published, rows)}
 
     listing, data = pack(published.files)
     return {"files": listing}, data, None if published.score is None else score
+
+
+def map_rows(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome:
+    """Call a function of the module on one block of rows."""
+    public = {name: Path(path) for name, path in order["public"].items()}
+    array = map_block(getattr(module, order["function"]), rows_from_bytes(files[ROWS]), public)
+    return {}, block_to_bytes(array), None
 
 
 def merge(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome:
@@ -71,7 +91,7 @@ def merge(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome
     return {"files": listing}, data, None
 
 
-JOBS = {"declare": declare, "train": train, "merge": merge}
+JOBS = {"declare": declare, "train": train, "map": map_rows, "merge": merge}
 
 
 def pack(files: Mapping[str, bytes | str]) -> tuple[list[tuple[str, int]], bytes]:
@@ -98,6 +118,36 @@ def _recipe(module: ModuleType) -> Any:
     if not callable(function):
         raise RecipeError("The module does not define recipe().", "Define `def recipe(rows=ul.table(...))`.")
     return function
+
+
+def _files_of(module: ModuleType, function: Callable[..., Any], public: Mapping[str, Any]) -> list[str]:
+    """Return the public files that a function takes beside its rows, by the names of the recipe's parameters."""
+    name = function.__name__
+    if getattr(module, name, None) is not function:
+        what = f"map names {name}(), which the recipe's module does not have under that name."
+        raise RecipeError(what, f"Write `def {name}(block): ...` in the module, outside of other functions.")
+    _, *others = inspect.signature(function).parameters.values()
+    files = [each.name for each in others if each.default is each.empty and each.kind in (1, 3)]
+    unknown = [file for file in files if file not in public]
+    if unknown:
+        what = f"{name}() takes {unknown[0]!r}, and recipe() declares no public file of that name."
+        raise RecipeError(what, f"Say it in recipe(): `{unknown[0]}=ul.public('path', sha256=...)`.")
+    return files
+
+
+def _rows(module: ModuleType, files: Files, order: Mapping[str, Any], kind: str, name: str) -> Rows:
+    """Return the rows of a source, with what functions gave for them before."""
+    functions = order["maps"].get(name, {})
+
+    def read(people: Any) -> dict[Any, MappedBefore]:
+        before = {}
+        for each, public in functions.items():
+            function = getattr(module, each)
+            values = blocks_from_bytes(function, files[f"{MAPPED}{kind}{name} {each}"], people)
+            before[function] = MappedBefore(values, {file: Path(order["public"][file]) for file in public})
+        return before
+
+    return rows_from_bytes(files[f"{kind}{name}"], read)
 
 
 def _published(name: str, value: object) -> Published:

@@ -50,6 +50,7 @@ class RowsRecipe:
         merges: whether its module makes one file of the members of ``shards``.
         roots: the folder beneath which each source and public file lies, by parameter.
         closed: folders and files that no world of it sees.
+        maps: the functions that are mapped over each source, with the public files that each takes.
     """
 
     code: Code = field(repr=False)
@@ -61,6 +62,7 @@ class RowsRecipe:
     merges: bool
     roots: Mapping[str, Path]
     closed: Sequence[str] = field(repr=False)
+    maps: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,7 @@ def declared(settings: Settings, tenant_id: str, name: str) -> RowsRecipe:
         merges=facts["merges"],
         roots={parameter: _root(folders, file, service) for parameter, file in files.items()},
         closed=closed,
+        maps=facts.get("maps", {}),
     )
 
 

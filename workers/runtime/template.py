@@ -15,7 +15,7 @@ import sys
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -98,6 +98,8 @@ class _Opened:
     reading: OpenSource
     units: RowUnits
     salt: bytes
+    handed: list[Rows] = field(default_factory=list)
+    """the rows that were handed over last, where a function is mapped over their blocks"""
 
 
 def _read(line: socket.socket, order: Mapping[str, Any]) -> None:
@@ -112,8 +114,10 @@ def _read(line: socket.socket, order: Mapping[str, Any]) -> None:
                 opened = _open_sources(order)
                 handles: list[int] = []
                 reply = {name: _survey(each) for name, each in opened.items()}
-            else:
+            elif words["kind"] == "rows":
                 reply, handles = _hand_over(opened, words)
+            else:
+                reply, handles = _hand_over_blocks(opened[words["source"]], words["numbers"])
             send(line, reply, handles)
             for handle in handles:
                 os.close(handle)
@@ -155,17 +159,33 @@ def _survey(opened: _Opened) -> dict[str, Any]:
 
 
 def _hand_over(opened: Mapping[str, _Opened], words: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
-    """Return a sealed file with the rows of the named units of each source, and the SHA-256 of each."""
+    """Return a sealed file with the rows of the named units of each source, and the SHA-256 of each.
+
+    Of the sources under ``mapped`` also a digest of each block.
+    """
     import numpy as np  # noqa: PLC0415
 
-    digests, handles, files = {}, [], {}
+    digests, handles, files, blocks = {}, [], {}, {}
     for name, numbers in words["units"].items():
-        each = opened[name]
-        rows = each.reading.rows(each.units, np.array(numbers, dtype=np.int64), each.salt)
+        each, staying = opened[name], np.array(numbers, dtype=np.int64)
+        if name in words["mapped"]:
+            rows, blocks[name] = each.reading.rows_and_blocks(each.units, staying, each.salt)
+            each.handed[:] = [rows]
+        else:
+            rows = each.reading.rows(each.units, staying, each.salt)
         handle, digests[name] = _sealed(rows)
         files[name] = _paths(each.reading, rows)
         handles.append(handle)
-    return {"sha256": digests, "files": files}, handles
+    return {"sha256": digests, "files": files, "blocks": blocks}, handles
+
+
+def _hand_over_blocks(opened: _Opened, numbers: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
+    """Return a sealed file with each of these blocks of the rows that were handed over last."""
+    (rows,) = opened.handed
+    blocks = [*rows.blocks_at(numbers)]
+    sealed = [_sealed(block) for block in blocks]
+    files = [_paths(opened.reading, block) for block in blocks]
+    return {"sha256": [sha256 for _, sha256 in sealed], "files": files}, [handle for handle, _ in sealed]
 
 
 def _sealed(rows: Rows) -> tuple[int, str]:
@@ -191,7 +211,8 @@ def _make_world(line: socket.socket, order: Mapping[str, Any]) -> None:
     _load(order["libraries"])
     files = {name: b64decode(text) for name, text in order["files"].items()}
     walls = draw(frozenset(order["standing"]), more=order["opened"], closed=order["closed"])
-    limits = {"seconds": order["seconds"], "threads": order["threads"]}
+    own_files = [[os.path.realpath(path) for path in paths] for paths in order["own_files"]]
+    limits = {"seconds": order["seconds"], "threads": order["threads"], "own_files": own_files}
     reply: dict[str, Any] = {}
     try:
         with open_world(Code(order["module"], files), JOBS[order["job"]], order["count"], walls, **limits) as ask:

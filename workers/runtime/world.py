@@ -76,11 +76,12 @@ class PartInput:
 
 @dataclass(frozen=True)
 class _Task:
-    """What a world does for every part: its code and its job, with so many threads."""
+    """What a world does for every part: its code and its job, with so many threads; and the files of each part."""
 
     code: Code
     job: Job
     threads: int
+    own_files: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,16 @@ def run_world(
 
 
 @contextmanager
-def open_world(code: Code, job: Job, count: int, walls: Walls, *, seconds: float, threads: int = 1) -> Iterator[Ask]:
+def open_world(
+    code: Code,
+    job: Job,
+    count: int,
+    walls: Walls,
+    *,
+    seconds: float,
+    threads: int = 1,
+    own_files: Sequence[Sequence[str]] = (),
+) -> Iterator[Ask]:
     """Import the recipe behind the walls once, and yield what carries out the job for one part more.
 
     All ``count`` parts are forked before the first gets its files, so nothing of one reaches another. When this ends,
@@ -159,6 +169,7 @@ def open_world(code: Code, job: Job, count: int, walls: Walls, *, seconds: float
 
     Args:
         seconds: for all parts together. threads: of each part's sums.
+        own_files: of each part, the real paths among those that the walls open which no other part may read.
 
     Raises:
         Raised: the recipe's code raised.
@@ -174,7 +185,7 @@ def open_world(code: Code, job: Job, count: int, walls: Walls, *, seconds: float
         world = os.fork()
         if world == 0:
             _end_with(caller)
-            task, channels = _Task(code, job, threads), [theirs for _, theirs in pairs]
+            task, channels = _Task(code, job, threads, own_files), [theirs for _, theirs in pairs]
             _run(channels[0], lambda: _be_world(task, channels, own))
         try:
             ends = [os.fstat(theirs.fileno()).st_ino for _, theirs in pairs]
@@ -404,7 +415,8 @@ def _be_world(task: _Task, channels: Sequence[socket.socket], walls: Walls) -> N
     world, children = os.getpid(), []
     for number, channel in enumerate(channels):
         own = walls.folder if walls.folder == FOLDER else f"{walls.folder}/part-{number}"
-        inner = replace(walls, folder=own, opened=(*walls.opened, folder), closed=())
+        opened = _opened_for(number, walls.opened, task.own_files)
+        inner = replace(walls, folder=own, opened=(*opened, folder), closed=())
         child = os.fork()
         if child == 0:
             _end_with(world)
@@ -416,6 +428,12 @@ def _be_world(task: _Task, channels: Sequence[socket.socket], walls: Walls) -> N
     if any(status > 0 for status in statuses):
         os._exit(ENDED_ITSELF)
     return None
+
+
+def _opened_for(number: int, opened: Sequence[str], own_files: Sequence[Sequence[str]]) -> list[str]:
+    """Return what is opened for a part: all but what is another's own, and not its own."""
+    others = {path for place, paths in enumerate(own_files) if place != number for path in paths}
+    return [path for path in opened if path not in others or path in own_files[number]]
 
 
 def _be_part(task: _Task, module: ModuleType, channel: socket.socket, walls: Walls) -> None:

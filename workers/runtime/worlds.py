@@ -9,7 +9,7 @@ import select
 import socket
 import subprocess
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -82,12 +82,27 @@ class Survey:
 
 
 @dataclass(frozen=True)
+class SealedArray:
+    """What a function gave for the blocks of one source: a sealed file in memory, and its SHA-256."""
+
+    handle: int
+    sha256: str
+
+
+@dataclass(frozen=True)
 class SealedRows:
-    """The rows of one source for one part: a sealed file in memory, its SHA-256, and the files that its rows name."""
+    """The rows of one source for one part: a sealed file in memory, its SHA-256, and the files that its rows name.
+
+    Args:
+        blocks: where functions are mapped over them, a digest of each block.
+        mapped: what each function gave, by its name.
+    """
 
     handle: int
     sha256: str
     files: Sequence[str] = ()
+    blocks: Sequence[str] = ()
+    mapped: Mapping[str, SealedArray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,14 +113,28 @@ class SourceReader:
     _line: Line = field(repr=False)
 
     @contextmanager
-    def rows(self, units: Mapping[str, Sequence[int]]) -> Iterator[dict[str, SealedRows]]:
-        """Yield the rows of these units of each source, as if no other had ever been there. Raises Refused, Lost."""
-        reply, handles = self._line.ask({"kind": "rows", "units": {name: [*each] for name, each in units.items()}})
+    def rows(self, units: Mapping[str, Sequence[int]], mapped: Collection[str] = ()) -> Iterator[dict[str, SealedRows]]:
+        """Yield the rows of these units of each source, as if no other had ever been there. Raises Refused, Lost.
+
+        ``mapped``: the sources whose blocks are digested, and can be asked for until the next rows are.
+        """
+        words = {"units": {name: [*each] for name, each in units.items()}, "mapped": [*mapped]}
+        reply, handles = self._line.ask({"kind": "rows", **words})
         try:
             yield {
-                name: SealedRows(handle, reply["sha256"][name], reply["files"][name])
+                name: SealedRows(handle, reply["sha256"][name], reply["files"][name], reply["blocks"].get(name, ()))
                 for name, handle in zip(units, handles, strict=True)
             }
+        finally:
+            for handle in handles:
+                os.close(handle)
+
+    @contextmanager
+    def blocks(self, source: str, numbers: Sequence[int]) -> Iterator[list[SealedRows]]:
+        """Yield these blocks of the rows of a source that were asked for last, ``MOST_FILES`` at most."""
+        reply, handles = self._line.ask({"kind": "blocks", "source": source, "numbers": [*numbers]})
+        try:
+            yield [SealedRows(*block) for block in zip(handles, reply["sha256"], reply["files"], strict=True)]
         finally:
             for handle in handles:
                 os.close(handle)
@@ -319,6 +348,7 @@ def make_world(
     count: int,
     *,
     opened: Sequence[str] = (),
+    own_files: Sequence[Sequence[str]] = (),
     closed: Sequence[str] = (),
     threads: int = 1,
     seconds: float = MONTH_SECONDS,
@@ -329,6 +359,7 @@ def make_world(
 
     Args:
         opened: files that the world may read beside the libraries. closed: folders that it never sees.
+        own_files: of each part, files besides that no other part may read.
         of: the template that forks it; None: this process's.
 
     Raises:
@@ -343,7 +374,8 @@ def make_world(
         "libraries": [name for name in PRELOADED if _names(code, name.partition(".")[0])],
         "count": count,
         "standing": sorted(source.probe.standing),
-        "opened": [*opened],
+        "opened": [*opened, *(path for paths in own_files for path in paths)],
+        "own_files": [[*paths] for paths in own_files],
         "closed": [*closed],
         "threads": threads,
         "seconds": seconds,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from sqlalchemy import select
+from sqlalchemy import Select, delete, insert, select
 from sqlalchemy.orm import Session
 
+from expunge.service.infra.db import batches
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.pseudonyms import digest
 from expunge.service.infra.tables import TrainedPart
@@ -51,15 +53,54 @@ class PartStore:
 
     def load(self, key: str) -> MadePart | None:
         """Return the part of this key; None where it was not made, or its file is gone."""
-        with self.storage.database.read() as session:
-            row = session.get(TrainedPart, (self.generation_id, key))
-            if row is None:
-                return None
-            result, walls, seconds = row.result, row.walls, row.seconds
+        return dict(self.load_many([key])).get(key)
+
+    def load_many(self, keys: Iterable[str]) -> Iterator[tuple[str, MadePart]]:
+        """Yield the parts of these keys, but those that were not made, or whose file is gone."""
+        for some in batches(keys):
+            with self.storage.database.read() as session:
+                rows = session.execute(self._rows(some)).all()
+            for key, result, walls, seconds in rows:
+                part = self._open(key, result, walls, seconds)
+                if part is not None:
+                    yield key, part
+
+    def keep(self, key: str, part: MadePart) -> None:
+        """Seal a part and note it; one that another worker made meanwhile stays."""
+        self.keep_many({key: part})
+
+    def keep_many(self, parts: Mapping[str, MadePart]) -> None:
+        """Seal each part, and note all in one transaction: as ``keep``."""
+        rows = {key: self._seal(key, part) for key, part in parts.items()}
+        replaced: list[str] = []
+        with self.storage.database.write() as session:
+            for some in batches(rows):
+                for key, result, *_ in session.execute(self._rows(some)).all():
+                    replaced += [result] if result != rows[key]["result"] else []
+                session.execute(
+                    delete(TrainedPart).where(
+                        TrainedPart.generation_id == self.generation_id, TrainedPart.key.in_(some)
+                    )
+                )
+                session.execute(insert(TrainedPart), [rows[key] for key in some])
+        self.storage.private.delete(*replaced)
+
+    def drop_others(self, keys: Collection[str]) -> None:
+        """Delete every part but these, with its file."""
+        with self.storage.database.write() as session:
+            results = drop_parts(session, self.generation_id, keys)
+        self.storage.private.delete(*results)
+
+    def _rows(self, keys: Collection[str]) -> Select[str, str, str, float]:
+        """Select key, file, walls and seconds of the parts with these keys, ``BATCH`` at most."""
+        columns = TrainedPart.key, TrainedPart.result, TrainedPart.walls, TrainedPart.seconds
+        return select(*columns).where(TrainedPart.generation_id == self.generation_id, TrainedPart.key.in_(keys))
+
+    def _open(self, key: str, result: str, walls: str, seconds: float) -> MadePart | None:
+        """Return what the sealed file of a part holds; None where the file is gone."""
+        private, sealer = self.storage.private, self.storage.sealer
         try:
-            state = private_state.load(
-                self.storage.private, self.storage.sealer, self._place(key), result, torch.device("cpu")
-            )
+            state = private_state.load(private, sealer, self._place(key), result, torch.device("cpu"))
         except Damaged:
             return None
         facts: dict[str, object] = dict(state.facts)
@@ -67,27 +108,13 @@ class PartStore:
         score = facts["score"]
         return MadePart(listing, bytes_of(state.weights), score if isinstance(score, float) else None, walls, seconds)
 
-    def keep(self, key: str, part: MadePart) -> None:
-        """Seal a part and note it; one that another worker made meanwhile stays."""
+    def _seal(self, key: str, part: MadePart) -> dict[str, Any]:
+        """Write the sealed file of a part; return its row."""
         weights = torch.frombuffer(bytearray(part.data), dtype=torch.uint8)
         state = State(weights, {}, {"listing": [[name, size] for name, size in part.listing], "score": part.score})
         file = private_state.keep(self.storage.private, self.storage.sealer, self._place(key), state, {})
-        seconds = time_bucket(part.seconds)
-        row = TrainedPart(
-            generation_id=self.generation_id, key=key, result=file.digest, walls=part.walls, seconds=seconds
-        )
-        with self.storage.database.write() as session:
-            earlier = session.get(TrainedPart, (self.generation_id, key))
-            before = None if earlier is None else earlier.result
-            session.merge(row)
-        if before is not None and before != file.digest:
-            self.storage.private.delete(before)
-
-    def drop_others(self, keys: Collection[str]) -> None:
-        """Delete every part but these, with its file."""
-        with self.storage.database.write() as session:
-            results = drop_parts(session, self.generation_id, keys)
-        self.storage.private.delete(*results)
+        facts = {"result": file.digest, "walls": part.walls, "seconds": time_bucket(part.seconds)}
+        return {"generation_id": self.generation_id, "key": key, **facts}
 
     def _place(self, key: str) -> str:
         return f"built/{self.generation_id}/{key}"
