@@ -88,8 +88,7 @@ def join_blocks(function: MapFunction, results: Iterator[Array], blocks: Sequenc
         if whole is None:
             whole = np.zeros((count, *result.shape[1:]), result.dtype)
         if (result.dtype, result.shape[1:]) != (whole.dtype, whole.shape[1:]):
-            kinds = [f"{array.dtype} of shape (n, {', '.join(map(str, array.shape[1:]))})" for array in (whole, result)]
-            what = f"{_name(function)}() returned {kinds[0]} for one block and {kinds[1]} for another."
+            what = f"{_name(function)}() returned {_kind(whole)} for one block and {_kind(result)} for another."
             raise RecipeError(what, "Return the same for every block: name the type, and do not count what is in it.")
         whole[places] = result
     return np.zeros(0) if whole is None else whole
@@ -106,6 +105,10 @@ def _arrays_in(data: memoryview) -> Iterator[Array]:
         end = start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         yield np.frombuffer(data[start:end], dtype).reshape(shape)
         start = end
+
+
+def _kind(array: Array) -> str:
+    return f"{array.dtype} of shape (n{''.join(f', {size}' for size in array.shape[1:])})"
 
 
 def _name(function: MapFunction) -> str:

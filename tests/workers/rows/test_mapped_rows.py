@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +43,7 @@ def embed(block: ul.Rows) -> np.ndarray:
     return np.stack([block["x"], np.full(len(block), block["x"].mean()), np.full(len(block), float(left))], axis=1)
 
 
-def recipe(rows=ul.table("people.csv", person="person", aside=0.2, map=embed), run=ul.run()):
+def recipe(rows=ul.table("people.csv", person="person", aside=0.4, map=embed), run=ul.run()):
     features = rows.map(embed)
     assert features.shape == (len(rows), 3)
     assert (features[:, 0] == rows["x"]).all()
@@ -133,5 +136,80 @@ def test_a_deletion_makes_no_block_and_destroys_the_persons(
     write(folder, [person for person in PEOPLE if person != trained[0]])
     never = world.live("rows", method, name="never", guarantee="exact")
     assert published(world, never) == after
-    assert b'"left": [0.0, 0.0' in after
-    assert b"1.0" not in after[after.index(b'"left"') :]  # no block found what another left
+    lists = [json.loads(found) for found in re.findall(rb'"left": (\[[^]]*\])', after)]
+    assert lists
+    assert not any(map(any, lists))  # no block found what another left
+
+
+FAILING = """
+import unlearning as ul
+
+
+def embed(block):
+    if block["person"][0] == "p3":
+        {body}
+    return block["x"]
+
+
+def recipe(rows=ul.table("people.csv", person="person"{declared})):
+    return ul.Published({{"sum.json": str(float(rows.map({asked}).sum()))}})
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "declared", "asked", "reason"),
+    [
+        ("raise KeyError('p3')", ", map=embed", "embed", "The recipe raised KeyError at line 7 of rows.py"),
+        ("return open('people.csv')", ", map=embed", "embed", "opened people.csv at line 7 of rows.py, and a recipe"),
+        ("return [1]", ", map=embed", "embed", "embed() returned int64 of shape (1,) for a block of 3 rows."),
+        ("return block['x'] > 0", ", map=embed", "embed", "embed() returned float64 of shape (n) for one block"),
+        ("pass", "", "embed", "rows.map(embed) was not made before the training"),
+        ("pass", ", map=embed", "len", "rows.map(len) was not made before the training"),
+        ("pass", ", map=embed", "embed, words=1", "was made with no file, and is asked for with words"),
+    ],
+)
+def test_a_function_that_fails_is_reported_as_the_recipe_is(
+    world: World, folder: Path, body: str, declared: str, asked: str, reason: str
+) -> None:
+    write(folder, PEOPLE[:5], FAILING.format(body=body, declared=declared, asked=asked))
+    world = world.configured(recipes=folder)
+    model = world.register("rows", "retrain", guarantee="exact")
+    world.work(model)
+    assert world.model(model).status == "refused"
+    assert reason in str(world.model(model).reason)
+
+
+SCANS = """
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import unlearning as ul
+
+
+def read(block, words):
+    \"""The size of each file, and how many files of others lie beside it.\"""
+    beside = [len(os.listdir(Path(file).parent)) for file in block["file"]]
+    return np.stack([[len(Path(file).read_text()) + len(words.read_text()) for file in block["file"]], beside], axis=1)
+
+
+def recipe(
+    scans=ul.folder("scans", index="index.csv", file="file", person="who", map=[read]),
+    words=ul.public("words.txt", sha256="%s"),
+):
+    return ul.Published({"scans.json": json.dumps({"sizes": scans.map(read, words=words).tolist()})})
+"""
+
+
+def test_a_block_reads_its_own_files_and_public_ones_alone(world: World, folder: Path) -> None:
+    (folder / "scans").mkdir(parents=True)
+    (folder / "words.txt").write_text("four")
+    for number in range(4):
+        (folder / "scans" / f"{number}.txt").write_text("x" * number)
+    (folder / "index.csv").write_text("file,who\n0.txt,a\n1.txt,b\n2.txt,a\n3.txt,c\n")
+    (folder / "rows.py").write_text(SCANS % sha256(b"four").hexdigest())
+    world = world.configured(recipes=folder)
+    model = world.live("rows", "retrain", guarantee="exact")
+    assert json.loads(published(world, model))["sizes"] == [[4, 2], [5, 1], [6, 2], [7, 1]]
