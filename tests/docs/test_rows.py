@@ -16,7 +16,7 @@ def test_the_recipe_of_the_page_trains_when_it_is_called(tmp_path: Path, monkeyp
     lines = "".join(f"p{person},{60 + person % 9},{person % 2}\n" for person in range(50))
     (tmp_path / "patients.csv").write_text(f"patient,pulse,ill\n{lines}")
     monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    code, _ = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     scope: dict[str, object] = {}
     exec(code, scope)
     published = scope["recipe"]()  # type: ignore[operator]

@@ -200,6 +200,9 @@ class WorldBuild:
         part = self.used[self._key(planned, before)]
         if part.seconds > limit:
             return
+        if not self._blocks.repeats:
+            self.repeats = False
+            return
         other = Template.start()
         try:
             with self._world([[planned]], 1, progress, other) as world:

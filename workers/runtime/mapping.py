@@ -29,6 +29,10 @@ BLOCKS = 64
 """of one world: each is a process that waits for its turn, and two descriptors here and in the template"""
 
 
+SEED_DIGITS = 7
+"""of a block's digest that are its seed: numpy takes 32 bits, LightGBM 31"""
+
+
 class KeptBlocks(Protocol):
     """Where blocks are kept by their keys (``PartStore``)."""
 
@@ -37,13 +41,14 @@ class KeptBlocks(Protocol):
     def keep_many(self, parts: Mapping[str, MadePart]) -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class BlockMaker:
     """Makes what the functions of a recipe give for blocks of rows.
 
     Args:
         surroundings: what the bytes of a block follow from beside its rows and its function.
         used: is told the key of every block that was asked for, without its data.
+        repeats: whether the first block gave the same again, of each function that was called for the first time.
     """
 
     recipe: RowsRecipe
@@ -51,6 +56,7 @@ class BlockMaker:
     kept: KeptBlocks
     surroundings: Mapping[str, str]
     used: dict[str, MadePart]
+    repeats: bool = True
 
     @contextmanager
     def rows(self, units: Mapping[str, Sequence[int]], *, keep: bool) -> Iterator[dict[str, SealedRows]]:
@@ -93,21 +99,32 @@ class BlockMaker:
             data[numbers[key]] = part.data
             self.used[key] = replace(part, data=b"")
         missing = [number for number in range(len(blocks)) if number not in data]
-        for parts in self._make(source, function, missing):
+        for parts in self._make(source, function, missing, twice=len(missing) == len(blocks)):
             named = {keys[number]: part for number, part in parts.items()}
             self.kept.keep_many(named)
             self.used.update({key: replace(part, data=b"") for key, part in named.items()})
             data.update({number: part.data for number, part in parts.items()})
         return data
 
-    def _make(self, source: str, function: str, numbers: Sequence[int]) -> Iterator[dict[int, MadePart]]:
-        """Make what a function gives for these blocks, by their numbers, and yield those of one world at a time."""
-        for start in range(0, len(numbers), BLOCKS):
-            yield self._make_parts(source, function, numbers[start : start + BLOCKS])
+    def _make(
+        self, source: str, function: str, numbers: Sequence[int], *, twice: bool = False
+    ) -> Iterator[dict[int, MadePart]]:
+        """Make what a function gives for these blocks, by their numbers, and yield those of one world at a time.
 
-    def _make_parts(self, source: str, function: str, numbers: Sequence[int]) -> dict[int, MadePart]:
+        ``twice``: the first is made twice, to say whether it repeats.
+        """
+        for start in range(0, len(numbers), BLOCKS):
+            some = numbers[start : start + BLOCKS]
+            if twice and start == 0:
+                again, *parts = self._make_parts(source, function, [some[0], *some])
+                self.repeats = self.repeats and again.data == parts[0].data
+            else:
+                parts = self._make_parts(source, function, some)
+            yield dict(zip(some, parts, strict=True))
+
+    def _make_parts(self, source: str, function: str, numbers: Sequence[int]) -> list[MadePart]:
         """Call the function on each of these blocks of the rows that were read last, in one world."""
-        recipe, parts = self.recipe, {}
+        recipe, parts = self.recipe, []
         public = {name: str(recipe.roots[name] / recipe.public[name][0]) for name in recipe.maps[source][function]}
         words, walls = {"function": function, "public": public}, template().probe.strength.value
         with ExitStack() as stack:
@@ -124,11 +141,11 @@ class BlockMaker:
                     progress=look_on,
                 )
             )
-            for number, block in zip(numbers, blocks, strict=True):
+            for block in blocks:
                 begun = time.perf_counter()
-                outcome = world(PartOrder(words, {ROWS: block.handle}))
+                outcome = world(PartOrder(words, {ROWS: block.handle}, seed=int(block.sha256[:SEED_DIGITS], 16)))
                 listing = ((BLOCK, len(outcome.data)),)
-                parts[number] = MadePart(listing, outcome.data, None, walls, time.perf_counter() - begun)
+                parts.append(MadePart(listing, outcome.data, None, walls, time.perf_counter() - begun))
         return parts
 
     def _key(self, function: str, block: str) -> str:
