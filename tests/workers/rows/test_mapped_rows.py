@@ -181,6 +181,38 @@ def test_a_function_that_fails_is_reported_as_the_recipe_is(
     assert reason in str(world.model(model).reason)
 
 
+NAMED = """
+import json, unlearning as ul
+
+
+def place(block):
+    return block["x"].argsort()
+
+
+def recipe(rows=ul.table("visits.csv", person="person", id="visit", map=place)):
+    return ul.Published({"places.json": json.dumps({"places": rows.map(place).tolist()})})
+"""
+
+
+def test_a_row_that_leaves_alone_makes_the_block_of_its_person_again(
+    world: World, folder: Path, made: list[str]
+) -> None:
+    folder.mkdir()
+    (folder / "rows.py").write_text(NAMED)
+    lines = [f"v{number},p{number % 3},{-number}\n" for number in range(9)]
+    (folder / "visits.csv").write_text("".join(["visit,person,x\n", *lines]))
+    world = world.configured(recipes=folder)
+    model = world.live("rows", "retrain", guarantee="exact", granularity="sample")
+    assert json.loads(published(world, model))["places"] == [2, 2, 2, 1, 1, 1, 0, 0, 0]
+    made.clear()
+    request = world.delete(samples=["v4"])
+    world.work(model)
+    assert world.task(request).status == "completed"
+    assert made == ["place"]
+    assert json.loads(published(world, model))["places"] == [2, 1, 2, 1, 1, 0, 0, 0]
+    assert len(kept(world, model)) == 4  # three blocks and a training
+
+
 def test_a_function_that_does_not_repeat_is_found(world: World, folder: Path) -> None:
     write(folder, PEOPLE[:3], FAILING.format(body="pass", declared=", map=embed", asked="embed"))
     text = (folder / "rows.py").read_text()
