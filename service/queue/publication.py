@@ -7,7 +7,7 @@ synced before; keys are destroyed and files purged after.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +27,7 @@ from expunge.service.models import (
     Row,
     any_swept,
     count_use,
+    drop_parts,
     drop_vectors,
     facts_of,
     rewrite_vectors,
@@ -90,6 +91,8 @@ class Draft:
     """a moment before the files were written, on the database's clock"""
     environment: Mapping[str, Any] | None = None
     """of the worker that trained it"""
+    parts: Collection[str] | None = None
+    """the keys of the parts that it is made of: the rows of all others go with it; None: it is not made of parts"""
 
 
 @contextmanager
@@ -227,6 +230,8 @@ def make_version(
         measured &= Generation.id != job.generation_id
     withdraw(session, measured)
     rewrite_vectors(session, draft.vectors)
+    if draft.parts is not None:
+        drop_parts(session, job.generation_id, draft.parts)
     record(
         session,
         job.tenant_id,

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from sqlalchemy import Select, delete, insert, select
-from sqlalchemy.orm import Session
 
 from expunge.service.infra.db import batches
 from expunge.service.infra.files import Damaged
@@ -85,6 +84,12 @@ class PartStore:
                 session.execute(insert(TrainedPart), [rows[key] for key in some])
         self.storage.private.delete(*replaced)
 
+    def files_of_others(self, keys: Collection[str]) -> list[str]:
+        """Return the files of every part but these: a version that is made of these leaves them behind."""
+        rows = select(TrainedPart.key, TrainedPart.result).where(TrainedPart.generation_id == self.generation_id)
+        with self.storage.database.read() as session:
+            return [result for key, result in session.execute(rows) if key not in keys]
+
     def drop_others(self, keys: Collection[str]) -> None:
         """Delete every part but these, with its file."""
         with self.storage.database.write() as session:
@@ -118,8 +123,3 @@ class PartStore:
 
     def _place(self, key: str) -> str:
         return f"built/{self.generation_id}/{key}"
-
-
-def results_of(session: Session, generation_id: int) -> list[str]:
-    """Return the files of a generation's parts."""
-    return [*session.scalars(select(TrainedPart.result).where(TrainedPart.generation_id == generation_id))]

@@ -382,10 +382,13 @@ def bring_into_service(process: Process, job: Preparation, prepared: Prepared, w
             _withhold(process, job, draft.budget_cost)
             return False
         try:
+            superseded: list[str] = []
+            if prepared.bench.built is not None:
+                draft = replace(draft, parts=frozenset(prepared.bench.built.used))
+                superseded = PartStore(storage, job.generation_id).files_of_others(prepared.bench.built.used)
             publication = partial(publish_generation, storage.database, storage.journal, job, draft, drafted=leaving)
             retry(partial(publication, report=prepared.report, left_out=prepared.left_out))
-            if prepared.bench.built is not None:
-                PartStore(storage, job.generation_id).drop_others(prepared.bench.built.used)
+            storage.private.delete(*superseded)
             return True
         except Replan as error:
             _throw_away(storage, draft)

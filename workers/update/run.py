@@ -220,9 +220,10 @@ def _update(
                 tables=tables,
                 begun=current.read_at,
             )
-        draft = replace(draft, seconds=dict(watch.seconds), training_work=computed.training_work)
-        secret = certified.state
         parts = computed.parts
+        draft = replace(draft, seconds=dict(watch.seconds), training_work=computed.training_work, parts=parts)
+        secret = certified.state
+        superseded = [] if parts is None else PartStore(storage, claim.generation_id).files_of_others(parts)
         del computed, certified  # the published weights are on the disk by now
         results = others | {task: Completed(len(positions)) for task, positions in selection.forget.items()}
         retry(partial(publish, storage.database, storage.journal, claim, draft, results, names=selection.names))
@@ -231,7 +232,7 @@ def _update(
     if parts is None:
         models.remember(claim.generation_id, Left(draft.version_id, secret, digests, retained))
     else:
-        PartStore(storage, claim.generation_id).drop_others(parts)
+        storage.private.delete(*superseded)
     return results
 
 

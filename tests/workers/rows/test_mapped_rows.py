@@ -162,7 +162,7 @@ def recipe(rows=ul.table("people.csv", person="person"{declared})):
     ("body", "declared", "asked", "reason"),
     [
         ("raise KeyError('p3')", ", map=embed", "embed", "The recipe raised KeyError at line 7 of rows.py"),
-        ("return open('people.csv')", ", map=embed", "embed", "opened people.csv at line 7 of rows.py, and a recipe"),
+        ("return open('people.csv')", ", map=embed", "embed", "opened a file at line 7 of rows.py, and a recipe"),
         ("return [1]", ", map=embed", "embed", "embed() returned int64 of shape (1,) for a block of 3 rows."),
         ("return block['x'] > 0", ", map=embed", "embed", "embed() returned float64 of shape (n) for one block"),
         ("pass", "", "embed", "rows.map(embed) was not made before the training"),
@@ -260,7 +260,7 @@ def test_a_block_reads_its_own_files_and_public_ones_alone(world: World, folder:
 
 def test_the_page_shows_a_whole_recipe(world: World, folder: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "rows.md").read_text()
-    (text,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    _, text = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     folder.mkdir()
     np.save(folder / "encoder.npy", np.random.default_rng(0).standard_normal((256, 16)))
     digest = sha256((folder / "encoder.npy").read_bytes()).hexdigest()

@@ -71,10 +71,11 @@ class Template:
         seconds: float = 60,
         seed: int = 0,
         same: bool = False,
+        aside: str | None = None,
     ) -> None:
         """Order a world with a part for each call: the name of a function of ``recipe.py``, and its arguments.
 
-        ``same``: all parts are given the rows of the first.
+        ``same``: all parts are given the rows of the first. ``aside``: what each is scored by.
         """
         # without a new root, root becomes nobody among the files of this machine
         rootless = "files" in without or (only is not None and "files" not in only)
@@ -87,6 +88,7 @@ class Template:
             "seconds": seconds,
             "seed": seed,
             "same": same,
+            "aside": aside,
         }
         self._orders.write(json.dumps(order) + "\n")
         self._orders.flush()
@@ -108,9 +110,10 @@ class Template:
 
 def call(module: ModuleType, files: Mapping[str, memoryview], order: Mapping[str, Any]) -> Any:
     """A job of the tests: call one function of the recipe."""
-    outcome = getattr(module, order["call"])(files["rows"], **order["arguments"])
+    others = {name: bytes(data) for name, data in files.items() if name != "rows"}
+    outcome = getattr(module, order["call"])(files["rows"], **order["arguments"], **others)
     data = outcome.pop("data", b"") if isinstance(outcome, dict) else b""
-    return {"outcome": outcome}, data, None
+    return {"outcome": outcome}, data, lambda aside: {"bytes": len(aside["aside"])}
 
 
 def main() -> None:
@@ -133,20 +136,24 @@ def main() -> None:
         code = Code("recipe", {name: text.encode() for name, text in order["files"].items()})
         rows = [seal(f"rows {number}".encode()) for number in range(len(order["calls"]))]
         rows = rows[:1] * len(rows) if order["same"] else rows
+        apart = {} if order["aside"] is None else {"aside": seal(order["aside"].encode())}
         parts = [
-            PartInput({"rows": table}, {"call": name, "arguments": arguments}, seed=order["seed"])
+            PartInput({"rows": table}, {"call": name, "arguments": arguments}, apart, order["seed"])
             for table, (name, arguments) in zip(rows, order["calls"], strict=True)
         ]
         reply: Any
         try:
             told = run_world(code, call, parts, walls, seconds=order["seconds"])
-            reply = [answer.facts | {"data": base64.b64encode(answer.data).decode()} for answer in told]
+            reply = [
+                answer.facts | {"data": base64.b64encode(answer.data).decode(), "score": answer.score}
+                for answer in told
+            ]
         except Raised as error:
             reply = {"raised": [error.error, error.path, error.file, error.line], "text": str(error)}
         except (WorldEnded, TimeoutError) as error:
             reply = {"ended": str(error), "type": type(error).__name__}
         finally:
-            for table in {*rows}:
+            for table in {*rows, *apart.values()}:
                 os.close(table)
         print_line(answers, reply)
 

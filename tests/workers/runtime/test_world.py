@@ -296,3 +296,10 @@ def test_slow_libraries_run_behind_the_walls(walled: Template, name: str) -> Non
     answers = walled.ask(LIBRARIES, [(name, {})], seconds=250)
     assert isinstance(answers, list), answers
     assert answers[0]["outcome"] == ("3.0\n3.0\n" if name == "torchrun" else True)
+
+
+def test_what_scores_a_part_comes_when_its_data_are_out(walled: Template) -> None:
+    """The job of the tests says which files it was given, and scores by the bytes of the others."""
+    files = {"recipe.py": "def recipe(rows, **others):\n    return {'given': [*others], 'data': b'model'}\n"}
+    (answer,) = walled.ask(files, [("recipe", {})], aside="kept apart")
+    assert answer["outcome"] == {"given": []} and answer["score"] == {"bytes": len("kept apart")}
