@@ -226,6 +226,11 @@ class InParts(Protocol):
     def unfinished(self, start: State) -> list[int]:
         """Return the numbers of the parts that are to be trained."""
 
+    def chains(
+        self, problem: Problem, examples: Examples, start: State
+    ) -> Mapping[int, Sequence[tuple[object, Examples]]]:
+        """Return what ``Fresh`` is asked for to train each unfinished part: pieces in order, each with its samples."""
+
     def told(self, start: State) -> dict[str, Json]:
         """Return the evidence of an update from ``start``."""
 

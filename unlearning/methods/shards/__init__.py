@@ -25,6 +25,7 @@ from unlearning.model.fit import (
     PHASES,
     REUSED,
     JoinOrder,
+    Phase,
     checkpoints_of,
     with_checkpoints,
     within,
@@ -195,6 +196,11 @@ class Shards(Method):
         shard_of, _ = self._drawn(problem, examples)
         return self._part(problem, examples.only(examples.positions[shard_of == number]), start, number, progress)
 
+    def chains(self, problem: Problem, examples: Examples, start: State) -> dict[int, list[tuple[Phase, Examples]]]:
+        """Return what ``part`` trains of each unfinished shard: its phases in order, each with its samples."""
+        members = self._members(problem, examples, start)
+        return {shard: self._plan(problem, here, start, shard) for shard, here in members.items()}
+
     def repeats(self, problem: Problem, subjects: Collection[tuple[str, ...]]) -> float:
         """Return the share of the steps in the phases, of all shards, that saw one of these samples."""
         first: dict[int, int] = {}
@@ -244,18 +250,23 @@ class Shards(Method):
 
     def _trained(self, problem: Problem, examples: Examples, start: State, progress: Progress) -> State:
         """Train what ``start`` lacks. A shard without people keeps its start."""
-        todo, (shard_of, _) = self.unfinished(start), self._drawn(problem, examples)
-        members = {shard: examples.only(examples.positions[shard_of == shard]) for shard in todo}
+        members = self._members(problem, examples, start)
         if problem.fresh is not None:
-            known = {shard: len(checkpoints_of(start, _of(shard))) for shard in todo}
-            problem.fresh.announce(
-                [self.order.plan(problem, here, _slices(shard), known[shard]) for shard, here in members.items()]
-            )
+            problem.fresh.announce([self._plan(problem, here, start, shard) for shard, here in members.items()])
         parts: dict[int, State] = {}
         for place, (shard, here) in enumerate(members.items()):
-            share = within(progress, place / len(todo), 1.0 / len(todo))
+            share = within(progress, place / len(members), 1.0 / len(members))
             parts[shard] = self._part(problem, here, start, shard, share)
         return self.whole(problem, examples, start, parts, progress)
+
+    def _members(self, problem: Problem, examples: Examples, start: State) -> dict[int, Examples]:
+        """Return the samples of each shard that lacks a phase in ``start``."""
+        shard_of, _ = self._drawn(problem, examples)
+        return {shard: examples.only(examples.positions[shard_of == shard]) for shard in self.unfinished(start)}
+
+    def _plan(self, problem: Problem, here: Examples, start: State, number: int) -> list[tuple[Phase, Examples]]:
+        """Return the phases that a shard of the samples ``here`` lacks in ``start``."""
+        return self.order.plan(problem, here, _slices(number), len(checkpoints_of(start, _of(number))))
 
     def _part(self, problem: Problem, here: Examples, start: State, number: int, progress: Progress) -> State:
         """Train one shard on its own samples."""
