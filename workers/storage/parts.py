@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from sqlalchemy import Select, delete, insert, select
+from sqlalchemy.orm import Session
 
 from expunge.service.infra.db import batches
 from expunge.service.infra.files import Damaged
@@ -39,12 +40,20 @@ class MadePart:
     seconds: float
 
 
+def _always(_session: Session) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class PartStore:
-    """The parts of one generation."""
+    """The parts of one generation.
+
+    ``may_keep`` is asked in the transaction that notes a part: one that returns nothing, or raises, keeps it out.
+    """
 
     storage: Storage
     generation_id: int
+    may_keep: Callable[[Session], object] = _always
 
     def key_of(self, inputs: str) -> str:
         """Return the key of a part by all that its bytes follow from: a bare digest would test who was in it."""
@@ -71,18 +80,20 @@ class PartStore:
     def keep_many(self, parts: Mapping[str, MadePart]) -> None:
         """Seal each part, and note all in one transaction: as ``keep``."""
         rows = {key: self._seal(key, part) for key, part in parts.items()}
-        replaced: list[str] = []
+        superseded = [row["result"] for row in rows.values()]
         with self.storage.database.write() as session:
-            for some in batches(rows):
-                for key, result, *_ in session.execute(self._rows(some)).all():
-                    replaced += [result] if result != rows[key]["result"] else []
-                session.execute(
-                    delete(TrainedPart).where(
-                        TrainedPart.generation_id == self.generation_id, TrainedPart.key.in_(some)
+            if self.may_keep(session):
+                superseded = []
+                for some in batches(rows):
+                    for key, result, *_ in session.execute(self._rows(some)).all():
+                        superseded += [result] if result != rows[key]["result"] else []
+                    session.execute(
+                        delete(TrainedPart).where(
+                            TrainedPart.generation_id == self.generation_id, TrainedPart.key.in_(some)
+                        )
                     )
-                )
-                session.execute(insert(TrainedPart), [rows[key] for key in some])
-        self.storage.private.delete(*replaced)
+                    session.execute(insert(TrainedPart), [rows[key] for key in some])
+        self.storage.private.delete(*superseded)
 
     def files_of_others(self, keys: Collection[str]) -> list[str]:
         """Return the files of every part but these: a version that is made of these leaves them behind."""
