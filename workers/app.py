@@ -50,9 +50,10 @@ from expunge.workers.runtime.fresh import kill_server
 from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
 from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
-from expunge.workers.runtime.worlds import kill_template
+from expunge.workers.runtime.worlds import kill_template, readers
 from expunge.workers.storage import erase_due, erasures_wait
 from expunge.workers.training.calibrate import CalibrationUnits
+from expunge.workers.training.keyed_parts import KeyedParts
 from expunge.workers.training.parts import LeavingUnits, PartUnits, forget_in_parts
 from expunge.workers.training.prepare import prepare
 from expunge.workers.training.start import Ended
@@ -64,6 +65,9 @@ MACHINE_PAUSE_SECONDS = 5.0
 """after a failure that no other request is spared either"""
 DEVICE_BROKEN = os.EX_TEMPFAIL
 """the exit status of a process when its device computes no more; a new process can open it"""
+
+HELPED = (VectorUnits, PartUnits, LeavingUnits, KeyedParts, CalibrationUnits)
+"""what a worker computes units of for another"""
 
 _OURS = tuple(f"{Path(str(package.__file__)).parent}/" for package in (expunge, unlearning))
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
@@ -271,7 +275,8 @@ class Worker:
     def _help(self, model_id: str) -> bool:
         """Compute a piece of a preparation or calibration by another worker; return False if none is free."""
         try:
-            return assist(self._process, model_id, (VectorUnits, PartUnits, LeavingUnits, CalibrationUnits))
+            with readers():
+                return assist(self._process, model_id, HELPED)
         except Exception as error:  # the piece is free again; who builds the generation will meet the same, and say so
             log.error("helping to prepare model %s failed: %s", model_id, _shown(_where(error)))
             self._look_at_device()

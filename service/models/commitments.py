@@ -31,7 +31,7 @@ SUBJECT, SAMPLE, MARK = "subject", "sample", "mark"
 """what blocks are made by"""
 ROWS = 512
 """of a block of memberships, on average at most; positions of a block of marks"""
-WORK_NOTES = frozenset({"in_parts", "leaving", "prepared", "trained"})
+WORK_NOTES = frozenset({"by_key", "in_parts", "leaving", "prepared", "trained"})
 """what a manifest says of work that is shared out; it comes and goes with that work"""
 _TERMS = (
     "id",

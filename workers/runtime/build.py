@@ -81,18 +81,15 @@ class WorldBuild:
     _answers: dict[str, Fitted] = field(default_factory=dict)
     """by the name of the part"""
 
-    def announce(self, chains: Sequence[Sequence[tuple[object, Examples]]]) -> None:
+    def announce(self, chains: Sequence[Sequence[tuple[object, Examples]]], progress: Progress = look_on) -> None:
         """Make all that is missing of these chains in one world, which imports the recipe once."""
-        with ExitStack() as stack:
-            planned = [
-                [
-                    _Planned(part, stack.enter_context(self._rows(examples)), last=place == len(chain) - 1)
-                    for place, (part, examples) in enumerate(chain)
-                    if len(examples)
-                ]
-                for chain in chains
-            ]
-            self._make(planned, look_on)
+        with self._planned(chains) as planned:
+            self._make(planned, progress)
+
+    def lacks(self, chain: Sequence[tuple[object, Examples]]) -> bool:
+        """Return whether a part of this chain is still to be made."""
+        with self._planned([chain]) as planned:
+            return self._count_missing(planned, None) > 0
 
     def __call__(self, part: object, examples: Examples, start: Fitted | None, progress: Progress) -> Fitted:
         """Return what a part left: it was announced and made, or is made now."""
@@ -137,7 +134,7 @@ class WorldBuild:
                 start = before
                 for planned in chain:
                     start = self._part(planned, start, world, aside)
-        if world is not None and self.repeat_within:
+        if self.repeat_within and any(chains):
             self._repeat(chains, before, progress)
 
     def _world(
@@ -196,7 +193,8 @@ class WorldBuild:
 
         A fork inherits the generators of its template, so a training that forgets its seed repeats within one.
         """
-        planned, self.repeat_within, limit = chains[0][0], 0.0, self.repeat_within
+        planned = next(chain[0] for chain in chains if chain)  # nobody may be in a shard
+        self.repeat_within, limit = 0.0, self.repeat_within
         part = self.used[self._key(planned, before)]
         if part.seconds > limit:
             return
@@ -268,6 +266,19 @@ class WorldBuild:
             self.parts.keep(key, known)
         self.used[key] = known
         return known
+
+    @contextmanager
+    def _planned(self, chains: Sequence[Sequence[tuple[object, Examples]]]) -> Iterator[list[list[_Planned]]]:
+        """Yield the parts of these chains that have people, with their rows open."""
+        with ExitStack() as stack:
+            yield [
+                [
+                    _Planned(part, stack.enter_context(self._rows(examples)), last=place == len(chain) - 1)
+                    for place, (part, examples) in enumerate(chain)
+                    if len(examples)
+                ]
+                for chain in chains
+            ]
 
     @contextmanager
     def _rows(self, examples: Examples) -> Iterator[dict[str, SealedRows]]:

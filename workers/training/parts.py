@@ -26,7 +26,8 @@ from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.work import cpu_seconds, work_of
 from expunge.workers.storage import private_state
 from expunge.workers.storage.environment import ENVIRONMENT, Environment
-from expunge.workers.training.units import Units, pieces_of
+from expunge.workers.training.keyed_parts import forget_by_keys
+from expunge.workers.training.units import WORTH_SECONDS, Units, pieces_of
 from unlearning.model.method import InParts
 from unlearning.types import (
     Examples,
@@ -40,8 +41,6 @@ from unlearning.types import (
     silent,
 )
 
-WORTH_SECONDS = 2.0
-"""of training, below which an update asks no other worker: opening the model takes it as long"""
 SEEN = "seen"
 """among the facts of a sealed part: what its trainings in fresh processes had in common"""
 WORK = "work_seconds"
@@ -181,6 +180,8 @@ def forget_in_parts(
     part starts from the state of ``digest``, the current version's, or, where nothing of it is used again (``afresh``),
     from none. Raises Stale.
     """
+    if bench.built is not None:
+        return forget_by_keys(process, job, bench, state, forget=forget, retain=retain)
     method, database = bench.method, process.storage.database
     if not isinstance(method, InParts):
         return None

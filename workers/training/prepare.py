@@ -90,6 +90,7 @@ from expunge.workers.storage.parts import PartStore
 from expunge.workers.storage.private_state import open_note
 from expunge.workers.training.calibrate import CalibrationUnits, require_useful_cap
 from expunge.workers.training.cohort import holdout_told, kept_out
+from expunge.workers.training.keyed_parts import KeyedParts
 from expunge.workers.training.parts import PartUnits
 from expunge.workers.training.start import Begun, Ended, again, begin, settled, shown
 from expunge.workers.training.units import VectorUnits, divisible
@@ -227,7 +228,7 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
         return made
     crash_point("prepare-after-rows")
     seconds = begun.seconds + time.monotonic() - started
-    shared = begun.units if isinstance(begun.units, PartUnits) else None
+    shared = begun.units if isinstance(begun.units, PartUnits | KeyedParts) else None
     work = begun.work + (watch.work("method", str(bench.problem.device)) if shared is None else sum(shared.work))
     if bench.built is not None:
         made = bench.method.afresh(made)  # its parts are kept by their keys
@@ -541,6 +542,7 @@ def _keep_vectors(storage: Storage, job: Preparation, made: State) -> None:
 
 def _forget_units(process: Process, job: Preparation) -> None:
     PartUnits.forget(process, job.generation_id)
+    KeyedParts.forget(process, job.generation_id)
     VectorUnits.forget(process, job.generation_id)
 
 

@@ -16,7 +16,7 @@ from expunge.service.infra.db import BATCH, Database, batches
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import recipes_of
-from expunge.service.models import block_rows, write_blocks
+from expunge.service.models import block_rows, measured_work, write_blocks
 from expunge.service.queue import (
     Preparation,
     declared_parts,
@@ -54,11 +54,12 @@ from expunge.workers.training.cohort import (
     require_room,
 )
 from expunge.workers.training.first_samples import require_computable
+from expunge.workers.training.keyed_parts import KeyedParts
 from expunge.workers.training.parts import PartUnits
 from expunge.workers.training.person_ids import require_sound_ids
 from expunge.workers.training.shortened import require_samples_apart
 from expunge.workers.training.trial import Trial, tried
-from expunge.workers.training.units import VectorUnits, divisible, wanted
+from expunge.workers.training.units import WORTH_SECONDS, VectorUnits, divisible, wanted
 from unlearning.accounting import policy
 from unlearning.accounting.certificate import Guarantee, Part
 from unlearning.accounting.policy import AUTO, RETRAIN, Policy, method_by_rule
@@ -89,7 +90,7 @@ class Begun:
     guarantee: Guarantee
     examples: Examples
     learned: Learned
-    units: VectorUnits | PartUnits | None
+    units: VectorUnits | PartUnits | KeyedParts | None
     design: Design | None
     trial: Trial | None
     """of the recipe's own training, where it has one"""
@@ -132,7 +133,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
             require_readable(process, job, bench, guarantee, everyone)
         else:
             bench.built.aside = aside_of(process, job, bench.built)
-            bench.built.repeat_within = 0.0 if job.retrains else process.settings.trial_seconds
+            bench.built.repeat_within = _repeat_within(process, job)
         reads = needs_retained(bench.method, guarantee)
         memory = int(expected["bytes"]) if reads else 0
         _freeze(storage, job, bench, kept, everyone, written=written, memory=memory)
@@ -182,7 +183,8 @@ def again(process: Process, job: Preparation, watch: Stopwatch) -> Begun | None:
     """Continue a preparation of a worker that was lost while it computed work units; None where there is none."""
     with process.storage.database.read() as session:
         generation = generation_of(session, job)
-    kind = VectorUnits if PartUnits.note_of(generation) is None else PartUnits
+    kinds: tuple[type[PartUnits | KeyedParts], ...] = (PartUnits, KeyedParts)
+    kind = next((kind for kind in kinds if kind.note_of(generation) is not None), VectorUnits)
     note = kind.note_of(generation)
     if note is None:
         return None
@@ -190,12 +192,19 @@ def again(process: Process, job: Preparation, watch: Stopwatch) -> Begun | None:
         units = kind.opened(process, generation, job.recipe)
     if units is None:
         return None
+    if units.bench.built is not None:
+        units.bench.built.repeat_within = _repeat_within(process, job)
     guarantee = guarantee_of(job.policy, units.bench.problem, units.bench.method)
     design = _design(job.policy, guarantee, units.examples)
     trial = None if note.get("trial") is None else Trial(**note["trial"])
     left_out, seconds = note["left_out"], note["seconds"]
     work = note.get("work", seconds)  # a worker of a release before work was measured may have begun
     return Begun(units.bench, guarantee, units.examples, units.learned, units, design, trial, left_out, seconds, work)
+
+
+def _repeat_within(process: Process, job: Preparation) -> float:
+    """Return how many seconds a part may take to be made twice: a retrain tries nothing."""
+    return 0.0 if job.retrains else process.settings.trial_seconds
 
 
 def shown(database: Database, job: Preparation, phase: str, start: float, stop: float) -> Progress:
@@ -265,11 +274,16 @@ def _units(
     learned: Learned,
     *,
     note: Mapping[str, Any],
-) -> VectorUnits | PartUnits | None:
+) -> VectorUnits | PartUnits | KeyedParts | None:
     """Add work units where the method trains in parts, or its preparation divides and there are enough people."""
     method = bench.method
-    if bench.built is not None:  # its parts are made together, in one world
-        return None
+    if bench.built is not None and (not isinstance(method, InParts) or _is_short(process, job)):
+        return None  # one world makes all parts
+    if bench.built is not None:
+        keyed = KeyedParts.of(process, job, bench, examples)
+        KeyedParts.lay_out(process, job, keyed.state, keyed.chains, note)
+        crash_point("prepare-after-work-units")
+        return keyed
     if isinstance(method, InParts):
         start = method.start()
         digest = PartUnits.lay_out(process, job, start, method.unfinished(start), note)
@@ -282,6 +296,13 @@ def _units(
     digest = VectorUnits.lay_out(process, job, kept, range(count), note)
     crash_point("prepare-after-work-units")
     return VectorUnits(process, job.generation_id, job.model_id, bench, examples, kept, digest)
+
+
+def _is_short(process: Process, job: Preparation) -> bool:
+    """Return whether a retrain repeats a training that is known to be too short to be shared."""
+    with process.storage.database.read() as session:
+        work = measured_work(served_beside(session, job)) if job.retrains else None
+    return work is not None and work < WORTH_SECONDS
 
 
 def _design(policy: Policy, guarantee: Guarantee, examples: Examples) -> Design | None:

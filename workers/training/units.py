@@ -30,6 +30,7 @@ from expunge.service.queue import (
     Job,
     Piece,
     Preparation,
+    Replan,
     WorkUnits,
     deletions_wait,
     extend_manifest,
@@ -46,6 +47,8 @@ from unlearning.accounting.policy import Policy
 from unlearning.model.method import Divisible, Method
 from unlearning.types import Examples, Learned, Progress, Refused, State, Trajectory, VectorSource
 
+WORTH_SECONDS = 2.0
+"""of training, below which an update asks no other worker: opening the model takes it as long"""
 LEAST_HOLDERS = 64
 """Fewer people than this make no unit: following the trajectory costs each unit as much as a few vectors."""
 
@@ -125,7 +128,7 @@ class Units(ABC):
         bench = bench.under(guarantee_of(policy, bench.problem, bench.method))
         device = bench.problem.device
         same = (bench.digest, bench.settings) == (frozen["recipe_digest"], frozen["settings_digest"])
-        if not same or not _in_its_environment(bench, note, frozen):
+        if not same or not in_its_environment(bench, note, frozen):
             return None
         try:
             with storage.database.read() as session:
@@ -166,7 +169,7 @@ class Units(ABC):
 
         False where it is a preparation, and gives way to deletions between two.
 
-        Raises Stale, Drained.
+        Raises Stale, Drained, Replan.
         """
         process, pieces = self.process, self.pieces
         count = pieces.count()
@@ -177,6 +180,8 @@ class Units(ABC):
             with process.storage.database.write() as session:
                 fence(session, job.lease)
                 number = pieces.take(session)
+            if number is None and pieces.count() < count:  # another claim of this generation has cleared them
+                raise Replan("the work units are gone", train_again=True)
             if number is None:
                 time.sleep(POLL_SECONDS)
             else:
@@ -307,7 +312,7 @@ class VectorUnits(Units):
         return self.method.complete(problem, self.examples, self.learned, vectors, progress), vectors
 
 
-def _in_its_environment(bench: OpenModel, note: Mapping[str, Any], frozen: Mapping[str, Any]) -> bool:
+def in_its_environment(bench: OpenModel, note: Mapping[str, Any], frozen: Mapping[str, Any]) -> bool:
     """Return whether this process may compute units of the one that laid them out.
 
     Parts of an exact training have one environment; what else is computed here has a trajectory that can be replayed.

@@ -297,9 +297,7 @@ def compute(
         try:
             draws = generator(torch.device(bench.problem.device))
             result = None
-            if bench.built is not None and retain is not None:
-                result = forget_by_parts(bench, loaded.state, loaded.forget, retain)
-            elif retain is not None:
+            if retain is not None:
                 result = shared(
                     claim,
                     bench,
@@ -309,7 +307,9 @@ def compute(
                     retain=retain,
                     afresh=change is not None,
                 )
-            together = result is not None and bench.built is None
+            together = result is not None
+            if result is None and bench.built is not None and retain is not None:
+                result = forget_by_parts(bench, loaded.state, loaded.forget, retain)
             if result is None:
                 result = bench.method.forget(bench.problem, loaded.state, loaded.forget, retain, draws)
             del loaded  # the state of a large model does not fit into memory together with its noise
@@ -413,7 +413,7 @@ def _load_with_rows(
     if isinstance(left, Blocked):
         return left
     crash_point("worker-after-digest")
-    found = rows_of_update(claim, storage, bench, selection.target.positions)
+    found = rows_of_update(storage, claim.tenant_id, claim.generation_id, bench, selection.target.positions)
     if isinstance(found, Blocked):
         return found
     target = selection.target

@@ -53,6 +53,7 @@ from expunge.service.models import (
 from expunge.service.requests import lift_suppression
 from expunge.workers.storage import private_state
 from expunge.workers.training.calibrate import CalibrationUnits
+from expunge.workers.training.keyed_parts import KeyedParts
 from expunge.workers.training.parts import LeavingUnits, PartUnits
 from expunge.workers.training.prepare import prepare
 from expunge.workers.training.units import VectorUnits
@@ -307,7 +308,7 @@ def test_a_row_that_holds_a_lines_end_is_not_two_rows(world: World) -> None:
 
 
 def test_every_note_of_shared_work_is_left_out_of_what_a_generation_fixed() -> None:
-    assert {kind.NOTE for kind in (VectorUnits, PartUnits, LeavingUnits, CalibrationUnits)} == WORK_NOTES
+    assert {kind.NOTE for kind in (VectorUnits, PartUnits, LeavingUnits, KeyedParts, CalibrationUnits)} == WORK_NOTES
 
 
 def _digest(world: World, person: str) -> str:
