@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import torch
@@ -175,7 +176,7 @@ def _opened(process: Process, job: Preparation) -> OpenModel:
         return build(settings, job.tenant_id, job.recipe, job.policy)
     with process.storage.database.read() as session:
         begun = generation_of(session, job).created_at
-    parts = PartStore(process.storage, job.generation_id)
+    parts = PartStore(process.storage, job.generation_id, partial(fence, lease=job.lease))
     return build_with_rows(settings, job.tenant_id, job.recipe, job.policy, parts=parts, until=begun)
 
 

@@ -30,6 +30,7 @@ from expunge.service.queue import (
     Selection,
     Target,
     end_without_version,
+    fence,
     plan,
     points_of,
     publish,
@@ -401,7 +402,7 @@ def _load_with_rows(
     claim: Deletions, current: Current, selection: Selection, *, storage: Storage, settings: Settings
 ) -> Loaded | Blocked:
     """Read the sources, and find what is left of the generation's people in them. Raises Refused."""
-    parts = PartStore(storage, claim.generation_id)
+    parts = PartStore(storage, claim.generation_id, partial(fence, lease=claim.lease))
     with storage.database.read() as session:
         begun = begun_at(session, claim.generation_id)
     bench = build_with_rows(settings, claim.tenant_id, claim.recipe, claim.policy, parts=parts, until=begun)

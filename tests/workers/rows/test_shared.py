@@ -9,11 +9,14 @@ from typing import Any, Never
 import pytest
 
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import TrainedPart, WorkUnit
-from expunge.service.models import plan_new_data
+from expunge.service.infra.tables import Generation, Lease, Model, TrainedPart, WorkUnit
+from expunge.service.models import model_lease, plan_new_data, retire
 from expunge.service.queue import WorkUnits, claims
 from expunge.workers.runtime import build
 from expunge.workers.runtime.build import WorldBuild
+from expunge.workers.scheduler.run import sweep_files
+from expunge.workers.storage import erase_ended
+from expunge.workers.storage.environment import ENVIRONMENT
 from expunge.workers.training import keyed_parts, prepare, start
 from expunge.workers.training.keyed_parts import KeyedParts
 from tests.harness.files import names_in
@@ -67,6 +70,20 @@ def owners(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[str]]:
 
 
 @pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[WorldBuild]:
+    """Who trained each part: a part that two made is in it twice."""
+    makers: list[WorldBuild] = []
+    train: Any = WorldBuild._train
+
+    def noted(self: WorldBuild, *given: Any) -> Any:
+        makers.append(self)
+        return train(self, *given)
+
+    monkeypatch.setattr(WorldBuild, "_train", noted)
+    return makers
+
+
+@pytest.fixture
 def meanwhile(world: World, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
     """What others do after each unit of this world's worker, one after another."""
     acts: list[Callable[[], object]] = []
@@ -106,17 +123,19 @@ def test_a_registration_by_two_workers_has_the_bytes_of_one(
     world: World,
     helper: World,
     owners: dict[int, list[str]],
+    trained: list[WorldBuild],
     meanwhile: list[Callable[[], object]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = in_one_piece(world, monkeypatch)
     assert not owners
+    trained.clear()
     model_id = world.register("rows", "shards", options=OPTIONS)
     meanwhile.append(lambda: helper.work(model_id))
     world.work(model_id)
     assert world.model(model_id).status == "live", world.model(model_id).reason
     ours, theirs = world.process.owner, helper.process.owner
-    assert owners == {0: [ours], 1: [theirs], 2: [ours]}
+    assert owners == {0: [ours], 1: [theirs], 2: [ours]} and len(trained) == SHARDS
     assert published(world, model_id) == published(world, whole)
     assert world.head(model_id).holdout_accuracy == world.head(whole).holdout_accuracy
     claims_made = [{**world.head(each).claim, "digest": None} for each in (model_id, whole)]
@@ -232,11 +251,14 @@ def test_an_update_of_several_shards_by_two_workers_has_the_bytes_of_one(
     helper: World,
     asked: tuple[str, str],
     owners: dict[int, list[str]],
+    trained: list[WorldBuild],
     meanwhile: list[Callable[[], object]],
 ) -> None:
     whole, model_id = asked
+    trained.clear()
     meanwhile.append(lambda: helper.work(model_id))
     world.work(model_id)
+    assert len(trained) == len(owners) > 1
     assert {owner for taken in owners.values() for owner in taken} == {world.process.owner, helper.process.owner}
     require_forgotten(world, whole, model_id)
 
@@ -320,6 +342,68 @@ def test_a_part_of_rows_that_were_edited_meanwhile_is_made_again(
     meanwhile.append(edits_and_helps)
     world.work(model_id)
     assert helper.process.owner in {owner for taken in owners.values() for owner in taken}
+    require_forgotten(world, whole, model_id)
+
+
+def test_a_helper_in_another_environment_takes_no_part(
+    world: World,
+    helper: World,
+    asked: tuple[str, str],
+    owners: dict[int, list[str]],
+    meanwhile: list[Callable[[], object]],
+) -> None:
+    whole, model_id = asked
+
+    def helps() -> None:
+        generation = world.generation(model_id)
+        manifest = generation.manifest or {}
+        world.change(
+            Generation,
+            generation.id,
+            manifest=manifest | {KeyedParts.NOTE: manifest[KeyedParts.NOTE] | {ENVIRONMENT: "another"}},
+        )
+        helper.work(model_id)
+
+    meanwhile.append(helps)
+    world.work(model_id)
+    assert {owner for taken in owners.values() for owner in taken} == {world.process.owner}
+    require_forgotten(world, whole, model_id)
+
+
+def test_of_a_cancelled_registration_no_part_is_left(world: World) -> None:
+    model_id = world.register("rows", "shards", options=OPTIONS)
+    release_connections(world)
+    die_at(world, "work-unit-after", lambda other: other.work(model_id))
+    assert len(names_in(world.storage.private)) == 1
+    with world.database.write() as session:
+        retire(session, session.get_one(Model, model_id))
+    erase_ended(world.database, world.storage.private, world.storage.keys)
+    assert set(names_in(world.storage.private)) == set()
+
+
+def test_a_worker_whose_lease_is_lost_keeps_no_part(
+    world: World, asked: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then another may have published a version without people who are in it."""
+    whole, model_id = asked
+    monkeypatch.setattr(keyed_parts, "WORTH_SECONDS", 1e9)
+    train: Any = WorldBuild._train
+    lost: list[int] = []
+
+    def slowly(self: WorldBuild, *given: Any) -> Any:
+        made = train(self, *given)
+        if not lost:
+            lost.append(world.lease(model_id).token)
+            world.change(Lease, model_lease(model_id), token=lost[0] + 1)
+        return made
+
+    monkeypatch.setattr(WorldBuild, "_train", slowly)
+    known = {part.key for part in world.rows_of(TrainedPart)}
+    world.work(model_id)
+    assert lost and {part.key for part in world.rows_of(TrainedPart)} == known
+    world.expire_lease(model_id)
+    world.work(model_id)
+    sweep_files(world.database, world.storage.store, world.storage.private, older_than=-1.0)
     require_forgotten(world, whole, model_id)
 
 
