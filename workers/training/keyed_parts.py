@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Generation, Model, WorkUnit
 from expunge.service.models import measured_work
-from expunge.service.queue import BUILT, Blocked, Deletions, Job, extend_manifest, others_take
+from expunge.service.queue import BUILT, Blocked, Deletions, Job, Stale, extend_manifest, others_take
 from expunge.workers.guarantee.terms import guarantee_of
 from expunge.workers.runtime import drain
 from expunge.workers.runtime.build import WorldBuild
@@ -153,8 +153,7 @@ def forget_by_keys(
         helped = others_take(session, session.get_one(Model, job.model_id), process.owner)
         left = KeyedParts.note_of(generation) is not None
     if left:  # by a worker that died
-        with drain.undivided():
-            KeyedParts.forget(process, job.generation_id)
+        _clear(process, job)
     if not isinstance(bench.method, InParts) or not helped or work < WORTH_SECONDS:
         return None
     units = KeyedParts.of(process, job, bench, retain)
@@ -163,10 +162,21 @@ def forget_by_keys(
         return None
     environment = Environment.of(bench.problem.device, bench.problem.artefact).digest
     KeyedParts.lay_out(process, job, units.state, lacking, {"gone": sorted(forget.positions), ENVIRONMENT: environment})
-    units.compute_all(job, drain.look_on)
+    try:
+        units.compute_all(job, drain.look_on)
+    except Stale:  # the units are another claim's
+        raise
+    except Exception:
+        _clear(process, job)
+        raise
+    _clear(process, job)
+    return forget_by_parts(bench, state, forget, retain)
+
+
+def _clear(process: Process, job: Deletions) -> None:
+    """Delete the note and the units. Raises Drained."""
     with drain.undivided():
         KeyedParts.forget(process, job.generation_id)
-    return forget_by_parts(bench, state, forget, retain)
 
 
 def _in_parts(bench: OpenModel) -> InParts:

@@ -9,7 +9,7 @@ from typing import Any, Never
 import pytest
 
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import Generation, Lease, Model, TrainedPart, WorkUnit
+from expunge.service.infra.tables import Generation, Lease, Model, Task, TrainedPart, WorkUnit
 from expunge.service.models import model_lease, plan_new_data, retire
 from expunge.service.queue import WorkUnits, claims
 from expunge.workers.runtime import build
@@ -25,6 +25,7 @@ from tests.workers.test_crashes import die_at
 from tests.workers.training.test_calibrate import release_connections
 from tests.workers.training.test_work_units import keep_lease
 from tests.workers.worlds import World, open_world
+from unlearning.types import Refused
 
 SHARDS = 3
 OPTIONS = {"shards": SHARDS}
@@ -136,6 +137,7 @@ def test_a_registration_by_two_workers_has_the_bytes_of_one(
     assert world.model(model_id).status == "live", world.model(model_id).reason
     ours, theirs = world.process.owner, helper.process.owner
     assert owners == {0: [ours], 1: [theirs], 2: [ours]} and len(trained) == SHARDS
+    assert len({*map(id, trained)}) == 2
     assert published(world, model_id) == published(world, whole)
     assert world.head(model_id).holdout_accuracy == world.head(whole).holdout_accuracy
     claims_made = [{**world.head(each).claim, "digest": None} for each in (model_id, whole)]
@@ -258,7 +260,7 @@ def test_an_update_of_several_shards_by_two_workers_has_the_bytes_of_one(
     trained.clear()
     meanwhile.append(lambda: helper.work(model_id))
     world.work(model_id)
-    assert len(trained) == len(owners) > 1
+    assert len(trained) == len(owners) and len({*map(id, trained)}) == 2, "each by who took it, and none twice"
     assert {owner for taken in owners.values() for owner in taken} == {world.process.owner, helper.process.owner}
     require_forgotten(world, whole, model_id)
 
@@ -405,6 +407,22 @@ def test_a_worker_whose_lease_is_lost_keeps_no_part(
     world.work(model_id)
     sweep_files(world.database, world.storage.store, world.storage.private, older_than=-1.0)
     require_forgotten(world, whole, model_id)
+
+
+def test_of_an_update_that_the_recipe_stops_no_unit_is_left(
+    world: World, asked: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, model_id = asked
+
+    def refuse(*_: object) -> Never:
+        raise Refused("In the world without, a class has no rows.", "Add some.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WorldBuild, "_train", refuse)
+        world.work(model_id)
+    assert {task.status for task in world.rows_of(Task) if task.model_id == model_id} == {"blocked"}
+    assert (world.head(model_id).number, world.head(whole).number) == (1, 2)
+    require_nothing_left(world, model_id, whole)
 
 
 def test_an_update_whose_worker_died_is_begun_anew_and_finds_its_parts(world: World, asked: tuple[str, str]) -> None:
