@@ -22,7 +22,16 @@ from expunge.workers.runtime.mapping import BlockMaker, KeptBlocks, open_public_
 from expunge.workers.runtime.rows_recipe import RowsRecipe, SourceUnits
 from expunge.workers.runtime.work import work_of
 from expunge.workers.runtime.world import seal
-from expunge.workers.runtime.worlds import PartOrder, PartOutcome, SealedRows, Template, World, make_world, template
+from expunge.workers.runtime.worlds import (
+    PartOrder,
+    PartOutcome,
+    SealedRows,
+    Template,
+    World,
+    enter_with_readers,
+    make_world,
+    template,
+)
 from expunge.workers.storage.environment import Environment
 from expunge.workers.storage.parts import MadePart
 from expunge.workers.storage.threads import own_threads
@@ -128,7 +137,7 @@ class WorldBuild:
         """Find or make the parts of each chain, one after the other; the first of each starts from ``before``."""
         missing = self._count_missing(chains, before)
         with ExitStack() as stack:
-            aside = stack.enter_context(self._aside_rows()) if missing else {}
+            aside = self._scoring_rows if missing else {}
             world = stack.enter_context(self._world(chains, missing, progress)) if missing else None
             for chain in chains:
                 start = before
@@ -150,6 +159,11 @@ class WorldBuild:
             progress=progress,
             of=of,
         )
+
+    @cached_property
+    def _scoring_rows(self) -> Mapping[str, SealedRows]:
+        """The rows of the people who are kept apart, opened once; they end with the readers."""
+        return enter_with_readers(self._aside_rows())
 
     def _count_missing(self, chains: Sequence[Sequence[_Planned]], before: MadePart | None) -> int:
         """Count the parts that no key finds: all that come after one that is missing are."""
@@ -298,8 +312,13 @@ class WorldBuild:
         with self._blocks.rows(self.aside, keep=False) as rows:
             yield rows
 
-    @cached_property
+    @property
     def _blocks(self) -> BlockMaker:
+        self._block_maker.kept = self.parts  # a worker that helps keeps for its own unit alone
+        return self._block_maker
+
+    @cached_property
+    def _block_maker(self) -> BlockMaker:
         return BlockMaker(self.recipe, self.units.reader, self.parts, self._surroundings, self.used)
 
     def _key(self, planned: _Planned, start: MadePart | None) -> str:

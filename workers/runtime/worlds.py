@@ -10,12 +10,12 @@ import socket
 import subprocess
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from expunge.workers.runtime.world import Code
 from unlearning.columns import Column
 from unlearning.types import Progress, Refused, silent
 
+Entered = TypeVar("Entered")
 LOOK_SECONDS = 0.5
 """between two looks whether this process is to stop, while a part trains"""
 MONTH_SECONDS = 30 * 86_400.0
@@ -298,6 +299,11 @@ def readers() -> Iterator[None]:
             yield
         finally:
             _reading.remove(stack)
+
+
+def enter_with_readers(context: AbstractContextManager[Entered]) -> Entered:
+    """Enter a context that ends with the innermost block of ``readers``."""
+    return _reading[-1].enter_context(context)
 
 
 def read_sources(

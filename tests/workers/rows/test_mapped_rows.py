@@ -129,7 +129,8 @@ def test_a_deletion_makes_no_block_and_destroys_the_persons(
     assert world.task(request).status == "completed"
     after = published(world, model)
     assert after != before
-    assert made.count("embed") == aside  # they are scored by, and nothing of them is kept
+    # they are scored by, and nothing of them is kept; a shard of the person alone is trained no more
+    assert made.count("embed") in (0, aside)
     gone = {key: file for key, file in known.items() if key not in kept(world, model)}
     assert len(gone) >= 2  # the person's block, and a training
     assert not any(world.storage.private.folder.holds(file) for file in gone.values())
