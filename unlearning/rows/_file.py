@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,20 +13,29 @@ import torch
 
 from unlearning.columns import Column, Texts
 from unlearning.rows._maps import MapFunction, MappedBefore
+from unlearning.rows._paths import open_file
 from unlearning.rows._people import People
 from unlearning.rows._read import pyarrow
-from unlearning.rows._rows import Rows
-from unlearning.rows.declarations import ROW
+from unlearning.rows._rows import FileColumn, Rows
+from unlearning.rows.declarations import ROW, require_beneath
 from unlearning.sources import texts_of
+from unlearning.types import RecipeError
 
-PEOPLE, IDS, ARRAY, NOTE = "__people", "__id", "__array ", b"rows"
+PEOPLE, IDS, ARRAY, CONTENTS, NOTE = "__people", "__id", "__array ", "__contents", b"rows"
 """columns of the file that are none of the source's, and the name of what else it holds"""
 
 
-def rows_to_bytes(rows: Rows) -> Any:
-    """Write rows as the buffer of a file. The same rows give the same bytes, whoever else was in their source."""
+def rows_to_bytes(rows: Rows, most: int | None = None) -> Any:
+    """Write rows as the buffer of a file, with the contents of their files where the source is a folder.
+
+    The same rows give the same bytes, whoever else was in their source.
+
+    Raises:
+        RecipeError: the files take more than ``most`` bytes together (None: however many).
+    """
     arrow = pyarrow("lib")
-    table = rows._table.append_column(PEOPLE, _people(rows._people)).append_column(IDS, _texts(rows._ids))
+    table = rows._table if rows._files is None else _with_contents(rows._table, rows._files, most)
+    table = table.append_column(PEOPLE, _people(rows._people)).append_column(IDS, _texts(rows._ids))
     table = table.append_column(ROW, arrow.array(rows._numbers))
     shapes = {}
     for name, array in rows._arrays.items():
@@ -35,7 +45,8 @@ def rows_to_bytes(rows: Rows) -> Any:
             arrow.binary(width), len(array), [None, arrow.py_buffer(np.ascontiguousarray(array))]
         )
         table = table.append_column(f"{ARRAY}{name}", cells)
-    note = {"salt": rows._salt.hex(), "splits": rows._splits, "arrays": shapes}
+    note: dict[str, Any] = {"salt": rows._salt.hex(), "splits": rows._splits, "arrays": shapes}
+    note |= {} if rows._files is None else {"files": rows._files.name}
     table = table.replace_schema_metadata({NOTE: json.dumps(note)}).combine_chunks()
     sink = arrow.BufferOutputStream()
     with pyarrow("ipc").new_file(sink, table.schema) as writer:
@@ -44,15 +55,20 @@ def rows_to_bytes(rows: Rows) -> Any:
 
 
 def rows_from_bytes(
-    data: Any, mapped: Callable[[Column[People]], Mapping[MapFunction, MappedBefore]] | None = None
+    data: Any,
+    mapped: Callable[[Column[People]], Mapping[MapFunction, MappedBefore]] | None = None,
+    folder: Path | None = None,
 ) -> Rows:
     """Read what ``rows_to_bytes`` wrote, in place: numbers lie where ``data`` lies.
 
-    ``mapped``: from the people of each row to what functions gave for all rows; ``Rows.map`` calls none then.
+    ``folder``: where the files of a folder's rows are written, which then name them there. ``mapped``: from the people
+    of each row to what functions gave for all rows; ``Rows.map`` calls none then.
     """
     arrow = pyarrow("lib")
     table = pyarrow("ipc").open_file(arrow.py_buffer(data)).read_all()
     note = json.loads(table.schema.metadata[NOTE])
+    if "files" in note:
+        table = _written_to(folder or Path.cwd(), table, note["files"])
     coded = table.column(PEOPLE).combine_chunks()
     if isinstance(coded, arrow.ChunkedArray):  # of no rows
         coded = arrow.concat_arrays(coded.chunks) if coded.num_chunks else arrow.array([], coded.type)
@@ -74,6 +90,45 @@ def rows_from_bytes(
         _splits=note["splits"],
     )
     return rows if mapped is None else replace(rows, _mapped=mapped(rows._people))
+
+
+def _with_contents(table: Any, files: FileColumn, most: int | None) -> Any:
+    """Return the table with names below the folder in place of whole paths, and what each file holds where it is
+    named first.
+    """
+    arrow = pyarrow("lib")
+    names, contents, size = [], list[bytes | None](), 0
+    seen = set[str]()
+    for path in table.column(files.name).to_pylist():
+        name = str(Path(path).relative_to(files.root / files.folder))
+        names.append(name)
+        if name in seen:
+            contents.append(None)
+            continue
+        seen.add(name)
+        with open_file(files.root, f"{files.folder}/{name}") as file:
+            contents.append(file.read())
+        size += len(contents[-1] or b"")
+        if most is not None and size > most:
+            what = f"The files of the rows take more than {most / 1e9:.1f} GB together (EXPUNGE_SAMPLE_BYTES)."
+            raise RecipeError(what, "Raise it where the machine has the memory, or make smaller files.")
+    place = table.column_names.index(files.name)
+    table = table.set_column(place, files.name, arrow.array(names, arrow.string()))
+    return table.append_column(CONTENTS, arrow.array(contents, arrow.large_binary()))
+
+
+def _written_to(folder: Path, table: Any, column: str) -> Any:
+    """Write the contents into the folder, and return the table with the whole paths of the files."""
+    paths = []
+    for name, content in zip(table.column(column).to_pylist(), table.column(CONTENTS), strict=True):
+        path = folder.joinpath(*require_beneath(name))
+        if content.is_valid:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.as_buffer())
+        paths.append(str(path))
+    arrow = pyarrow("lib")
+    table = table.drop_columns([CONTENTS])
+    return table.set_column(table.column_names.index(column), column, arrow.array(paths, arrow.string()))
 
 
 def _people(people: Column[People]) -> Any:

@@ -22,7 +22,7 @@ from unlearning.rows._maps import places_of_blocks
 from unlearning.rows._paths import open_file
 from unlearning.rows._people import Cell, People, people_of, refused_list
 from unlearning.rows._read import Objects, Places, Unread, pyarrow, read
-from unlearning.rows._rows import Array, Rows
+from unlearning.rows._rows import Array, FileColumn, Rows
 from unlearning.rows.declarations import (
     ArraysSource,
     FolderSource,
@@ -135,7 +135,7 @@ class OpenSource:
         contents = contents[np.searchsorted(source.places, source._in_order(places))]
         columns = [[column.name, str(column.type)] for column in rows._table.schema]
         arrays = [[name, array.dtype.str, array.shape[1:]] for name, array in rows._arrays.items()]
-        kinds = json.dumps([columns, arrays, str(self.root) if isinstance(self.source, FolderSource) else None])
+        kinds = json.dumps([columns, arrays])
         digests = []
         for block in places_of_blocks(rows._people):
             names = [kinds, rows._people[int(block[0])], [rows._ids[row] for row in block.tolist()]]
@@ -169,6 +169,7 @@ class OpenSource:
             _numbers=np.arange(len(places)),
             _arrays=_arrays(source, root, unread, places) if isinstance(source, ArraysSource) else {},
             _salt=salt,
+            _files=FileColumn(source.file, root, source.path) if isinstance(source, FolderSource) else None,
         )
 
     def _in_order(self, places: Places) -> Places:

@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
+@dataclass(frozen=True)
+class FileColumn:
+    """A column of whole paths: of files in ``folder`` beneath ``root``."""
+
+    name: str
+    root: Path
+    folder: str
+
+
 @dataclass(frozen=True, repr=False)
 class Rows:
     """Rows of a source, in its order, without those of the people who left. Made by ``open_rows``.
@@ -41,6 +50,8 @@ class Rows:
     _numbers: Places
     _arrays: Mapping[str, Array]
     _salt: bytes
+    _files: FileColumn | None = None
+    """the column of files, where the source is a folder"""
     _splits: int = 0
     """how many splits lie behind these rows: each hashes people anew, or a second one would find one side empty"""
     _whole: Rows | None = None
@@ -245,6 +256,7 @@ class Rows:
             _numbers=self._numbers[places],
             _arrays={name: array[places] for name, array in self._arrays.items()},
             _salt=self._salt,
+            _files=self._files,
             _splits=self._splits,
             _whole=self if self._whole is None else self._whole,
         )

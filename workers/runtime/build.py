@@ -138,7 +138,7 @@ class WorldBuild:
         missing = self._count_missing(chains, before)
         with ExitStack() as stack:
             aside = self._scoring_rows if missing else {}
-            world = stack.enter_context(self._world(chains, missing, progress)) if missing else None
+            world = stack.enter_context(self._world(missing, progress)) if missing else None
             for chain in chains:
                 start = before
                 for planned in chain:
@@ -146,14 +146,12 @@ class WorldBuild:
         if self.repeat_within and any(chains):
             self._repeat(chains, before, progress)
 
-    def _world(
-        self, chains: Sequence[Sequence[_Planned]], count: int, progress: Progress, of: Template | None = None
-    ) -> AbstractContextManager[World]:
+    def _world(self, count: int, progress: Progress, of: Template | None = None) -> AbstractContextManager[World]:
         return make_world(
             "train",
             self.recipe.code,
             count,
-            opened=self._opened(chains),
+            opened=open_public_files(self.recipe),
             closed=self.recipe.closed,
             threads=int(own_threads()),
             progress=progress,
@@ -217,7 +215,7 @@ class WorldBuild:
             return
         other = Template.start()
         try:
-            with self._world([[planned]], 1, progress, other) as world:
+            with self._world(1, progress, other) as world:
                 self.repeats = self._train(planned, before, world, {}).data == part.data
         finally:
             other.kill()
@@ -331,14 +329,6 @@ class WorldBuild:
         """What the bytes of every part follow from beside its rows and its start."""
         environment = Environment.of(self.device, threads=own_threads()).digest
         return {"code": self.recipe.digest, "declared": self.recipe.settings, "environment": environment}
-
-    def _opened(self, chains: Sequence[Sequence[_Planned]]) -> list[str]:
-        """Return the files that the parts may read beside the libraries: public ones, and those that rows name.
-
-        Raises Refused where a public file is not the declared one.
-        """
-        named = {file for chain in chains for planned in chain for rows in planned.rows.values() for file in rows.files}
-        return [*open_public_files(self.recipe), *sorted(named)]
 
 
 def staying_aside(

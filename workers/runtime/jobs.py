@@ -79,7 +79,9 @@ def train(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome
 def map_rows(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome:
     """Call a function of the module on one block of rows."""
     public = {name: Path(path) for name, path in order["public"].items()}
-    array = map_block(getattr(module, order["function"]), rows_from_bytes(files[ROWS]), public)
+    array = map_block(
+        getattr(module, order["function"]), rows_from_bytes(files[ROWS], folder=Path.cwd() / "block"), public
+    )
     return {}, block_to_bytes(array), None
 
 
@@ -147,7 +149,7 @@ def _rows(module: ModuleType, files: Files, order: Mapping[str, Any], kind: str,
             before[function] = MappedBefore(values, {file: Path(order["public"][file]) for file in public})
         return before
 
-    return rows_from_bytes(files[f"{kind}{name}"], read)
+    return rows_from_bytes(files[f"{kind}{name}"], read, Path.cwd() / f"{kind.strip()}-{name}")
 
 
 def _published(name: str, value: object) -> Published:

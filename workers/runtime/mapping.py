@@ -135,7 +135,6 @@ class BlockMaker:
                     recipe.code,
                     len(blocks),
                     opened=open_public_files(recipe),
-                    own_files=[block.files for block in blocks],
                     closed=recipe.closed,
                     threads=int(own_threads()),
                     progress=look_on,

@@ -241,6 +241,7 @@ def survey(
         databases=databases_of(settings, tenant_id),
         salt=salt,
         until=None if until is None else datetime.fromtimestamp(until / 1e6, UTC),
+        most=settings.sample_bytes,
     )
     return SourceUnits(reader, granularity)
 

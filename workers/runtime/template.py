@@ -116,7 +116,7 @@ def _read(line: socket.socket, order: Mapping[str, Any]) -> None:
                 handles: list[int] = []
                 reply = {name: _survey(each) for name, each in opened.items()}
             elif words["kind"] == "rows":
-                reply, handles = _hand_over(opened, words)
+                reply, handles = _hand_over(opened, words, order["most"])
             else:
                 reply, handles = _hand_over_blocks(opened[words["source"]], words["numbers"])
             send(line, reply, handles)
@@ -159,14 +159,14 @@ def _survey(opened: _Opened) -> dict[str, Any]:
     }
 
 
-def _hand_over(opened: Mapping[str, _Opened], words: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
+def _hand_over(opened: Mapping[str, _Opened], words: Mapping[str, Any], most: int) -> tuple[dict[str, Any], list[int]]:
     """Return a sealed file with the rows of the named units of each source, and the SHA-256 of each.
 
     Of the sources under ``mapped`` also a digest of each block.
     """
     import numpy as np  # noqa: PLC0415
 
-    digests, handles, files, blocks = {}, [], {}, {}
+    digests, handles, blocks = {}, [], {}
     for name, numbers in words["units"].items():
         each, staying = opened[name], np.array(numbers, dtype=np.int64)
         if name in words["mapped"]:
@@ -174,34 +174,25 @@ def _hand_over(opened: Mapping[str, _Opened], words: Mapping[str, Any]) -> tuple
             each.handed[:] = [rows]
         else:
             rows = each.reading.rows(each.units, staying, each.salt)
-        handle, digests[name] = _sealed(rows)
-        files[name] = _paths(each.reading, rows)
+        handle, digests[name] = _sealed(rows, most)
         handles.append(handle)
-    return {"sha256": digests, "files": files, "blocks": blocks}, handles
+    return {"sha256": digests, "blocks": blocks}, handles
 
 
 def _hand_over_blocks(opened: _Opened, numbers: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
     """Return a sealed file with each of these blocks of the rows that were handed over last."""
     (rows,) = opened.handed
     blocks = [*rows.blocks_at(numbers)]
-    sealed = [_sealed(block) for block in blocks]
-    files = [_paths(opened.reading, block) for block in blocks]
-    return {"sha256": [sha256 for _, sha256 in sealed], "files": files}, [handle for handle, _ in sealed]
+    sealed = [_sealed(block, None) for block in blocks]
+    return {"sha256": [sha256 for _, sha256 in sealed]}, [handle for handle, _ in sealed]
 
 
-def _sealed(rows: Rows) -> tuple[int, str]:
+def _sealed(rows: Rows, most: int | None) -> tuple[int, str]:
+    """Return a sealed file of the rows and its SHA-256; ``most``: bytes that files of a folder may take."""
     from unlearning.rows import rows_to_bytes  # noqa: PLC0415
 
-    data = memoryview(rows_to_bytes(rows))
+    data = memoryview(rows_to_bytes(rows, most))
     return seal(data), hashlib.sha256(data).hexdigest()
-
-
-def _paths(reading: OpenSource, rows: Rows) -> list[str]:
-    """Return the files that the rows of a folder name."""
-    from unlearning.rows.declarations import FolderSource  # noqa: PLC0415
-
-    source = reading.source
-    return [str(path) for path in rows[source.file].tolist()] if isinstance(source, FolderSource) else []
 
 
 def _make_world(line: socket.socket, order: Mapping[str, Any]) -> None:
@@ -212,8 +203,7 @@ def _make_world(line: socket.socket, order: Mapping[str, Any]) -> None:
     _load(order["libraries"])
     files = {name: b64decode(text) for name, text in order["files"].items()}
     walls = draw(frozenset(order["standing"]), more=order["opened"], closed=order["closed"])
-    own_files = [[os.path.realpath(path) for path in paths] for paths in order["own_files"]]
-    limits = {"seconds": order["seconds"], "threads": order["threads"], "own_files": own_files}
+    limits = {"seconds": order["seconds"], "threads": order["threads"]}
     reply: dict[str, Any] = {}
     try:
         with open_world(Code(order["module"], files), JOBS[order["job"]], order["count"], walls, **limits) as ask:

@@ -81,7 +81,6 @@ class _Task:
     code: Code
     job: Job
     threads: int
-    own_files: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,6 @@ def open_world(
     *,
     seconds: float,
     threads: int = 1,
-    own_files: Sequence[Sequence[str]] = (),
 ) -> Iterator[Ask]:
     """Import the recipe behind the walls once, and yield what carries out the job for one part more.
 
@@ -169,7 +167,6 @@ def open_world(
 
     Args:
         seconds: for all parts together. threads: of each part's sums.
-        own_files: of each part, the real paths among those that the walls open which no other part may read.
 
     Raises:
         Raised: the recipe's code raised.
@@ -185,7 +182,7 @@ def open_world(
         world = os.fork()
         if world == 0:
             _end_with(caller)
-            task, channels = _Task(code, job, threads, own_files), [theirs for _, theirs in pairs]
+            task, channels = _Task(code, job, threads), [theirs for _, theirs in pairs]
             _run(channels[0], lambda: _be_world(task, channels, own))
         try:
             ends = [os.fstat(theirs.fileno()).st_ino for _, theirs in pairs]
@@ -415,8 +412,7 @@ def _be_world(task: _Task, channels: Sequence[socket.socket], walls: Walls) -> N
     world, children = os.getpid(), []
     for number, channel in enumerate(channels):
         own = walls.folder if walls.folder == FOLDER else f"{walls.folder}/part-{number}"
-        opened = _opened_for(number, walls.opened, task.own_files)
-        inner = replace(walls, folder=own, opened=(*opened, folder), closed=())
+        inner = replace(walls, folder=own, opened=(*walls.opened, folder), closed=())
         child = os.fork()
         if child == 0:
             _end_with(world)
@@ -428,12 +424,6 @@ def _be_world(task: _Task, channels: Sequence[socket.socket], walls: Walls) -> N
     if any(status > 0 for status in statuses):
         os._exit(ENDED_ITSELF)
     return None
-
-
-def _opened_for(number: int, opened: Sequence[str], own_files: Sequence[Sequence[str]]) -> list[str]:
-    """Return what is opened for a part: all but what is another's own, and not its own."""
-    others = {path for place, paths in enumerate(own_files) if place != number for path in paths}
-    return [path for path in opened if path not in others or path in own_files[number]]
 
 
 def _be_part(task: _Task, module: ModuleType, channel: socket.socket, walls: Walls) -> None:

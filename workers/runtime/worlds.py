@@ -92,7 +92,7 @@ class SealedArray:
 
 @dataclass(frozen=True)
 class SealedRows:
-    """The rows of one source for one part: a sealed file in memory, its SHA-256, and the files that its rows name.
+    """The rows of one source for one part, with the files that they name: a sealed file in memory, and its SHA-256.
 
     Args:
         blocks: where functions are mapped over them, a digest of each block.
@@ -101,7 +101,6 @@ class SealedRows:
 
     handle: int
     sha256: str
-    files: Sequence[str] = ()
     blocks: Sequence[str] = ()
     mapped: Mapping[str, SealedArray] = field(default_factory=dict)
 
@@ -123,7 +122,7 @@ class SourceReader:
         reply, handles = self._line.ask({"kind": "rows", **words})
         try:
             yield {
-                name: SealedRows(handle, reply["sha256"][name], reply["files"][name], reply["blocks"].get(name, ()))
+                name: SealedRows(handle, reply["sha256"][name], reply["blocks"].get(name, ()))
                 for name, handle in zip(units, handles, strict=True)
             }
         finally:
@@ -135,7 +134,7 @@ class SourceReader:
         """Yield these blocks of the rows of a source that were asked for last, ``MOST_FILES`` at most."""
         reply, handles = self._line.ask({"kind": "blocks", "source": source, "numbers": [*numbers]})
         try:
-            yield [SealedRows(*block) for block in zip(handles, reply["sha256"], reply["files"], strict=True)]
+            yield [SealedRows(*block) for block in zip(handles, reply["sha256"], strict=True)]
         finally:
             for handle in handles:
                 os.close(handle)
@@ -313,6 +312,7 @@ def read_sources(
     databases: Mapping[str, str],
     salt: bytes,
     until: datetime | None,
+    most: int,
 ) -> SourceReader:
     """Open the sources, with everybody in them, in a process that ends with the block of ``readers``.
 
@@ -320,6 +320,7 @@ def read_sources(
         sources: each as ``source_to_json`` gives it. roots: the folder beneath which each lies.
         databases: the address by setting. salt: by which people are kept apart.
         until: rows that came later, by their source's ``at=``, are left out.
+        most: bytes that the files of the rows of a part may take.
 
     Raises:
         Refused: a source cannot be read as it is declared. Lost: the process ended. MemoryError.
@@ -331,6 +332,7 @@ def read_sources(
         "databases": dict(databases),
         "salt": salt.hex(),
         "until": None if until is None else until.isoformat(),
+        "most": most,
     }
     line = _reading[-1].enter_context(template().line(order))
     surveyed, _ = line.answer()
@@ -354,7 +356,6 @@ def make_world(
     count: int,
     *,
     opened: Sequence[str] = (),
-    own_files: Sequence[Sequence[str]] = (),
     closed: Sequence[str] = (),
     threads: int = 1,
     seconds: float = MONTH_SECONDS,
@@ -365,7 +366,6 @@ def make_world(
 
     Args:
         opened: files that the world may read beside the libraries. closed: folders that it never sees.
-        own_files: of each part, files besides that no other part may read.
         of: the template that forks it; None: this process's.
 
     Raises:
@@ -380,8 +380,7 @@ def make_world(
         "libraries": [name for name in PRELOADED if _names(code, name.partition(".")[0])],
         "count": count,
         "standing": sorted(source.probe.standing),
-        "opened": [*opened, *(path for paths in own_files for path in paths)],
-        "own_files": [[*paths] for paths in own_files],
+        "opened": [*opened],
         "closed": [*closed],
         "threads": threads,
         "seconds": seconds,
