@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from sqlalchemy import update
 from expunge.service.api.app import create_app
 from expunge.service.infra.db import Database
 from expunge.service.infra.settings import session_key
-from expunge.service.infra.tables import Heartbeat, Lease, WebhookDelivery
+from expunge.service.infra.tables import Heartbeat, Lease, TrainedPart, WebhookDelivery
 from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.requests.webhooks import WebhookEvent, add_endpoint, announce
 from expunge.workers.scheduler.run import open_scheduler
@@ -78,6 +79,22 @@ def of_an_update(place: Place, point: str, dice: Random) -> list[Broken]:
     made = len(place.world.versions(model_id)) - versions
     found = [] if made == 1 else [Broken("doubled" if made else "lost", f"{point}: {made} versions were made")]
     return found + not_forgotten(place, requests) + place.wrong()
+
+
+def of_an_update_with_rows(place: Place, point: str, dice: Random) -> list[Broken]:
+    """Kill a worker while it forgets somebody by a recipe with rows: one part is left, that of the others."""
+    name = next(place.names)
+    model_id = place.world.configured(trial_seconds=0).live("with_rows", "retrain", name)
+    request = place.world.delete(f"p{dice.randrange(12)}", models=(name,))
+    place.worker_dies(point, model_id)
+    place.recover(model_id)
+    storage, generation = place.world.storage, place.world.generation(model_id).id
+    parts = [part for part in place.world.rows_of(TrainedPart) if part.generation_id == generation]
+    model = json.loads(bytes(storage.store.read(place.world.head(model_id).checkpoint)))
+    found = [Broken("left_behind", f"{len(parts)} parts are kept")] * (len(parts) != 1)
+    found += [Broken("lost", "the part of the version is gone")] * (not storage.private.holds(parts[0].result))
+    found += [Broken("lost", f"the model is of {model['rows']} rows")] * (model["rows"] != 33)
+    return found + not_forgotten(place, [request]) + place.wrong()
 
 
 def of_a_preparation(place: Place, point: str, dice: Random) -> list[Broken]:
@@ -247,6 +264,13 @@ UPDATE = (
     *("worker-before-publish", "publish-after-charge", "publish-after-version", "publish-after-audit"),
     *("publish-inside-commit", "worker-after-commit", "keys-erased", "worker-after-erasure", "worker-before-ack"),
 )
+WITH_ROWS = (
+    "part-kept",
+    "worker-before-publish",
+    "publish-after-audit",
+    "publish-inside-commit",
+    "worker-after-commit",
+)
 API = ("api-before-transaction", "api-after-request", "api-after-audit", "api-inside-commit", "api-after-commit")
 PREPARATION = ("prepare-after-manifest", "prepare-after-train", "keys-before-rows", "prepare-after-rows")
 WORK_UNITS = ("prepare-after-work-units", "work-unit-inside", "work-unit-inside-rows", "work-unit-after")
@@ -259,6 +283,7 @@ OF_A_BUCKET = ("bucket-before-put", "bucket-put", "bucket-created", "bucket-copi
 DEATHS: list[tuple[str, Death]] = [
     *((point, of_the_api) for point in API),
     *((point, of_an_update) for point in UPDATE),
+    *((point, of_an_update_with_rows) for point in WITH_ROWS),
     *((point, of_a_preparation) for point in PREPARATION),
     *((point, of_work_units) for point in WORK_UNITS),
     *((point, of_a_retrain) for point in ("switch-after-version", "switch-after-tasks")),

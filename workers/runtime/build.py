@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import Pepper, subject_digest
 from expunge.workers.runtime.drain import look_on
 from expunge.workers.runtime.jobs import ASIDE, MAPPED, MEMBER, ROWS, START, pack, unpack
@@ -193,6 +194,7 @@ class WorldBuild:
                 raise RuntimeError("a part that was found is gone")
             part = self.used[key] = self._train(planned, start, world, aside)
             self.parts.keep(key, part)
+            crash_point("part-kept")
         data = _published(part)
         self._made[_digest(data)] = part
         before = None if start is None else _digest(_published(start))
