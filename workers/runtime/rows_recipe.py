@@ -28,15 +28,12 @@ from expunge.workers.runtime.worlds import SourceReader, declare, read_sources
 from unlearning.accounting.policy import Granularity
 from unlearning.artefact import Artefact
 from unlearning.recipe import Recipe, Samples
-from unlearning.rows.declarations import QuerySource
 from unlearning.types import Refused
 
 MOST_GONE = 0.1
 """of the retained; an update is blocked where the sources lack more, because nobody looked at that"""
 Unit = tuple[str, int]
 DIGEST = 32
-PATHS = ("path", "index", "names")
-"""fields of a source that name a file or a folder beneath its root; the first is what a root is found by"""
 
 
 @dataclass(frozen=True)
@@ -169,12 +166,8 @@ def declared(settings: Settings, tenant_id: str, name: str) -> RowsRecipe:
     closed = (*service, *(str(place.resolve()) for place in (settings.recipes, settings.data)))
     digest, code = recipes.digest_of(path), recipes.code_of(path)
     facts = _facts(code.module, tuple(sorted(code.files.items())), closed)
-    files = {
-        parameter: next(record[field] for field in PATHS if field in record)
-        for parameter, record in facts["sources"].items()
-        if record["kind"] != QuerySource.__name__
-    }
-    files |= {parameter: path for parameter, (path, _) in facts["public"].items()}
+    files = {parameter: paths_of(record) for parameter, record in facts["sources"].items()}
+    files |= {parameter: [path] for parameter, (path, _) in facts["public"].items()}
     folders = [path.parent, settings.data / tenant_id]
     return RowsRecipe(
         code=code,
@@ -184,7 +177,7 @@ def declared(settings: Settings, tenant_id: str, name: str) -> RowsRecipe:
         public={name: (path, sha256) for name, (path, sha256) in facts["public"].items()},
         run=facts["run"],
         merges=facts["merges"],
-        roots={parameter: _root(folders, file, service) for parameter, file in files.items()},
+        roots={parameter: _root(folders, paths, service) for parameter, paths in files.items() if paths},
         closed=closed,
         maps=facts.get("maps", {}),
     )
@@ -195,17 +188,24 @@ def _facts(module: str, files: tuple[tuple[str, bytes], ...], closed: tuple[str,
     return declare(Code(module, dict(files)), closed)
 
 
-def _root(folders: Sequence[Path], path: str, closed: Sequence[str]) -> Path:
-    """Return the first of the folders that has the path. Raises Refused for what is the service's or another tenant's.
+def paths_of(source: Mapping[str, Any]) -> list[str]:
+    """Return every path that a source names, beneath one root; a query names none."""
+    named = [source[field] for field in ("path", "index", "names") if field in source]
+    return [*named, *source.get("files", {}).values(), *([source["person"]["path"]] if source["via"] else [])]
 
-    Of a path that none has, the first: who reads it says what is missing.
+
+def _root(folders: Sequence[Path], paths: Sequence[str], closed: Sequence[str]) -> Path:
+    """Return the first of the folders that has the first path; the first of all where none has it.
+
+    Raises Refused where a path leads to what is the service's or another tenant's.
     """
-    root = next((folder for folder in folders if (folder / path).exists()), folders[0])
-    real = (root / path).resolve()
-    inside = any(real.is_relative_to(place) or Path(place).is_relative_to(real) for place in closed)
-    if path.startswith("@") or inside:
-        what = f"The path {path!r} leads to files of the service or of another tenant."
-        raise Refused(what, "Put the data elsewhere.")
+    root = next((folder for folder in folders if (folder / paths[0]).exists()), folders[0])
+    for path in paths:
+        real = (root / path).resolve()
+        inside = any(real.is_relative_to(place) or Path(place).is_relative_to(real) for place in closed)
+        if path.startswith("@") or inside:
+            what = f"The path {path!r} leads to files of the service or of another tenant."
+            raise Refused(what, "Put the data elsewhere.")
     return root
 
 

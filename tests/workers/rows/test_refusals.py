@@ -39,6 +39,22 @@ def with_line(line: str, recipe: str = ALL) -> str:
         (ALL.replace('"people.csv"', '"gone.csv"'), ("no file 'gone.csv'",)),
         (ALL.replace('"people.csv"', '"../people.csv"'), ("../people.csv", "not one beneath the recipe's folder")),
         (ALL.replace('"people.csv"', '"@acme/people.csv"'), ("@acme/people.csv", "another tenant")),
+        (
+            ALL.replace('person="person"', 'person=ul.via("@acme/people.csv", "id", "person")'),
+            ("@acme/people.csv", "another tenant"),
+        ),
+        (
+            ALL.replace('ul.table("people.csv"', 'ul.folder(".", index="@acme/people.csv", file="word"'),
+            ("not one beneath",),
+        ),
+        (
+            ALL.replace('ul.table("people.csv"', 'ul.folder("letters", index="@acme/people.csv", file="word"'),
+            ("@acme/people.csv", "another tenant"),
+        ),
+        (
+            ALL.replace('ul.table("people.csv"', 'ul.arrays(names="people.csv", a="@acme/a.npy"'),
+            ("@acme/a.npy", "another tenant"),
+        ),
         (ALL.replace('person="person"', 'person="name"'), ("lacks the columns name",)),
         (ALL.replace("rows: ul.Rows = ul.table", "x, rows: ul.Rows = ul.table"), ("parameter 'x'",)),
         (ALL.replace("model.json", "model.pkl"), ("pickled",)),
