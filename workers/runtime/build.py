@@ -63,6 +63,8 @@ class _Planned:
     """A part that is to be made or found: its rows are open."""
 
     part: object
+    units: str
+    """the digest of whose rows these are, and what they hold"""
     rows: Mapping[str, SealedRows]
     last: bool
     """no part starts from it, so it is scored"""
@@ -88,8 +90,8 @@ class WorldBuild:
     """whether the second time gave the same bytes; None: there was none"""
     _made: dict[str, MadePart] = field(default_factory=dict)
     """by the SHA-256 of the bytes that are published of it"""
-    _answers: dict[str, Fitted] = field(default_factory=dict)
-    """by the name of the part"""
+    _answers: dict[tuple[str, str, str | None], Fitted] = field(default_factory=dict)
+    """by what the part is, its units and the bytes it starts from"""
 
     def announce(self, chains: Sequence[Sequence[tuple[object, Examples]]], progress: Progress = look_on) -> None:
         """Make all that is missing of these chains in one world, which imports the recipe once."""
@@ -105,14 +107,13 @@ class WorldBuild:
         """Return what a part left: it was announced and made, or is made now."""
         if isinstance(part, Merge):
             return self._merged(start)
-        with self._rows(examples) as rows:
-            begins = start is None or not len(start.weights)  # of a phase before it without a person
-            before = None if start is None or begins else _digest(bytes_of(start.weights))
-            name = _name(part, rows, before)
-            if name not in self._answers:
-                chain = [_Planned(part, rows, last=True)]
-                self._make([chain], progress, None if before is None else self._made[before])
-            return self._answers[name]
+        begins = start is None or not len(start.weights)  # of a phase before it without a person
+        before = None if start is None or begins else _digest(bytes_of(start.weights))
+        asked = _words(part), _units(examples), before
+        if asked not in self._answers:
+            with self._planned([[(part, examples)]]) as planned:
+                self._make(planned, progress, None if before is None else self._made[before])
+        return self._answers[asked]
 
     def score(self, weights: Tensor) -> float | None:
         """Return how good the model of these bytes is on the rows kept apart, as its world measured it."""
@@ -124,7 +125,7 @@ class WorldBuild:
         return WorldRecord(
             walls=Enclosure.weakest(part.walls for part in self.used.values()),
             code=self.recipe.digest,
-            public_files=tuple(DeclaredFile(path, sha256) for path, sha256 in sorted(self.recipe.public.values())),
+            public_files=tuple(DeclaredFile(path, sha256) for path, sha256 in sorted({*self.recipe.public.values()})),
             sources=tuple(KINDS[source["kind"]] for source in self.recipe.sources.values()),
             repeats=repeats,
         )
@@ -198,8 +199,8 @@ class WorldBuild:
         data = _published(part)
         self._made[_digest(data)] = part
         before = None if start is None else _digest(_published(start))
-        name = _name(planned.part, planned.rows, before)
-        self._answers[name] = Fitted(torch.frombuffer(bytearray(data), dtype=torch.uint8).to(self.device))
+        weights = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(self.device)
+        self._answers[_words(planned.part), planned.units, before] = Fitted(weights)
         return part
 
     def _repeat(self, chains: Sequence[Sequence[_Planned]], before: MadePart | None, progress: Progress) -> None:
@@ -287,7 +288,9 @@ class WorldBuild:
         with ExitStack() as stack:
             yield [
                 [
-                    _Planned(part, stack.enter_context(self._rows(examples)), last=place == len(chain) - 1)
+                    _Planned(
+                        part, _units(examples), stack.enter_context(self._rows(examples)), last=place == len(chain) - 1
+                    )
                     for place, (part, examples) in enumerate(chain)
                     if len(examples)
                 ]
@@ -323,7 +326,8 @@ class WorldBuild:
 
     def _key(self, planned: _Planned, start: MadePart | None) -> str:
         before = None if start is None else _digest(_published(start))
-        inputs = {"part": _name(planned.part, planned.rows, before), **self._surroundings}
+        rows = {source: _digests(each) for source, each in planned.rows.items()}
+        inputs = {"part": _words(planned.part), "rows": rows, "start": before, **self._surroundings}
         return self.parts.key_of(json.dumps(inputs, sort_keys=True))
 
     @cached_property
@@ -355,11 +359,14 @@ def _seed(part: object) -> int:
     return int.from_bytes(hashlib.sha256(f"part {name}".encode()).digest()[:4]) % SEEDS
 
 
-def _name(part: object, rows: Mapping[str, SealedRows], before: str | None) -> str:
-    """Return what tells a part from others of the same recipe: its settings, its rows, and what it starts from."""
-    settings = {} if part is None else {each.name: getattr(part, each.name) for each in fields(part)}  # type: ignore[arg-type]
-    named = {source: _digests(each) for source, each in rows.items()}
-    return json.dumps([type(part).__name__, settings, named, before], sort_keys=True)
+def _words(part: object) -> str:
+    """Return what tells a part from others over the same rows: its kind and its settings."""
+    settings = {each.name: getattr(part, each.name) for each in fields(part)}  # type: ignore[arg-type]
+    return json.dumps([type(part).__name__, settings], sort_keys=True)
+
+
+def _units(examples: Examples) -> str:
+    return _digest(examples.inputs.cpu().numpy().tobytes())
 
 
 def _digests(rows: SealedRows) -> object:
