@@ -22,12 +22,13 @@ from expunge.service.models import plan_new_data
 from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.queue import promotion, publication
 from expunge.workers.app import Worker
-from expunge.workers.runtime import drain, fresh
+from expunge.workers.runtime import drain, fresh, worlds
 from expunge.workers.runtime.fresh import Lost
 from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.training import calibrate, parts, prepare, start, units
 from expunge.workers.update import run
 from tests.faults.invariants import broken
+from tests.workers.rows.data import APART, lay_out
 from tests.workers.training.test_calibrate import ASKED
 from tests.workers.training.test_parts import OPTIONS, people_apart
 from tests.workers.training.test_work_units import keep_lease
@@ -307,14 +308,35 @@ def test_a_training_in_a_fresh_process_is_killed_and_not_waited_for(
     here.storage.close()
 
 
+@ON_SQLITE
+def test_a_part_in_a_world_is_killed_and_not_waited_for(
+    world: World, settings: Settings, tmp_path: Path, new_process: Callable[[], None]
+) -> None:
+    lay_out(tmp_path / "recipes", recipe=APART.replace("    frame =", "    import time; time.sleep(20)\n    frame ="))
+    here = open_world(settings.model_copy(update={"recipes": tmp_path / "recipes"}))
+    model_id = here.register("rows", "retrain")
+    timer = threading.Timer(0.0, _ask_in_the_training, [lambda: worlds._templates, 2])  # a reader, and a world
+    timer.start()
+    stopped(here, model_id)
+    timer.join()
+    assert time.monotonic() - ASKED_AT[-1] < 2.0
+    assert worlds._templates[0].process.wait(5) == -signal.SIGKILL
+    assert (here.kinds().count(GIVEN_BACK), here.generation(model_id).attempts) == (1, 0)
+    lay_out(tmp_path / "recipes")
+    new_process()
+    here.work(model_id)
+    assert here.model(model_id).status == "live", here.model(model_id).reason
+    here.storage.close()
+
+
 ASKED_AT: list[float] = []
 
 
-def _ask_in_the_training() -> None:
-    """Wait until the server has forked a training, and ask this process to stop."""
+def _ask_in_the_training(servers: Callable[[], list[Any]] = lambda: fresh._servers, children: int = 1) -> None:
+    """Wait until the server has forked so many processes, and ask this process to stop."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        if fresh._servers and _children(fresh._servers[0].process.pid):
+        if servers() and len(_children(servers()[0].process.pid)) >= children:
             time.sleep(1.0)
             ASKED_AT.append(time.monotonic())
             drain.ask()
