@@ -134,7 +134,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
             require_readable(process, job, bench, guarantee, everyone)
         else:
             bench.built.aside = aside_of(process, job, bench.built)
-            bench.built.repeat_within = _repeat_within(process, job)
+            bench.built.repeat_within = process.settings.trial_seconds
         reads = needs_retained(bench.method, guarantee)
         memory = int(expected["bytes"]) if reads else 0
         _freeze(storage, job, bench, kept, everyone, written=written, memory=memory)
@@ -194,18 +194,13 @@ def again(process: Process, job: Preparation, watch: Stopwatch) -> Begun | None:
     if units is None:
         return None
     if units.bench.built is not None:
-        units.bench.built.repeat_within = _repeat_within(process, job)
+        units.bench.built.repeat_within = process.settings.trial_seconds
     guarantee = guarantee_of(job.policy, units.bench.problem, units.bench.method)
     design = _design(job.policy, guarantee, units.examples)
     trial = None if note.get("trial") is None else Trial(**note["trial"])
     left_out, seconds = note["left_out"], note["seconds"]
     work = note.get("work", seconds)  # a worker of a release before work was measured may have begun
     return Begun(units.bench, guarantee, units.examples, units.learned, units, design, trial, left_out, seconds, work)
-
-
-def _repeat_within(process: Process, job: Preparation) -> float:
-    """Return how many seconds a part may take to be made twice: a retrain tries nothing."""
-    return 0.0 if job.retrains else process.settings.trial_seconds
 
 
 def shown(database: Database, job: Preparation, phase: str, start: float, stop: float) -> Progress:

@@ -154,6 +154,35 @@ def test_a_person_of_a_source_without_a_row_of_the_model_is_found(world: World, 
     forget(world, held, 6)
 
 
+def test_a_policy_that_forgets_samples_forgets_a_row_by_its_id(world: World, folder: Path) -> None:
+    lay_out(folder, recipe=BY_ID)
+    world = world.configured(recipes=folder)
+    held = world.live("rows", "retrain", name="held", granularity="sample")
+    request = world.delete(samples=["9"], models=("held",))
+    world.work(held)
+    assert world.task(request).status == "completed" and model_of(world, held)["rows"] == 119
+    after = published(world, held)
+    write_csv(folder / "people.csv", [row for row in rows_of() if row["id"] != 9])
+    assert published(world, world.live("rows", "retrain", name="never", granularity="sample")) == after
+
+
+def test_a_policy_that_forgets_samples_needs_a_source_that_names_rows(world: World, folder: Path) -> None:
+    lay_out(folder, recipe=ALL)
+    world = world.configured(recipes=folder)
+    model = world.register("rows", "retrain", granularity="sample")
+    world.work(model)
+    assert "does not name its rows" in str(world.model(model).reason)
+
+
+def test_a_retrain_says_whether_it_repeats(world: World, folder: Path) -> None:
+    lay_out(folder, recipe=ALL)
+    world = world.configured(recipes=folder, trial_seconds=60)
+    held = world.live("rows", "retrain")
+    retrain(world, held)
+    claim = world.head(held).claim
+    assert claim["deterministic"] and claim["world"]["repeats"] is True
+
+
 def retrain(world: World, model_id: str) -> None:
     with world.database.write() as session:
         plan_new_data(session, session.get_one(Model, model_id), dry_run=False)
