@@ -126,7 +126,7 @@ def _remedy(found: Probe, around: Surroundings) -> str:
             "under gVisor (runsc)"
         )
     elif around.filtered:
-        steps.append("let the unit of the worker and updater allow namespaces: no RestrictNamespaces=yes")
+        steps.append("give the units of worker and updater deploy/systemd/expunge-worlds.conf, which allows namespaces")
     elif not steps:
         steps.append("allow user namespaces to the workers' user")
     if not found.standing and any("Landlock" in reason for reason in found.lacking):

@@ -89,7 +89,7 @@ ROWS: dict[str, tuple[Probe, Surroundings, Enclosure, list[str], list[str]]] = {
         Surroundings(filtered=True),
         Enclosure.LANDLOCK,
         ["unshare: Operation not permitted"],
-        ["no RestrictNamespaces=yes"],
+        ["deploy/systemd/expunge-worlds.conf"],
     ),
     "refused, and nobody knows why": (
         ALONE,
