@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, cast, get_args, get_type_hints
 
@@ -181,6 +183,11 @@ def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> Op
 def takes_rows(settings: Settings, tenant_id: str, name: str) -> bool:
     """Return whether the service reads the recipe's rows for it. Raises Refused where there is no such recipe."""
     path = recipes.find(recipes_of(settings.recipes, tenant_id), name)
+    return _takes_rows(path, recipes.digest_of(path))
+
+
+@lru_cache(maxsize=64)
+def _takes_rows(path: Path, _digest: str) -> bool:
     try:
         return declares_sources(path)
     except (SyntaxError, ValueError):  # it is found out where the recipe is loaded
