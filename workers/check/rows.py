@@ -66,8 +66,8 @@ def check_rows(folder: Path, name: str) -> dict[str, Any]:
             findings += _trained(recipe, units, settings)
     except (Refused, RecipeError) as error:
         findings.append(Finding("the recipe runs", False, error.what, error.hint))
-    found["findings"] = [asdict(each) for each in findings]
-    if all(each.well for each in findings):
+    found["findings"] = [asdict(finding) for finding in findings]
+    if all(finding.well for finding in findings):
         found["methods"] = [asdict(_possible(method, recipe)) for method in NAMES]
     return found
 

@@ -249,7 +249,7 @@ class WorldBuild:
         if members is None:
             raise ValueError("members are merged, and none are given")
         data = [bytes_of(members.tensors[str(number)]) for number in range(len(members.tensors))]
-        parts = [self._made[_digest(each)] for each in data if each]
+        parts = [self._made[_digest(member)] for member in data if member]
         scores = [part.score for part in parts if part.score is not None]
         mean = sum(scores) / len(scores) if scores and len(scores) == len(parts) else None
         if self.recipe.merges:
@@ -304,7 +304,7 @@ class WorldBuild:
         for digest in examples.inputs.cpu().numpy():
             source, number = self.units.by_digest[digest.tobytes()]
             numbers[source].append(number)
-        with self._blocks.rows({source: sorted(each) for source, each in numbers.items()}, keep=True) as rows:
+        with self._blocks.rows({source: sorted(units) for source, units in numbers.items()}, keep=True) as rows:
             yield rows
 
     @contextmanager
@@ -326,7 +326,7 @@ class WorldBuild:
 
     def _key(self, planned: _Planned, start: MadePart | None) -> str:
         before = None if start is None else _digest(_published(start))
-        rows = {source: _digests(each) for source, each in planned.rows.items()}
+        rows = {source: _digests(sealed) for source, sealed in planned.rows.items()}
         inputs = {"part": _words(planned.part), "rows": rows, "start": before, **self._surroundings}
         return self.parts.key_of(json.dumps(inputs, sort_keys=True))
 
@@ -361,7 +361,7 @@ def _seed(part: object) -> int:
 
 def _words(part: object) -> str:
     """Return what tells a part from others over the same rows: its kind and its settings."""
-    settings = {each.name: getattr(part, each.name) for each in fields(part)}  # type: ignore[arg-type]
+    settings = {setting.name: getattr(part, setting.name) for setting in fields(part)}  # type: ignore[arg-type]
     return json.dumps([type(part).__name__, settings], sort_keys=True)
 
 
@@ -377,8 +377,8 @@ def _digests(rows: SealedRows) -> object:
 
 def _handles(rows: Mapping[str, SealedRows], kind: str) -> dict[str, int]:
     """Return the files of the rows of each source, and of what was mapped of them, by the names that a part knows."""
-    files = {f"{kind}{source}": each.handle for source, each in rows.items()}
-    arrays = ((source, *each) for source, rows_of in rows.items() for each in rows_of.mapped.items())
+    files = {f"{kind}{source}": sealed.handle for source, sealed in rows.items()}
+    arrays = ((source, *mapped) for source, sealed in rows.items() for mapped in sealed.mapped.items())
     return files | {f"{MAPPED}{kind}{source} {function}": array.handle for source, function, array in arrays}
 
 

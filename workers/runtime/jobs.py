@@ -39,7 +39,7 @@ BLOCK = "block.npy"
 
 def declare(module: ModuleType, _files: Files, _order: Mapping[str, Any]) -> Outcome:
     """Answer what the recipe's parameters ask for."""
-    defaults = {name: each.default for name, each in inspect.signature(_recipe(module)).parameters.items()}
+    defaults = {name: parameter.default for name, parameter in inspect.signature(_recipe(module)).parameters.items()}
     sources = {name: source_to_json(default) for name, default in defaults.items() if isinstance(default, Source)}
     public = {
         name: [default.path, default.sha256] for name, default in defaults.items() if isinstance(default, PublicFile)
@@ -129,7 +129,7 @@ def _files_of(module: ModuleType, function: Callable[..., Any], public: Mapping[
         what = f"map names {name}(), which the recipe's module does not have under that name."
         raise RecipeError(what, f"Write `def {name}(block): ...` in the module, outside of other functions.")
     _, *others = inspect.signature(function).parameters.values()
-    files = [each.name for each in others if each.default is each.empty and each.kind in (1, 3)]
+    files = [other.name for other in others if other.default is other.empty and other.kind in (1, 3)]
     unknown = [file for file in files if file not in public]
     if unknown:
         what = f"{name}() takes {unknown[0]!r}, and recipe() declares no public file of that name."
@@ -143,9 +143,9 @@ def _rows(module: ModuleType, files: Files, order: Mapping[str, Any], kind: str,
 
     def read(people: Any) -> dict[Any, MappedBefore]:
         before = {}
-        for each, public in functions.items():
-            function = getattr(module, each)
-            values = blocks_from_bytes(function, files[f"{MAPPED}{kind}{name} {each}"], people)
+        for function_name, public in functions.items():
+            function = getattr(module, function_name)
+            values = blocks_from_bytes(function, files[f"{MAPPED}{kind}{name} {function_name}"], people)
             before[function] = MappedBefore(values, {file: Path(order["public"][file]) for file in public})
         return before
 

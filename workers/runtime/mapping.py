@@ -70,8 +70,8 @@ class BlockMaker:
         with ExitStack() as stack:
             rows = stack.enter_context(self.reader.rows(units, self.recipe.maps))
             yield {
-                source: replace(each, mapped=self._map_all(stack, source, each.blocks, keep=keep))
-                for source, each in rows.items()
+                source: replace(sealed, mapped=self._map_all(stack, source, sealed.blocks, keep=keep))
+                for source, sealed in rows.items()
             }
 
     def _map_all(self, stack: ExitStack, source: str, blocks: Sequence[str], *, keep: bool) -> dict[str, SealedArray]:

@@ -82,7 +82,7 @@ class SourceUnits:
     def aside(self) -> list[Unit]:
         """The units that are kept apart."""
         surveys = self.reader.surveys.items()
-        return [(source, number) for source, each in surveys for number in np.flatnonzero(each.aside).tolist()]
+        return [(source, number) for source, survey in surveys for number in np.flatnonzero(survey.aside).tolist()]
 
     def people(self, unit: Unit) -> tuple[str, ...]:
         """Return the people of a unit, as requests name them."""

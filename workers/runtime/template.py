@@ -114,7 +114,7 @@ def _read(line: socket.socket, order: Mapping[str, Any]) -> None:
             if words["kind"] == "survey":
                 opened = _open_sources(order)
                 handles: list[int] = []
-                reply = {name: _survey(each) for name, each in opened.items()}
+                reply = {name: _survey(source) for name, source in opened.items()}
             elif words["kind"] == "rows":
                 reply, handles = _hand_over(opened, words, order["most"])
             else:
@@ -168,12 +168,12 @@ def _hand_over(opened: Mapping[str, _Opened], words: Mapping[str, Any], most: in
 
     digests, handles, blocks = {}, [], {}
     for name, numbers in words["units"].items():
-        each, staying = opened[name], np.array(numbers, dtype=np.int64)
+        source, staying = opened[name], np.array(numbers, dtype=np.int64)
         if name in words["mapped"]:
-            rows, blocks[name] = each.reading.rows_and_blocks(each.units, staying, each.salt)
-            each.handed[:] = [rows]
+            rows, blocks[name] = source.reading.rows_and_blocks(source.units, staying, source.salt)
+            source.handed[:] = [rows]
         else:
-            rows = each.reading.rows(each.units, staying, each.salt)
+            rows = source.reading.rows(source.units, staying, source.salt)
         handle, digests[name] = _sealed(rows, most)
         handles.append(handle)
     return {"sha256": digests, "blocks": blocks}, handles

@@ -118,7 +118,7 @@ class SourceReader:
 
         ``mapped``: the sources whose blocks are digested, and can be asked for until the next rows are.
         """
-        words = {"units": {name: [*each] for name, each in units.items()}, "mapped": [*mapped]}
+        words = {"units": {name: [*numbers] for name, numbers in units.items()}, "mapped": [*mapped]}
         reply, handles = self._line.ask({"kind": "rows", **words})
         try:
             yield {
@@ -281,9 +281,9 @@ def template() -> Template:
 
 def kill_template() -> None:
     """Kill this process's template, where there is one: a training must not keep a process that is to end."""
-    for each in _templates:
-        if each.owner == os.getpid():
-            each.kill()
+    for started in _templates:
+        if started.owner == os.getpid():
+            started.kill()
 
 
 _reading: list[ExitStack] = []
