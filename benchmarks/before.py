@@ -1,5 +1,7 @@
 """An update on PostgreSQL and ``expunge doctor``, over the same on 23 November 2026, in one run.
 
+The update also over that of the last commit before versions commit to what the tables hold.
+
 Both trees run turn by turn, each in processes of its own, with the benchmark ``release`` of its time: one worker, a
 model of 21,840 weights without a guarantee. An update is counted from its claim to its destroyed keys, with what
 PostgreSQL's processes spend on it.
@@ -21,6 +23,7 @@ from typing import Any
 
 BEFORE = "fb5b3829"
 """the last commit of that day"""
+BEFORE_COMMITMENTS = "306d2a85"
 ROOT = Path(__file__).parents[1]
 RUNS = 3
 COMMON = """
@@ -78,15 +81,18 @@ MAIN = {"now": "expunge_client.cli.main", "before": "service.cli.main"}
 
 def rows() -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
-        trees = {"now": ROOT, "before": unpacked(Path(folder))}
+        trees = {"now": ROOT, "before": unpacked(Path(folder), BEFORE)}
         updates = turns(trees, UPDATES)
         yield row("update, d = 21,840, PostgreSQL: worker and server / before", updates, 0.4)
         yield row("doctor / before", turns(trees, DOCTOR), 0.4)
+    with tempfile.TemporaryDirectory() as folder:
+        trees = {"now": ROOT, "before": unpacked(Path(folder), BEFORE_COMMITMENTS)}
+        yield row("a warm update, d = 21,840, PostgreSQL / before commitments", turns(trees, UPDATES), 1.0)
 
 
-def unpacked(folder: Path) -> Path:
-    """Write the tree of ``BEFORE`` there. Raises CalledProcessError where the clone lacks that commit."""
-    archive = subprocess.run(["git", "archive", BEFORE], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+def unpacked(folder: Path, commit: str) -> Path:
+    """Write the tree of a commit there. Raises CalledProcessError where the clone lacks it."""
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         files.extraction_filter = getattr(tarfile, "data_filter", None)  # None before Python 3.11.4
         files.extractall(folder)
