@@ -66,7 +66,11 @@ return [...wide, ...high].map((e) => e.innerText);
 """
 
 
-LENGTHEN = "document.querySelectorAll('.cut, .rest-of-row').forEach((each) => each.append(' and more'.repeat(20)))"
+LENGTHEN = """
+document.querySelectorAll(".cut, .rest-of-row").forEach((cell) => cell.append(" and more".repeat(20)));
+const ages = [...document.querySelectorAll(".list .quiet")].filter((cell) => cell.innerText.endsWith(" s ago"));
+ages.forEach((age) => age.innerText = "59 min ago");
+"""
 
 
 @pytest.mark.parametrize("width", [390, 1100, 1440])
