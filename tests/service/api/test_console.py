@@ -470,7 +470,8 @@ def test_a_model_without_a_bound_shows_its_budgets_as_bars(
     assert f'<span class="{marked}">{words}</span>' in panel
     assert 'value="0.0125" aria-label="Share forgotten"' in panel and "1.25 % of the samples forgotten" in panel
     assert "0.4 of 10 points given up" in panel
-    cell = re.search(r'<td class="rest-of-row" data-label="Budget">(.*?)</td>', login().get("/console/models").text, re.S)
+    page = login().get("/console/models").text
+    cell = re.search(r'<td class="rest-of-row" data-label="Budget">(.*?)</td>', page, re.S)
     assert cell is not None and cell[1] == f'<span class="{marked}">{words}</span>'
 
 
