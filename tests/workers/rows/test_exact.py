@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from expunge.workers.runtime import build
 from tests.workers.rows.data import (
     ALL,
     APART,
@@ -111,48 +110,35 @@ def recipe(people=ul.table("people.csv", person="person"), items=ul.table("items
 
 
 def test_a_deletion_makes_the_parts_of_the_person_alone_and_imports_the_recipe_once(
-    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, folder: Path, worlds_made: list[tuple[str, int]]
 ) -> None:
     lay_out(folder)
     world = world.configured(recipes=folder)
     held = world.live("rows", "shards", options={"shards": 4})
-    counts: list[int] = []
-    make_world = build.make_world
-
-    def counted(job: str, code: object, count: int, **settings: object) -> object:
-        counts.append(count)
-        return make_world(job, code, count, **settings)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(build, "make_world", counted)
+    worlds_made.clear()
     forget(world, held, trained_on(world)[0])
-    assert counts == [1]
-    counts.clear()
+    assert worlds_made == [("train", 1)]
+    worlds_made.clear()
     forget(world, held, *trained_on(world)[:6])
-    assert len(counts) == 1 and 1 < counts[0] <= 4
-    counts.clear()
+    ((job, count),) = worlds_made
+    assert job == "train" and 1 < count <= 4
+    worlds_made.clear()
     request = world.delete(f"p{kept_apart(world)[0]}")
     world.work(held)
     assert world.request(request).completed_at is not None
-    assert counts == [] and len(world.versions(held)) == 3, "no key moves where the person is kept apart"
+    assert worlds_made == [] and len(world.versions(held)) == 3, "no key moves where the person is kept apart"
 
 
 def test_four_shards_of_lightgbm_forget_in_one_world(
-    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, folder: Path, worlds_made: list[tuple[str, int]]
 ) -> None:
     pytest.importorskip("lightgbm")
     lay_out(folder, recipe=LIGHTGBM)
     world = world.configured(recipes=folder)
     held = world.live("rows", "shards", name="held", options={"shards": 4})
-    worlds: list[str] = []
-    make_world = build.make_world
-
-    def noted(job: str, *arguments: object, **settings: object) -> object:
-        worlds.append(job)
-        return make_world(job, *arguments, **settings)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(build, "make_world", noted)
+    worlds_made.clear()
     forget(world, held, 3, 4, 5, 6)
-    assert worlds == ["train"], "the recipe's module is imported once"
+    assert [job for job, _ in worlds_made] == ["train"], "the recipe's module is imported once"
     after = published(world, held)
     lay_out(folder, (person for person in EVERYBODY if person not in (3, 4, 5, 6)), LIGHTGBM)
     never = world.live("rows", "shards", name="never", options={"shards": 4})

@@ -12,7 +12,6 @@ from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import Generation, Lease, Model, Task, TrainedPart, WorkUnit
 from expunge.service.models import model_lease, plan_new_data, retire
 from expunge.service.queue import WorkUnits, claims
-from expunge.workers.runtime import build
 from expunge.workers.runtime.build import WorldBuild
 from expunge.workers.scheduler.run import sweep_files
 from expunge.workers.storage import erase_ended
@@ -147,7 +146,7 @@ def test_a_registration_by_two_workers_has_the_bytes_of_one(
 
 @pytest.mark.parametrize("point", ["work-unit-inside", "work-unit-after"])
 def test_a_registration_is_taken_over_and_makes_no_part_twice(
-    world: World, helper: World, point: str, monkeypatch: pytest.MonkeyPatch
+    world: World, helper: World, point: str, monkeypatch: pytest.MonkeyPatch, worlds_made: list[tuple[str, int]]
 ) -> None:
     whole = in_one_piece(world, monkeypatch)
     model_id = world.register("rows", "shards", options=OPTIONS)
@@ -158,19 +157,12 @@ def test_a_registration_is_taken_over_and_makes_no_part_twice(
     helper.work(model_id)
     assert world.model(model_id).status == "preparing"
     assert sum(row.done_at is not None for row in world.rows_of(WorkUnit)) == done + 1
-    counts: list[int] = []
-    make_world = build.make_world
-
-    def counted(job: str, code: object, count: int, **settings: object) -> object:
-        counts.append(count)
-        return make_world(job, code, count, **settings)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(build, "make_world", counted)
+    worlds_made.clear()
     monkeypatch.setattr(prepare, "begin", never)
     world.expire_lease(model_id)
     world.work(model_id)
     assert world.model(model_id).status == "live", world.model(model_id).reason
-    assert counts == [1] * (SHARDS - 1 - done)
+    assert worlds_made == [("train", 1)] * (SHARDS - 1 - done)
     assert published(world, model_id) == published(world, whole)
     require_nothing_left(world, model_id, whole)
 
