@@ -74,26 +74,26 @@ class PartStore:
                     yield key, part
 
     def keep(self, key: str, part: MadePart) -> None:
-        """Seal a part and note it; one that another worker made meanwhile stays."""
+        """Seal a part and note it, in place of one that another worker kept under the key, or whose file is gone."""
         self.keep_many({key: part})
 
     def keep_many(self, parts: Mapping[str, MadePart]) -> None:
         """Seal each part, and note all in one transaction: as ``keep``."""
         rows = {key: self._seal(key, part) for key, part in parts.items()}
-        superseded = [row["result"] for row in rows.values()]
+        sealed = {row["result"] for row in rows.values()}
         with self.storage.database.write() as session:
-            if self.may_keep(session):
-                superseded = []
-                for some in batches(rows):
-                    for key, result, *_ in session.execute(self._rows(some)).all():
-                        superseded += [result] if result != rows[key]["result"] else []
-                    session.execute(
-                        delete(TrainedPart).where(
-                            TrainedPart.generation_id == self.generation_id, TrainedPart.key.in_(some)
-                        )
-                    )
-                    session.execute(insert(TrainedPart), [rows[key] for key in some])
-        self.storage.private.delete(*superseded)
+            unused = self._replace(session, rows) - sealed if self.may_keep(session) else sealed
+        self.storage.private.delete(*unused)
+
+    def _replace(self, session: Session, rows: Mapping[str, dict[str, Any]]) -> set[str]:
+        """Write the rows in place of those with their keys; return the files that these named."""
+        files = set[str]()
+        for some in batches(rows):
+            files |= {result for _, result, *_ in session.execute(self._rows(some))}
+            theirs = TrainedPart.generation_id == self.generation_id, TrainedPart.key.in_(some)
+            session.execute(delete(TrainedPart).where(*theirs))
+            session.execute(insert(TrainedPart), [rows[key] for key in some])
+        return files
 
     def files_of_others(self, keys: Collection[str]) -> list[str]:
         """Return the files of every part but these: a version that is made of these leaves them behind."""
