@@ -129,7 +129,8 @@ def _files_of(module: ModuleType, function: Callable[..., Any], public: Mapping[
         what = f"map names {name}(), which the recipe's module does not have under that name."
         raise RecipeError(what, f"Write `def {name}(block): ...` in the module, outside of other functions.")
     _, *others = inspect.signature(function).parameters.values()
-    files = [other.name for other in others if other.default is other.empty and other.kind in (1, 3)]
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    files = [other.name for other in others if other.default is other.empty and other.kind in by_name]
     unknown = [file for file in files if file not in public]
     if unknown:
         what = f"{name}() takes {unknown[0]!r}, and recipe() declares no public file of that name."

@@ -123,11 +123,11 @@ def recipe_of(rows_recipe: RowsRecipe, units: SourceUnits) -> Recipe:
     """Return the recipe that the exact methods work on. Its training is made in worlds (``Fresh``)."""
     nobody = torch.zeros(0, 32, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)
     return _RecipeOfUnits(
-        model=Artefact(_answer_nothing, merge=_merge_nothing, continues=bool(rows_recipe.run)),
+        model=Artefact(_of_its_world, merge=_of_its_world, continues=bool(rows_recipe.run)),
         samples=units.samples(),
         holdout=nobody,
-        loss=_measure_nothing,
-        train=_train_nothing,
+        loss=_of_its_world,
+        train=_of_its_world,
         holdout_subjects=[units.people(unit) for unit in units.aside],
         metric=score,
     )
@@ -138,20 +138,8 @@ def score(_outputs: Tensor, _targets: Tensor) -> float:
     raise RuntimeError("the score of a recipe with rows is measured in its world")
 
 
-def _answer_nothing(_data: bytes, _inputs: Tensor) -> Tensor:
-    raise RuntimeError("no answer of a recipe with rows is asked for outside its world")
-
-
-def _merge_nothing(_members: Sequence[bytes]) -> bytes:
-    raise RuntimeError("the members of a recipe with rows are merged in its world")
-
-
-def _measure_nothing(_outputs: Tensor, _targets: Tensor) -> Tensor:
-    raise RuntimeError("a recipe with rows has no loss outside its world")
-
-
-def _train_nothing(_run: object) -> None:
-    raise RuntimeError("a recipe with rows is trained in its world")
+def _of_its_world(*_: object) -> Any:
+    raise RuntimeError("a recipe with rows is trained, merged and asked in its world alone")
 
 
 def declared(settings: Settings, tenant_id: str, name: str) -> RowsRecipe:
@@ -202,6 +190,7 @@ def _root(folders: Sequence[Path], paths: Sequence[str], closed: Sequence[str]) 
     root = next((folder for folder in folders if (folder / paths[0]).exists()), folders[0])
     for path in paths:
         real = (root / path).resolve()
+        # the recipes of a tenant but the first lie beneath the first's, in a folder that begins with @
         inside = any(real.is_relative_to(place) or Path(place).is_relative_to(real) for place in closed)
         if path.startswith("@") or inside:
             what = f"The path {path!r} leads to files of the service or of another tenant."
