@@ -13,8 +13,9 @@ class TrainingRun:
 
     Args:
         start: the files that the part before published, by name; None in the first part.
-        rank, world: the number of this process of the part, and of all of them.
-        resumed: what ``checkpoint`` was last given before the part was interrupted; None: it begins.
+        rank, world: the number of this process of the part, and of all of them. So far a part is one process.
+        resumed: what ``checkpoint`` was last given before the part was interrupted; None: it begins. So far it always
+            does.
     """
 
     start: Mapping[str, bytes] | None = None
@@ -23,7 +24,7 @@ class TrainingRun:
     resumed: Any = None
 
     def checkpoint(self, make: Callable[[], Any]) -> None:
-        """Offer a point to go on from: ``make`` gives what is needed for that, where it is wanted."""
+        """Offer a point to go on from, which ``make`` gives. So far none is taken: an interrupted part begins anew."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ _CONTAINERS = (Path("/.dockerenv"), Path("/run/.containerenv"))
 _ERROR = re.compile(r"^.*?\w+Error: (\[Errno \d+\] )?")
 _SECONDS = 60
 _CALLS = "unshare, mount, umount2, pivot_root, mount_setattr and sethostname"
-_WORD = "Certificates say that it is your word that a training opened nothing else, and exact gives no number."
+_WORD = "Certificates say that it is your word that a training opened nothing else, and state no number for exact."
 _SHOWN = "Certificates show that a training opened nothing else."
 _ALONE = "A training has no sockets then: it is one process, without ranks and without DataLoader workers."
 
