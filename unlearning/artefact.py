@@ -32,7 +32,7 @@ class Artefact:
         predict: (data, inputs (n, ...)) -> outputs (n, ...), which the recipe's loss and accuracy are taken of.
         merge: the members that ``shards`` trained, one or several -> one file that answers as all of them do. It
             depends on these bytes alone. Without it ``shards`` is refused.
-        suffix: how the file's name ends, as ``lightgbm.txt``. ``zip``: several files, as ``bytes(Published(...))``
+        suffix: how the file's name ends, as ``lightgbm.txt``. ``zip``: several files, as ``bytes(ul.Published(...))``
             gives them; ``unlearning.formats.files_of`` reads them in ``predict``.
         libraries: packages that the bytes depend on. Their versions are recorded, and members that were trained with
             other versions are never mixed.
@@ -102,7 +102,7 @@ class Artefact:
         held = tensor_of(data, giver, self.format)
         if self.suffix == ARCHIVE_SUFFIX and format_of(bytes_of(held)) != ARCHIVE:
             what = f"{giver} returned no archive of several files, and the suffix is {self.suffix!r}."
-            raise RecipeError(what, "Return bytes(Published({...})) of two files or more, or use another suffix.")
+            raise RecipeError(what, "Return bytes(ul.Published({...})) of two files or more, or use another suffix.")
         return held
 
 
