@@ -43,6 +43,7 @@ def run(seed: int, scale: float) -> Result:
     chosen = bugs[seed % step :: step]
     with tempfile.TemporaryDirectory(prefix="expunge-planted-") as name:
         folder = Path(name)
+        folder.chmod(0o755)  # where this is root, a world without a new root reads the code as nobody
         clean = copy_tree(folder / "clean")
         before = suite(clean, dict.fromkeys(test for bug in chosen for test in bug.suite), jobs=AT_ONCE)
         if before.returncode != 0:
