@@ -41,14 +41,15 @@ def altered(session: Session, pepper: Pepper, completions: Sequence[Completion])
         mine = [each for each in completions if _covers(each.request, model)]
         if not mine or version.commitments is None:
             continue
-        tables = differing(version, committed(session, pepper, generation).tables)
+        now = committed(session, pepper, generation)
+        tables = differing(version, now.tables)
         ledger = select(func.sum(BudgetEntry.budget_cost)).where(BudgetEntry.generation_id == generation.id)
         tables += [] if (session.scalar(ledger) or 0) == generation.spent else [BudgetEntry.__tablename__]
         other = {
             table: {
                 name
                 for by in (SUBJECT, SAMPLE)
-                for name in read(session, pepper, generation.id, by, [n for n, kind in named.items() if kind == by])
+                for name in read(session, pepper, now, by, [n for n, kind in named.items() if kind == by])
             }
             for table, read in ((MEMBERSHIPS, changed), (FORGOTTEN, changed_marks))
         }

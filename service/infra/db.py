@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import BigInteger, Boolean, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.compiler import compiles
@@ -167,6 +167,20 @@ NOW = _Clock()
 @compiles(_Clock)
 def _clock(_: _Clock, compiler: SQLCompiler, **__: Any) -> str:
     return f"({CLOCKS[compiler.dialect.name]})"
+
+
+class _InRecovery(FunctionElement[bool]):
+    inherit_cache = True
+    type = Boolean()
+
+
+IN_RECOVERY = _InRecovery()
+"""whether a standby answers, which may lack the last commits"""
+
+
+@compiles(_InRecovery)
+def _in_recovery(_: _InRecovery, compiler: SQLCompiler, **__: Any) -> str:
+    return "pg_is_in_recovery()" if compiler.dialect.name == "postgresql" else "FALSE"
 
 
 @contextmanager

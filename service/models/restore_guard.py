@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import bindparam, func, select, text
-from sqlalchemy.orm import Session
+from sqlalchemy import bindparam, func, select
+from sqlalchemy.orm import Session, join, outerjoin
 
 from expunge.service.audit import (
     RELEASE,
@@ -31,7 +31,7 @@ from expunge.service.audit import (
     record,
     recorded_at,
 )
-from expunge.service.infra.db import Busy, Database, batches
+from expunge.service.infra.db import IN_RECOVERY, Busy, Database, batches
 from expunge.service.infra.files import Folder
 from expunge.service.infra.tables import Model, Restoration, TreeHead, Version
 
@@ -50,17 +50,21 @@ _STILL = select(
     select(Version.id).where(Version.id == bindparam("version")).scalar_subquery(),
     select(TreeHead.root).where(TreeHead.size == bindparam("size")).scalar_subquery(),
 )
-_CURRENT = select(Model.id, Model.name, Version.number, Version.id).join(Version, Version.id == Model.current_id)
-_CURRENT_OF = _CURRENT.where(Model.id == bindparam("model"))
-_STANDING = _CURRENT.where(Model.status.not_in(("retired", "cancelled")))
 _ROOTS = select(TreeHead.size, TreeHead.root).where(TreeHead.size.in_(bindparam("sizes", expanding=True)))
 _SIGNED = select(TreeHead.size).where(TreeHead.note != UNSIGNED).order_by(TreeHead.size.desc()).limit(1)
-_STANDS = select(
-    select(func.max(Restoration.epoch)).scalar_subquery(),
-    UNCONFIRMED.exists(),
-    _SIGNED.scalar_subquery(),
-    select(TreeHead.root).where(TreeHead.size == _SIGNED.scalar_subquery()).scalar_subquery(),
+_LOG = select(
+    IN_RECOVERY.label("is_standby"),
+    select(func.max(Restoration.epoch)).scalar_subquery().label("epoch"),
+    UNCONFIRMED.exists().label("waits"),
+    _SIGNED.scalar_subquery().label("size"),
+    select(TreeHead.root).where(TreeHead.size == _SIGNED.scalar_subquery()).scalar_subquery().label("root"),
+).subquery()
+_SERVED = join(Model, Version, Version.id == Model.current_id)
+_CURRENT_OF, _STANDING = (
+    select(_LOG, Model.id, Model.name, Version.number, Version.id).select_from(outerjoin(_LOG, _SERVED, which))
+    for which in (Model.id == bindparam("model"), Model.status.not_in(("retired", "cancelled")))
 )
+"""a row of the log's state for each model that is served, or one without a model"""
 _THERE = select(Version.id).where(Version.id.in_(bindparam("ids", expanding=True)))
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -179,7 +183,7 @@ class Guard:
         self.asks_store = False
         with self._database.fresh() as session:
             current = _current(session, only)
-            lost = self._lost(session, released)
+            lost = self._lost(session, released, current)
             heads = [head for head in (following, self._head) if head]
             rows = session.execute(_ROOTS, {"sizes": [head.size for head in heads]}) if heads else ()
             roots = {size: root for size, root in rows}
@@ -192,11 +196,12 @@ class Guard:
             return _lacks_in_store(f"restore number {current.epoch}")
         return self._agree(current, only)
 
-    def _lost(self, session: Session, released: Mapping[str, Known]) -> list[str]:
+    def _lost(self, session: Session, released: Mapping[str, Known], current: Recorded) -> list[str]:
         """Return the released versions that the database lacks, without those that a restore has set aside since."""
         assert self._versions is not None  # noqa: S101 (for mypy)
-        ids = [known.version_id for known in released.values()]
-        there = {found for batch in batches(ids) for found in session.scalars(_THERE, {"ids": batch})}
+        there = {known.version_id for _, known in current.models.values()}
+        ids = {known.version_id for known in released.values()} - there
+        there |= {found for batch in batches(sorted(ids)) for found in session.scalars(_THERE, {"ids": batch})}
         lost: list[str] = []
         for model_id, known in released.items():
             if known.version_id in there:
@@ -330,11 +335,11 @@ def at_once(read: Callable[[Item], Value], items: Collection[Item]) -> list[Valu
 
 
 def _current(session: Session, only: str | None) -> Recorded:
-    if session.get_bind().dialect.name == "postgresql" and session.scalar(text("SELECT pg_is_in_recovery()")):
+    rows = (session.execute(_CURRENT_OF, {"model": only}) if only else session.execute(_STANDING)).all()
+    is_standby, epoch, waits, size, root, *_ = rows[0]
+    if is_standby:
         raise Busy("A standby answered, which may not know the last commits yet.")
-    rows = session.execute(_CURRENT_OF, {"model": only}) if only else session.execute(_STANDING)
-    models = {row[0]: (row[1], Known(row[2], row[3])) for row in rows}
-    epoch, waits, size, root = session.execute(_STANDS).one()
+    models = {model: (name, Known(number, version)) for *_, model, name, number, version in rows if model}
     return Recorded(epoch or 0, waits, None if size is None else WitnessedHead(size, root), models)
 
 

@@ -7,10 +7,9 @@ row, with the commitments to the tables that say what the version holds.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import bindparam, select
+from sqlalchemy.orm import Session, aliased
 
 from expunge.service.infra.tables import Generation, Model, Version
 from expunge.service.models import (
@@ -25,7 +24,6 @@ from expunge.service.models import (
     committed,
     committed_in_full,
     differing,
-    has_blocks,
     write_blocks,
 )
 from expunge.service.queue import Deletions, fence
@@ -49,7 +47,24 @@ FIXED = (
     "commitments",
 )
 """the columns of a version that never change"""
+_CHILD = aliased(Version)
+_SERVING = (
+    select(
+        Version,
+        Generation,
+        select(_CHILD.id).where(_CHILD.parent_id == Version.id, _CHILD.model_id == Model.id).exists(),
+    )
+    .select_from(Model)
+    .outerjoin(Version, Version.id == Model.current_id)
+    .outerjoin(Generation, Generation.id == Model.generation_id)
+    .where(Model.id == bindparam("model"))
+)
 WHAT_TO_RUN = "Run `expunge audit verify`, put the database back from a backup of before, and run `expunge restore`."
+
+
+@dataclass(frozen=True)
+class Uncommitted:
+    """A release before 0.3 published the current version, and nothing was committed to since: ``commit_at_first``."""
 
 
 @dataclass(frozen=True)
@@ -65,65 +80,65 @@ class TablesDiffer:
 
 def as_published(
     session: Session, storage: Storage, model_id: str, generation_id: int, *, every_row: bool = False
-) -> Committed | TablesDiffer:
+) -> Committed | TablesDiffer | Uncommitted:
     """Return what the tables say of the model's current version, which is what was published; or which of them differs.
 
     ``generation_id``: the generation that serves. ``every_row``: read every membership and mark, not the digests of
-    their blocks alone, of which ``changed_of`` reads the rows that requests name.
+    their blocks alone, of which ``changed_of`` reads the rows that requests name. Uncommitted only without it.
 
     Raises OSError where the store does not answer, and Damaged.
     """
-    model = session.get_one(Model, model_id)
-    version = session.get(Version, model.current_id) if model.current_id else None
-    if version is None:
+    version, generation, replaced = session.execute(_SERVING, {"model": model_id}).one()
+    if version is None or generation is None:
         return TablesDiffer("models", 0)
-    here = (version.model_id, version.generation_id, version.status)
-    replaced = session.scalar(select(Version.id).where(Version.parent_id == version.id, Version.model_id == model_id))
-    if here != (model_id, model.generation_id, "current") or replaced or model.generation_id != generation_id:
+    here = (version.model_id, version.generation_id, generation.id, version.status)
+    if here != (model_id, generation_id, generation_id, "current") or replaced:
         return TablesDiffer("models", version.number)
-    generation = session.get_one(Generation, generation_id)
-    sealed = _sealed(storage, version)
-    if sealed is None and version.commitments is not None:
-        return TablesDiffer("versions", version.number)
-    if sealed is not None:
-        spent, row = sealed
-        if any(getattr(version, name) != row.get(name) for name in FIXED):
-            return TablesDiffer("versions", version.number)
-        if generation.spent < spent:
-            return TablesDiffer("generations", version.number)
+    table = _unlike_draft(storage, version, generation)
+    if table is not None:
+        return TablesDiffer(table, version.number)
     now = (committed_in_full if every_row else committed)(session, storage.pepper, generation)
-    other = differing(version, now.tables)
-    return TablesDiffer(other[0], version.number) if other else now
+    different = differing(version, now.tables)
+    if different:
+        return TablesDiffer(different[0], version.number)
+    return now if now.memberships else Uncommitted()
 
 
-def changed_of(session: Session, storage: Storage, generation_id: int, names: Names) -> str | None:
-    """Return the table that says something else of what these requests name than what was published; else None."""
+def changed_of(session: Session, storage: Storage, tables: Committed, names: Names) -> str | None:
+    """Return the table that says something else of what these requests name than what was published; else None.
+
+    ``tables``: what ``as_published`` returned in this transaction.
+    """
     named = ((SUBJECT, names.subjects), (SAMPLE, names.samples))
     for table, read in ((MEMBERSHIPS, changed), (FORGOTTEN, changed_marks)):
-        if any(read(session, storage.pepper, generation_id, by, those) for by, those in named):
+        if any(read(session, storage.pepper, tables, by, those) for by, those in named):
             return table
     return None
 
 
 def commit_at_first(storage: Storage, job: Deletions) -> None:
-    """Write what versions commit to of the memberships of a generation that a release before 0.3 began.
+    """Write what versions commit to of the memberships of a generation that is ``Uncommitted``.
 
     From now on they stand as they are. Raises Stale.
     """
     with storage.database.snapshot() as session:
-        version = session.get(Version, job.current_id)
-        if version is None or version.commitments is not None or has_blocks(session, job.generation_id):
-            return
         blocks = block_rows(session, storage.pepper, job.generation_id)
     with storage.database.write() as session:
         fence(session, job.lease)
         write_blocks(session, blocks)
 
 
-def _sealed(storage: Storage, version: Version) -> tuple[int, dict[str, Any]] | None:
-    """Return what the version's generation had spent with it, and its row; None: a release before 0.2 published it."""
+def _unlike_draft(storage: Storage, version: Version, generation: Generation) -> str | None:
+    """Return the table that differs from the version's sealed draft; None where none does.
+
+    Raises OSError, Damaged.
+    """
     try:
-        entry = storage.journal.draft(version.model_id, version.number)
+        draft = storage.journal.draft(version.model_id, version.number)
     except FileNotFoundError:
-        return None
-    return None if entry.version is None else (entry.spent, entry.version)
+        draft = None
+    if draft is None or draft.version is None:  # a release before 0.2 published it
+        return None if version.commitments is None else "versions"
+    if any(getattr(version, name) != draft.version.get(name) for name in FIXED):
+        return "versions"
+    return "generations" if generation.spent < draft.spent else None

@@ -11,7 +11,7 @@ import json
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import distribution, distributions
 from typing import Any
@@ -71,10 +71,14 @@ class Environment:
     @property
     def digest(self) -> str:
         """Return the SHA-256 of all facts, in hex."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self._facts, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        return {"digest": self.digest, **asdict(self)}
+        return {"digest": self.digest, **self._facts}
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        return {"machine": {**self.machine}, "distributions": {**self.distributions}}
 
     def differences(self, earlier: Environment, *, recorded: bool) -> tuple[str, ...]:
         """Return what differs from ``earlier``, as ``torch 2.13.0, now 2.14.0``.

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from expunge.service.audit import record
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.fault_injection import crash_point
+from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.time import time_bucket
 from expunge.service.models import (
     ACCEPTED,
@@ -27,6 +28,7 @@ from expunge.service.models import (
     MEMBERSHIPS,
     Committed,
     committed,
+    forgetting,
     has_blocks,
     marks_changed,
     memberships_changed,
@@ -441,9 +443,21 @@ def _draft(storage: Storage, job: Preparation, prepared: Prepared, watch: Stopwa
         certified = require_certified(certify(prepared.bench, terms, refined, retain, size))
     with watch.phase("store"):
         evidence = _evidence(storage, job) | _samples_told(storage, job, prepared, target)
+        version_id = new_id()
         with storage.database.snapshot() as session:
-            begun, tables = now(session), _frozen_tables(session, storage, job)
-        return write_draft(storage, job, certified, target, leaving.size, evidence=evidence, tables=tables, begun=begun)
+            begun, frozen = now(session), _frozen_tables(session, storage, job)
+            tables = forgetting(session, storage.pepper, frozen, positions=target.positions, version_id=version_id)
+        return write_draft(
+            storage,
+            job,
+            certified,
+            target,
+            leaving.size,
+            version_id=version_id,
+            evidence=evidence,
+            tables=tables,
+            begun=begun,
+        )
 
 
 def _frozen_tables(session: Session, storage: Storage, job: Preparation) -> Committed:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from expunge.service.infra.pseudonyms import new_id
-from expunge.service.models import Committed, forgetting
+from expunge.service.models import Committed
 from expunge.service.queue import Draft, ForgottenCount, Job, Target
 from expunge.workers.guarantee.certify import Certified
 from expunge.workers.storage import Storage, checkpoint_format, private_state
@@ -20,20 +19,17 @@ def write_draft(
     target: Target,
     size: ForgottenCount,
     *,
+    version_id: str,
     evidence: Mapping[str, Json],
     tables: Committed,
     begun: int,
 ) -> Draft:
     """Write checkpoint and secret state at the same time, for each waits for its disk; both are durable on return.
 
-    ``evidence`` is sealed with the state, next to the update's own. ``tables``: what the tables say before it.
+    ``evidence`` is sealed with the state, next to the update's own. ``tables``: what the version commits to.
     ``begun``: a moment before it, on the database's clock.
     """
-    sealed, version_id = certified.evidence | dict(evidence), new_id()
-    with storage.database.snapshot() as session:
-        after = forgetting(
-            session, storage.pepper, job.generation_id, tables, positions=target.positions, version_id=version_id
-        )
+    sealed = certified.evidence | dict(evidence)
     place = private_state.version_place(job.generation_id, version_id)
     with ThreadPoolExecutor(1) as second:
         kept = second.submit(private_state.keep, storage.private, storage.sealer, place, certified.state, sealed)
@@ -50,8 +46,8 @@ def write_draft(
         budget_cost=certified.budget_cost,
         target=target,
         size=size,
-        commitments=after.tables,
-        marked={name: after.marks[name] for name in after.written},
+        commitments=tables.tables,
+        marked={name: tables.marks[name] for name in tables.written},
         vectors=private_state.reseal_vectors(
             storage.database, storage.keys, job.generation_id, certified.state.vectors
         ),

@@ -16,8 +16,9 @@ from sqlalchemy.orm import Session
 
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Damaged
+from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.settings import Settings
-from expunge.service.models import begun_at
+from expunge.service.models import Committed, begun_at, forgetting
 from expunge.service.queue import (
     Blocked,
     ClaimedTask,
@@ -53,7 +54,13 @@ from expunge.workers.runtime.model import (
 )
 from expunge.workers.runtime.worlds import readers
 from expunge.workers.storage import Sealer, Storage, manifest, private_state
-from expunge.workers.storage.as_published import TablesDiffer, as_published, changed_of, commit_at_first
+from expunge.workers.storage.as_published import (
+    TablesDiffer,
+    Uncommitted,
+    as_published,
+    changed_of,
+    commit_at_first,
+)
 from expunge.workers.storage.checkpoint_format import Malformed
 from expunge.workers.storage.environment import NAMED, Environment, Moved, moved
 from expunge.workers.storage.parts import PartStore
@@ -96,6 +103,16 @@ class Current:
     environment: Mapping[str, Any] | None
     """that it was trained in; None: an earlier release published it"""
     read_at: int
+
+
+@dataclass(frozen=True)
+class _Selected:
+    """What an update selects, and what the version with this id commits to that forgets it."""
+
+    current: Current
+    selection: Selection
+    version_id: str
+    tables: Committed
 
 
 @dataclass(frozen=True)
@@ -172,19 +189,17 @@ def _update(
     claim: Deletions, storage: Storage, models: ModelCache, settings: Settings, watch: Stopwatch, *, shared: Shared
 ) -> Mapping[ClaimedTask, Result]:
     """Do what ``update`` does, on one selection. Raises Replan too."""
-    commit_at_first(storage, claim)
     with watch.phase("load"), storage.database.snapshot() as session:
-        tables = as_published(session, storage, claim.model_id, claim.generation_id)
-        if not isinstance(tables, TablesDiffer):
-            current = current_of(session, claim)
-            selection = plan(session, claim, atomic=bool(current.manifest["vectors"]))
-            table = changed_of(session, storage, claim.generation_id, selection.names)
-            tables = tables if table is None else TablesDiffer(table, current.number)
-    if isinstance(tables, TablesDiffer):
-        why = Blocked(Reason.TABLES_DIFFER, {"table": tables.table})
+        selected = _select(session, storage, claim)
+    if isinstance(selected, Uncommitted):
+        commit_at_first(storage, claim)
+        raise Replan("what versions commit to is written since")
+    if isinstance(selected, TablesDiffer):
+        why = Blocked(Reason.TABLES_DIFFER, {"table": selected.table})
         results: dict[ClaimedTask, Result] = dict.fromkeys(claim.tasks, why)
         end_without_version(storage.database, storage.journal, claim, results)
         return results
+    current, selection = selected.current, selected.selection
     others: dict[ClaimedTask, Result] = dict(selection.empty)
     others |= {task: _or_retrain(claim, storage.sealer, why) for task, why in selection.blocked.items()}
 
@@ -217,8 +232,9 @@ def _update(
                 certified,
                 target,
                 size,
+                version_id=selected.version_id,
                 evidence={**evidence, **computed.evidence},
-                tables=tables,
+                tables=selected.tables,
                 begun=current.read_at,
             )
         parts = computed.parts
@@ -235,6 +251,21 @@ def _update(
     else:
         storage.private.delete(*superseded)
     return results
+
+
+def _select(session: Session, storage: Storage, claim: Deletions) -> _Selected | TablesDiffer | Uncommitted:
+    """Select in a snapshot of a database that says what was published."""
+    published = as_published(session, storage, claim.model_id, claim.generation_id)
+    if not isinstance(published, Committed):
+        return published
+    current = current_of(session, claim)
+    selection = plan(session, claim, atomic=bool(current.manifest["vectors"]))
+    table = changed_of(session, storage, published, selection.names)
+    if table is not None:
+        return TablesDiffer(table, current.number)
+    version_id, positions = new_id(), selection.target.positions
+    tables = forgetting(session, storage.pepper, published, positions=positions, version_id=version_id)
+    return _Selected(current, selection, version_id, tables)
 
 
 def current_of(session: Session, claim: Deletions) -> Current:

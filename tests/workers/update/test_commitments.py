@@ -270,15 +270,16 @@ def test_the_blocks_that_are_read_are_those_of_every_row(world: World, monkeypat
     generation = world.generation(model_id)
     with world.database.read() as session:
         rows = session.scalars(select(Membership).where(Membership.generation_id == generation.id)).all()
-        assert committed(session, pepper, generation) == committed_in_full(session, pepper, generation)
+        tables = committed(session, pepper, generation)
+        assert tables == committed_in_full(session, pepper, generation)
         assert not memberships_changed(session, pepper, generation.id)
         assert not marks_changed(session, pepper, generation.id)
         blocks = session.scalars(select(MembershipBlock.prefix).where(MembershipBlock.made_by == SUBJECT)).all()
         names = {SUBJECT: {row.subject_digest for row in rows}, SAMPLE: {row.sample_digest for row in rows}}
         nobody = subject_digest(pepper, TENANT, "nobody")
         for by, those in names.items():
-            assert changed(session, pepper, generation.id, by, {*those, nobody}) == frozenset()
-            assert changed_marks(session, pepper, generation.id, by, {*those, nobody}) == frozenset()
+            assert changed(session, pepper, tables, by, {*those, nobody}) == frozenset()
+            assert changed_marks(session, pepper, tables, by, {*those, nobody}) == frozenset()
         lines = sorted(session.scalars(select(commitments._MEMBER).where(Membership.generation_id == generation.id)))
     columns = ("position", "subject_digest", "sample_digest", "content_digest", "holder")
     assert lines == sorted(commitments.member_line(*(getattr(row, name) for name in columns)) for row in rows)
@@ -288,15 +289,15 @@ def test_the_blocks_that_are_read_are_those_of_every_row(world: World, monkeypat
     hers = {row.subject_digest for row in rows if row.position == one.position}
     with world.database.read() as session:
         assert memberships_changed(session, pepper, generation.id)
-        found = changed(session, pepper, generation.id, SUBJECT, names[SUBJECT])
+        found = changed(session, pepper, tables, SUBJECT, names[SUBJECT])
         assert hers <= found == {name for name in names[SUBJECT] if name[0] in {her[0] for her in hers}}
-        assert one.sample_digest in changed(session, pepper, generation.id, SAMPLE, names[SAMPLE])
+        assert one.sample_digest in changed(session, pepper, tables, SAMPLE, names[SAMPLE])
     position = 9
     assert sql(world, "DELETE FROM forgotten WHERE position = :n", n=position) == 1
     beside = {row.subject_digest for row in rows if row.position // 3 == position // 3}
     with world.database.read() as session:
         assert marks_changed(session, pepper, generation.id)
-        assert beside == changed_marks(session, pepper, generation.id, SUBJECT, names[SUBJECT])
+        assert beside == changed_marks(session, pepper, tables, SUBJECT, names[SUBJECT])
 
 
 def test_a_row_that_holds_a_lines_end_is_not_two_rows(world: World) -> None:
