@@ -44,6 +44,8 @@ METRIC_NAMES = ("accuracy", "r2", "auc", "ndcg")
 
 Metric: TypeAlias = Callable[..., float]
 """(outputs (n, ...), targets (n, ...)) -> a number, greater is better"""
+HoldoutOf: TypeAlias = Callable[..., tuple[Any, Any]]
+"""rows of the people who are kept apart -> inputs (m, ...) and targets (m, ...)"""
 SampleLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(outputs (n, ...), targets (n, ...)) -> losses (n,)"""
 
@@ -413,7 +415,8 @@ class Recipe:
         model: builds the module; all its randomness comes from torch's seed, which is set before the call. An
             ``Artefact`` is a model of bytes, which ``train`` returns.
         samples: the training samples.
-        holdout: inputs and targets that no model is trained on.
+        holdout: inputs and targets that no model is trained on; of a recipe with rows the function that makes them of
+            the rows kept apart. It is called once the model is out.
         loss: one of ``LOSSES``, or a callable that gives one loss for each sample.
         training: the settings of the built-in training; leave it out where ``train`` is given.
         metric: what the holdout is measured by: "accuracy", "r2", "auc", "ndcg", or a callable (outputs (n, ...),
@@ -440,7 +443,7 @@ class Recipe:
 
     model: Callable[[], nn.Module]
     samples: Samples
-    holdout: tuple[Tensor, Tensor]
+    holdout: tuple[Tensor, Tensor] | HoldoutOf
     loss: str | SampleLoss
     training: Training = UNSTATED
     train: Callable[[Run], Any] | None = None
@@ -477,7 +480,20 @@ class Recipe:
                     "A digest is 64 hexadecimal digits: register without it, and the refusal prints it.",
                 )
 
+    @property
+    def holdout_tensors(self) -> tuple[Tensor, Tensor]:
+        """The holdout's inputs (m, ...) and targets (m, ...); m is 0 where it is a function of rows."""
+        if isinstance(self.holdout, tuple):
+            return self.holdout
+        inputs, targets = next(iter(self.samples.unweighted.read([torch.arange(1)])))
+        return inputs[:0], targets[:0]
+
     def _require_holdout(self) -> None:
+        if callable(self.holdout):
+            if self.holdout_subjects is not None or self.holdout_groups is not None:
+                what = "The holdout is a function of rows, which name its people."
+                raise RecipeError(what, "Leave holdout_subjects and holdout_groups out.")
+            return
         inputs, targets = self.holdout
         if not isinstance(inputs, Tensor) or not isinstance(targets, Tensor):
             given = f"a {type(inputs).__name__} and a {type(targets).__name__}"

@@ -79,7 +79,7 @@ def test_confidence_is_the_log_odds_of_the_true_class(scene) -> None:
 
 def test_the_likelihood_ratio_finds_the_remembered_and_not_the_retrained(scene) -> None:
     recipe, problem, _, forget, retain, untouched, retrained = scene
-    shadow = shadows(problem, retain, forget, recipe.holdout, count=16, seed=0)
+    shadow = shadows(problem, retain, forget, recipe.holdout_tensors, count=16, seed=0)
     assert shadow.inside.sum(dim=0).tolist() == [8] * 40  # in half of the models each
     assert likelihood_ratio_auc(problem, untouched, shadow) > 0.9
     assert abs(likelihood_ratio_auc(problem, retrained, shadow) - 0.5) < 0.25
@@ -89,7 +89,7 @@ def test_membership_inference_finds_the_remembered_and_not_the_retrained() -> No
     recipe = memorising(width=300)
     problem, examples = Problem(recipe), recipe.samples.examples()
     forget, retain = examples.only(torch.arange(20)), examples.without(torch.arange(20))
-    sets = {"forgotten": forget.inputs, "retained": retain.inputs, "holdout": recipe.holdout[0]}
+    sets = {"forgotten": forget.inputs, "retained": retain.inputs, "holdout": recipe.holdout_tensors[0]}
     before = membership(problem, train(problem, examples).weights, svc, **sets, seed=0)
     after = membership(problem, train(problem, examples, omit=range(20)).weights, svc, **sets, seed=0)
     assert before.accuracy > 0.9 and before.auc > 0.9
@@ -100,7 +100,7 @@ def test_shadows_in_odd_or_tiny_numbers_are_refused(scene) -> None:
     recipe, problem, _, forget, retain, *_ = scene
     for count in (2, 5):
         with pytest.raises(ValueError, match="even number"):
-            shadows(problem, retain, forget, recipe.holdout, count=count, seed=0)
+            shadows(problem, retain, forget, recipe.holdout_tensors, count=count, seed=0)
 
 
 def test_the_untouched_model_needs_no_relearning_and_the_retrained_does(scene) -> None:

@@ -173,7 +173,7 @@ def test_mnist_is_read_from_the_folder_that_the_environment_names(
         (tmp_path / name).write_bytes(gzip.compress(content, 1))
     monkeypatch.setenv("EXPUNGE_MNIST", str(tmp_path))
     recipe = recipes.load(ROOT / "lab" / "tests", "mnist").recipe
-    assert (len(recipe.samples), len(recipe.holdout[1])) == (8000, 2000)
+    assert (len(recipe.samples), len(recipe.holdout_tensors[1])) == (8000, 2000)
     assert torch.allclose(recipe.samples.inputs[:, :784].norm(dim=1), torch.ones(8000))
 
 
@@ -263,7 +263,7 @@ def test_a_stream_of_a_class_forgets_that_class_and_adds_up_its_regret(
     assert regrets == pytest.approx([sum(row["divergence"] for row in tuned[: turn + 1]) for turn in range(3)])
     assert regrets == sorted(regrets) and regrets[0] > 0.0
     last = {row["method"]: row for row in rows if row["round"] == 3}
-    holdout = recipes.load(recipe.parent, recipe.stem).recipe.holdout[1]
+    holdout = recipes.load(recipe.parent, recipe.stem).recipe.holdout_tensors[1]
     share = float((holdout == 1).double().mean())
     for row in last.values():
         both = share * row["class_accuracy"] + (1 - share) * row["other_classes_accuracy"]

@@ -126,7 +126,7 @@ def test_accuracies_are_with_noise_distances_without_and_the_published_accuracy_
     quiet, drowned = accuracies(0.0), accuracies(1e4)
     assert quiet.distance_to_retrain == drowned.distance_to_retrain == 0.0
     assert quiet.retained_accuracy > 0.95 and drowned.retained_accuracy < 0.6
-    zeros = float((memorising().holdout[1] == 0).double().mean())  # all outputs equal: the first class
+    zeros = float((memorising().holdout_tensors[1] == 0).double().mean())  # all outputs equal: the first class
     assert quiet.published_accuracy == pytest.approx(zeros)
     assert (quiet.claim, quiet.lira_auc, quiet.difference_attack_top1) == ({"guarantee": "proved"}, None, None)
 

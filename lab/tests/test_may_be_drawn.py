@@ -53,7 +53,7 @@ def test_who_asked_is_not_in_the_holdout_either(world: World) -> None:
     named = replace(given(), holdout_subjects=["p1", "seen", *["other"] * 8])
     left = may_be_drawn(named, TENANT, world.settings)
     assert left.holdout_subjects == (("seen",), *[("other",)] * 8)
-    assert torch.equal(left.holdout[0], named.holdout[0][1:])
+    assert torch.equal(left.holdout_tensors[0], named.holdout_tensors[0][1:])
 
 
 def test_a_cancelled_request_and_another_tenants_are_none(world: World) -> None:

@@ -134,7 +134,10 @@ def test_a_remembering_model_is_found_out_against_unseen_people_and_a_retrained_
     recipe = memorising(width=300)
     problem, examples = Problem(recipe), recipe.samples.examples()
     gone = examples.only(torch.arange(20))
-    sides = Side(gone.inputs, gone.targets, list(gone.people)), Side(*recipe.holdout, [str(i) for i in range(60)])
+    sides = (
+        Side(gone.inputs, gone.targets, list(gone.people)),
+        Side(*recipe.holdout_tensors, [str(i) for i in range(60)]),
+    )
     folds = folds_of(*sides, 0)
     untouched, retrained = train(problem, examples).weights, train(problem, examples, omit=range(20)).weights
 

@@ -87,7 +87,7 @@ class Minimiser(Bound):
             )
         if tangent_of(work) is None:
             return {}
-        x, y = (part.to(work.device) for part in problem.recipe.holdout)
+        x, y = (part.to(work.device) for part in problem.recipe.holdout_tensors)
         around = "weights drawn at random: expect a low accuracy" if drawn_start(problem) else "the given weights"
         return {"linearised_around": around, "accuracy_there": work.accuracy(work.initial(), x, y)}
 

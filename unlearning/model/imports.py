@@ -50,7 +50,7 @@ def require_same_accuracy(problem: Problem, module: nn.Module, weights: Mapping[
     module.load_state_dict(dict(weights))
     module.to(problem.device)
     dtype = next(value.dtype for value in module.parameters())
-    inputs, targets = (part.to(problem.device) for part in problem.recipe.holdout)
+    inputs, targets = (part.to(problem.device) for part in problem.recipe.holdout_tensors)
     with torch.no_grad():
         outputs = module(inputs.to(dtype) if inputs.dtype.is_floating_point else inputs)
     given = problem.score(outputs.to(problem.dtype), targets)

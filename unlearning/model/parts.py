@@ -186,7 +186,7 @@ def _is_given(recipe: Recipe, tensor: Tensor) -> bool:
     """Tell whether a tensor lies in the memory of the recipe's samples, or of its holdout."""
     rows = recipe.samples.inputs
     arrays = (rows.inputs, rows.targets) if isinstance(rows, NumpyRows) else ()
-    given = [each for each in (rows, recipe.samples.targets, *recipe.holdout) if isinstance(each, Tensor)]
+    given = [each for each in (rows, recipe.samples.targets, *recipe.holdout_tensors) if isinstance(each, Tensor)]
     memory = [_span(each) for each in given]
     memory += [(start, start + each.nbytes) for each in arrays for start in [each.__array_interface__["data"][0]]]
     at = tensor.data_ptr() if tensor.layout is torch.strided else 0

@@ -142,7 +142,7 @@ class Problem:
 
         There are no weights for a recipe without any, and for the targets of its holdout: those have its shape.
         """
-        like = self.recipe.holdout[1]
+        like = self.recipe.holdout_tensors[1]
         if self.recipe.samples.weight is None or y.shape[1:] == like.shape[1:]:
             return y, None
         targets = y[:, 1:].reshape(len(y), *like.shape[1:])

@@ -137,7 +137,7 @@ def tangent_of(problem: Problem) -> TangentModel | None:
     module, loss = problem.module, problem.recipe.loss
     if type(module) is not Tangent or not isinstance(loss, str) or not plain_part(module):
         return None
-    one = problem.recipe.holdout[0][:1].to(problem.device)
+    one = problem.recipe.holdout_tensors[0][:1].to(problem.device)
     with torch.no_grad():
         outputs = problem.outputs(problem.initial(), one)
     if outputs.dim() != 2 or (loss == "binary_logistic" and outputs.shape[1] != 1):

@@ -177,7 +177,7 @@ class Rows:
             raise RecipeError(f"The share of a split is {share!r}.", "Give a number between 0 and 1, as 0.1.")
         return self._halves(share, f"split {self._splits}")
 
-    def samples(self, x: Any, y: Any, at: Any = None) -> Samples:
+    def samples(self, x: Any, y: Any, at: Any = None, weight: Any = None) -> Samples:
         """Make samples that know their ids and people.
 
         Args:
@@ -185,6 +185,7 @@ class Rows:
             y: targets (m, ...): numbers.
             at: the row numbers (m,) of the samples, where ``x`` has no column ``__row``: ``rows["__row"]`` for all
                 rows in order.
+            weight: numbers (m,) of 0 or more, which multiply the samples' losses.
 
         Returns:
             Samples with the ids of the source's column ``id``, or else ``PERSON#0``, ``PERSON#1`` by person. A row
@@ -224,7 +225,8 @@ class Rows:
                 repeated.append(f"{name}~{times[name]}" if times[name] else name)
                 times[name] += 1
             ids = Texts.of(repeated)
-        return Samples(ids, cast("Any", people), inputs, targets)
+        weights = None if weight is None else _numbers("weight", weight)
+        return Samples(ids, cast("Any", people), inputs, targets, weight=weights)
 
     def _places(self, numbers: Places) -> Places:
         """Return where the rows of these numbers lie here; the numbers of rows rise."""

@@ -84,7 +84,7 @@ def counts(recipe: Recipe) -> dict[str, Any]:
         "samples": len(recipe.samples),
         "people": len(each),
         "most_samples_of_a_person": max(each.values()),
-        "holdout": len(recipe.holdout[0]),
+        "holdout": len(recipe.holdout_tensors[0]),
         "inputs": shape_of(inputs),
         "targets": shape_of(targets),
         "weights": None if weight is None else f"{float(weight.min()):g} to {float(weight.max()):g}",
@@ -133,7 +133,7 @@ def _fits(subject: Subject) -> Finding:
         losses = problem.losses(outputs, y)
         told.append(f"losses {shape_of(losses)}")
         gradient = problem.gradient(w, x, y)
-        problem.score(problem.outputs(w, recipe.holdout[0][:FEW]), recipe.holdout[1][:FEW])
+        problem.score(problem.outputs(w, recipe.holdout_tensors[0][:FEW]), recipe.holdout_tensors[1][:FEW])
     except MemoryError:
         raise
     except (RecipeError, Refused) as error:

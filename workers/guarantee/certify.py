@@ -64,7 +64,7 @@ def certify(
     except Malformed:
         return Blocked(Reason.NEEDS_RETRAIN, {"cause": Cause.WEIGHTS_NOT_FINITE})
     budget_cost = terms.budget_cost if size.samples else 0
-    inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout)
+    inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout_tensors)
     return Certified(
         state=state,
         published=tensors if artefact is None else bytes_of(published),
@@ -123,6 +123,7 @@ def _claim(bench: OpenModel, terms: Terms, budget_cost: int, size: ForgottenCoun
     artefact = bench.problem.artefact
     forgot, bound = 1 if size.samples else 0, terms.bound(bench.method)
     world = None if bench.built is None else bench.built.record(terms.repeats)
+    world = world if bench.asked is None else bench.asked.record()
     return Claim.of(
         method=terms.method,
         guarantee=terms.guarantee,

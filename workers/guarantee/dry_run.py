@@ -79,11 +79,13 @@ def plain_accuracy(bench: OpenModel, examples: Examples, learned: Learned, polic
         problem = Problem(bench.recipe, bench.problem.device)
         problem.fresh, problem.measured_by = bench.problem.fresh, bench.problem.measured_by
         weights = train(problem, examples).weights
-    return problem.cast(weights.dtype).accuracy(weights, *(part.to(problem.device) for part in bench.recipe.holdout))
+    return problem.cast(weights.dtype).accuracy(
+        weights, *(part.to(problem.device) for part in bench.recipe.holdout_tensors)
+    )
 
 
 def _accuracy(bench: OpenModel, weights: Tensor, noise_std: float) -> float | None:
-    inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout)
+    inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout_tensors)
     if noise_std == 0.0:
         return bench.problem.accuracy(weights.to(bench.problem.device, bench.problem.dtype), inputs, targets)
     noise = partial(perturbed, weights, noise_std, bench.problem.dtype, trained=bench.problem.trained)

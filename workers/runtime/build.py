@@ -46,7 +46,7 @@ from unlearning.types import Examples, Progress, RecipeError, Refused
 
 SEEDS = 2**31
 """seeds are below: numpy takes 32 bits, LightGBM 31"""
-KINDS = {"TableSource": "table", "QuerySource": "query", "FolderSource": "folder", "ArraysSource": "arrays"}
+SOURCE_KINDS = {"TableSource": "table", "QuerySource": "query", "FolderSource": "folder", "ArraysSource": "arrays"}
 MEMBERS = "member-{}/{}"
 """how a file of a member is called in the archive of ``shards``"""
 
@@ -126,7 +126,7 @@ class WorldBuild:
             walls=Enclosure.weakest(part.walls for part in self.used.values()),
             code=self.recipe.digest,
             public_files=tuple(DeclaredFile(path, sha256) for path, sha256 in sorted({*self.recipe.public.values()})),
-            sources=tuple(KINDS[source["kind"]] for source in self.recipe.sources.values()),
+            sources=tuple(SOURCE_KINDS[source["kind"]] for source in self.recipe.sources.values()),
             repeats=repeats,
         )
 
@@ -231,13 +231,14 @@ class WorldBuild:
         with ExitStack() as stack:
             files = _handles(planned.rows, ROWS)
             if start is not None:
-                files[START] = stack.enter_context(_sealed(start.data))
+                files[START] = stack.enter_context(sealed(start.data))
             words = {
                 "sources": [*planned.rows],
                 "public": {name: str(self.recipe.roots[name] / path) for name, (path, _) in self.recipe.public.items()},
                 "start": None if start is None else start.listing,
                 "run": self.recipe.run,
                 "maps": self.recipe.maps,
+                "device": str(self.device),
             }
             scored = _handles(aside, ASIDE) if planned.last else {}
             outcome = world(PartOrder(words, files, scored, _seed(planned.part)))
@@ -274,7 +275,7 @@ class WorldBuild:
             with ExitStack() as stack:
                 world = stack.enter_context(make_world("merge", self.recipe.code, 1, closed=self.recipe.closed))
                 files = {
-                    f"{MEMBER}{number}": stack.enter_context(_sealed(part.data)) for number, part in enumerate(parts)
+                    f"{MEMBER}{number}": stack.enter_context(sealed(part.data)) for number, part in enumerate(parts)
                 }
                 outcome = world(PartOrder({"members": [part.listing for part in parts]}, files))
             known = _made(outcome, mean, 0.0)
@@ -332,13 +333,17 @@ class WorldBuild:
 
     @cached_property
     def _surroundings(self) -> dict[str, str]:
-        """What the bytes of every part follow from beside its rows and its start."""
-        environment = Environment.of(self.device, threads=own_threads()).digest
-        return {"code": self.recipe.digest, "declared": self.recipe.settings, "environment": environment}
+        return surroundings_of(self.recipe, self.device)
+
+
+def surroundings_of(recipe: RowsRecipe, device: torch.device) -> dict[str, str]:
+    """Return what the bytes of every part follow from beside its rows and its start."""
+    environment = Environment.of(device, threads=own_threads()).digest
+    return {"code": recipe.digest, "declared": recipe.settings, "environment": environment}
 
 
 def staying_aside(
-    pepper: Pepper, tenant_id: str, built: WorldBuild, gone: Set[str], known: Set[str] | None = None
+    pepper: Pepper, tenant_id: str, units: SourceUnits, gone: Set[str], known: Set[str] | None = None
 ) -> dict[str, list[int]]:
     """Return the units, by source, that a model is scored by.
 
@@ -346,8 +351,8 @@ def staying_aside(
     None: everyone is known.
     """
     numbers: dict[str, list[int]] = {}
-    for source, number in built.units.aside:
-        people = {subject_digest(pepper, tenant_id, person) for person in built.units.people((source, number))}
+    for source, number in units.aside:
+        people = {subject_digest(pepper, tenant_id, person) for person in units.people((source, number))}
         if people.isdisjoint(gone) and (known is None or people <= known):
             numbers.setdefault(source, []).append(number)
     return numbers
@@ -407,7 +412,7 @@ def _digest(data: bytes) -> str:
 
 
 @contextmanager
-def _sealed(data: bytes) -> Iterator[int]:
+def sealed(data: bytes) -> Iterator[int]:
     """Yield a sealed file in memory with these bytes."""
     handle = seal(data)
     try:

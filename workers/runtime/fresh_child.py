@@ -442,7 +442,12 @@ def _overwrite(recipe: Recipe, kept: Sequence[int], handed: Examples, ours: Set[
     inputs, targets = found
     out = torch.ones(len(inputs), dtype=torch.bool)
     out[torch.tensor(kept, dtype=torch.int64)] = False
-    left_alone = {*ours, *map(_memory_of, constants_of(recipe)), _memory_of(inputs), _memory_of(recipe.holdout[0])}
+    left_alone = {
+        *ours,
+        *map(_memory_of, constants_of(recipe)),
+        _memory_of(inputs),
+        _memory_of(recipe.holdout_tensors[0]),
+    }
     before = inputs[out & _once(inputs)].clone()
     why = _replace(inputs, targets, out.nonzero().reshape(-1), handed)
     if why is None:
@@ -474,9 +479,9 @@ def _overwrite_holdout(recipe: Recipe, handed: Examples) -> str | None:
 
     if _memory_of_samples(recipe) is None:
         return UNKNOWN_ROWS
-    if not all(map(_is_ours, recipe.holdout)):
+    if not all(map(_is_ours, recipe.holdout_tensors)):
         return FOREIGN_MEMORY
-    return _replace(*recipe.holdout, torch.arange(len(recipe.holdout[0])), handed)
+    return _replace(*recipe.holdout_tensors, torch.arange(len(recipe.holdout_tensors[0])), handed)
 
 
 def _replace(inputs: Tensor, targets: Tensor, gone: Tensor, handed: Examples) -> str | None:

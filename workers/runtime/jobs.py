@@ -11,7 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from safetensors.torch import save
+
+from expunge.workers.runtime.model_tasks import carry_out, trained
 from expunge.workers.runtime.world import Files, Score
+from unlearning.recipe import Recipe
 from unlearning.rows import (
     MappedBefore,
     PublicFile,
@@ -60,20 +64,27 @@ def declare(module: ModuleType, _files: Files, _order: Mapping[str, Any]) -> Out
 
 
 def train(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome:
-    """Call the recipe on the rows; answer with its files, and with what scores them by other rows."""
-    given: dict[str, Any] = {name: _rows(module, files, order, ROWS, name) for name in order["sources"]}
-    given |= {name: Path(path) for name, path in order["public"].items()}
-    start = None if order["start"] is None else unpack(order["start"], files[START])
-    given |= dict.fromkeys(order["run"], TrainingRun(start))
-    published = _published("recipe", _recipe(module)(**given))
+    """Call the recipe on the rows, and train its model where it did not itself; answer with the files of the model, and
+    with what scores them by other rows.
+    """
+    made = _called(module, files, order)
+    published = trained(made, order["device"]) if isinstance(made, Recipe) else _published("recipe", made)
 
     def score(aside: Files) -> Mapping[str, Any]:
-        names = [name.removeprefix(ASIDE) for name in aside if name.startswith(ASIDE)]
-        rows = {name: _rows(module, aside, order, ASIDE, name) for name in names}
-        return {"score": _score(published, rows)}
+        return {"score": _score(published, _rows_apart(module, aside, order))}
 
     listing, data = pack(published.files)
     return {"files": listing}, data, None if published.score is None else score
+
+
+def model(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome:
+    """Call the recipe on the rows, and do with its model what the order asks for (``model_tasks``)."""
+    recipe = _called(module, files, order)
+    if not isinstance(recipe, Recipe):
+        what = f"recipe() returned a {type(recipe).__name__}, and the method needs samples and their loss."
+        raise RecipeError(what, "Return ul.Recipe(...), or choose retrain, shards or late.")
+    facts, tensors = carry_out(recipe, files, order, _rows_apart(module, files, order))
+    return facts, save(tensors), None
 
 
 def map_rows(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome:
@@ -93,7 +104,7 @@ def merge(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome
     return {"files": listing}, data, None
 
 
-JOBS = {"declare": declare, "train": train, "map": map_rows, "merge": merge}
+JOBS = {"declare": declare, "train": train, "model": model, "map": map_rows, "merge": merge}
 
 
 def pack(files: Mapping[str, bytes | str]) -> tuple[list[tuple[str, int]], bytes]:
@@ -113,6 +124,21 @@ def unpack(listing: Listing, data: memoryview | bytes) -> dict[str, bytes]:
     if start != len(data) or any(size < 0 for _, size in listing):
         raise ValueError("the sizes of the files are not those of the data")
     return files
+
+
+def _called(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Any:
+    """Return what the recipe makes of the rows, the public files and the part before."""
+    given: dict[str, Any] = {name: _rows(module, files, order, ROWS, name) for name in order["sources"]}
+    given |= {name: Path(path) for name, path in order["public"].items()}
+    start = None if order["start"] is None else unpack(order["start"], files[START])
+    given |= dict.fromkeys(order["run"], TrainingRun(start))
+    return _recipe(module)(**given)
+
+
+def _rows_apart(module: ModuleType, files: Files, order: Mapping[str, Any]) -> dict[str, Rows]:
+    """Return the rows of the people who are kept apart, by source; none where the files hold none."""
+    names = [name.removeprefix(ASIDE) for name in files if name.startswith(ASIDE)]
+    return {name: _rows(module, files, order, ASIDE, name) for name in names}
 
 
 def _recipe(module: ModuleType) -> Any:
@@ -157,7 +183,7 @@ def _published(name: str, value: object) -> Published:
     if not isinstance(value, Published):
         raise RecipeError(
             f"{name}() returned a {type(value).__name__}.",
-            "Return ul.Published({'model.txt': ...}); a recipe with rows trains by itself.",
+            "Return ul.Published({'model.txt': ...}), or ul.Recipe(...) for a model that the service trains.",
         )
     return value
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +24,8 @@ from expunge.workers.runtime.build import WorldBuild
 from expunge.workers.runtime.device import device_of
 from expunge.workers.runtime.failures import refusal_of
 from expunge.workers.runtime.fresh import FreshProcesses, Recipes
-from expunge.workers.runtime.rows_recipe import declared, recipe_of, salt_of, survey
+from expunge.workers.runtime.rows_recipe import Unit, declared, recipe_of, salt_of, survey
+from expunge.workers.runtime.world_model import WorldModel
 from expunge.workers.storage.manifest import FoundSamples
 from expunge.workers.storage.parts import PartStore
 from unlearning.accounting.certificate import Guarantee, Part
@@ -35,7 +36,7 @@ from unlearning.model.method import Method
 from unlearning.model.parts import parts_of, runs_own_code
 from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe, Samples
-from unlearning.types import Examples, ForgetSet, Forgotten, RecipeError, Refused, State
+from unlearning.types import Examples, ForgetSet, Forgotten, Need, RecipeError, Refused, State
 
 KEPT_BYTES = 2 * 2**30
 """of models that a process keeps between updates; a version with more samples has them read again each time"""
@@ -57,11 +58,26 @@ class OpenModel:
     parts: tuple[Part, ...]
     fresh: FreshProcesses | None = None
     built: WorldBuild | None = None
-    """makes the parts of the trainings of a recipe with rows; None: the recipe is of the old form"""
+    """makes the parts of the trainings of a recipe with rows, for an exact method; else None"""
+    asked: WorldModel | None = None
+    """the model of a recipe with rows, for any other method; else None"""
 
     def under(self, guarantee: Guarantee) -> OpenModel:
         """Return the opened model with its method as it works under a generation's guarantee."""
+        if self.asked is not None:  # its worlds do that, which know the recipe's loss
+            return self
         return replace(self, method=self.method.under(guarantee, self.recipe))
+
+    @property
+    def with_rows(self) -> bool:
+        """Whether the service reads the recipe's rows, and this process runs none of its code."""
+        return self.built is not None or self.asked is not None
+
+    @property
+    def parts_used(self) -> Collection[str] | None:
+        """The keys of the parts that versions are made of, as far as they were asked for; None: of none."""
+        maker = self.built or self.asked
+        return None if maker is None else maker.used.keys()
 
     @property
     def deterministic(self) -> bool:
@@ -71,6 +87,8 @@ class OpenModel:
         """
         if self.built is not None:
             return True
+        if self.asked is not None:
+            return False
         return self.problem.device.type == "cpu" if self.fresh is None else self.fresh.seen.deterministic
 
 
@@ -98,7 +116,7 @@ class Kept:
     def size(self) -> int:
         """Return about how many bytes it takes."""
         module, left = self.bench.problem.module, self.left
-        tensors = [*self.bench.recipe.holdout, *module.parameters(), *module.buffers()]
+        tensors = [*self.bench.recipe.holdout_tensors, *module.parameters(), *module.buffers()]
         if left is not None:
             tensors += [left.state.weights, *left.state.tensors.values()]
         samples = 0 if left is None or left.samples is None else left.samples.size
@@ -199,23 +217,37 @@ def build_with_rows(
 ) -> OpenModel:
     """Read the sources of a recipe with rows, within a block of ``readers``, and set up what its method repeats.
 
+    Where that is no training, the samples of the opened model are the units that leave as one, until ``described``.
+
     ``until``: the moment (microseconds) when the generation began. Raises Refused, Lost, MemoryError.
     """
     method, device = method_of(policy), device_of(settings.device)
-    if not method.exact:
-        what = f"The recipe gets its rows from the service, and {policy.method} needs ul.Samples and their loss."
-        raise Refused(what, "Choose retrain, shards or late.")
     recipe_with_rows = declared(settings, tenant_id, name)
     salt = salt_of(Pepper.load(settings.pepper_file), tenant_id)
     units = survey(recipe_with_rows, settings, tenant_id, policy.granularity, salt=salt, until=until)
-    built = WorldBuild(recipe_with_rows, units, parts, device)
     try:
         recipe = recipe_of(recipe_with_rows, units)
-        problem = Problem(method.recipe(recipe), device)
+        problem = Problem(method.recipe(recipe) if method.exact else recipe, device)
     except RecipeError as error:
         raise Refused(error.what, error.hint) from None
+    if not method.exact:
+        asked = WorldModel(recipe_with_rows, units, parts, method, policy.method, device)
+        return OpenModel(recipe, problem, method, recipe_with_rows.digest, recipe_with_rows.settings, (), asked=asked)
+    built = WorldBuild(recipe_with_rows, units, parts, device)
     problem.fresh, problem.measured_by = built, built.score
     return OpenModel(recipe, problem, method, recipe_with_rows.digest, recipe_with_rows.settings, (), built=built)
+
+
+def described(bench: OpenModel, staying: Collection[Unit], guarantee: Guarantee) -> OpenModel:
+    """Return the opened model with the samples that its recipe makes of the rows of these units, by digests.
+
+    Raises Refused, Lost, MemoryError.
+    """
+    if bench.asked is None:
+        raise ValueError("the recipe's samples are known")
+    recipe, problem = bench.asked.described(staying, guarantee)
+    problem.measured_by = bench.asked.accuracy
+    return replace(bench, recipe=recipe, problem=problem)
 
 
 def set_up(
@@ -247,10 +279,20 @@ def set_up(
         raise refused from None
 
 
+def forget_in_worlds(
+    bench: OpenModel, state: State, forget: ForgetSet, retain: Examples | None, guarantee: Guarantee
+) -> Forgotten | None:
+    """Forget by worlds: by the method's own update, or by the parts of a training. None: the recipe has no rows."""
+    if bench.asked is not None:
+        reads = Need.RETAINED in bench.method.needs
+        return bench.asked.forget(state, forget, retain if reads else None, guarantee)
+    return None if bench.built is None or retain is None else forget_by_parts(bench, state, forget, retain)
+
+
 def forget_by_parts(bench: OpenModel, state: State, forget: ForgetSet, retain: Examples) -> Forgotten:
     """Make the parts of a training without the forgotten: those that no key finds. The state keeps none of them."""
     if bench.built is None:
-        raise ValueError("the recipe has no rows")
+        raise ValueError("the recipe has no parts")
     bench.built.used.clear()
     draws = torch.Generator().manual_seed(0)  # no exact method draws
     forgotten = bench.method.forget(bench.problem, bench.method.afresh(state), forget, retain, draws)
@@ -290,7 +332,7 @@ def _without_samples(recipe: Recipe) -> Recipe:
     """
     samples, weight = recipe.samples, None if recipe.samples.weight is None else torch.ones(1)
     nobody = Samples(("none",), ("none",), torch.zeros(1), torch.zeros(1), samples.missing, weight)
-    inputs, targets = recipe.holdout
+    inputs, targets = recipe.holdout_tensors
     return replace(recipe, samples=nobody, holdout=(inputs.clone(), targets.clone()), vectors_for=None)
 
 

@@ -84,6 +84,12 @@ class SourceUnits:
         surveys = self.reader.surveys.items()
         return [(source, number) for source, survey in surveys for number in np.flatnonzero(survey.aside).tolist()]
 
+    def at(self, samples: Samples, places: Tensor) -> list[Unit]:
+        """Return the units at these places (m,) of ``samples``, which are these units'."""
+        if not isinstance(samples.inputs, Tensor):
+            raise TypeError("units are held in memory")
+        return [self.by_digest[digest.tobytes()] for digest in samples.inputs[places].numpy()]
+
     def people(self, unit: Unit) -> tuple[str, ...]:
         """Return the people of a unit, as requests name them."""
         source, number = unit
@@ -112,8 +118,8 @@ class SourceUnits:
         return f"{place}{id or json.dumps(self.people(unit))}"
 
 
-class _RecipeOfUnits(Recipe):
-    """A recipe whose samples are units: who is kept apart is known by name, and no holdout row is held."""
+class RecipeOfUnits(Recipe):
+    """A recipe whose samples are digests: who is kept apart is known by name, and no holdout row is held."""
 
     def _require_holdout(self) -> None:
         pass
@@ -122,7 +128,7 @@ class _RecipeOfUnits(Recipe):
 def recipe_of(rows_recipe: RowsRecipe, units: SourceUnits) -> Recipe:
     """Return the recipe that the exact methods work on. Its training is made in worlds (``Fresh``)."""
     nobody = torch.zeros(0, 32, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)
-    return _RecipeOfUnits(
+    return RecipeOfUnits(
         model=Artefact(_of_its_world, merge=_of_its_world, continues=bool(rows_recipe.run)),
         samples=units.samples(),
         holdout=nobody,

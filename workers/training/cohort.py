@@ -40,9 +40,10 @@ from expunge.service.queue import (
 from expunge.service.requests import Question, effective
 from expunge.workers.guarantee.certify import needs_forgotten, needs_retained
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.build import WorldBuild, staying_aside
+from expunge.workers.runtime.build import staying_aside
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.runtime.process import Process
+from expunge.workers.runtime.rows_recipe import SourceUnits
 from expunge.workers.storage import Storage, manifest
 from expunge.workers.storage.spellings import Spellings
 from expunge.workers.training.admission import left_out
@@ -152,11 +153,11 @@ def admit(
     return kept, _samples_of(entries, everyone.take(out))
 
 
-def aside_of(process: Process, job: Preparation, built: WorldBuild) -> dict[str, list[int]]:
+def aside_of(process: Process, job: Preparation, units: SourceUnits) -> dict[str, list[int]]:
     """Return the units, by source, of the people who are kept apart from training, but of those who asked to leave."""
     with process.storage.database.read() as session:
         names = _names(suppressing(session, job))
-    return staying_aside(process.storage.pepper, job.tenant_id, built, names)
+    return staying_aside(process.storage.pepper, job.tenant_id, units, names)
 
 
 def _nearly_suppressed(

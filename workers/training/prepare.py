@@ -78,7 +78,7 @@ from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.drain import undivided
 from expunge.workers.runtime.failures import Attributed, facts_of, refusal_of
 from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.runtime.model import OpenModel, forget_by_parts, method_of
+from expunge.workers.runtime.model import OpenModel, forget_in_worlds, method_of
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.worlds import readers
 from expunge.workers.storage import (
@@ -94,9 +94,10 @@ from expunge.workers.training.calibrate import CalibrationUnits, require_useful_
 from expunge.workers.training.cohort import holdout_told, kept_out
 from expunge.workers.training.keyed_parts import KeyedParts
 from expunge.workers.training.parts import PartUnits
-from expunge.workers.training.start import Begun, Ended, again, begin, settled, shown
+from expunge.workers.training.start import MEASURES, Begun, Ended, again, begin, settled, shown
 from expunge.workers.training.units import VectorUnits, divisible
 from expunge.workers.update.draft import write_draft
+from expunge.workers.update.rows import samples_of_update
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import RETRAIN
 from unlearning.model.method import KeepsVectors
@@ -118,7 +119,6 @@ from unlearning.types import (
 )
 
 REGISTER_AGAIN = "Find out who changed it, and prepare the model again."
-MEASURES = "`expunge check PATH --measure` measures which other methods work on this model."
 log = logging.getLogger(__name__)
 
 
@@ -338,12 +338,15 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
     # Under proved a solve stops early, because refinement works beyond it: the method is judged without that.
     judged = method_of(job.policy) if begun.guarantee is Guarantee.PROVED else bench.method
     try:
-        method = divisible(bench, begun.learned)
+        method = None if begun.made is not None else divisible(bench, begun.learned)
         if method is not None:
             probed = probe(method, bench.problem, begun.examples, begun.learned, time.perf_counter)
             process.storage.figures.keep(job.generation_id, {"probe": asdict(probed)})
             probed.require_below(threshold)
         vectors: VectorSource
+        if begun.made is not None:
+            _keep_vectors(process.storage, job, begun.made)
+            return begun.made
         if begun.units is None:
             made = bench.method.prepare(bench.problem, begun.examples, begun.learned, progress)
             vectors = Vectors(made.vectors)
@@ -386,9 +389,10 @@ def bring_into_service(process: Process, job: Preparation, prepared: Prepared, w
             return False
         try:
             superseded: list[str] = []
-            if prepared.bench.built is not None:
-                draft = replace(draft, parts=frozenset(prepared.bench.built.used))
-                superseded = PartStore(storage, job.generation_id).files_of_others(prepared.bench.built.used)
+            used = prepared.bench.parts_used
+            if used is not None:
+                draft = replace(draft, parts=frozenset(used))
+                superseded = PartStore(storage, job.generation_id).files_of_others(used)
             publication = partial(publish_generation, storage.database, storage.journal, job, draft, drafted=leaving)
             retry(partial(publication, report=prepared.report, left_out=prepared.left_out))
             storage.private.delete(*superseded)
@@ -541,8 +545,12 @@ def _forget(storage: Storage, job: Preparation, prepared: Prepared, target: Targ
     theirs = prepared.examples.only(gone) if needs_forgotten(bench.method) else None
     forget = ForgetSet(frozenset(target.holders), target.positions, theirs, vectors)
     draws = generator(bench.problem.device)
-    if bench.built is not None:
-        return forget_by_parts(bench, prepared.state, forget, retain), retain
+    if bench.asked is not None:
+        selected = samples_of_update(storage, job, bench, target.positions, prepared.terms.guarantee)
+        forget, retain = replace(forget, examples=selected.leaving), selected.samples.examples
+    forgotten = forget_in_worlds(bench, prepared.state, forget, retain, prepared.terms.guarantee)
+    if forgotten is not None:
+        return forgotten, retain
     reads = retain if needs_retained(bench.method, prepared.terms.guarantee) else None
     return bench.method.forget(problem, prepared.state, forget, reads, draws), retain
 

@@ -41,8 +41,9 @@ from expunge.workers.guarantee.terms import (
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.drain import look
 from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.runtime.model import OpenModel, build, build_with_rows, set_up, takes_rows
+from expunge.workers.runtime.model import OpenModel, build, build_with_rows, described, set_up, takes_rows
 from expunge.workers.runtime.process import Process
+from expunge.workers.runtime.world_model import WorldModel
 from expunge.workers.storage import Storage, checkpoint_format, manifest, spellings
 from expunge.workers.storage.environment import ENVIRONMENT, Environment
 from expunge.workers.storage.parts import PartStore
@@ -71,9 +72,10 @@ from unlearning.model.parts import digest_of, require_declared, trains_by_own_co
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn, train
 from unlearning.recipe import Recipe
-from unlearning.types import Examples, Learned, Need, Progress, Refused, State
+from unlearning.types import Examples, Ineffective, Learned, Need, Progress, Refused, State
 
 PROGRESS_SECONDS = 0.5
+MEASURES = "`expunge check PATH --measure` measures which other methods work on this model."
 
 
 class Ended(Enum):
@@ -101,6 +103,8 @@ class Begun:
     """that it took so far"""
     work: float
     """of these, the seconds of work of the training itself"""
+    made: State | None = None
+    """what the method keeps, where the training's world computed it too"""
 
 
 def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended:
@@ -112,8 +116,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
             _require_same_recipe(storage, job, bench)
         else:
             require_sound_ids(bench.recipe.samples, job.recipe)
-        require_needs(job.policy, bench.method, bench.recipe)
-        guarantee = guarantee_of(job.policy, bench.problem, bench.method)
+        guarantee = _guarantee(job, bench)
         bench = bench.under(guarantee)
         _require_others_apart(process, job, bench, guarantee)
         most = process.settings.sample_bytes
@@ -123,38 +126,83 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
         require_room(storage.database, everyone)
         written = spellings_of(storage, job, bench.recipe)
         kept, left_out = admit(process, job, bench, everyone, written)
+        if bench.asked is not None:
+            bench = _described(process, job, bench, kept, guarantee)
+            kept = everyone = manifest.entries(
+                storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity
+            )
         if job.retrains and not count_changes(storage, job, everyone, kept):
             return Ended.DRY_RUN
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device, most)
-        require_computable(bench.problem, examples, process.settings.recipes)
-        require_closed_form(bench.method, bench.problem, examples)
         design = _design(job.policy, guarantee, examples)
-        require_vectors_fit(bench, examples, process.limits.vector_bytes)
-        if bench.built is None:
+        _require_possible(process, bench, examples)
+        if not bench.with_rows:
             require_readable(process, job, bench, guarantee, everyone)
-        else:
-            bench.built.aside = aside_of(process, job, bench.built)
+        if bench.built is not None:
+            bench.built.aside = aside_of(process, job, bench.built.units)
             bench.built.repeat_within = process.settings.trial_seconds
         reads = needs_retained(bench.method, guarantee)
         memory = int(expected["bytes"]) if reads else 0
         _freeze(storage, job, bench, kept, everyone, written=written, memory=memory)
     crash_point("prepare-after-manifest")
-    trial = None
-    trains_here = bench.method.exact or job.retrains or bench.recipe.weights is None
-    if trains_here and bench.built is None and trains_by_own_code(bench.recipe):
-        with watch.phase("trial"):
-            trial = tried(process.settings, bench, kept)
-            if trial.differs_at:  # a figure of people's data: kept where the first deletion deletes it, in no row
-                storage.figures.keep(job.generation_id, {"differs_at": trial.differs_at})
-                trial = replace(trial, differs_at="")
+    trial = _tried(process, job, bench, kept, watch)
     with watch.phase("train"):
-        learned = _learned(storage, job, bench, examples)
+        learned, made = _learned(process, job, bench, examples, guarantee)
     crash_point("prepare-after-train")
     seconds = time.monotonic() - started
     work = watch.work("train", str(bench.problem.device))
     note = {"left_out": left_out, "seconds": seconds, "work": work, "trial": None if trial is None else asdict(trial)}
     units = _units(process, job, bench, examples, learned, note=note)
-    return Begun(bench, guarantee, examples, learned, units, design, trial, left_out, seconds, work)
+    return Begun(bench, guarantee, examples, learned, units, design, trial, left_out, seconds, work, made)
+
+
+def _described(
+    process: Process, job: Preparation, bench: OpenModel, units: manifest.SampleIndex, guarantee: Guarantee
+) -> OpenModel:
+    """Return the opened model with the samples that its recipe makes of these units. Raises Refused."""
+    if bench.asked is None:
+        raise ValueError("the recipe's samples are known")
+    bench.asked.aside = aside_of(process, job, bench.asked.units)
+    return described(bench, bench.asked.units.at(bench.recipe.samples, units.at), guarantee)
+
+
+def _require_possible(process: Process, bench: OpenModel, examples: Examples) -> None:
+    """Require that the model can be computed with, and that what the method keeps of it fits. Raises Refused.
+
+    The worlds of a recipe with rows find out themselves what its model can do.
+    """
+    if bench.asked is None:
+        require_computable(bench.problem, examples, process.settings.recipes)
+        require_closed_form(bench.method, bench.problem, examples)
+    require_vectors_fit(bench, examples, process.limits.vector_bytes)
+
+
+def _tried(
+    process: Process, job: Preparation, bench: OpenModel, kept: manifest.SampleIndex, watch: Stopwatch
+) -> Trial | None:
+    """Try the recipe's own training, where it has one that is to be repeated. Raises Refused."""
+    trains_here = bench.method.exact or job.retrains or bench.recipe.weights is None
+    if not trains_here or bench.with_rows or not trains_by_own_code(bench.recipe):
+        return None
+    with watch.phase("trial"):
+        trial = tried(process.settings, bench, kept)
+    if trial.differs_at:  # a figure of people's data: kept where the first deletion deletes it, in no row
+        process.storage.figures.keep(job.generation_id, {"differs_at": trial.differs_at})
+        trial = replace(trial, differs_at="")
+    return trial
+
+
+def _guarantee(job: Preparation, bench: OpenModel) -> Guarantee:
+    """Return the generation's guarantee. Raises Refused where the method cannot follow the training, or give it."""
+    if bench.asked is None:
+        require_needs(job.policy, bench.method, bench.recipe)
+        return guarantee_of(job.policy, bench.problem, bench.method)
+    if job.policy.guarantee not in (None, Guarantee.NONE):
+        what = (
+            f"The recipe gets its rows from the service, which has {job.policy.guarantee.value} for no such recipe yet."
+        )
+        raise Refused(what, "Ask for the guarantee none; or choose retrain, shards or late, which are exact.")
+    return Guarantee.NONE
 
 
 def _require_others_apart(process: Process, job: Preparation, bench: OpenModel, guarantee: Guarantee) -> None:
@@ -162,7 +210,7 @@ def _require_others_apart(process: Process, job: Preparation, bench: OpenModel, 
 
     A recipe with rows brings nothing along: its worlds open what it declares.
     """
-    if bench.built is not None:
+    if bench.with_rows:
         return
     if job.retrains or may_claim_without_her(job.policy, guarantee, bench.recipe):
         require_declared(bench.recipe, bench.parts)
@@ -224,15 +272,37 @@ def shown(database: Database, job: Preparation, phase: str, start: float, stop: 
     return show
 
 
-def _learned(storage: Storage, job: Preparation, bench: OpenModel, examples: Examples) -> Learned:
-    """Train or import; a retrain always trains. A method that trains by itself gets the start. Raises Refused."""
-    progress = shown(storage.database, job, "train", 0.05, 0.5)
+def _learned(
+    process: Process, job: Preparation, bench: OpenModel, examples: Examples, guarantee: Guarantee
+) -> tuple[Learned, State | None]:
+    """Train or import; a retrain always trains. A method that trains by itself gets the start.
+
+    A world also computes what the method keeps; None: it is computed afterwards. Raises Refused, Ineffective.
+    """
+    if bench.asked is not None:
+        return _learned_in_world(process, job, bench.asked, examples, guarantee)
+    progress = shown(process.storage.database, job, "train", 0.05, 0.5)
     if bench.method.trains:
-        return Learned(bench.problem.initial())
+        return Learned(bench.problem.initial()), None
     problem = copy.copy(bench.problem)
     if job.retrains and bench.built is None:  # it is published as exact, under any method
         problem.fresh = bench.fresh
-    return (cold if job.retrains else learn)(bench.recipe, problem, examples, progress)
+    return (cold if job.retrains else learn)(bench.recipe, problem, examples, progress), None
+
+
+def _learned_in_world(
+    process: Process, job: Preparation, asked: WorldModel, examples: Examples, guarantee: Guarantee
+) -> tuple[Learned, State]:
+    limits, tuned = process.limits, asked.method.reads_holdout
+    try:
+        state, weights = asked.prepared(
+            examples, guarantee, cold=job.retrains, threshold=limits.distance_left, reads_apart=tuned
+        )
+    except Ineffective as error:
+        if job.policy.falls_back:
+            raise
+        raise Refused(error.what, f"{error.hint} {MEASURES}") from None
+    return Learned(weights), state
 
 
 def _require_same_recipe(storage: Storage, job: Preparation, bench: OpenModel) -> None:
@@ -273,6 +343,8 @@ def _units(
 ) -> VectorUnits | PartUnits | KeyedParts | None:
     """Add work units where the method trains in parts, or its preparation divides and there are enough people."""
     method = bench.method
+    if bench.asked is not None:
+        return None
     if bench.built is not None and (not isinstance(method, InParts) or _is_short(process, job)):
         return None  # one world makes all parts
     if bench.built is not None:

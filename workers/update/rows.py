@@ -12,14 +12,17 @@ from dataclasses import dataclass
 import torch
 from sqlalchemy.orm import Session
 
+from expunge.service.infra.pseudonyms import digests
 from expunge.service.models import FORGOTTEN, MEMBERSHIPS, marks_changed, memberships_changed
-from expunge.service.queue import Blocked, forgotten
+from expunge.service.queue import Blocked, Job, forgotten
 from expunge.service.requests import Reason
 from expunge.workers.runtime.build import staying_aside
-from expunge.workers.runtime.model import OpenModel
-from expunge.workers.runtime.rows_recipe import MOST_GONE
+from expunge.workers.runtime.model import OpenModel, described
+from expunge.workers.runtime.rows_recipe import MOST_GONE, Unit
+from expunge.workers.runtime.world_model import silent_id
 from expunge.workers.storage import Storage, manifest
-from unlearning.types import Examples, Tensors
+from unlearning.accounting.certificate import Guarantee
+from unlearning.types import Examples, Need, Refused, Tensors
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,94 @@ class RowsOfUpdate:
     samples: manifest.FoundSamples
     gone: int
     changed: int
+
+
+@dataclass(frozen=True)
+class SamplesOfUpdate:
+    """What an update that trains nothing anew works on.
+
+    Args:
+        bench: the opened model, with the samples that its recipe makes of the rows of those who stay.
+        samples: the retained ones, by digests.
+        leaving: what the samples of those who leave hold, where the method reads them; else None.
+    """
+
+    bench: OpenModel
+    samples: manifest.FoundSamples
+    leaving: Examples | None
+
+
+def samples_of_update(
+    storage: Storage,
+    job: Job,
+    bench: OpenModel,
+    going: Sequence[int],
+    guarantee: Guarantee,
+) -> SamplesOfUpdate:
+    """Run the recipe on the rows of those who stay, and find that it makes the samples that the model was trained on.
+
+    Raises Refused where it makes others, and Lost, MemoryError.
+    """
+    asked = bench.asked
+    if asked is None:
+        raise ValueError("the recipe has no rows")
+    with storage.database.snapshot() as session:
+        places, gone = manifest.places(session, job.generation_id), forgotten(session, job.generation_id)
+        known, suppressed = (
+            manifest.held_out(session, job.generation_id),
+            manifest.asked_to_leave(session, job.tenant_id),
+        )
+    asked.aside = staying_aside(storage.pepper, job.tenant_id, asked.units, suppressed, known)
+    away = torch.tensor(sorted(gone.union(going)), dtype=torch.int64)
+    wanted = places.take(~torch.isin(places.at, away))
+    theirs = places.take(torch.isin(places.at, torch.tensor(sorted(going), dtype=torch.int64)))
+    stay, leave = frozenset(wanted.subjects.distinct()), frozenset(theirs.subjects.distinct())
+    units = asked.units.samples()
+    people = list(manifest.subjects_of(storage.pepper, job.tenant_id, units))
+    numbered = [*asked.units.by_digest.values()]
+    staying = [unit for unit, names in zip(numbered, people, strict=True) if names in stay]
+    leaving = [unit for unit, names in zip(numbered, people, strict=True) if names in leave - stay]
+    bench = described(bench, staying, guarantee)
+    present = manifest.given(storage.pepper, job.tenant_id, bench.recipe.samples)
+    difference = manifest.compared(present, wanted)
+    if difference.missing or difference.changed:
+        raise Refused(
+            f"The recipe makes {difference.missing} of the {len(wanted)} samples of those who stay no more, and "
+            f"{difference.changed} otherwise: the rows were edited, or what it computes of all rows moved with those "
+            "who leave.",
+            "Retrain it, or choose a recipe whose samples follow from their own rows alone.",
+        )
+    index = difference.here
+    held = bench.recipe.samples.held(None, bench.problem.device)
+    if not isinstance(held, Tensors):
+        raise TypeError("digests are held in memory")
+    examples = Examples(wanted.at.to(bench.problem.device), held, wanted.holders, wanted.subjects, index).compact()
+    found = manifest.FoundSamples.of(bench.recipe.samples.names.take(index), examples)
+    reads = Need.FORGOTTEN in bench.method.needs and bool(leaving)
+    return SamplesOfUpdate(bench, found, _samples_leaving(storage, job, bench, theirs, leaving) if reads else None)
+
+
+def _samples_leaving(
+    storage: Storage, job: Job, bench: OpenModel, theirs: manifest.SampleIndex, leaving: Sequence[Unit]
+) -> Examples:
+    """Return what the samples of those who leave hold. Raises Refused where the recipe makes them otherwise by now."""
+    asked = bench.asked
+    if asked is None:
+        raise ValueError("the recipe has no rows")
+    named, rows = asked.samples_of(leaving)
+    silent = [silent_id(asked.units.people(unit)).encode() for unit in leaving]
+    without = digests(storage.pepper, "sample", job.tenant_id, silent).hex()
+    theirs = theirs.take(~theirs.named({without[start : start + 64] for start in range(0, len(without), 64)}))
+    difference = manifest.compared(manifest.given(storage.pepper, job.tenant_id, named), theirs)
+    if difference.missing or difference.changed:
+        raise Refused(
+            f"The recipe makes {difference.missing} of the {len(theirs)} samples of those who leave no more, and "
+            f"{difference.changed} otherwise.",
+            "Retrain it, or put their rows back as they were until the deletion is done.",
+        )
+    device = bench.problem.device
+    moved = Tensors(rows.inputs.to(device), rows.targets.to(device))
+    return Examples(theirs.at.to(device), moved, theirs.holders, theirs.subjects, difference.here).compact()
 
 
 def rows_of_update(
@@ -49,7 +140,7 @@ def rows_of_update(
         facts = {"lacking": difference.missing, "missing": difference.missing, "changed": difference.changed}
         return Blocked(Reason.SAMPLES_CHANGED, facts)
     if bench.built is not None:
-        bench.built.aside = staying_aside(storage.pepper, tenant_id, bench.built, asked, known)
+        bench.built.aside = staying_aside(storage.pepper, tenant_id, bench.built.units, asked, known)
     here = difference.here >= 0
     kept, index = wanted.take(here), difference.here[here]
     held = bench.recipe.samples.held(None, bench.problem.device)

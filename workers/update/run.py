@@ -42,14 +42,14 @@ from expunge.service.requests import Cause, Reason
 from expunge.workers.guarantee.certify import Certified, certify, generator, needs_forgotten, needs_retained, refine
 from expunge.workers.guarantee.terms import Terms, guarantee_from_json
 from expunge.workers.runtime.db_retry import retry
-from expunge.workers.runtime.failures import reason_of
+from expunge.workers.runtime.failures import Attributed, reason_of
 from expunge.workers.runtime.heartbeat import UNLEARN, Stopwatch
 from expunge.workers.runtime.model import (
     Left,
     ModelCache,
     OpenModel,
     build_with_rows,
-    forget_by_parts,
+    forget_in_worlds,
     takes_rows,
 )
 from expunge.workers.runtime.worlds import readers
@@ -65,7 +65,7 @@ from expunge.workers.storage.checkpoint_format import Malformed
 from expunge.workers.storage.environment import NAMED, Environment, Moved, moved
 from expunge.workers.storage.parts import PartStore
 from expunge.workers.update.draft import write_draft
-from expunge.workers.update.rows import rows_of_update
+from expunge.workers.update.rows import rows_of_update, samples_of_update
 from expunge.workers.update.samples import UpdateSamples, other_recipe
 from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
@@ -327,9 +327,8 @@ def compute(
     crash_point("worker-after-load")
     with watch.unlearning():
         try:
-            draws = generator(torch.device(bench.problem.device))
             result = None
-            if retain is not None:
+            if retain is not None and bench.asked is None:
                 result = shared(
                     claim,
                     bench,
@@ -340,9 +339,10 @@ def compute(
                     afresh=change is not None,
                 )
             together = result is not None
-            if result is None and bench.built is not None and retain is not None:
-                result = forget_by_parts(bench, loaded.state, loaded.forget, retain)
             if result is None:
+                result = forget_in_worlds(bench, loaded.state, loaded.forget, retain, terms.guarantee)
+            if result is None:
+                draws = generator(torch.device(bench.problem.device))
                 result = bench.method.forget(bench.problem, loaded.state, loaded.forget, retain, draws)
             del loaded  # the state of a large model does not fit into memory together with its noise
             result = refine(bench, terms, result, retain)
@@ -355,7 +355,7 @@ def compute(
     if isinstance(certified, Blocked):
         return certified
     work = None if together else _training_work(bench, target, watch, whole=change is not None)
-    parts = None if bench.built is None else frozenset(bench.built.used)
+    parts = None if bench.parts_used is None else frozenset(bench.parts_used)
     return Computed(certified, None if parts is not None else retained, work, parts, evidence)
 
 
@@ -445,6 +445,8 @@ def _load_with_rows(
     if isinstance(left, Blocked):
         return left
     crash_point("worker-after-digest")
+    if bench.asked is not None:
+        return _load_described(claim, current, bench, left, storage=storage, positions=selection.target)
     found = rows_of_update(storage, claim.tenant_id, claim.generation_id, bench, selection.target.positions)
     if isinstance(found, Blocked):
         return found
@@ -453,11 +455,39 @@ def _load_with_rows(
     return Loaded(bench, left.state, forget, found.samples, {"rows": {"gone": found.gone, "changed": found.changed}})
 
 
+def _load_described(
+    claim: Deletions, current: Current, bench: OpenModel, left: Left, *, storage: Storage, positions: Target
+) -> Loaded | Blocked:
+    """Have the recipe make its samples of the rows of those who stay. Raises Refused."""
+    guarantee, target = current.terms.guarantee, positions
+    try:
+        selected = samples_of_update(storage, claim, bench, target.positions, guarantee)
+        _require_dimension(current, selected.bench)
+    except Refused as error:
+        if isinstance(error, Attributed):
+            raise
+        return _refused(claim, bench, error)
+    device = selected.bench.problem.device
+    numbers = int(current.manifest["vectors"])
+    vectors = private_state.VectorStore(storage.database, storage.keys, claim.generation_id, numbers, device)
+    forget = ForgetSet(frozenset(target.holders), target.positions, selected.leaving, vectors)
+    return Loaded(selected.bench, left.state, forget, selected.samples)
+
+
+def _require_dimension(current: Current, bench: OpenModel) -> None:
+    """Raise Refused where the model has another number of weights than the one that was registered."""
+    registered, now = current.manifest["dimension"], bench.problem.dimension
+    if registered != now:
+        what = f"The recipe's model has {now} weights without those who leave, and had {registered}."
+        raise Refused(what, "Retrain it, or build a model whose size does not follow from the rows.")
+
+
 def _changed(claim: Deletions, current: Current, bench: OpenModel, settings: Settings) -> Blocked | None:
     """Return in what the opened model, or this machine, is not the registered one; None where it is."""
     frozen = current.manifest
     parts = [asdict(part) for part in bench.parts if part.kind != REFERENCE or part.public]
-    found = (bench.digest, bench.settings, bench.problem.dimension, parts)
+    dimension = frozen["dimension"] if bench.asked is not None else bench.problem.dimension  # known when it is asked
+    found = (bench.digest, bench.settings, dimension, parts)
     names = ("recipe_digest", "settings_digest", "dimension")
     before = [part for part in frozen["parts"] if part["kind"] != REFERENCE or part["public"]]
     if found != (*(frozen[name] for name in names), before):

@@ -309,7 +309,7 @@ def _step(trainings: _Trainings, bench: OpenModel, guarantee: Guarantee, count: 
     terms, _ = establish(bench, replace(terms, design=_design(trainings.scene, guarantee, count)), examples, state)
     made = time.perf_counter() - start
     y = published_of(terms, state.weights, problem.dtype, trained=problem.trained).to(problem.device)
-    accuracy = problem.accuracy(y, *(part.to(problem.device) for part in bench.recipe.holdout))
+    accuracy = problem.accuracy(y, *(part.to(problem.device) for part in bench.recipe.holdout_tensors))
     rows = sum(vector.numel() * vector.element_size() for vector in state.vectors.values())
     fixed = sum(tensor.numel() * tensor.element_size() for tensor in (state.weights, *state.tensors.values()))
     update = 0.0

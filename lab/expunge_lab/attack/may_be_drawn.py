@@ -55,7 +55,7 @@ def _holdout_without(recipe: Recipe, out: Sequence[bool]) -> Recipe:
     if not any(out) or recipe.holdout_subjects is None:
         return recipe
     staying = [place for place, gone in enumerate(out) if not gone]
-    inputs, targets = recipe.holdout
+    inputs, targets = recipe.holdout_tensors
     return replace(
         recipe,
         holdout=(inputs[staying], targets[staying]),

@@ -96,7 +96,7 @@ def stage_of(
     seeded = reseeded(recipe, seed)
     problem = Problem(seeded, device)
     examples = seeded.samples.examples(None if label is None else recipe.samples.ids, device=device)
-    holdout = (recipe.holdout[0].to(device), recipe.holdout[1].to(device))
+    holdout = (recipe.holdout_tensors[0].to(device), recipe.holdout_tensors[1].to(device))
     start = instruments.clock()
     learned = learn(seeded, problem, examples)
     if seed == plan.seeds[0]:

@@ -46,7 +46,7 @@ def repaired(
 
 def accuracy_of(problem: Problem, w: Tensor) -> float | None:
     """Return the accuracy of w (d,) on the holdout; None where nothing is measured."""
-    inputs, targets = (part.to(problem.device) for part in problem.recipe.holdout)
+    inputs, targets = (part.to(problem.device) for part in problem.recipe.holdout_tensors)
     return problem.cast(w.dtype).accuracy(w, inputs, targets)
 
 

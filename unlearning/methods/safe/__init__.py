@@ -194,6 +194,7 @@ class Safe(Method):
 
     name: ClassVar[str] = "safe"
     needs_no_steps: ClassVar[bool] = True
+    reads_holdout: ClassVar[bool] = True
     secret_state: ClassVar[tuple[str, ...]] = (
         "The trained weights, the gradient sums and the class moments that every update starts from depend on the "
         "deleted people, and so does the step's length where registration chose it; in the mode keep their samples "
@@ -260,7 +261,7 @@ class Safe(Method):
         """Return the option with the longest step that a trial deletion allows, else the shortest, and what it did."""
         option, lengths = LENGTHS[self.step]
         problem, origin = problem.cast(state.weights.dtype), state.tensors["origin"]
-        holdout = [part.to(problem.device) for part in problem.recipe.holdout]
+        holdout = [part.to(problem.device) for part in problem.recipe.holdout_tensors]
         accuracy = problem.accuracy(origin, *holdout)
         if accuracy is None or len(examples.people.distinct()) < 2:
             return {option: lengths[-1], "trial_loss": None, "trial_forgotten": None}

@@ -75,7 +75,7 @@ class EnsembleOf:
         if not self.stacked:
             return Ensemble(members, self.member.loss)
         with torch.no_grad():
-            outputs = build(self.member, seed).eval()(self.member.holdout[0][:1])
+            outputs = build(self.member, seed).eval()(self.member.holdout_tensors[0][:1])
         return Stacked(members, outputs.shape[-1])
 
 

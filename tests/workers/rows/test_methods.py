@@ -1,0 +1,161 @@
+"""Methods that train nothing anew, over rows that the service hands to worlds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load
+
+from expunge.service.infra.tables import StoredVector
+from tests.workers.rows.data import EVERYBODY, forget, lay_out, published, trained_on
+from tests.workers.storage.test_checkpoints import state_of
+from tests.workers.worlds import World
+
+RECIPE = """
+import torch
+import unlearning as ul
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = torch.nn.Linear(2, {width})
+        self.out = torch.nn.Linear({width}, 2)
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.hidden(x)))
+
+
+def features(frame):
+    return torch.tensor(frame[["x", "y"]].to_numpy(), dtype=torch.float32) / 4.0
+
+
+def recipe(rows: ul.Rows = ul.table("people.csv", person="person", aside=0.2)) -> ul.Recipe:
+    frame = rows.pandas()
+    x = features(frame){scaled}
+    return ul.Recipe(
+        model=Net,
+        samples=rows.samples(x, (frame.x > 3).astype("int64").to_numpy(), at=frame["__row"]),
+        holdout=lambda aside: (features(aside.pandas()), torch.tensor((aside["x"] > 3).astype("int64"))),
+        loss="cross_entropy",
+        training=ul.Training(epochs={epochs}, batch_size=20, learning_rate=0.05, weight_decay=0.01),
+    )
+"""
+NETWORK = RECIPE.format(width=3, scaled="", epochs=4)
+SCALED = RECIPE.format(width=3, scaled="\n    x = x - x.mean(0)", epochs=4)
+METHODS: dict[str, dict[str, Any]] = {
+    "recollection": {},
+    "safe": {},
+    "cns": {},
+    "mini": {},
+    "rewind": {},
+}
+
+
+def weights(world: World, model_id: str) -> torch.Tensor:
+    """The published weights in one row."""
+    tensors = load(published(world, model_id))
+    return torch.cat([tensors[name].reshape(-1) for name in sorted(tensors)])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_people_leave_one_by_one_and_together(world: World, folder: Path, method: str) -> None:
+    lay_out(folder, recipe=NETWORK)
+    world = world.configured(recipes=folder).limited(distance_left=1e9)
+    model_id = world.live("rows", method, **METHODS[method])
+    first, second, third, fourth = trained_on(world)[:4]
+    for leaving in ((first,), (second, third), (fourth,)):
+        before = weights(world, model_id)
+        forget(world, model_id, *leaving)
+        assert not torch.equal(weights(world, model_id), before)
+    head = world.head(model_id)
+    assert (head.number, head.claim["guarantee"]) == (4, "none")
+    assert head.holdout_accuracy is not None
+    assert head.claim["world"]["walls"] == "new root"
+
+
+@pytest.mark.parametrize("method", ["retrain", "shards"])
+def test_a_model_that_the_service_trains_is_exact(world: World, folder: Path, method: str) -> None:
+    """Also where a column is scaled by all rows."""
+    lay_out(folder, recipe=SCALED)
+    world = world.configured(recipes=folder)
+    held = world.live("rows", method, name="held")
+    leaving = trained_on(world)[0]
+    forget(world, held, leaving)
+    after = published(world, held)
+    lay_out(folder, (person for person in EVERYBODY if person != leaving), SCALED)
+    never = world.live("rows", method, name="never")
+    assert published(world, never) == after
+    assert world.head(held).claim["guarantee"] == "exact" and world.head(held).holdout_accuracy is not None
+
+
+def test_samples_that_moved_with_who_leaves_are_trained_again(world: World, folder: Path) -> None:
+    lay_out(folder, recipe=SCALED)
+    world = world.configured(recipes=folder).limited(distance_left=1e9)
+    held = world.live("rows", "recollection", name="held", fallback="retrain")
+    leaving = trained_on(world)[0]
+    request = world.delete(f"p{leaving}", models=("held",))
+    for _ in range(3):  # it finds that they moved, plans a retrain, and trains
+        world.work(held)
+    head = world.head(held)
+    assert (world.request(request).status, head.method, head.claim["guarantee"]) == ("completed", "retrain", "exact")
+    lay_out(folder, (person for person in EVERYBODY if person != leaving), SCALED)
+    never = world.live("rows", "retrain", name="never")
+    assert torch.equal(weights(world, never), weights(world, held))
+
+
+OLD_FORM = """
+import csv
+from pathlib import Path
+
+import torch
+import unlearning as ul
+from rows import Net
+
+TRAINED_ON = {trained_on}
+
+
+def recipe() -> ul.Recipe:
+    with (Path(__file__).parent / "people.csv").open() as file:
+        rows = [*csv.DictReader(file)]
+    samples = [row for row in rows if int(row["person"][1:]) in TRAINED_ON]
+    apart = [row for row in rows if int(row["person"][1:]) not in TRAINED_ON]
+    x, aside = (torch.tensor([[float(r["x"]), float(r["y"])] for r in some]).float() / 4.0 for some in (samples, apart))
+    y, truth = (torch.tensor([int(float(row["x"]) > 3) for row in some]) for some in (samples, apart))
+    return ul.Recipe(
+        model=Net,
+        samples=ul.Samples([row["id"] for row in samples], [row["person"] for row in samples], x, y),
+        holdout=(aside, truth),
+        loss="cross_entropy",
+        training=ul.Training(epochs=4, batch_size=20, learning_rate=0.05, weight_decay=0.01),
+    )
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_worlds_compute_what_a_recipe_of_the_old_form_does(world: World, folder: Path, method: str) -> None:
+    lay_out(folder, recipe=NETWORK)
+    world = world.configured(recipes=folder).limited(distance_left=1e9)
+    ids = {"with_rows": world.live("rows", method, name="with_rows")}
+    (folder / "plain.py").write_text(OLD_FORM.format(trained_on=set(trained_on(world))))
+    ids["plain"] = world.live("plain", method, name="plain")
+    for leaving in ((), trained_on(world)[:2]):
+        for name, model_id in ids.items():
+            requests = [world.delete(f"p{person}", models=(name,)) for person in leaving]
+            world.work(model_id)
+            assert {world.request(request).status for request in requests} <= {"completed"}
+        states = [state_of(world, world.head(model_id)) for model_id in ids.values()]
+        assert torch.allclose(states[0].weights, states[1].weights, rtol=0, atol=1e-6)
+
+
+def test_a_recollection_is_a_row_until_its_person_leaves(world: World, folder: Path) -> None:
+    lay_out(folder, recipe=NETWORK)
+    world = world.configured(recipes=folder).limited(distance_left=1e9)
+    model_id = world.live("rows", "recollection")
+    people = trained_on(world)
+    assert len(world.rows_of(StoredVector)) == len(people)
+    forget(world, model_id, *people[:3])
+    assert len(world.rows_of(StoredVector)) == len(people) - 3

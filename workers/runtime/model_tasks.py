@@ -1,0 +1,245 @@
+"""What a world does with the model of a recipe that returns ``ul.Recipe``: it describes, trains, forgets and measures.
+
+This runs beside the recipe's code. What it answers is read as coming from there: no claim but ``none`` rests on it.
+Samples are named by their number in the order in which the recipe gives them. The service says at which position of its
+manifest each stands, and whose it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save
+from torch import Tensor
+
+from expunge.workers.runtime.world import Files
+from unlearning.accounting.certificate import Guarantee
+from unlearning.columns import Column
+from unlearning.methods import load
+from unlearning.model.method import Method, require_followed
+from unlearning.model.problem import Problem, metric_name
+from unlearning.model.training import learn, train
+from unlearning.quality.distance_left import with_distance_left
+from unlearning.recipe import Recipe
+from unlearning.rows import Published, Rows
+from unlearning.types import (
+    Examples,
+    ForgetSet,
+    Ineffective,
+    RecipeError,
+    Refused,
+    State,
+    Tensors,
+    Vectors,
+    VectorsMissing,
+)
+
+EXAMPLES, STATE, VECTORS, FORGOTTEN, WEIGHTS = "examples", "state", "vectors", "forgotten", "weights"
+"""files of tensors that an order brings along"""
+CHECKPOINT = "model.safetensors"
+VECTOR, KEPT, CONSTANT = "vector ", "state ", "constant "
+"""how the names of tensors begin, before that of the holder, of the state's tensor and of the model's"""
+Answer = tuple[dict[str, Any], dict[str, Tensor]]
+"""facts as plain JSON, and tensors by name"""
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What is to be done: the order's words, and its files."""
+
+    recipe: Recipe
+    files: Files
+    words: Mapping[str, Any]
+    apart: Mapping[str, Rows]
+
+    @property
+    def method(self) -> Method:
+        kind = load(self.words["method"]["name"])
+        method: Method = kind(**self.words["method"]["options"])
+        return method.under(Guarantee(self.words["guarantee"]), self.recipe)
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.recipe, self.words["device"])
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        return load_tensors(bytes(self.files[name]))
+
+    def examples(self, name: str) -> Examples:
+        """Return the samples that a file names by number, position and holder; or that it holds."""
+        given, holders = self.tensors(name), self.words["holders"]
+        if "inputs" in given:
+            inputs, targets = given["inputs"], given["targets"]
+        else:
+            rows = self.recipe.samples.held(None)
+            if not isinstance(rows, Tensors):
+                raise TypeError("samples are held in memory")
+            inputs, targets = rows.inputs[given["numbers"]], rows.targets[given["numbers"]]
+        people = Column(given["holders"], tuple(holders))
+        device = torch.device(self.words["device"])
+        rows = Tensors(inputs.to(device), targets.to(device))
+        return Examples(given["positions"].to(device), rows, people).compact()
+
+
+def carry_out(recipe: Recipe, files: Files, words: Mapping[str, Any], apart: Mapping[str, Rows]) -> Answer:
+    """Do what the order asks for. Where a method refuses, the facts say so."""
+    try:
+        return TASKS[words["task"]](_Task(recipe, files, words, apart))
+    except VectorsMissing as error:
+        return {"missing": error.count}, {}
+    except Refused as error:
+        return {"refused": [error.what, error.hint], "ineffective": isinstance(error, Ineffective)}, {}
+
+
+def trained(recipe: Recipe, device: str) -> Published:
+    """Train the recipe's model by its settings, and return it as a checkpoint, as every other method publishes it."""
+    if recipe.train is not None or recipe.weights is not None:
+        what = "The recipe gives weights or train, and this method trains a model by ul.Training, or not at all."
+        raise RecipeError(what, "Train in the recipe itself and return ul.Published.")
+    problem = Problem(recipe, device)
+    learned = train(problem, recipe.samples.examples(device=device))
+    tensors = {name: value.detach().cpu().contiguous() for name, value in problem.tensors(learned.weights).items()}
+
+    def score(*one: Rows, **several: Rows) -> float | None:
+        measured = Problem(_with_holdout(recipe, dict(enumerate(one)) if one else several), device)
+        return measured.accuracy(
+            learned.weights, *(part.to(measured.device) for part in measured.recipe.holdout_tensors)
+        )
+
+    return Published({CHECKPOINT: save(tensors, {"format": "pt"})}, score=score)
+
+
+def _describe(task: _Task) -> Answer:
+    """Answer what the model is made of, and of each sample its id, its people and a digest of what it holds."""
+    recipe, problem = task.recipe, task.problem
+    require_followed(task.method, recipe)
+    if recipe.vectors_for is not None:
+        what = "The recipe gives vectors_for, which a recipe with rows does not have yet."
+        raise Refused(what, "Leave it out: every person gets a vector.")
+    named = (*problem.module.named_parameters(), *problem.module.named_buffers())
+    slots = {slot.name for slot in problem.layout}
+    slot_of = {id(value): name for name, value in named if name in slots}
+    saved = problem.module.state_dict(keep_vars=True)
+    constants = {
+        f"{CONSTANT}{name}": value.detach().clone() for name, value in saved.items() if id(value) not in slot_of
+    }
+    samples = recipe.samples
+    facts = {
+        "layout": [[slot.name, list(slot.shape), slot.start, slot.stop, slot.buffer] for slot in problem.layout],
+        "saved": [[name, slot_of.get(id(value))] for name, value in saved.items()],
+        "dtypes": {name: str(value.dtype).removeprefix("torch.") for name, value in saved.items()},
+        "metric": metric_name(recipe),
+        "converges": recipe.training.converge is not None,
+        "imported": recipe.weights is not None,
+        "ids": list(samples.names),
+        "people": [list(people) for people in samples.people.values],
+    }
+    return facts, constants | {"contents": _contents(recipe), "codes": samples.people.codes.clone()}
+
+
+def _contents(recipe: Recipe) -> Tensor:
+    """Return a digest of each sample, (n, 32) uint8: of its id, its input, its target and its weight."""
+    digests, ids = bytearray(), iter(recipe.samples.names)
+    for inputs, targets in recipe.samples.blocks():
+        kind = f"{inputs.dtype} {tuple(inputs.shape[1:])} {targets.dtype} {tuple(targets.shape[1:])} ".encode()
+        for x, y in zip(_bytes(inputs), _bytes(targets), strict=True):
+            digests += hashlib.sha256(kind + x + y + next(ids).encode()).digest()
+    return torch.frombuffer(digests, dtype=torch.uint8).reshape(-1, 32)
+
+
+def _bytes(values: Tensor) -> Iterator[bytes]:
+    return (row.tobytes() for row in values.detach().cpu().contiguous().numpy())
+
+
+def _prepare(task: _Task) -> Answer:
+    """Train, and compute what the method keeps. A method that is tuned by people kept apart is given these."""
+    if task.apart:
+        task = replace(task, recipe=_with_holdout(task.recipe, task.apart))
+    problem, method, examples = task.problem, task.method, task.examples(EXAMPLES)
+    method.require_size(problem, len(examples))
+    learned = train(problem, examples) if task.words["cold"] else learn(task.recipe, problem, examples)
+    state = method.prepare(problem, examples, learned)
+    state = with_distance_left(
+        method,
+        problem,
+        examples,
+        learned,
+        state,
+        vectors=Vectors(state.vectors),
+        threshold=task.words["threshold"],
+    )
+    facts, tensors = _kept(state)
+    return facts, tensors | {"learned": learned.weights}
+
+
+def _forget(task: _Task) -> Answer:
+    words, given = task.words, task.tensors(STATE)
+    kept = {name.removeprefix(KEPT): value for name, value in given.items() if name != WEIGHTS}
+    device = torch.device(words["device"])
+    state = State(given[WEIGHTS].to(device), {name: value.to(device) for name, value in kept.items()}, words["facts"])
+    retain = task.examples(EXAMPLES) if EXAMPLES in task.files else None
+    theirs = task.examples(FORGOTTEN) if FORGOTTEN in task.files else None
+    vectors = task.tensors(VECTORS) if VECTORS in task.files else {}
+    forget = ForgetSet(frozenset(words["leaving"]), tuple(words["positions"]), theirs, Vectors(vectors))
+    draws = torch.Generator(device).manual_seed(words["draws"])
+    forgotten = task.method.forget(task.problem, state, forget, retain, draws)
+    facts, tensors = _kept(forgotten.state)
+    return facts | {"evidence": dict(forgotten.evidence)}, tensors
+
+
+def _kept(state: State) -> Answer:
+    tensors = {f"{KEPT}{name}": value for name, value in state.tensors.items()}
+    tensors |= {f"{VECTOR}{holder}": value for holder, value in state.vectors.items()}
+    every = {WEIGHTS: state.weights, **tensors}
+    return {"facts": dict(state.facts)}, {
+        name: value.detach().cpu().contiguous().clone() for name, value in every.items()
+    }
+
+
+def _samples_of(task: _Task) -> Answer:
+    """Answer the samples of some people: ids, what they hold, and a digest of each."""
+    people = {tuple(names) for names in task.words["people"]}
+    numbers = task.recipe.samples.people.where(people.__contains__).nonzero().squeeze(1)
+    inputs, targets = next(iter(task.recipe.samples.rows.read([numbers])))
+    ids = list(task.recipe.samples.names.take(numbers))
+    tensors = {"inputs": inputs.contiguous(), "targets": targets.contiguous()}
+    return {"ids": ids}, tensors | {"contents": _contents(task.recipe)[numbers]}
+
+
+def _measure(task: _Task) -> Answer:
+    """Answer how good the model is at each of some weights, on the rows of the people who are kept apart."""
+    if not task.apart or metric_name(task.recipe) is None:
+        return {"scores": None}, {}
+    problem = replace(task, recipe=_with_holdout(task.recipe, task.apart)).problem
+    inputs, targets = (part.to(problem.device) for part in problem.recipe.holdout_tensors)
+    weights = task.tensors(WEIGHTS)
+    problems = {w.dtype: problem.cast(w.dtype) for w in weights.values()}
+    scores = [problems[w.dtype].accuracy(w.to(problem.device), inputs, targets) for _, w in sorted(weights.items())]
+    return {"scores": scores}, {}
+
+
+def _with_holdout(recipe: Recipe, apart: Mapping[Any, Rows]) -> Recipe:
+    """Return the recipe with its holdout made of the rows of people who are kept apart."""
+    made: Any = recipe.holdout
+    if callable(made):
+        made = made(*apart.values()) if len(apart) == 1 else made(**apart)
+    try:
+        inputs, targets = (torch.as_tensor(part) for part in made)
+    except (TypeError, ValueError):
+        what = f"holdout returned a {type(made).__name__}."
+        raise RecipeError(what, "Return inputs and targets of the rows that it is given.") from None
+    return replace(recipe, holdout=(inputs, targets))
+
+
+TASKS = {
+    "describe": _describe,
+    "prepare": _prepare,
+    "forget": _forget,
+    "samples": _samples_of,
+    "measure": _measure,
+}
