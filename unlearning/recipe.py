@@ -241,6 +241,10 @@ class Samples:
         """Return inputs (n, ...) and targets (n, ...), read once, in order. Raises RecipeError as ``blocks`` does."""
         return next(iter(self.held(None).read([torch.arange(len(self))])))
 
+    def unweighted_targets(self) -> Tensor:
+        """Return the targets (n, ...) without the samples' weights, read once, in order."""
+        return next(iter(self.unweighted.read([torch.arange(len(self))])))[1]
+
     def held(self, most: int | None = HELD_BYTES, device: torch.device | str = "cpu") -> SampleRows:
         """Return the rows as tensors on ``device`` where they take at most ``most`` bytes (None: however many).
 

@@ -101,6 +101,7 @@ class Newton(Method):
     """
 
     name: ClassVar[str] = "newton"
+    begins_anew: ClassVar[bool] = True
     near: ClassVar[bool] = True
     follows: ClassVar[frozenset[Ingredient]] = frozenset({Ingredient.MOMENTUM, Ingredient.BALL})
     reads_blocks: ClassVar[bool] = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from unlearning.artefact import bytes_of
 from unlearning.methods import package_of
 from unlearning.model.method import Method
 from unlearning.types import Examples, Forgotten, Json, Need, Refused, State
+
+BOUND = "bound"
+"""the name in the evidence of an update"""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def certify(
     state, bound = forgotten.state, bounded(bench, terms, forgotten, retain, size)
     if isinstance(bound, Blocked):
         return bound
-    evidence = dict(forgotten.evidence) | ({} if bound is None else {"bound": bound})
+    evidence = dict(forgotten.evidence) | ({} if bound is None else {BOUND: bound})
     crash_point("worker-after-compute")
     y = published_of(terms, state.weights, bench.problem.dtype, trained=bench.problem.trained)
     crash_point("worker-after-noise")
@@ -64,12 +67,11 @@ def certify(
     except Malformed:
         return Blocked(Reason.NEEDS_RETRAIN, {"cause": Cause.WEIGHTS_NOT_FINITE})
     budget_cost = terms.budget_cost if size.samples else 0
-    inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout_tensors)
     return Certified(
         state=state,
         published=tensors if artefact is None else bytes_of(published),
         claim=_claim(bench, terms, budget_cost, size),
-        accuracy=bench.problem.accuracy(published, inputs, targets),
+        accuracy=bench.accuracies([published])[0],
         budget_cost=budget_cost,
         evidence=evidence,
         environment=Environment.of(bench.problem.device, artefact).to_json(),
@@ -113,7 +115,10 @@ def bounded(
     bound = terms.bound(bench.method)
     if bound is None:
         return None
-    distance = bound.distance(bench.problem, forgotten, retain, terms.values)
+    if bench.asked is None:
+        distance = bound.distance(bench.problem, forgotten, retain, terms.values)
+    else:  # the judge that moved the weights said it
+        distance = cast("float", forgotten.evidence[BOUND])
     if distance > terms.max_distance:
         return Blocked(Reason.NEEDS_RETRAIN, {"cause": Cause.CAP_NOT_REACHED})
     return distance
@@ -182,5 +187,18 @@ def refine(bench: OpenModel, terms: Terms, forgotten: Forgotten, retain: Example
     bound = terms.bound(bench.method)
     if bound is None:
         return forgotten
+    if bench.asked is not None:
+        if retain is None:
+            raise ValueError("The guarantee proved reads the retained samples; they were not loaded.")
+        weights, distance = bench.asked.refined(
+            forgotten.state.weights,
+            retain,
+            terms.guarantee,
+            denominator=terms.denominator,
+            max_distance=terms.max_distance,
+            constants=terms.values,
+        )
+        evidence = {**forgotten.evidence, BOUND: distance}
+        return replace(forgotten, state=replace(forgotten.state, weights=weights), evidence=evidence)
     weights = bound.refine(bench.problem, forgotten.state.weights, retain, terms.max_distance)
     return replace(forgotten, state=replace(forgotten.state, weights=weights))

@@ -37,6 +37,11 @@ def establish(bench: OpenModel, terms: Terms, examples: Examples, made: State) -
     bound = terms.bound(bench.method)
     if bound is None:
         return terms, {}
+    if bench.asked is not None:
+        constants, report = bench.asked.useful(
+            made, examples, terms.guarantee, denominator=terms.denominator, max_distance=terms.max_distance
+        )
+        return replace(terms, constants=constants), report
     terms = replace(terms, constants=bound.constants(bench.problem, examples, made))
     return terms, bound.require_useful(bench.problem, examples, made, terms.max_distance, terms.values)
 
@@ -49,13 +54,13 @@ def dry_run(bench: OpenModel, terms: Terms, weights: Tensor) -> list[Json]:
     asks more work of each update, and may be out of reach.
     """
     if terms.guarantee is Guarantee.EXACT:
-        return [_row(terms, 0.0, None) | {"accuracy": _accuracy(bench, weights, 0.0)}]
+        (accuracy,) = _accuracies(bench, weights, (0.0,))
+        return [_row(terms, 0.0, None) | {"accuracy": accuracy}]
     capped = terms.guarantee not in (Guarantee.NONE, Guarantee.EXACT)
     caps = [factor * terms.max_distance for factor in FACTORS] if capped else [None]
     rows: list[Json] = []
-    for factor in FACTORS:
-        noise_std = factor * terms.noise_std
-        accuracy = _accuracy(bench, weights, noise_std)
+    spreads = [factor * terms.noise_std for factor in FACTORS]
+    for noise_std, accuracy in zip(spreads, _accuracies(bench, weights, spreads), strict=True):
         rows += [_row(terms, noise_std, cap) | {"accuracy": accuracy} for cap in caps]
     return rows
 
@@ -84,15 +89,18 @@ def plain_accuracy(bench: OpenModel, examples: Examples, learned: Learned, polic
     )
 
 
-def _accuracy(bench: OpenModel, weights: Tensor, noise_std: float) -> float | None:
-    inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout_tensors)
-    if noise_std == 0.0:
-        return bench.problem.accuracy(weights.to(bench.problem.device, bench.problem.dtype), inputs, targets)
-    noise = partial(perturbed, weights, noise_std, bench.problem.dtype, trained=bench.problem.trained)
-    draws = (noise().to(bench.problem.device) for _ in range(DRAWS))
-    found = [bench.problem.accuracy(y, inputs, targets) for y in draws]
-    measured = [each for each in found if each is not None]
-    return sum(measured) / DRAWS if len(measured) == DRAWS else None
+def _accuracies(bench: OpenModel, weights: Tensor, spreads: Sequence[float]) -> list[float | None]:
+    """Return the mean accuracy of some draws at each spread of the noise; None where one was not measured."""
+    problem, draws = bench.problem, []
+    for noise_std in spreads:
+        noise = partial(perturbed, weights, noise_std, problem.dtype, trained=problem.trained)
+        draws.append([noise() for _ in range(DRAWS)] if noise_std else [weights.to(problem.dtype)])
+    measured = iter(bench.accuracies([weights for drawn in draws for weights in drawn]))
+    means: list[float | None] = []
+    for drawn in draws:
+        accuracies = [accuracy for _, accuracy in zip(drawn, measured, strict=False) if accuracy is not None]
+        means.append(sum(accuracies) / len(drawn) if len(accuracies) == len(drawn) else None)
+    return means
 
 
 def _row(terms: Terms, noise_std: float, cap: float | None) -> dict[str, Json]:

@@ -84,7 +84,12 @@ class Terms:
 
     def bound(self, method: Method) -> Bound | None:
         """Return what bounds the method's updates under these terms."""
-        return bound_of(method, self.guarantee, self.count if self.reference is Reference.FIXED_DENOMINATOR else None)
+        return bound_of(method, self.guarantee, self.denominator)
+
+    @property
+    def denominator(self) -> int | None:
+        """What divides the summed losses where a bound is computed at the weights; None: the retained."""
+        return self.count if self.reference is Reference.FIXED_DENOMINATOR else None
 
 
 def bound_of(method: Method, guarantee: Guarantee, denominator: int | None = None) -> Bound | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from safetensors.torch import save
 
-from expunge.workers.runtime.model_tasks import carry_out, trained
+from expunge.workers.runtime.model_tasks import carry_out, judged, trained
 from expunge.workers.runtime.world import Files, Score
 from unlearning.recipe import Recipe
 from unlearning.rows import (
@@ -87,6 +87,12 @@ def model(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome
     return facts, save(tensors), None
 
 
+def judge(_module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome:
+    """Train, forget, bound and measure a linear head on features, where no code of a recipe is."""
+    facts, tensors = judged(files, order)
+    return facts, save(tensors), None
+
+
 def map_rows(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome:
     """Call a function of the module on one block of rows."""
     public = {name: Path(path) for name, path in order["public"].items()}
@@ -104,7 +110,7 @@ def merge(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome
     return {"files": listing}, data, None
 
 
-JOBS = {"declare": declare, "train": train, "model": model, "map": map_rows, "merge": merge}
+JOBS = {"declare": declare, "train": train, "model": model, "judge": judge, "map": map_rows, "merge": merge}
 
 
 def pack(files: Mapping[str, bytes | str]) -> tuple[list[tuple[str, int]], bytes]:

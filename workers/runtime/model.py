@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, cast, get_args, get_type_hints
 
 import torch
+from torch import Tensor
 
 from expunge.service.infra.db import Database
 from expunge.service.infra.pseudonyms import Pepper, subject_digest
@@ -64,9 +65,16 @@ class OpenModel:
 
     def under(self, guarantee: Guarantee) -> OpenModel:
         """Return the opened model with its method as it works under a generation's guarantee."""
-        if self.asked is not None:  # its worlds do that, which know the recipe's loss
+        if self.asked is not None and not self.asked.has_judge:  # its worlds do that, which know the recipe's loss
             return self
         return replace(self, method=self.method.under(guarantee, self.recipe))
+
+    def accuracies(self, weights: Sequence[Tensor]) -> list[float | None]:
+        """Return what the recipe's metric gives at each of these weights (d,); None: nothing is measured."""
+        if self.asked is not None:
+            return self.asked.accuracies(weights)
+        inputs, targets = (part.to(self.problem.device) for part in self.recipe.holdout_tensors)
+        return [self.problem.accuracy(w.to(self.problem.device), inputs, targets) for w in weights]
 
     @property
     def with_rows(self) -> bool:
@@ -238,14 +246,14 @@ def build_with_rows(
     return OpenModel(recipe, problem, method, recipe_with_rows.digest, recipe_with_rows.settings, (), built=built)
 
 
-def described(bench: OpenModel, staying: Collection[Unit], guarantee: Guarantee) -> OpenModel:
+def described(bench: OpenModel, staying: Collection[Unit]) -> OpenModel:
     """Return the opened model with the samples that its recipe makes of the rows of these units, by digests.
 
     Raises Refused, Lost, MemoryError.
     """
     if bench.asked is None:
         raise ValueError("the recipe's samples are known")
-    recipe, problem = bench.asked.described(staying, guarantee)
+    recipe, problem = bench.asked.described(staying)
     problem.measured_by = bench.asked.accuracy
     return replace(bench, recipe=recipe, problem=problem)
 

@@ -1,6 +1,9 @@
 """What a world does with the model of a recipe that returns ``ul.Recipe``: it describes, trains, forgets and measures.
 
-This runs beside the recipe's code. What it answers is read as coming from there: no claim but ``none`` rests on it.
+This runs beside the recipe's code, and what it answers is read as coming from there. Of a linear head it answers the
+features and the settings; all else is done by a judge, a world without the recipe's code (``judged``), and a bound is
+computed nowhere but there.
+
 Samples are named by their number in the order in which the recipe gives them. The service says at which position of its
 manifest each stands, and whose it is.
 """
@@ -9,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,17 +23,22 @@ from torch import Tensor
 
 from expunge.workers.runtime.world import Files
 from unlearning.accounting.certificate import Guarantee
+from unlearning.bounds.minimiser import Minimiser
 from unlearning.columns import Column
 from unlearning.methods import load
-from unlearning.model.method import Method, require_followed
+from unlearning.model.closed_form import require_agreement
+from unlearning.model.linear_head import Head, head_of
+from unlearning.model.method import Bound, Method, require_followed
 from unlearning.model.problem import Problem, metric_name
 from unlearning.model.training import learn, train
 from unlearning.quality.distance_left import with_distance_left
-from unlearning.recipe import Recipe
+from unlearning.recipe import Recipe, Samples
 from unlearning.rows import Published, Rows
+from unlearning.settings import Training
 from unlearning.types import (
     Examples,
     ForgetSet,
+    Forgotten,
     Ineffective,
     RecipeError,
     Refused,
@@ -40,7 +49,12 @@ from unlearning.types import (
 )
 
 EXAMPLES, STATE, VECTORS, FORGOTTEN, WEIGHTS = "examples", "state", "vectors", "forgotten", "weights"
-"""files of tensors that an order brings along"""
+OBJECTIVE, APART = "objective", "kept apart"
+"""files of tensors that an order brings along; the last two are for a judge"""
+FEATURES, TARGETS, WEIGHT = "features", "targets", "weight"
+"""the tensors of an objective: (n, D) float64, (n, ...), (n,)"""
+SETTINGS = ("weight_decay", "seed", "converge", "sample_clip", "radius")
+"""of a training that ends in a minimiser: those that its objective follows from"""
 CHECKPOINT = "model.safetensors"
 VECTOR, KEPT, CONSTANT = "vector ", "state ", "constant "
 """how the names of tensors begin, before that of the holder, of the state's tensor and of the model's"""
@@ -66,6 +80,11 @@ class _Task:
     @property
     def problem(self) -> Problem:
         return Problem(self.recipe, self.words["device"])
+
+    @property
+    def bound(self) -> Bound:
+        bound = self.method.bound(Guarantee(self.words["guarantee"]))
+        return bound or Minimiser(self.words["denominator"])
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         return load_tensors(bytes(self.files[name]))
@@ -117,7 +136,7 @@ def trained(recipe: Recipe, device: str) -> Published:
 def _describe(task: _Task) -> Answer:
     """Answer what the model is made of, and of each sample its id, its people and a digest of what it holds."""
     recipe, problem = task.recipe, task.problem
-    require_followed(task.method, recipe)
+    require_followed(load(task.words["method"]["name"])(**task.words["method"]["options"]), recipe)
     if recipe.vectors_for is not None:
         what = "The recipe gives vectors_for, which a recipe with rows does not have yet."
         raise Refused(what, "Leave it out: every person gets a vector.")
@@ -139,7 +158,109 @@ def _describe(task: _Task) -> Answer:
         "ids": list(samples.names),
         "people": [list(people) for people in samples.people.values],
     }
-    return facts, constants | {"contents": _contents(recipe), "codes": samples.people.codes.clone()}
+    tensors = constants | {"contents": _contents(recipe), "codes": samples.people.codes.clone()}
+    head = _head_of(problem, recipe)
+    if head is None:
+        return facts, tensors
+    inputs, _ = samples.tensors()
+    tensors |= {FEATURES: _features(head, inputs), TARGETS: samples.unweighted_targets()}
+    tensors |= {} if samples.weight is None else {WEIGHT: samples.weight}
+    return facts | {"head": _head_in_words(head, recipe)}, tensors
+
+
+def _head_of(problem: Problem, recipe: Recipe) -> Head | None:
+    """Return the model's linear head, where a judge can train it: it ends in a minimiser, and nothing acts beside.
+
+    Raises Refused where it computes something else than its structure says.
+    """
+    training = recipe.training
+    if training.converge is None or training.augment is not None or problem.acts_in_training:
+        return None
+    work = problem.double()
+    head = head_of(work)
+    if head is not None:
+        drawn = torch.Generator().manual_seed(training.seed)
+        require_agreement(work, recipe.samples.examples(device=problem.device), drawn)
+    return head
+
+
+def _features(head: Head, inputs: Tensor) -> Tensor:
+    """Return what the head's layer is fed, (n, D) float64."""
+    features = head.features(inputs.to(head.problem.device))
+    return features[:, : head.layer.in_features].cpu().contiguous()
+
+
+def _head_in_words(head: Head, recipe: Recipe) -> dict[str, Any]:
+    training, decay = recipe.training, head.problem.decay
+    weights = head.layer.weight.numel()
+    parts = {"weight": decay[:weights]} | ({} if head.layer.bias is None else {"bias": decay[weights:]})
+    return {
+        "features": head.layer.in_features,
+        "outputs": head.layer.out_features,
+        "bias": head.layer.bias is not None,
+        "loss": recipe.loss,
+        "undecayed": [name for name, values in parts.items() if not values.any()],
+        **{name: getattr(training, name) for name in SETTINGS},
+    }
+
+
+def judged(files: Files, words: Mapping[str, Any]) -> Answer:
+    """Do what the order asks for with a linear head on the features that a world of the recipe answered."""
+    tensors, apart = load_tensors(bytes(files[OBJECTIVE])), {}
+    if APART in files:
+        apart = load_tensors(bytes(files[APART]))
+    count = len(tensors[FEATURES])
+    names = [str(number) for number in range(count)]
+    samples = Samples(names, names, tensors[FEATURES], tensors[TARGETS], weight=tensors.get(WEIGHT))
+    holdout = (apart[FEATURES], apart[TARGETS]) if apart else (tensors[FEATURES][:1], tensors[TARGETS][:1])
+    recipe = linear_recipe(words["head"], samples, holdout, metric=words["metric"] if apart else None)
+    return carry_out(recipe, files, words, {})
+
+
+def linear_recipe(
+    head: Mapping[str, Any], samples: Samples, holdout: tuple[Tensor, Tensor], metric: str | None
+) -> Recipe:
+    """Return the recipe of a linear layer on features, from its description."""
+    size = head["features"], head["outputs"], head["bias"]
+    settings = {name: head[name] for name in SETTINGS}
+    return Recipe(
+        model=partial(torch.nn.Linear, *size),
+        samples=samples,
+        holdout=holdout,
+        loss=head["loss"],
+        training=Training(epochs=0, undecayed=tuple(head["undecayed"]), **settings),
+        metric=metric,
+    )
+
+
+def _useful(task: _Task) -> Answer:
+    """Answer the constants of the bound, and what registration reports of it."""
+    bound, problem, examples = task.bound, task.problem, task.examples(EXAMPLES)
+    given = task.tensors(STATE)
+    state = State(given[WEIGHTS], {name.removeprefix(KEPT): given[name] for name in given if name != WEIGHTS})
+    constants = bound.constants(problem, examples, state)
+    values = {constant.name: constant.value for constant in constants}
+    report = bound.require_useful(problem, examples, state, task.words["max_distance"], values)
+    return {"constants": [asdict(constant) for constant in constants], "report": report}, {}
+
+
+def _refine(task: _Task) -> Answer:
+    """Move weights until their bound is at most the greatest distance; answer both."""
+    bound, problem, retain = task.bound, task.problem, task.examples(EXAMPLES)
+    weights = task.tensors(WEIGHTS)[WEIGHTS]
+    moved = bound.refine(problem, weights, retain, task.words["max_distance"])
+    distance = bound.distance(problem, Forgotten(State(moved)), retain, task.words["values"])
+    return {"distance": distance}, {WEIGHTS: moved}
+
+
+def _apart(task: _Task) -> Answer:
+    """Answer features and targets of the people who are kept apart."""
+    recipe = _with_holdout(task.recipe, task.apart)
+    head = head_of(Problem(recipe, task.words["device"]).double())
+    if head is None:
+        raise RecipeError("The model has no linear head here.", "Build the same model whoever is in the rows.")
+    inputs, targets = recipe.holdout_tensors
+    return {}, {FEATURES: _features(head, inputs), TARGETS: targets.contiguous()}
 
 
 def _contents(recipe: Recipe) -> Tensor:
@@ -207,13 +328,16 @@ def _samples_of(task: _Task) -> Answer:
     numbers = task.recipe.samples.people.where(people.__contains__).nonzero().squeeze(1)
     inputs, targets = next(iter(task.recipe.samples.rows.read([numbers])))
     ids = list(task.recipe.samples.names.take(numbers))
-    tensors = {"inputs": inputs.contiguous(), "targets": targets.contiguous()}
+    head = _head_of(task.problem, task.recipe)
+    given = inputs if head is None else _features(head, inputs)
+    tensors = {"inputs": given.contiguous(), "targets": targets.contiguous()}
     return {"ids": ids}, tensors | {"contents": _contents(task.recipe)[numbers]}
 
 
 def _measure(task: _Task) -> Answer:
     """Answer how good the model is at each of some weights, on the rows of the people who are kept apart."""
-    if not task.apart or metric_name(task.recipe) is None:
+    known = task.apart or not callable(task.recipe.holdout)
+    if not known or metric_name(task.recipe) is None:
         return {"scores": None}, {}
     problem = replace(task, recipe=_with_holdout(task.recipe, task.apart)).problem
     inputs, targets = (part.to(problem.device) for part in problem.recipe.holdout_tensors)
@@ -242,4 +366,7 @@ TASKS = {
     "forget": _forget,
     "samples": _samples_of,
     "measure": _measure,
+    "useful": _useful,
+    "refine": _refine,
+    "apart": _apart,
 }

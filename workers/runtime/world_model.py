@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -25,16 +25,23 @@ from expunge.workers.runtime.drain import look_on
 from expunge.workers.runtime.jobs import ASIDE, MAPPED, ROWS
 from expunge.workers.runtime.mapping import BlockMaker, KeptBlocks, open_public_files
 from expunge.workers.runtime.model_tasks import (
+    APART,
     CONSTANT,
     EXAMPLES,
+    FEATURES,
     FORGOTTEN,
     KEPT,
+    OBJECTIVE,
+    SETTINGS,
     STATE,
+    TARGETS,
     VECTOR,
     VECTORS,
+    WEIGHT,
     WEIGHTS,
 )
 from expunge.workers.runtime.rows_recipe import RecipeOfUnits, RowsRecipe, SourceUnits, Unit
+from expunge.workers.runtime.world import Code
 from expunge.workers.runtime.worlds import (
     PartOrder,
     SealedRows,
@@ -45,7 +52,7 @@ from expunge.workers.runtime.worlds import (
 )
 from expunge.workers.storage.parts import MadePart
 from expunge.workers.storage.threads import own_threads
-from unlearning.accounting.certificate import Guarantee
+from unlearning.accounting.certificate import Constant, Guarantee
 from unlearning.accounting.world import DeclaredFile, Enclosure, WorldRecord
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem, Slot
@@ -66,32 +73,23 @@ from unlearning.types import (
 
 ORDERS = 4
 """of one world: an update asks for the description, a person's samples, the update itself and its accuracy"""
-CONVERGED = 1e-6
-"""in place of the precision that a training ends in; its world has the recipe's"""
+NO_CODE = Code("nothing", {"nothing.py": b""})
+"""of a judge"""
 
 
-class DescribedProblem(Problem):
-    """A problem without its module: how its weights lie in a checkpoint, and what asks the worlds for the rest."""
+class _Checkpoint:
+    """How weights lie in a checkpoint, and what stands there beside them, as a world described it."""
 
-    def __init__(self, recipe: Recipe, facts: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device):
-        self.recipe, self.training = recipe, recipe.training
-        self.fresh, self.measured_by, self.artefact = None, None, None
-        self.device, self.dtype, self.ingredients, self.acts_in_training = device, torch.float32, {}, False
+    def __init__(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.layout = tuple(
             Slot(str(name), tuple(shape), int(start), int(stop), bool(buffer))
             for name, shape, start, stop, buffer in facts["layout"]
         )
-        self.dimension = self.layout[-1].stop
-        self.trained = next((slot.start for slot in self.layout if slot.buffer), self.dimension)
         self._saved = [(str(name), slot) for name, slot in facts["saved"]]
         self._dtypes = {name: getattr(torch, kind) for name, kind in facts["dtypes"].items()}
         self._constants = {
             name.removeprefix(CONSTANT): value for name, value in tensors.items() if name.startswith(CONSTANT)
         }
-
-    def cast(self, dtype: torch.dtype) -> Problem:  # noqa: ARG002 (as any problem)
-        """Return this problem: worlds measure weights in their own type."""
-        return self
 
     def views(self, w: Tensor) -> dict[str, Tensor]:
         parts = {slot.name: w[slot.start : slot.stop].reshape(slot.shape) for slot in self.layout}
@@ -104,9 +102,54 @@ class DescribedProblem(Problem):
         return part.detach() if dtype.is_floating_point else part.detach().round().to(dtype)
 
 
+class DescribedProblem(Problem):
+    """A problem without its module, which worlds of the recipe compute with."""
+
+    def __init__(self, recipe: Recipe, checkpoint: _Checkpoint, device: torch.device) -> None:
+        self.recipe, self.training, self._checkpoint = recipe, recipe.training, checkpoint
+        self.fresh, self.measured_by, self.artefact = None, None, None
+        self.device, self.dtype, self.ingredients, self.acts_in_training = device, torch.float32, {}, False
+        self.layout = checkpoint.layout
+        self.dimension = self.layout[-1].stop
+        self.trained = next((slot.start for slot in self.layout if slot.buffer), self.dimension)
+
+    def cast(self, dtype: torch.dtype) -> Problem:  # noqa: ARG002 (as any problem)
+        """Return this problem: worlds measure weights in their own type."""
+        return self
+
+    def views(self, w: Tensor) -> dict[str, Tensor]:
+        return self._checkpoint.views(w)
+
+
+class JudgedProblem(Problem):
+    """The problem of a linear layer on features, which are not here; its checkpoint is that of the recipe's model."""
+
+    def __init__(self, recipe: Recipe, checkpoint: _Checkpoint, device: torch.device) -> None:
+        super().__init__(recipe, device)
+        self._checkpoint = checkpoint
+        if self.dimension != checkpoint.layout[-1].stop:
+            raise ValueError("the model is no linear layer")
+
+    def views(self, w: Tensor) -> dict[str, Tensor]:
+        return self._checkpoint.views(w)
+
+
+@dataclass
+class _OpenWorld:
+    """A world that is open: what it imported, what ends it, and how many orders it can still be given."""
+
+    code: Code
+    stack: ExitStack
+    ask: World
+    left: int
+
+
 @dataclass
 class WorldModel:
     """Asks worlds for what a recipe's own code is needed for: its samples, a training, an update, an accuracy.
+
+    Of a linear head that ends in a minimiser its code is needed for the features alone. All else is asked of a judge: a
+    world without the recipe, so that nothing of it sees earlier weights or computes a bound.
 
     ``aside``: the units, by source, whose people are kept apart and did not leave; accuracy is measured by them.
     """
@@ -124,19 +167,36 @@ class WorldModel:
     """what was mapped of the rows, by key, without its data"""
     _numbers: dict[bytes, int] = field(default_factory=dict)
     """the number of each sample, by its digest"""
+    _head: Mapping[str, Any] | None = None
+    """what a judge is told of the linear head; None: the model has none"""
+    _objective: Mapping[str, Tensor] = field(default_factory=dict)
+    """of the linear head: features, targets and weights"""
+    _metric: str | None = None
     _rows: dict[tuple[Unit, ...], Mapping[str, SealedRows]] = field(default_factory=dict)
-    _world: tuple[ExitStack, World, int] | None = None
+    _world: _OpenWorld | None = None
 
-    def described(self, staying: Collection[Unit], guarantee: Guarantee) -> tuple[Recipe, DescribedProblem]:
+    @property
+    def count(self) -> int:
+        """How many samples the recipe made."""
+        return len(self._numbers)
+
+    @property
+    def has_judge(self) -> bool:
+        return self._head is not None
+
+    def described(self, staying: Collection[Unit]) -> tuple[Recipe, Problem]:
         """Run the recipe on the rows of these units; return its samples by digests, and its problem.
 
         Raises Refused, Lost, MemoryError.
         """
         self.staying = staying
-        facts, tensors = self._ask("describe", staying, {"guarantee": guarantee.value})
+        facts, tensors = self._ask_recipe("describe", staying)
         try:
-            recipe = self._recipe(facts, tensors)
-            return recipe, DescribedProblem(recipe, facts, tensors, self.device)
+            self._head, self._metric = facts.get("head"), facts["metric"]
+            self._objective = {name: tensors[name] for name in (FEATURES, TARGETS, WEIGHT) if name in tensors}
+            recipe, checkpoint = self._recipe(facts, tensors), _Checkpoint(facts, tensors)
+            kind = DescribedProblem if self._head is None else JudgedProblem
+            return recipe, kind(recipe, checkpoint, self.device)
         except RecipeError as error:
             raise Refused(error.what, error.hint) from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -147,10 +207,40 @@ class WorldModel:
     ) -> tuple[State, Tensor]:
         """Train on these samples; return what the method keeps, and the weights that the training ended in."""
         words = {"guarantee": guarantee.value, "cold": cold, "threshold": threshold, **_holders(examples)}
-        apart = self._opened(self._aside_units) if reads_apart else {}
         files = {EXAMPLES: self._numbered(examples)}
-        facts, tensors = self._ask("prepare", self.staying, words, files, apart)
+        facts, tensors = self._compute("prepare", words, files, reads_apart=reads_apart)
         return _state(facts, tensors), tensors["learned"]
+
+    def useful(
+        self, state: State, examples: Examples, guarantee: Guarantee, *, denominator: int | None, max_distance: float
+    ) -> tuple[tuple[Constant, ...], dict[str, Json]]:
+        """Return the constants of the bound, and what registration reports of it. Raises Refused: it is vacuous."""
+        words = {"guarantee": guarantee.value, "denominator": denominator, "max_distance": max_distance}
+        files = {EXAMPLES: self._numbered(examples), STATE: _tensors_of(state)}
+        facts, _ = self._compute("useful", words | _holders(examples), files)
+        return tuple(Constant(**constant) for constant in facts["constants"]), facts["report"]
+
+    def refined(
+        self,
+        weights: Tensor,
+        retain: Examples,
+        guarantee: Guarantee,
+        *,
+        denominator: int | None,
+        max_distance: float,
+        constants: Mapping[str, float],
+    ) -> tuple[Tensor, float]:
+        """Move weights (d,) until the bound is at most ``max_distance``, where that can be; return it too."""
+        words = {
+            "guarantee": guarantee.value,
+            "denominator": denominator,
+            "max_distance": max_distance,
+            "values": dict(constants),
+            **_holders(retain),
+        }
+        files = {EXAMPLES: self._numbered(retain), WEIGHTS: {WEIGHTS: weights}}
+        facts, tensors = self._compute("refine", words, files)
+        return tensors[WEIGHTS], float(facts["distance"])
 
     def samples_of(self, leaving: Collection[Unit]) -> tuple[Samples, Tensors]:
         """Return the samples of some units by digests, and what they hold, as a version had them that these were in.
@@ -158,8 +248,8 @@ class WorldModel:
         The recipe is run on the rows of both. What it publishes then is thrown away.
         """
         people = sorted({self.units.people(unit) for unit in leaving})
-        words = {"guarantee": Guarantee.NONE.value, "people": [list(names) for names in people]}
-        facts, tensors = self._ask("samples", [*self.staying, *leaving], words)
+        words = {"people": [list(names) for names in people]}
+        facts, tensors = self._ask_recipe("samples", [*self.staying, *leaving], words)
         try:
             ids, rows = [*map(str, facts["ids"])], Tensors(tensors["inputs"], tensors["targets"])
             named = Samples(ids, ids, tensors["contents"], torch.zeros(len(ids), dtype=torch.int64))
@@ -179,8 +269,7 @@ class WorldModel:
             "draws": secrets.randbits(63),
             "holders": [],
         }
-        kept = {f"{KEPT}{name}": value for name, value in state.tensors.items()}
-        files = {STATE: {WEIGHTS: state.weights, **kept}}
+        files = {STATE: _tensors_of(state)}
         if retain is not None:
             words |= _holders(retain)
             files[EXAMPLES] = self._numbered(retain)
@@ -196,16 +285,15 @@ class WorldModel:
                 "positions": theirs.positions,
                 "holders": theirs.people.codes + len(known),
             }
-        facts, tensors = self._ask("forget", self.staying, words, files)
+        facts, tensors = self._compute("forget", words, files)
         return Forgotten(_state(facts, tensors), _evidence(facts))
 
     def accuracies(self, weights: Sequence[Tensor]) -> list[float | None]:
         """Measure the model at each of these weights (d,) on the rows of the people kept apart; None: nothing does."""
-        apart = self._opened(self._aside_units)
         if not any(self.aside.values()):
             return [None] * len(weights)
         files = {WEIGHTS: {f"{place:06d}": w for place, w in enumerate(weights)}}
-        facts, _ = self._ask("measure", self.staying, {"guarantee": Guarantee.NONE.value}, files, apart)
+        facts, _ = self._compute("measure", {"guarantee": Guarantee.NONE.value}, files, reads_apart=True)
         scores = facts.get("scores")
         if not isinstance(scores, list) or len(scores) != len(weights):
             return [None] * len(weights)
@@ -240,11 +328,9 @@ class WorldModel:
         self._numbers = {row.tobytes(): number for number, row in enumerate(contents.numpy())}
         nobody = torch.zeros(0, 32, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)
         return RecipeOfUnits(
-            model=_in_its_world,
             samples=samples,
             holdout=nobody,
-            loss="cross_entropy",
-            training=Training(epochs=1, converge=CONVERGED if facts["converges"] else None),
+            **self._kind(),
             holdout_subjects=[self.units.people(unit) for unit in self.units.aside],
             metric=_metric(facts["metric"]),
         )
@@ -260,32 +346,74 @@ class WorldModel:
             "holders": examples.people.codes[real],
         }
 
-    def _ask(
+    def _kind(self) -> dict[str, Any]:
+        """Return what the recipe says of its model, as far as this process must know it."""
+        head = self._head
+        if head is None:
+            return {"model": _in_its_world, "loss": _in_its_world, "training": Training(epochs=1)}
+        settings = {name: head[name] for name in SETTINGS}
+        return {
+            "model": partial(torch.nn.Linear, int(head["features"]), int(head["outputs"]), bool(head["bias"])),
+            "loss": head["loss"],
+            "training": Training(epochs=0, undecayed=tuple(head["undecayed"]), **settings),
+        }
+
+    def _compute(
+        self,
+        task: str,
+        words: Mapping[str, Any],
+        files: Mapping[str, Mapping[str, Tensor]],
+        *,
+        reads_apart: bool = False,
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Have a task carried out by the judge, where there is one, and else beside the recipe's code."""
+        if self._head is None:
+            return self._ask_recipe(task, self.staying, words, files, self._aside_units if reads_apart else ())
+        about = {"head": self._head, "metric": self._metric, **words}
+        apart = {APART: self._features_apart} if reads_apart and any(self.aside.values()) else {}
+        return self._ask(NO_CODE, task, about, {OBJECTIVE: self._objective, **apart, **files})
+
+    @cached_property
+    def _features_apart(self) -> Mapping[str, Tensor]:
+        return self._ask_recipe("apart", self.staying, apart=self._aside_units)[1]
+
+    def _ask_recipe(
         self,
         task: str,
         staying: Collection[Unit],
-        words: Mapping[str, Any],
+        words: Mapping[str, Any] | None = None,
         files: Mapping[str, Mapping[str, Tensor]] | None = None,
-        apart: Mapping[str, SealedRows] | None = None,
+        apart: Collection[Unit] = (),
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Have a part of a world carry out a task on the rows of these units."""
-        rows = self._opened(staying)
-        order = {
-            "task": task,
-            "method": {"name": self.name, "options": _options(self.method)},
-            "device": str(self.device),
-            "sources": [*rows],
+        """Have a task carried out beside the recipe's code, on the rows of these units."""
+        handles = _handles(self._opened(staying), ROWS)
+        handles |= _handles(self._opened(apart), ASIDE) if apart else {}
+        about = {
+            "sources": [*self.recipe.sources],
             "public": {name: str(self.recipe.roots[name] / path) for name, (path, _) in self.recipe.public.items()},
             "start": None,
             "run": self.recipe.run,
             "maps": self.recipe.maps,
-            **words,
+            "guarantee": Guarantee.NONE.value,
         }
+        return self._ask(self.recipe.code, task, about | dict(words or {}), files or {}, handles)
+
+    def _ask(
+        self,
+        code: Code,
+        task: str,
+        words: Mapping[str, Any],
+        files: Mapping[str, Mapping[str, Tensor]],
+        handles: Mapping[str, int] | None = None,
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Have a part of a world carry out a task. ``handles``: sealed files of rows."""
+        method = {"name": self.name, "options": _options(self.method)}
+        order = {"task": task, "method": method, "device": str(self.device), **words}
         with ExitStack() as stack:
-            handles = _handles(rows, ROWS) | _handles(apart or {}, ASIDE)
-            for name, tensors in (files or {}).items():
-                handles[name] = stack.enter_context(sealed(_packed(tensors)))
-            outcome = self._one_part()(PartOrder(order, handles))
+            given = dict(handles or {})
+            for name, tensors in files.items():
+                given[name] = stack.enter_context(sealed(_packed(tensors)))
+            outcome = self._part(code)(PartOrder(order, given))
         facts = dict(outcome.facts)
         _refuse(facts, len(words.get("leaving", ())))
         try:
@@ -293,31 +421,29 @@ class WorldModel:
         except (SafetensorError, ValueError) as error:
             raise _broken("answer") from error
 
-    def _one_part(self) -> World:
-        """Return a part of the open world that was asked for nothing yet; a world is opened where none is left."""
-        if self._world is not None and self._world[2] == 0:
+    def _part(self, code: Code) -> World:
+        """Return a part of the open world that was asked for nothing yet; a template has one world open at a time."""
+        if self._world is not None and (self._world.code is not code or self._world.left == 0):
             self._close_world()
         if self._world is None:
             stack = enter_with_readers(ExitStack())
-            world = stack.enter_context(
-                make_world(
-                    "model",
-                    self.recipe.code,
-                    ORDERS,
-                    opened=open_public_files(self.recipe),
-                    closed=self.recipe.closed,
-                    threads=int(own_threads()),
-                    progress=look_on,
-                )
+            beside = code is not NO_CODE
+            made = make_world(
+                "model" if beside else "judge",
+                code,
+                ORDERS,
+                opened=open_public_files(self.recipe) if beside else (),
+                closed=self.recipe.closed,
+                threads=int(own_threads()),
+                progress=look_on,
             )
-            self._world = stack, world, ORDERS
-        stack, world, left = self._world
-        self._world = stack, world, left - 1
-        return world
+            self._world = _OpenWorld(code, stack, stack.enter_context(made), ORDERS)
+        self._world.left -= 1
+        return self._world.ask
 
     def _close_world(self) -> None:
         if self._world is not None:
-            self._world[0].close()
+            self._world.stack.close()
             self._world = None
 
     @property
@@ -351,6 +477,10 @@ def _options(method: Method) -> dict[str, Json]:
     names = [option.name for option in fields(method) if option.init]  # type: ignore[arg-type]
     values = {name: getattr(method, name) for name in names}
     return {name: value for name, value in values.items() if isinstance(value, bool | int | float | str | None)}
+
+
+def _tensors_of(state: State) -> dict[str, Tensor]:
+    return {WEIGHTS: state.weights, **{f"{KEPT}{name}": value for name, value in state.tensors.items()}}
 
 
 def _holders(examples: Examples) -> dict[str, Any]:

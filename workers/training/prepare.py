@@ -241,7 +241,7 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
     vectors = begun.units if isinstance(begun.units, VectorUnits) else None
     longest = longest_of(made) if vectors is None else vectors.method.length(bench.problem)
     rounds = bench.method.most_updates()
-    count = len(begun.examples)
+    count = len(begun.examples) if bench.asked is None else bench.asked.count
     terms = register(process.storage.database, job, begun.guarantee, made, count, longest=longest, rounds=rounds)
     read = bench.fresh is not None and bench.fresh.seen.held_out is not None
     terms = replace(terms, design=begun.design, deterministic=bench.deterministic, holdout_read=read)

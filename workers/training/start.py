@@ -116,8 +116,11 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
             _require_same_recipe(storage, job, bench)
         else:
             require_sound_ids(bench.recipe.samples, job.recipe)
-        guarantee = _guarantee(job, bench)
-        bench = bench.under(guarantee)
+        guarantee = Guarantee.NONE
+        if bench.asked is None:
+            require_needs(job.policy, bench.method, bench.recipe)
+            guarantee = guarantee_of(job.policy, bench.problem, bench.method)
+            bench = bench.under(guarantee)
         _require_others_apart(process, job, bench, guarantee)
         most = process.settings.sample_bytes
         expected = require_fits(bench.recipe, bench.method, bench.problem.device, most)
@@ -127,7 +130,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
         written = spellings_of(storage, job, bench.recipe)
         kept, left_out = admit(process, job, bench, everyone, written)
         if bench.asked is not None:
-            bench = _described(process, job, bench, kept, guarantee)
+            bench, guarantee = _described(process, job, bench, kept)
             kept = everyone = manifest.entries(
                 storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity
             )
@@ -157,13 +160,32 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
 
 
 def _described(
-    process: Process, job: Preparation, bench: OpenModel, units: manifest.SampleIndex, guarantee: Guarantee
-) -> OpenModel:
-    """Return the opened model with the samples that its recipe makes of these units. Raises Refused."""
+    process: Process, job: Preparation, bench: OpenModel, units: manifest.SampleIndex
+) -> tuple[OpenModel, Guarantee]:
+    """Return the opened model with the samples that its recipe makes of these units, and the generation's guarantee.
+
+    Raises Refused.
+    """
     if bench.asked is None:
         raise ValueError("the recipe's samples are known")
     bench.asked.aside = aside_of(process, job, bench.asked.units)
-    return described(bench, bench.asked.units.at(bench.recipe.samples, units.at), guarantee)
+    bench = described(bench, bench.asked.units.at(bench.recipe.samples, units.at))
+    if bench.asked is not None and bench.asked.has_judge:
+        guarantee = guarantee_of(job.policy, bench.problem, bench.method)
+    else:
+        guarantee = _without_judge(job.policy)
+    return bench.under(guarantee), guarantee
+
+
+def _without_judge(policy: Policy) -> Guarantee:
+    """Return the guarantee of a model that worlds of the recipe's own code compute with. Raises Refused."""
+    if policy.guarantee not in (None, Guarantee.NONE):
+        what = (
+            f"The guarantee {policy.guarantee.value} is had with rows where no code of the recipe computes it: by "
+            f"{policy.method} for a linear head under a named loss, whose training converges."
+        )
+        raise Refused(what, "Ask for the guarantee none; or choose retrain, shards or late, which are exact.")
+    return Guarantee.NONE
 
 
 def _require_possible(process: Process, bench: OpenModel, examples: Examples) -> None:
@@ -190,19 +212,6 @@ def _tried(
         process.storage.figures.keep(job.generation_id, {"differs_at": trial.differs_at})
         trial = replace(trial, differs_at="")
     return trial
-
-
-def _guarantee(job: Preparation, bench: OpenModel) -> Guarantee:
-    """Return the generation's guarantee. Raises Refused where the method cannot follow the training, or give it."""
-    if bench.asked is None:
-        require_needs(job.policy, bench.method, bench.recipe)
-        return guarantee_of(job.policy, bench.problem, bench.method)
-    if job.policy.guarantee not in (None, Guarantee.NONE):
-        what = (
-            f"The recipe gets its rows from the service, which has {job.policy.guarantee.value} for no such recipe yet."
-        )
-        raise Refused(what, "Ask for the guarantee none; or choose retrain, shards or late, which are exact.")
-    return Guarantee.NONE
 
 
 def _require_others_apart(process: Process, job: Preparation, bench: OpenModel, guarantee: Guarantee) -> None:
@@ -396,7 +405,7 @@ def _freeze(
     summary = {
         "recipe_digest": bench.digest,
         "settings_digest": bench.settings,
-        "samples": len(kept),
+        "samples": len(kept) if bench.asked is None else bench.asked.count,
         "left_out": len(everyone) - len(kept),
         "people": len(kept.people()),
         "dimension": bench.problem.dimension,

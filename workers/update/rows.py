@@ -7,7 +7,7 @@ are now.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from sqlalchemy.orm import Session
@@ -79,9 +79,11 @@ def samples_of_update(
     numbered = [*asked.units.by_digest.values()]
     staying = [unit for unit, names in zip(numbered, people, strict=True) if names in stay]
     leaving = [unit for unit, names in zip(numbered, people, strict=True) if names in leave - stay]
-    bench = described(bench, staying, guarantee)
+    bench = described(bench, staying).under(guarantee)
     present = manifest.given(storage.pepper, job.tenant_id, bench.recipe.samples)
     difference = manifest.compared(present, wanted)
+    if bench.method.begins_anew:
+        return SamplesOfUpdate(bench, _as_they_are(storage, job, bench, places), None)
     if difference.missing or difference.changed:
         raise Refused(
             f"The recipe makes {difference.missing} of the {len(wanted)} samples of those who stay no more, and "
@@ -97,6 +99,15 @@ def samples_of_update(
     found = manifest.FoundSamples.of(bench.recipe.samples.names.take(index), examples)
     reads = Need.FORGOTTEN in bench.method.needs and bool(leaving)
     return SamplesOfUpdate(bench, found, _samples_leaving(storage, job, bench, theirs, leaving) if reads else None)
+
+
+def _as_they_are(storage: Storage, job: Job, bench: OpenModel, places: manifest.SampleIndex) -> manifest.FoundSamples:
+    """Return the samples that the recipe makes now, also such as it did not make before, at positions of their own."""
+    now = manifest.entries(storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
+    examples = manifest.examples(bench.recipe.samples, now, bench.problem.device)
+    positions = examples.positions + int(places.at.max()) + 1
+    examples = replace(examples, positions=positions)
+    return manifest.FoundSamples.of(bench.recipe.samples.names, examples)
 
 
 def _samples_leaving(

@@ -1,0 +1,117 @@
+"""A judge, a world without the recipe's code, trains a linear head on features and computes its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import minimize
+
+from tests.workers.rows.data import EVERYBODY, forget, lay_out, rows_of, trained_on
+from tests.workers.worlds import World
+
+DECAY = 0.05
+CAP = 1e-5
+RECIPE = """
+import torch
+import unlearning as ul
+{before}
+
+def recipe(rows: ul.Rows = ul.table("people.csv", person="person", aside=0.2)) -> ul.Recipe:
+    frame = rows.pandas()
+    mean, deviation = frame.x.mean(), frame.x.std()
+
+    def features(some):
+        return torch.tensor(((some[["x"]] - mean) / deviation).assign(y=some.y).to_numpy())
+
+    def labels(some):
+        return torch.tensor((some.x + some.y > 3).to_numpy(dtype="int64"))
+
+    return ul.Recipe(
+        model=lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 2)).double(),
+        samples=rows.samples(features(frame), labels(frame), at=frame["__row"]),
+        holdout=lambda aside: (features(aside.pandas()), labels(aside.pandas())),
+        loss="cross_entropy",
+        training=ul.Training(epochs=0, converge=1e-9, weight_decay={decay}),
+    )
+"""
+PLAIN = RECIPE.format(before="", decay=DECAY)
+
+
+def minimiser(people: Iterable[int]) -> np.ndarray:
+    """The minimiser on the rows of these people, by a solver of another library: weight (2, 2), then bias (2,)."""
+    rows = [*rows_of(people)]
+    x, y = np.array([row["x"] for row in rows]), np.array([row["y"] for row in rows])
+    features = np.stack([(x - x.mean()) / x.std(ddof=1), y, np.ones(len(x))], axis=1)
+    labels = (x + y > 3).astype(int)
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        w = np.concatenate([flat[:4].reshape(2, 2), flat[4:, None]], axis=1)
+        z = features @ w.T
+        z -= z.max(axis=1, keepdims=True)
+        p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+        loss = -np.log(p[np.arange(len(p)), labels]).mean() + DECAY / 2 * (flat**2).sum()
+        p[np.arange(len(p)), labels] -= 1
+        slope = p.T @ features / len(p)
+        return loss, np.concatenate([slope[:, :2].ravel(), slope[:, 2]]) + DECAY * flat
+
+    found = minimize(objective, np.zeros(6), jac=True, method="BFGS", options={"gtol": 1e-11})
+    return np.asarray(found.x)
+
+
+def distance(world: World, model_id: str, people: Iterable[int]) -> float:
+    weights = world.state(world.head(model_id)).weights.double().numpy()
+    return float(np.linalg.norm(weights - minimiser(people)))
+
+
+def test_a_deletion_is_proved_though_the_scaler_moves(world: World, folder: Path) -> None:
+    lay_out(folder, recipe=PLAIN)
+    world = world.configured(recipes=folder)
+    model_id = world.live("rows", "newton", max_distance=CAP, noise_std=0.01)
+    everybody = trained_on(world)
+    assert distance(world, model_id, everybody) <= CAP
+    staying = list(everybody)
+    for leaving in ((everybody[0],), (everybody[1], everybody[2]), (everybody[3],)):
+        forget(world, model_id, *leaving)
+        staying = [person for person in staying if person not in leaving]
+        assert distance(world, model_id, staying) <= CAP < distance(world, model_id, everybody)
+    head = world.head(model_id)
+    assert (head.number, head.claim["guarantee"], head.claim["world"]["walls"]) == (4, "proved", "new root")
+    assert any("bound" in sentence for sentence in head.claim["checked"])
+    assert head.holdout_accuracy is not None
+
+
+PATCHES = """
+from unlearning.bounds import minimiser
+from unlearning.methods import newton
+from unlearning.model import convex
+
+convex.distance_bound = lambda *_, **__: 0.0
+minimiser.Minimiser.distance = lambda *_, **__: 0.0
+minimiser.Minimiser.refine = lambda _, problem, weights, *rest: weights
+newton.Newton.forget = lambda self, problem, state, *rest: __import__("unlearning").types.Forgotten(state)
+"""
+
+
+def test_a_recipe_that_patches_the_bound_gains_nothing(world: World, folder: Path) -> None:
+    lay_out(folder, recipe=RECIPE.format(before=PATCHES, decay=DECAY))
+    world = world.configured(recipes=folder)
+    model_id = world.live("rows", "newton", max_distance=CAP, noise_std=0.01)
+    everybody = trained_on(world)
+    forget(world, model_id, everybody[0])
+    assert distance(world, model_id, everybody[1:]) <= CAP
+
+
+def test_a_decay_that_is_chosen_by_the_rows_moves_with_who_leaves(world: World, folder: Path) -> None:
+    """The settings of the bound are those that the recipe finds in the rows of those who stay."""
+    chosen = RECIPE.format(before="", decay="0.01 + 0.0001 * len(frame)")
+    lay_out(folder, recipe=chosen)
+    world = world.configured(recipes=folder)
+    held = world.live("rows", "newton", name="held", max_distance=CAP, noise_std=0.01)
+    leaving = trained_on(world)[0]
+    forget(world, held, leaving)
+    lay_out(folder, (person for person in EVERYBODY if person != leaving), chosen)
+    never = world.live("rows", "newton", name="never", max_distance=CAP, noise_std=0.01)
+    found = [world.state(world.head(model_id)).weights.double() for model_id in (held, never)]
+    assert float((found[0] - found[1]).norm()) <= 2 * CAP
