@@ -24,7 +24,7 @@ from expunge.service.cli.checks import Finding
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.workers.check.checks import Possible, Subject, counts, inspect, read
+from expunge.workers.check.checks import Possible, Subject, counts, inspect, read, strongest_first
 from expunge.workers.check.rows import check_rows
 from expunge.workers.guarantee.terms import guarantee_of, require_needs
 from expunge.workers.runtime.device import device_of
@@ -32,14 +32,12 @@ from expunge.workers.runtime.failures import refusal_of
 from expunge.workers.runtime.model import opened, set_up, takes_rows
 from expunge.workers.storage.manifest import entries
 from expunge.workers.training.trial import tried
-from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Fallback, Granularity, Policy
 from unlearning.methods import NAMES
 from unlearning.model.parts import parts_of, require_declared, trains_by_own_code
 from unlearning.types import RecipeError, Refused
 
 LABORATORY = "expunge_lab"
-STRONGEST = (Guarantee.EXACT, Guarantee.PROVED, Guarantee.CALIBRATED, Guarantee.ESTIMATED, Guarantee.NONE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -123,8 +121,7 @@ def _declared(subject: Subject) -> Finding:
 def possible(subject: Subject) -> list[Possible]:
     """Return what each method can have on the recipe, the strongest guarantee first."""
     device = device_of(Settings().device)
-    found = [_possible(subject, name, device) for name in NAMES]
-    return sorted(found, key=lambda each: len(STRONGEST) if each.guarantee is None else STRONGEST.index(each.guarantee))
+    return strongest_first(_possible(subject, name, device) for name in NAMES)
 
 
 def _possible(subject: Subject, name: str, device: Any) -> Possible:

@@ -6,7 +6,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,18 @@ class Possible:
     method: str
     guarantee: Guarantee | None
     refused: str | None = None
+
+
+STRONGEST = (Guarantee.EXACT, Guarantee.PROVED, Guarantee.CALIBRATED, Guarantee.ESTIMATED, Guarantee.NONE)
+
+
+def strongest_first(methods: Iterable[Possible]) -> list[Possible]:
+    """Order methods by the strength of their guarantee; those that are refused come last."""
+
+    def place(method: Possible) -> int:
+        return len(STRONGEST) if method.guarantee is None else STRONGEST.index(method.guarantee)
+
+    return sorted(methods, key=place)
 
 
 def read(folder: Path, name: str) -> Subject:

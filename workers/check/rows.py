@@ -11,14 +11,17 @@ from typing import Any
 from expunge.service.cli.checks import Finding
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.workers.check.checks import Possible
+from expunge.workers.check.checks import Possible, strongest_first
+from expunge.workers.guarantee.terms import guarantee_of
 from expunge.workers.runtime.build import WorldBuild
 from expunge.workers.runtime.device import device_of
+from expunge.workers.runtime.model import method_of
 from expunge.workers.runtime.rows_recipe import RowsRecipe, SourceUnits, declared, survey
+from expunge.workers.runtime.world_model import WorldModel
 from expunge.workers.runtime.worlds import readers
 from expunge.workers.storage.parts import MadePart
 from unlearning.accounting.certificate import Guarantee
-from unlearning.accounting.policy import Granularity
+from unlearning.accounting.policy import Fallback, Granularity, Policy
 from unlearning.artefact import bytes_of
 from unlearning.methods import NAMES, load
 from unlearning.model.training import Whole
@@ -26,7 +29,8 @@ from unlearning.types import RecipeError, Refused, silent
 
 SHOWN = 3
 """ids that are shown of each source: whoever checks compares them with those that requests name"""
-NEEDS_SAMPLES = "The recipe trains by itself on rows, and this method works on samples and their loss."
+ANY = "safe"
+"""a method that follows every training"""
 NEEDS_RUN = "It goes on from what the phase before left: let the recipe take run=ul.run() and read run.start."
 
 
@@ -57,6 +61,7 @@ def check_rows(folder: Path, name: str) -> dict[str, Any]:
     settings = Settings().model_copy(update={"recipes": folder})
     found: dict[str, Any] = {"findings": [], "counts": None, "methods": []}
     findings: list[Finding] = []
+    possible: list[Possible] = []
     try:
         recipe = declared(settings, DEFAULT_TENANT, name)
         with readers():
@@ -64,11 +69,12 @@ def check_rows(folder: Path, name: str) -> dict[str, Any]:
             findings += [_source(source, units) for source in units.reader.surveys]
             found["counts"] = _counts(units)
             findings += _trained(recipe, units, settings)
+            possible = strongest_first([*_exact(recipe), *_others(recipe, units, settings)])
     except (Refused, RecipeError) as error:
         findings.append(Finding("the recipe runs", False, error.what, error.hint))
     found["findings"] = [asdict(finding) for finding in findings]
     if all(finding.well for finding in findings):
-        found["methods"] = [asdict(_possible(method, recipe)) for method in NAMES]
+        found["methods"] = [asdict(method) for method in possible]
     return found
 
 
@@ -114,9 +120,29 @@ def _repeats(same: bool | None, most: float) -> Finding:
             return Finding("it repeats", True, f"Not tried: it takes more than EXPUNGE_TRIAL_SECONDS ({most:g} s).")
 
 
-def _possible(method: str, recipe: RowsRecipe) -> Possible:
-    if not load(method).exact:
-        return Possible(method, None, NEEDS_SAMPLES)
-    if method == "late" and not recipe.run:
-        return Possible(method, None, NEEDS_RUN)
-    return Possible(method, Guarantee.EXACT)
+def _exact(recipe: RowsRecipe) -> list[Possible]:
+    methods = [method for method in NAMES if load(method).exact]
+    return [
+        Possible(method, None, NEEDS_RUN) if method == "late" and not recipe.run else Possible(method, Guarantee.EXACT)
+        for method in methods
+    ]
+
+
+def _others(recipe: RowsRecipe, units: SourceUnits, settings: Settings) -> list[Possible]:
+    """Say what each method that trains nothing anew can have."""
+    methods, device = [method for method in NAMES if not load(method).exact], device_of(settings.device)
+    asked = WorldModel(recipe, units, _InMemory(), load(ANY)(), ANY, device, others=methods)
+    try:
+        _, problem = asked.described([*units.by_digest.values()])
+    except Refused as error:
+        return [Possible(method, None, error.what) for method in methods]
+    possible = []
+    for method in methods:
+        if method in asked.refused:
+            possible.append(Possible(method, None, " ".join(asked.refused[method])))
+        elif not asked.has_judge:
+            possible.append(Possible(method, Guarantee.NONE))
+        else:
+            policy = Policy(method, fallback=Fallback.HOLD)
+            possible.append(Possible(method, guarantee_of(policy, problem, method_of(policy))))
+    return possible

@@ -121,14 +121,12 @@ def trained(recipe: Recipe, device: str) -> Published:
         what = "The recipe gives weights or train, and this method trains a model by ul.Training, or not at all."
         raise RecipeError(what, "Train in the recipe itself and return ul.Published.")
     problem = Problem(recipe, device)
-    learned = train(problem, recipe.samples.examples(device=device))
-    tensors = {name: value.detach().cpu().contiguous() for name, value in problem.tensors(learned.weights).items()}
+    weights = train(problem, recipe.samples.examples(device=device)).weights.to(problem.dtype)
+    tensors = {name: value.detach().cpu().contiguous() for name, value in problem.tensors(weights).items()}
 
     def score(*one: Rows, **several: Rows) -> float | None:
         measured = Problem(_with_holdout(recipe, dict(enumerate(one)) if one else several), device)
-        return measured.accuracy(
-            learned.weights, *(part.to(measured.device) for part in measured.recipe.holdout_tensors)
-        )
+        return measured.accuracy(weights, *(part.to(measured.device) for part in measured.recipe.holdout_tensors))
 
     return Published({CHECKPOINT: save(tensors, {"format": "pt"})}, score=score)
 
@@ -136,10 +134,10 @@ def trained(recipe: Recipe, device: str) -> Published:
 def _describe(task: _Task) -> Answer:
     """Answer what the model is made of, and of each sample its id, its people and a digest of what it holds."""
     recipe, problem = task.recipe, task.problem
-    require_followed(load(task.words["method"]["name"])(**task.words["method"]["options"]), recipe)
-    if recipe.vectors_for is not None:
-        what = "The recipe gives vectors_for, which a recipe with rows does not have yet."
-        raise Refused(what, "Leave it out: every person gets a vector.")
+    for given in ("vectors_for", "weights"):
+        if getattr(recipe, given) is not None:
+            what = f"The recipe gives {given}, which a recipe with rows does not have yet."
+            raise Refused(what, "Leave it out: every person gets a vector, and the service trains.")
     named = (*problem.module.named_parameters(), *problem.module.named_buffers())
     slots = {slot.name for slot in problem.layout}
     slot_of = {id(value): name for name, value in named if name in slots}
@@ -153,8 +151,7 @@ def _describe(task: _Task) -> Answer:
         "saved": [[name, slot_of.get(id(value))] for name, value in saved.items()],
         "dtypes": {name: str(value.dtype).removeprefix("torch.") for name, value in saved.items()},
         "metric": metric_name(recipe),
-        "converges": recipe.training.converge is not None,
-        "imported": recipe.weights is not None,
+        "refused": {name: _why_refused(name, recipe) for name in task.words["methods"]},
         "ids": list(samples.names),
         "people": [list(people) for people in samples.people.values],
     }
@@ -166,6 +163,15 @@ def _describe(task: _Task) -> Answer:
     tensors |= {FEATURES: _features(head, inputs), TARGETS: samples.unweighted_targets()}
     tensors |= {} if samples.weight is None else {WEIGHT: samples.weight}
     return facts | {"head": _head_in_words(head, recipe)}, tensors
+
+
+def _why_refused(method: str, recipe: Recipe) -> list[str] | None:
+    """Return why the method cannot follow the recipe's training, and what to do instead; None where it can."""
+    try:
+        require_followed(load(method)(), recipe)
+    except Refused as error:
+        return [error.what, error.hint]
+    return None
 
 
 def _head_of(problem: Problem, recipe: Recipe) -> Head | None:

@@ -163,6 +163,10 @@ class WorldModel:
     aside: Mapping[str, Sequence[int]] = field(default_factory=dict)
     staying: Collection[Unit] = ()
     """the units whose rows the model is made of"""
+    others: Sequence[str] = ()
+    """methods of which the description says, too, whether they could follow the training"""
+    refused: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """why methods cannot follow it, and what to do instead"""
     used: dict[str, MadePart] = field(default_factory=dict)
     """what was mapped of the rows, by key, without its data"""
     _numbers: dict[bytes, int] = field(default_factory=dict)
@@ -190,8 +194,11 @@ class WorldModel:
         Raises Refused, Lost, MemoryError.
         """
         self.staying = staying
-        facts, tensors = self._ask_recipe("describe", staying)
+        facts, tensors = self._ask_recipe("describe", staying, {"methods": [self.name, *self.others]})
         try:
+            self.refused = {name: why for name, why in facts["refused"].items() if why is not None}
+            if self.name in self.refused:
+                raise RecipeError(*self.refused[self.name])
             self._head, self._metric = facts.get("head"), facts["metric"]
             self._objective = {name: tensors[name] for name in (FEATURES, TARGETS, WEIGHT) if name in tensors}
             recipe, checkpoint = self._recipe(facts, tensors), _Checkpoint(facts, tensors)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import minimize
 
+from expunge.workers.check.rows import check_rows
 from tests.workers.rows.data import EVERYBODY, forget, lay_out, rows_of, trained_on
 from tests.workers.worlds import World
 
@@ -92,6 +93,15 @@ minimiser.Minimiser.distance = lambda *_, **__: 0.0
 minimiser.Minimiser.refine = lambda _, problem, weights, *rest: weights
 newton.Newton.forget = lambda self, problem, state, *rest: __import__("unlearning").types.Forgotten(state)
 """
+
+
+def test_check_says_what_each_method_can_have(folder: Path) -> None:
+    lay_out(folder, recipe=PLAIN)
+    checked = check_rows(folder, "rows")
+    assert all(finding["well"] for finding in checked["findings"])
+    methods = {method["method"]: method["guarantee"] for method in checked["methods"]}
+    assert (methods["retrain"], methods["newton"], methods["rewind"]) == ("exact", "proved", "none")
+    assert [method["guarantee"] for method in checked["methods"]][:2] == ["exact", "exact"]
 
 
 def test_a_recipe_that_patches_the_bound_gains_nothing(world: World, folder: Path) -> None:

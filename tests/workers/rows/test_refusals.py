@@ -70,7 +70,7 @@ def test_a_registration_says_why(world: World, folder: Path, recipe: str, words:
 def test_methods_that_need_samples_and_a_late_that_never_goes_on_are_refused(world: World, folder: Path) -> None:
     lay_out(folder, recipe=ALL.replace(", run: ul.TrainingRun = ul.run()", "").replace("run.start is None", "True"))
     world = world.configured(recipes=folder)
-    assert "Choose retrain, shards or late" in refused(world, "newton")
+    assert "choose retrain, shards or late" in refused(world, "newton")
 
 
 def test_a_file_of_the_service_is_no_source(world: World, folder: Path) -> None:
