@@ -87,22 +87,23 @@ class _Task:
         return bound or Minimiser(self.words["denominator"])
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        return load_tensors(bytes(self.files[name]))
+        """Return the tensors of a file, on the work device."""
+        device = torch.device(self.words["device"])
+        return {name: value.to(device) for name, value in load_tensors(bytes(self.files[name])).items()}
 
     def examples(self, name: str) -> Examples:
         """Return the samples that a file names by number, position and holder; or that it holds."""
-        given, holders = self.tensors(name), self.words["holders"]
+        given = self.tensors(name)
         if "inputs" in given:
-            inputs, targets = given["inputs"], given["targets"]
+            rows = Tensors(given["inputs"], given["targets"])
         else:
-            rows = self.recipe.samples.held(None)
-            if not isinstance(rows, Tensors):
+            held = self.recipe.samples.held(None)
+            if not isinstance(held, Tensors):
                 raise TypeError("samples are held in memory")
-            inputs, targets = rows.inputs[given["numbers"]], rows.targets[given["numbers"]]
-        people = Column(given["holders"], tuple(holders))
-        device = torch.device(self.words["device"])
-        rows = Tensors(inputs.to(device), targets.to(device))
-        return Examples(given["positions"].to(device), rows, people).compact()
+            numbers, device = given["numbers"].cpu(), given["positions"].device
+            rows = Tensors(held.inputs[numbers].to(device), held.targets[numbers].to(device))
+        people = Column(given["holders"].cpu(), tuple(self.words["holders"]))
+        return Examples(given["positions"], rows, people).compact()
 
 
 def carry_out(recipe: Recipe, files: Files, words: Mapping[str, Any], apart: Mapping[str, Rows]) -> Answer:
@@ -307,13 +308,12 @@ def _prepare(task: _Task) -> Answer:
 def _forget(task: _Task) -> Answer:
     words, given = task.words, task.tensors(STATE)
     kept = {name.removeprefix(KEPT): value for name, value in given.items() if name != WEIGHTS}
-    device = torch.device(words["device"])
-    state = State(given[WEIGHTS].to(device), {name: value.to(device) for name, value in kept.items()}, words["facts"])
+    state = State(given[WEIGHTS], kept, words["facts"])
     retain = task.examples(EXAMPLES) if EXAMPLES in task.files else None
     theirs = task.examples(FORGOTTEN) if FORGOTTEN in task.files else None
     vectors = task.tensors(VECTORS) if VECTORS in task.files else {}
     forget = ForgetSet(frozenset(words["leaving"]), tuple(words["positions"]), theirs, Vectors(vectors))
-    draws = torch.Generator(device).manual_seed(words["draws"])
+    draws = torch.Generator(words["device"]).manual_seed(words["draws"])
     forgotten = task.method.forget(task.problem, state, forget, retain, draws)
     facts, tensors = _kept(forgotten.state)
     return facts | {"evidence": dict(forgotten.evidence)}, tensors

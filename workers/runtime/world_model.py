@@ -420,7 +420,12 @@ class WorldModel:
             given = dict(handles or {})
             for name, tensors in files.items():
                 given[name] = stack.enter_context(sealed(_packed(tensors)))
-            outcome = self._part(code)(PartOrder(order, given))
+            part = self._part(code)
+            try:
+                outcome = part(PartOrder(order, given))
+            except BaseException as error:
+                self._leave_world(error)
+                raise
         facts = dict(outcome.facts)
         _refuse(facts, len(words.get("leaving", ())))
         try:
@@ -447,6 +452,12 @@ class WorldModel:
             self._world = _OpenWorld(code, stack, stack.enter_context(made), ORDERS)
         self._world.left -= 1
         return self._world.ask
+
+    def _leave_world(self, error: BaseException) -> None:
+        """Leave a world that ended with an error, and has nothing more to say."""
+        if self._world is not None:
+            self._world.stack.__exit__(type(error), error, error.__traceback__)
+            self._world = None
 
     def _close_world(self) -> None:
         if self._world is not None:
