@@ -97,8 +97,8 @@ class Method(ABC):
     beyond plain gradient steps; an exact method repeats the training with all that it uses. ``needs_no_steps``: the
     method starts from the weights that a training ended in, whatever its steps were. ``reads_blocks``: samples that do
     not fit into memory may be read by blocks (``Examples.blocks``), by the method and by a built-in training.
-    ``reads_holdout``: ``prepare`` is tuned by the holdout. ``begins_anew``: an update follows from the weights and the
-    retained samples alone, so that samples which moved since cost it steps and not its aim.
+    ``begins_anew``: an update follows from the weights and the retained samples alone, so that samples which moved
+    since cost it steps and not its aim.
     """
 
     name: ClassVar[str]
@@ -110,7 +110,6 @@ class Method(ABC):
     follows: ClassVar[frozenset[Ingredient]] = frozenset()
     needs_no_steps: ClassVar[bool] = False
     reads_blocks: ClassVar[bool] = False
-    reads_holdout: ClassVar[bool] = False
     begins_anew: ClassVar[bool] = False
     secret_state: ClassVar[tuple[str, ...]] = ("The method's own state depends on the deleted people.",)
 
@@ -122,6 +121,11 @@ class Method(ABC):
     @abstractmethod
     def needs(self) -> frozenset[Need]:
         """Name what is needed at forget time (RETAINED, FORGOTTEN, VECTORS) or at prepare (TRAJECTORY)."""
+
+    @property
+    def reads_holdout(self) -> bool:
+        """Whether ``prepare`` is tuned by the holdout."""
+        return False
 
     @abstractmethod
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:

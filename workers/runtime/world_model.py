@@ -210,12 +210,16 @@ class WorldModel:
             raise _broken("description") from error
 
     def prepared(
-        self, examples: Examples, guarantee: Guarantee, *, cold: bool, threshold: float, reads_apart: bool
+        self, examples: Examples, guarantee: Guarantee, *, cold: bool, threshold: float
     ) -> tuple[State, Tensor]:
         """Train on these samples; return what the method keeps, and the weights that the training ended in."""
+        tuned = self.method.reads_holdout
+        if tuned and not any(self.aside.values()):
+            what = f"{self.name} chooses its step by people who are kept apart, and no source keeps any."
+            raise Refused(what, 'Say so in the source, as in ul.table("people.csv", person="id", aside=0.2).')
         words = {"guarantee": guarantee.value, "cold": cold, "threshold": threshold, **_holders(examples)}
         files = {EXAMPLES: self._numbered(examples)}
-        facts, tensors = self._compute("prepare", words, files, reads_apart=reads_apart)
+        facts, tensors = self._compute("prepare", words, files, reads_apart=tuned)
         return _state(facts, tensors), tensors["learned"]
 
     def useful(

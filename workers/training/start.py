@@ -302,11 +302,9 @@ def _learned(
 def _learned_in_world(
     process: Process, job: Preparation, asked: WorldModel, examples: Examples, guarantee: Guarantee
 ) -> tuple[Learned, State]:
-    limits, tuned = process.limits, asked.method.reads_holdout
+    threshold = process.limits.distance_left
     try:
-        state, weights = asked.prepared(
-            examples, guarantee, cold=job.retrains, threshold=limits.distance_left, reads_apart=tuned
-        )
+        state, weights = asked.prepared(examples, guarantee, cold=job.retrains, threshold=threshold)
     except Ineffective as error:
         if job.policy.falls_back:
             raise

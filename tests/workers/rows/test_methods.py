@@ -92,6 +92,15 @@ def test_a_model_that_the_service_trains_is_exact(world: World, folder: Path, me
     assert world.head(held).claim["guarantee"] == "exact" and world.head(held).holdout_accuracy is not None
 
 
+def test_a_step_that_is_chosen_by_nobody_is_refused(world: World, folder: Path) -> None:
+    lay_out(folder, recipe=NETWORK.replace(", aside=0.2", ""))
+    world = world.configured(recipes=folder)
+    model_id = world.register("rows", "safe")
+    world.work(model_id)
+    assert "safe chooses its step by people who are kept apart, and no source keeps any" in world.model(model_id).reason
+    assert world.live("rows", "safe", name="told", options={"reach": 0.1})
+
+
 def test_samples_that_moved_with_who_leaves_are_trained_again(world: World, folder: Path) -> None:
     lay_out(folder, recipe=SCALED)
     world = world.configured(recipes=folder).limited(distance_left=1e9)

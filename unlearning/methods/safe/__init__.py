@@ -194,7 +194,6 @@ class Safe(Method):
 
     name: ClassVar[str] = "safe"
     needs_no_steps: ClassVar[bool] = True
-    reads_holdout: ClassVar[bool] = True
     secret_state: ClassVar[tuple[str, ...]] = (
         "The trained weights, the gradient sums and the class moments that every update starts from depend on the "
         "deleted people, and so does the step's length where registration chose it; in the mode keep their samples "
@@ -230,6 +229,11 @@ class Safe(Method):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise Refused(f"{name} is {value}.", "Choose a finite number, zero or above.")
+
+    @property
+    def reads_holdout(self) -> bool:
+        """Whether the step's length is chosen."""
+        return getattr(self, LENGTHS[self.step][0]) is None
 
     def most_updates(self) -> int | None:
         """Return T of the published step, which theorem 2 makes for so many."""
