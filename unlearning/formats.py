@@ -14,7 +14,9 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -204,37 +206,128 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
     raise ValueError("a number of more than ten bytes")
 
 
-_FAISS_FLAT = (b"IxFI", b"IxF2", b"IxFl")
+def _require(holds: bool) -> None:
+    if not holds:
+        raise ValueError("no file of this format")
+
+
+@dataclass
+class _Cursor:
+    """A place in bytes, which moves on as they are read. Its methods raise ValueError or struct.error at their end."""
+
+    data: bytes
+    place: int = 0
+
+    def unpack(self, form: str) -> tuple[Any, ...]:
+        start, self.place = self.place, self.place + struct.calcsize(form)
+        return struct.unpack_from(form, self.data, start)
+
+    def skip(self, size: int) -> None:
+        self.place += size
+        _require(self.place <= len(self.data))
+
+    def skip_vector(self, size: int) -> int:
+        """Read a count, and so many entries of ``size`` bytes. Return the count."""
+        (count,) = self.unpack("<Q")
+        self.skip(count * size)
+        return int(count)
+
+    def read_vector(self, kind: str) -> np.ndarray[Any, Any]:
+        """Read a count, and so many numbers of a type of numpy, (count,)."""
+        start = self.place + 8
+        count = self.skip_vector(np.dtype(kind).itemsize)
+        return np.ndarray((count,), kind, self.data, start)
+
+
+_FAISS_FLAT = frozenset({b"IxFI", b"IxF2", b"IxFl"})
+_FAISS_GRAPH, _FAISS_LISTS = frozenset({b"IHNf"}), frozenset({b"IwFl"})
+_FAISS_MAPS = frozenset({b"IxMp", b"IxM2"})
+"""the four letters that an index of faiss begins with"""
 
 
 def _is_faiss(data: bytes) -> bool:
-    """An index of floats: its code, and the header that ``write_index_header`` of faiss begins with; a flat index to
-    its last byte.
+    """An index of faiss whose vectors are whole floats, to its last byte: flat, HNSW of a flat one, or IVF whose
+    centroids are one of these; also with a map of ids around it (``IndexIDMap``).
+
+    What packs or turns vectors (PQ, SQ, PCA), indexes of bits, and lists that lie in another file are not recognised.
+    https://github.com/facebookresearch/faiss, faiss/impl/index_write.cpp.
     """
-    code, width, count, first, second, trained, metric = struct.unpack_from("<4siqqqBi", data)
-    if not re.fullmatch(rb"I[xwHNvs][A-Za-z0-9]{2}", code) or first != 1 << 20 or second != 1 << 20:
-        return False
-    if width < 1 or count < 0 or trained > 1 or not 0 <= metric < 64:
-        return False
-    place = struct.calcsize("<4siqqqBi") + (4 if metric > 1 else 0)
-    return code not in _FAISS_FLAT or (
-        struct.unpack_from("<Q", data, place)[0] == count * width and len(data) == place + 8 + 4 * count * width
-    )
+    cursor = _Cursor(data)
+    _skip_faiss(cursor, _FAISS_FLAT | _FAISS_GRAPH | _FAISS_LISTS | _FAISS_MAPS)
+    return cursor.place == len(data)
+
+
+def _skip_faiss(cursor: _Cursor, codes: Set[bytes]) -> tuple[int, int]:
+    """Read an index of one of these codes. Return how many numbers a vector of it has, and how many vectors it has.
+
+    Raises ValueError or struct.error where there is none.
+    """
+    code, width, count, first, second, trained, metric = cursor.unpack("<4siqqqBi")
+    _require(code in codes and first == second == 1 << 20 and width > 0 <= count and trained < 2 and 0 <= metric < 64)
+    if metric > 1:
+        cursor.unpack("<f")
+    if code in _FAISS_FLAT:
+        _require(cursor.skip_vector(4) == width * count)
+    elif code in _FAISS_GRAPH:
+        _skip_faiss_graph(cursor, count)
+        _require(_skip_faiss(cursor, _FAISS_FLAT) == (width, count))
+    elif code in _FAISS_LISTS:
+        _skip_faiss_lists(cursor, width, count)
+    else:
+        _require(_skip_faiss(cursor, _FAISS_FLAT | _FAISS_GRAPH | _FAISS_LISTS) == (width, count))
+        _require(cursor.skip_vector(8) == count)
+    return width, count
+
+
+def _skip_faiss_graph(cursor: _Cursor, count: int) -> None:
+    """Read the layers of an HNSW of ``count`` vectors: their odds and sizes, and the neighbours of each vector."""
+    layers = cursor.skip_vector(8)
+    _require(cursor.skip_vector(4) == layers + 1)
+    _require(cursor.skip_vector(4) == count)
+    ends = cursor.read_vector("<u8")
+    _require(len(ends) == count + 1 and cursor.skip_vector(4) == ends[-1])
+    cursor.unpack("<5i")  # where a search begins, and how wide it is
+
+
+def _skip_faiss_lists(cursor: _Cursor, width: int, count: int) -> None:
+    """Read centroids and lists of an IVF, whose lists together have ``count`` vectors of ``width`` numbers."""
+    lists, _ = cursor.unpack("<QQ")
+    _require(_skip_faiss(cursor, _FAISS_FLAT | _FAISS_GRAPH) == (width, lists))
+    (kind,) = cursor.unpack("<B")
+    places = cursor.skip_vector(8)
+    pairs = cursor.skip_vector(16) if kind == 2 else 0
+    _require((kind, places, pairs) in {(0, 0, 0), (1, count, 0), (2, 0, count)})
+    code, again, size, form = cursor.unpack("<4sQQ4s")
+    _require((code, again, size) == (b"ilar", lists, 4 * width))
+    sizes = cursor.read_vector("<u8")
+    if form == b"sprs":  # number and size of each list that is not empty
+        _require(len(sizes) % 2 == 0 and bool((sizes[::2] < lists).all()))
+        sizes = sizes[1::2]
+    else:
+        _require(form == b"full" and len(sizes) == lists)
+    _require(sum(sizes.tolist()) == count)
+    cursor.skip(count * (size + 8))
 
 
 def _is_hnswlib(data: bytes) -> bool:
-    """An index as ``saveIndex`` of hnswlib writes it, to its last byte."""
+    """An index as ``saveIndex`` of hnswlib writes it, to its last byte: sizes, then vectors with their lowest layer,
+    then the higher layers of each vector. https://github.com/nmslib/hnswlib, hnswlib/hnswalg.h.
+    """
     form = "<QQQQQQiIQQQdQ"
-    (start, most, count, element, label, offset, _, _, links, links_0, m, factor, _) = struct.unpack_from(form, data)
+    (start, most, count, element, label, offset, top, entry, links, links_0, m, factor, _) = struct.unpack_from(
+        form, data
+    )
     if start or count > most or not m or (links, links_0) != (m, 2 * m) or offset != 4 * links_0 + 4:
         return False
     if label != element - 8 or label < offset or not math.isclose(factor, 1 / math.log(m), rel_tol=1e-6):
         return False
-    place = struct.calcsize(form) + count * element
+    place, layer, lengths = struct.calcsize(form) + count * element, 4 * links + 4, {0}
     for _ in range(count):
         (length,) = struct.unpack_from("<I", data, place)
         place += 4 + length
-    return bool(place == len(data))
+        lengths.add(length)
+    whole = place == len(data) and not any(length % layer for length in lengths)
+    return bool(whole and max(lengths) == max(top, 0) * layer and (entry < count or not count))
 
 
 def _is_catboost(data: bytes) -> bool:

@@ -72,6 +72,7 @@ def test_every_file_that_is_no_code_is_shipped() -> None:
     shipped = {
         path for name, globs in listed.items() for glob in globs for path in (ROOT / name.replace(".", "/")).glob(glob)
     }
-    files = {path for room in (*ROOMS, "expunge") for path in (ROOT / room).glob("**/*") if path.is_file()}
+    rooms = (*ROOMS, "expunge", "expunge/examples")
+    files = {path for room in rooms for path in (ROOT / room).glob("**/*") if path.is_file()}
     data = {path for path in files if path.suffix not in {".py", ".pyc", ".mako"}}
     assert data == {path for path in shipped if path.suffix != ".py"}  # the examples are code that is no package

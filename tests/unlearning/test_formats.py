@@ -14,6 +14,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
+from pathlib import Path
 from typing import Any
 
 import joblib
@@ -79,10 +80,37 @@ ONNX = field(1, 8) + field(2, b"hand") + field(7, NODE + field(2, b"g")) + field
 
 
 def faiss(code: bytes = b"IxF2", count: int = 5, metric: int = 1) -> bytes:
-    head = struct.pack("<4siqqqBi", code, 3, count, 1 << 20, 1 << 20, 1, metric) + (
-        b"\0\0\x40\x40" if metric > 1 else b""
-    )
-    return head + struct.pack("<Q", 3 * count) + X[:count].tobytes()
+    return faiss_head(code, count, metric) + struct.pack("<Q", 3 * count) + X[:count].tobytes()
+
+
+def faiss_head(code: bytes, count: int = 5, metric: int = 1) -> bytes:
+    argument = b"\0\0\x40\x40" if metric > 1 else b""
+    return struct.pack("<4siqqqBi", code, 3, count, 1 << 20, 1 << 20, 1, metric) + argument
+
+
+def listed(kind: str, *values: float) -> bytes:
+    """Return a count and so many numbers."""
+    return struct.pack(f"<Q{len(values)}{kind}", len(values), *values)
+
+
+def faiss_graph(between: bytes = b"", neighbours: int = 20) -> bytes:
+    """Return an HNSW of five vectors, each with four neighbours."""
+    layers = listed("d", 0.9, 0.1) + listed("i", 0, 4, 6) + listed("i", *[1] * 5)
+    links = listed("Q", 0, 4, 8, 12, 16, 20) + listed("i", *[0] * neighbours)
+    return faiss_head(b"IHNf") + layers + links + struct.pack("<5i", 0, 0, 40, 16, 1) + between + faiss()
+
+
+def faiss_lists(
+    form: bytes = b"full", sizes: tuple[int, ...] = (3, 0, 2), lists: bytes = b"ilar", places: bytes = b"\0" + bytes(8)
+) -> bytes:
+    """Return an IVF of three centroids and five vectors, of which two lists have some."""
+    start = faiss_head(b"IwFl") + struct.pack("<QQ", 3, 1) + faiss(count=3) + places
+    kept = struct.pack("<4sQQ4s", lists, 3, 12, form) + listed("Q", *sizes)
+    return start + kept + X[:3].tobytes() + bytes(24) + X[:2].tobytes() + bytes(16)
+
+
+def faiss_map(index: bytes, count: int = 5) -> bytes:
+    return faiss_head(b"IxM2") + index + listed("q", *range(count))
 
 
 def hnswlib(count: int = 4, m: int = 4) -> bytes:
@@ -128,6 +156,11 @@ REAL: dict[str, tuple[str, bytes]] = {
     "ONNX": ("ONNX", ONNX),
     "faiss": ("faiss", faiss()),
     "faiss, Lp": ("faiss", faiss(b"IxFl", metric=4)),
+    "faiss, HNSW": ("faiss", faiss_graph()),
+    "faiss, IVF": ("faiss", faiss_lists()),
+    "faiss, IVF with few full lists": ("faiss", faiss_lists(b"sprs", (0, 3, 2, 2))),
+    "faiss, IVF with the place of each vector": ("faiss", faiss_lists(places=b"\1" + listed("q", *range(5)))),
+    "faiss, ids": ("faiss", faiss_map(faiss_lists())),
     "hnswlib": ("hnswlib", hnswlib()),
     "CatBoost": ("CatBoost", catboost(behind=b"counters")),
 }
@@ -218,7 +251,22 @@ HOSTILE: dict[str, bytes] = {
     "ONNX with a field of its own": ONNX + field(13, PICKLE),
     "faiss before a pickle": faiss() + PICKLE,
     "faiss with another header": faiss()[:16] + bytes(8) + faiss()[24:],
+    "faiss of packed vectors": faiss(b"IxSQ"),
+    "faiss, HNSW before a pickle": faiss_graph() + PICKLE,
+    "faiss, HNSW around a pickle": faiss_graph(PICKLE),
+    "faiss, HNSW with too many neighbours": faiss_graph(neighbours=21),
+    "faiss, IVF before a pickle": faiss_lists() + PICKLE,
+    "faiss, IVF whose lists lie in another file": faiss_lists(lists=b"ilod"),
+    "faiss, IVF whose lists are longer": faiss_lists(sizes=(3, 1, 2)),
+    "faiss, IVF with a list that is none": faiss_lists(b"sprs", (0, 3, 3, 2)),
+    "faiss, IVF with too many places": faiss_lists(places=b"\1" + listed("q", *range(6))),
+    "faiss, ids before a pickle": faiss_map(faiss()) + PICKLE,
+    "faiss, ids around a pickle": faiss_map(faiss() + PICKLE),
+    "faiss, ids of others": faiss_map(faiss(), count=6),
+    "faiss, ids of ids": faiss_map(faiss_map(faiss())),
     "hnswlib before a pickle": hnswlib() + PICKLE,
+    "hnswlib around a pickle": hnswlib()[:-4] + struct.pack("<I", len(PICKLE)) + PICKLE,
+    "hnswlib with a layer that its header lacks": hnswlib()[:-4] + struct.pack("<I", 40) + bytes(40),
     "CatBoost of nothing": b"CBM1\0\0\0\0" + PICKLE,
     # B"C" of a pickle is a string of the next byte's length, "B": 66 bytes, and then its instructions
     "CatBoost that is a pickle": catboost(core_behind=bytes(19) + b"0" + PICKLE),
@@ -236,6 +284,54 @@ def test_any_other_is_refused(kind: str) -> None:
 
 def test_a_catboost_file_that_is_a_pickle_too_would_be_opened_by_pickle() -> None:
     assert pickle.loads(HOSTILE["CatBoost that is a pickle"]) == {"weights": [1.0, 2.0]}
+
+
+@pytest.mark.parametrize("kind", [kind for kind, (name, _) in REAL.items() if name in ("faiss", "hnswlib")])
+def test_an_index_that_is_cut_anywhere_is_refused(kind: str) -> None:
+    _, data = REAL[kind]
+    assert [cut for cut in range(len(data)) if format_of(data[:cut]) is not None] == []
+    assert format_of(data + b"\0") is None
+
+
+@pytest.mark.parametrize("rows", [0, 2, 80])
+@pytest.mark.parametrize("metric", [0, 1, 2])
+@pytest.mark.parametrize(
+    "factory", ["Flat", "HNSW8,Flat", "IVF4,Flat", "IVF40,Flat", "IDMap,Flat", "IDMap2,HNSW8,Flat", "IDMap2,IVF4,Flat"]
+)
+def test_what_faiss_writes_is_recognised_to_its_last_byte(factory: str, metric: int, rows: int) -> None:
+    library = pytest.importorskip("faiss", reason="unverified here: faiss is not installed")
+    index = library.index_factory(3, factory, metric)
+    index.train(X)
+    if factory.startswith("IDMap"):
+        index.add_with_ids(X[:rows], np.arange(rows))
+    else:
+        index.add(X[:rows])
+    data = library.serialize_index(index).tobytes()
+    assert format_of(data) == "faiss"
+    assert [format_of(data[:-1]), format_of(data + b"\0"), format_of(data + PICKLE)] == [None] * 3
+
+
+@pytest.mark.parametrize("factory", ["SQ8", "PQ3x4", "PCA2,Flat", "LSH"])
+def test_an_index_of_faiss_that_is_not_listed_is_refused(factory: str) -> None:
+    library = pytest.importorskip("faiss", reason="unverified here: faiss is not installed")
+    index = library.index_factory(3, factory)
+    index.train(X)
+    index.add(X)
+    assert format_of(library.serialize_index(index).tobytes()) is None
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 80])
+@pytest.mark.parametrize("space", ["l2", "ip", "cosine"])
+def test_what_hnswlib_writes_is_recognised_to_its_last_byte(tmp_path: Path, space: str, rows: int) -> None:
+    library = pytest.importorskip("hnswlib", reason="unverified here: hnswlib is not installed")
+    index = library.Index(space, 3)
+    index.init_index(max_elements=max(rows, 1), M=4)
+    if rows:
+        index.add_items(X[:rows], np.arange(rows))
+    index.save_index(str(tmp_path / "index"))
+    data = (tmp_path / "index").read_bytes()
+    assert format_of(data) == "hnswlib"
+    assert [format_of(data[:-1]), format_of(data + b"\0"), format_of(data + PICKLE)] == [None] * 3
 
 
 def test_no_bytes_end_in_an_error() -> None:

@@ -16,6 +16,8 @@ from expunge.workers.runtime import recipes
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
 
+INDEXES = {"index_faiss": "shards", "index_hnswlib": "shards"}
+"""recipes with rows, which tests/workers/rows/test_index_examples.py trains: each, and the method that it names"""
 EXACT = [name for name in METHODS if name not in PROVED]
 LEAST = {
     "tabular": 0.85,
@@ -104,12 +106,12 @@ def test_no_row_of_a_person_is_in_the_recommenders_file(examples: World) -> None
     assert items.shape == (200, 12)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, *INDEXES])
 def test_an_example_says_its_guarantee_its_cost_and_what_is_declared(name: str) -> None:
     said = header(name)
     guarantee = "proved" if name in PROVED else "exact"
     assert f"Guarantee: `{guarantee}`." in said
-    assert f"--method {METHODS[name]}" in said
+    assert f"--method {(METHODS | INDEXES)[name]}" in said
     assert re.search(r"^Cost of a deletion: ", said, re.M)
     assert "You declare" in said
 
@@ -123,6 +125,5 @@ def test_the_person_that_an_example_deletes_is_one_that_it_trains_on(name: str) 
 
 
 def test_every_example_recipe_is_one_of_these() -> None:
-    assert {path.parent.name for path in FOLDER.glob("*/recipe.py")} == {each.partition("/")[0] for each in METHODS} | {
-        "digits"
-    }
+    names = {each.partition("/")[0] for each in METHODS} | {*INDEXES, "digits"}
+    assert {path.parent.name for path in FOLDER.glob("*/recipe.py")} == names
