@@ -78,7 +78,7 @@ def _cells_of_gone(query: QuerySource, table: str, cells: Iterable[Any], who: Sh
 
     The others are added to ``who``.
     """
-    column = query.people[table]
+    column = query.tables[table]
     texts: Column[Cell] = Column.of(text_of(cell, column) for cell in cells)
     people = people_of([texts], [f"{table}.{column}"], query.spelled)
     if () in people.values and query.nobody == "refuse":
@@ -102,7 +102,7 @@ def _ask_sqlite(query: QuerySource, path: str, who: Shadow) -> tuple[list[str], 
             connection.execute("PRAGMA temp_store = MEMORY")  # who left is not written to disk
             connection.execute("BEGIN")
             connection.execute(f"CREATE TEMPORARY TABLE {shadow} (cell TEXT NOT NULL)")
-            for place, (table, column) in enumerate(query.people.items()):
+            for place, (table, column) in enumerate(query.tables.items()):
                 _shadow_in_sqlite(connection, query, (table, column), (shadow, place), who)
             denied: list[str] = []
             connection.set_authorizer(_authorizer(query, shadow, denied))
@@ -148,7 +148,7 @@ def _shadow_in_sqlite(
 
 def _authorizer(query: QuerySource, shadow: str, denied: list[str]) -> Any:
     """Return what admits reading alone, and a table of people only to its own view."""
-    hidden = {table.lower() for table in query.people}
+    hidden = {table.lower() for table in query.tables}
 
     def allows(action: int, table: str | None, _: str | None, database: str | None, view: str | None) -> int:
         if action not in _READS:
@@ -187,8 +187,8 @@ def _ask_in_session(query: QuerySource, cursor: Any, shadow: str, who: Shadow) -
         cursor.execute(f"SET LOCAL {setting}")
     gone = sql.Identifier(shadow)
     cursor.execute(sql.SQL("CREATE TEMPORARY TABLE {} (cell text NOT NULL)").format(gone))
-    tables = {table: _relation(query, cursor, table) for table in query.people}
-    for table, column in query.people.items():
+    tables = {table: _relation(query, cursor, table) for table in query.tables}
+    for table, column in query.tables.items():
         schema = tables[table][1]
         names = {
             "gone": gone,
@@ -287,7 +287,7 @@ def _require_shadows(query: QuerySource, cursor: Any, tables: Mapping[int, str],
         """,
         {
             "asked": asked,
-            "shadows": [identifier("pg_temp", table).as_string(cursor) for table in query.people],
+            "shadows": [identifier("pg_temp", table).as_string(cursor) for table in query.tables],
             "tables": list(tables),
             "first_of_users": _FIRST_OF_USERS,
         },
@@ -301,8 +301,8 @@ def _require_column(query: QuerySource, table: str, columns: Iterable[str]) -> N
     columns = list(columns)
     if not columns:
         raise _missing_table(query, table)
-    if query.people[table] not in columns:
-        what = f"The table {table!r} of {query.setting!r} has no column {query.people[table]!r}."
+    if query.tables[table] not in columns:
+        what = f"The table {table!r} of {query.setting!r} has no column {query.tables[table]!r}."
         raise RecipeError(what, f"It has {', '.join(columns)}.")
 
 

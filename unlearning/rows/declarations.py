@@ -57,7 +57,7 @@ class Via:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Whose rows a source holds, and how they are read.
+    """Whose rows a source holds, and how they are read. No field has the name of an attribute of ``Rows``.
 
     Args:
         person: the column, or columns, of the people of a row: texts, whole numbers or lists of these. A row leaves
@@ -69,7 +69,7 @@ class Source:
         at: the column that says since when a row is there.
         types: the type of a column by its name, one of ``TYPES``; others are found among the rows of those who stay.
         nobody: ``keep`` takes rows that name no person; they never leave.
-        map: functions of the module for ``Rows.map``, whose results are made before the training and kept by person.
+        functions: of the module, for ``Rows.map``, whose results are made before the training and kept by person.
 
     Raises:
         RecipeError: a value is not what is said above.
@@ -82,7 +82,7 @@ class Source:
     at: str | None = None
     types: Mapping[str, str] = field(default_factory=dict)
     nobody: Nobody = "refuse"
-    map: tuple[Callable[..., Any], ...] = ()
+    functions: tuple[Callable[..., Any], ...] = ()
 
     def __post_init__(self) -> None:
         for column in self.person if isinstance(self.person, tuple) else ():
@@ -100,7 +100,7 @@ class Source:
         if self.nobody not in ("refuse", "keep"):
             raise RecipeError(f"nobody is {self.nobody!r}.", "Use 'keep' for rows that belong to no person.")
         self._check_types()
-        for function in self.map:
+        for function in self.functions:
             if not callable(function) or not getattr(function, "__name__", "").isidentifier():
                 what = f"map names {function!r}, which is no function with a name."
                 raise RecipeError(what, "Write `def embed(block): ...` in the recipe's module, and say map=embed.")
@@ -160,7 +160,8 @@ class QuerySource(Source):
 
     setting: str
     sql: str
-    people: Mapping[str, str]
+    tables: Mapping[str, str]
+    """the column of people of each table"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -169,16 +170,16 @@ class QuerySource(Source):
             raise RecipeError(what, "Name a setting, as 'crm'; the operator gives it an address.")
         if not self.sql.strip():
             raise RecipeError("The query has no SQL.", "Write one SELECT.")
-        if not self.people:
+        if not self.tables:
             raise RecipeError("The query names no table of people.", "Say people={'visits': 'patient'}.")
-        for name, column in self.people.items():
+        for name, column in self.tables.items():
             _require_name("people", column)
             if not name or "." in name:
                 what = f"people names the table {name!r}."
                 raise RecipeError(what, "Write its name without a schema, here and in the SQL: people={'visits': ...}.")
         if self.id is None:
             raise RecipeError("The query names no id.", "Rows are ordered by it: select one, and say id='visit'.")
-        object.__setattr__(self, "people", dict(self.people))
+        object.__setattr__(self, "tables", dict(self.tables))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,7 +300,7 @@ def table(
         at=at,
         types=types or {},
         nobody=nobody,
-        map=_functions(map),
+        functions=_functions(map),
     )
 
 
@@ -333,7 +334,7 @@ def query(
     return QuerySource(
         setting=setting,
         sql=sql,
-        people=people,
+        tables=people,
         person=tuple(dict.fromkeys(people.values())) if person is None else _columns(person),
         id=id,
         aside=aside,
@@ -341,7 +342,7 @@ def query(
         at=at,
         types=types or {},
         nobody=nobody,
-        map=_functions(map),
+        functions=_functions(map),
     )
 
 
@@ -381,7 +382,7 @@ def folder(
         at=at,
         types={**(types or {}), file: "text"},
         nobody=nobody,
-        map=_functions(map),
+        functions=_functions(map),
     )
 
 
@@ -418,7 +419,7 @@ def arrays(
         at=at,
         types=types or {},
         nobody=nobody,
-        map=_functions(map),
+        functions=_functions(map),
     )
 
 
@@ -451,7 +452,7 @@ def via(path: str, key: str, person: str) -> Via:
 
 def source_to_json(source: Source) -> dict[str, Any]:
     """Return the source as plain JSON, without its functions."""
-    words = {name: value for name, value in asdict(source).items() if name != "map"}
+    words = {name: value for name, value in asdict(source).items() if name != "functions"}
     return {"kind": type(source).__name__, **words, "via": isinstance(source.person, Via)}
 
 

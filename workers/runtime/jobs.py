@@ -56,9 +56,9 @@ def declare(module: ModuleType, _files: Files, _order: Mapping[str, Any]) -> Out
     merges = callable(getattr(module, "merge", None))
     facts = {"sources": sources, "public": public, "run": runs[:1], "merges": merges}
     maps = {
-        name: {function.__name__: _files_of(module, function, public) for function in default.map}
+        name: {function.__name__: _files_of(module, function, public) for function in default.functions}
         for name, default in defaults.items()
-        if isinstance(default, Source) and default.map
+        if isinstance(default, Source) and default.functions
     }
     return facts | ({"maps": maps} if maps else {}), b"", None
 

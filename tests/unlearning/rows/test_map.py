@@ -121,8 +121,8 @@ def test_in_a_world_no_function_is_called(tmp_path: Path) -> None:
 
 
 def test_a_source_names_functions_that_have_names() -> None:
-    assert table("t.csv", person="who", map=mean).map == (mean,)
-    assert table("t.csv", person="who", map=[mean, opened]).map == (mean, opened)
+    assert table("t.csv", person="who", map=mean).functions == (mean,)
+    assert table("t.csv", person="who", map=[mean, opened]).functions == (mean, opened)
     assert "map" not in source_to_json(table("t.csv", person="who", map=mean))
     for unnamed in (lambda block: block, "mean", 7):
         with pytest.raises(RecipeError, match=r"map names .*, which is no function with a name. Write `def embed"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 
 import unlearning as ul
 from unlearning.rows import (
+    Rows,
+    Source,
     open_rows,
     read_source,
     rows_from_bytes,
@@ -17,6 +20,7 @@ from unlearning.rows import (
     source_from_json,
     source_to_json,
 )
+from unlearning.rows.declarations import ArraysSource, FolderSource, QuerySource, TableSource
 
 
 @pytest.fixture
@@ -41,6 +45,14 @@ def test_a_recipe_that_is_called_by_hand_opens_its_sources(folder: Path) -> None
         return ul.Published({"model.json": f'{{"rows": {len(rows)}, "x": {rows["x"].sum()}}}'})
 
     assert recipe().files == {"model.json": b'{"rows": 30, "x": 652.5}'}
+
+
+def test_functions_of_rows_are_called_by_hand_too(folder: Path) -> None:
+    def doubled(block: ul.Rows) -> np.ndarray:
+        return np.asarray(block["x"]) * 2
+
+    rows = ul.table("people.csv", person="person", map=doubled)
+    assert rows.map(doubled).tolist() == [2 * x for x in rows["x"]]
 
 
 def test_who_is_kept_apart_is_not_trained_on_by_hand_either(folder: Path) -> None:
@@ -99,3 +111,9 @@ def test_the_rows_of_some_units_are_those_without_the_others(folder: Path) -> No
     edited = read_source(source, folder).units()
     moved = (edited.digests != units.digests).any(axis=1)
     assert [people for people, differs in zip(units.people, moved, strict=True) if differs] == [("p4",)]
+
+
+@pytest.mark.parametrize("kind", [TableSource, QuerySource, FolderSource, ArraysSource])
+def test_no_field_of_a_source_hides_what_rows_have(kind: type[Source]) -> None:
+    """Or ``rows.map(embed)`` would call the functions that the source names."""
+    assert not [field.name for field in fields(kind) if hasattr(Rows, field.name)]
