@@ -261,7 +261,7 @@ def test_a_block_reads_its_own_files_and_public_ones_alone(world: World, folder:
 
 def test_the_page_shows_a_whole_recipe(world: World, folder: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "rows.md").read_text()
-    _, text = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    *_, text = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     folder.mkdir()
     np.save(folder / "encoder.npy", np.random.default_rng(0).standard_normal((256, 16)))
     digest = sha256((folder / "encoder.npy").read_bytes()).hexdigest()
