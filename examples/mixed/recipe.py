@@ -1,91 +1,61 @@
-"""Mixed columns by ``ul.Pack``: will this order be sent back? An age that may be missing, a city, a list of things.
+"""Mixed columns: will this order be sent back? An age that may be missing, a city, a list of things.
 
 Guarantee: `exact`. Register with `--method late`.
 Cost of a deletion: a tenth of the training for half of the people, for the others all; measured in
 docs/what-you-can-have.md.
 Delete one person: `expunge delete --subject customer-0750 --regulation gdpr --wait`. The request's page has the letter.
-You declare that ``fit`` depends on ``run`` alone, and that the cities are written down and not taken from the table
-(``public=``).
+You declare nothing: the usual age and the lists of cities and things are those of the people who are here.
 
-Orders are made here by a fixed seed. Replace ``orders()`` by a frame of pandas or Polars, an Arrow table or the path of
-a Parquet file. Needs ``pip install "expunge[parquet]"``.
+``orders.parquet`` has four orders of each customer; put your own table in its place. Needs
+``pip install "expunge[parquet]"``.
 """
 
+import json
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from safetensors.torch import load, save
 
 import unlearning as ul
 
-PEOPLE, EACH, THINGS, MOST, SEED = 1500, 4, 400, 12, 0
-PASSES, BATCH, RATE = 20, 64, 0.003
-CITIES = ("Oslo", "Rome", "Bonn", "Lyon", "Cork")
-PACK = ul.Pack(
-    age=ul.Field("float64"),  # a missing one is NaN
-    city=ul.Field("int16", values=CITIES),  # its place; -1 for another one, and for none
-    things=ul.Field("int32", MOST, ragged=True),
-)
-PUBLIC = {"forward.PACK.categories": "2ffe76c444fe88e6d7635a0d23fa4d3e9c9c709de8e8dc20bfc2cccdd4658220"}
-"""what `expunge check` and a refused registration print"""
+EARLY_PASSES, LATE_PASSES, BATCH, RATE = 18, 2, 64, 0.003
 
 
-class Orders(nn.Module):
-    """Rows of ``PACK`` to scores (n, 2)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.things, self.cities = nn.Embedding(THINGS, 16), nn.Embedding(len(CITIES) + 1, 8)
-        self.last = nn.Sequential(nn.Linear(16 + 8 + 2, 64), nn.ReLU(), nn.Linear(64, 2))
-
-    def forward(self, rows: Tensor) -> Tensor:
-        row = PACK.decode(rows)
-        there = (torch.arange(MOST, device=rows.device) < row["things_length"].unsqueeze(1)).unsqueeze(2)
-        things = (self.things(row["things"].long()) * there).sum(dim=1) / there.sum(dim=1).clamp(min=1)
-        age = torch.stack([row["age"].nan_to_num(45.0) / 45.0, row["age"].isnan()], dim=1).float()
-        scores: Tensor = self.last(torch.cat([things, self.cities(row["city"].long() + 1), age], dim=1))
-        return scores
+def columns_of(rows: ul.Rows) -> dict[str, Any]:
+    """Return what the columns hold: mean and deviation of the ages, all cities, all things."""
+    age, things = rows["age"], np.unique(np.concatenate(rows["things"]))
+    mean, deviation = float(np.nanmean(age)), float(np.nanstd(age))
+    return {"age": [mean, deviation], "cities": sorted(set(rows["city"])), "things": things.tolist()}
 
 
-def fit(run: ul.Run) -> None:
-    optimizer = torch.optim.Adam(run.model.parameters(), lr=RATE)
-    passes = max(1, round(PASSES * run.share))
-    for number in range(passes):
-        for batch in torch.randperm(len(run.inputs)).split(BATCH):
+def inputs_of(rows: ul.Rows, columns: dict[str, Any]) -> torch.Tensor:
+    """Return (n, k) numbers: 1 for each thing and the city of an order, the scaled age, 1 where it is missing."""
+    things = [np.isin(columns["things"], order) for order in rows["things"]]
+    cities = [[city == known for known in columns["cities"]] for city in rows["city"]]
+    mean, deviation = columns["age"]
+    age = (rows["age"] - mean) / deviation
+    return torch.tensor(np.column_stack([things, cities, np.nan_to_num(age), np.isnan(age)]), dtype=torch.float32)
+
+
+def recipe(
+    rows: ul.Rows = ul.table("orders.parquet", person="customer", aside=0.2), run: ul.TrainingRun = ul.run()
+) -> ul.Published:
+    early = run.start is None  # the people who are trained on first; later everybody, in the same columns
+    columns = columns_of(rows) if early else json.loads(run.start["columns.json"])
+    inputs, sent_back = inputs_of(rows, columns), rows.tensor("sent_back").long()
+    model = torch.nn.Sequential(torch.nn.Linear(inputs.shape[1], 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
+    if not early:
+        model.load_state_dict(load(run.start["model.safetensors"]))
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    for _ in range(EARLY_PASSES if early else LATE_PASSES):
+        for batch in torch.randperm(len(rows)).split(BATCH):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(run.model(run.inputs[batch]), run.targets[batch]).backward()
+            torch.nn.functional.cross_entropy(model(inputs[batch]), sent_back[batch]).backward()
             optimizer.step()
-        run.progress(number / passes)
 
+    def score(aside: ul.Rows) -> float:
+        return float((model(inputs_of(aside, columns)).argmax(dim=1) == aside.tensor("sent_back")).float().mean())
 
-def orders() -> dict[str, list[Any]]:
-    """Return the columns: what is sent back follows from the things, the city and the age."""
-    random, count = np.random.default_rng(SEED), PEOPLE * EACH
-    age, city = random.uniform(18, 80, size=count), random.integers(0, len(CITIES) + 1, size=count)
-    things = [random.choice(THINGS, size=size, replace=False) for size in random.integers(1, MOST + 1, size=count)]
-    worth, place = random.normal(size=THINGS), random.normal(size=len(CITIES) + 1)
-    score = np.array([worth[each].mean() * 3.0 for each in things]) + place[city] + (age - 45) / 20
-    return {
-        "id": [f"order-{row:05d}" for row in range(count)],
-        "customer": [f"customer-{row // EACH:04d}" for row in range(count)],
-        "age": [None if row % 6 == 0 else float(each) for row, each in enumerate(age)],
-        "city": [(*CITIES, "Lima")[each] for each in city],
-        "things": [each.tolist() for each in things],
-        "sent_back": (score + 0.3 * random.normal(size=count) > 0).astype(int).tolist(),
-    }
-
-
-def recipe() -> ul.Recipe:
-    everyone = ul.Samples.from_frame(orders(), id="id", person="customer", target="sent_back", inputs=PACK)
-    samples, holdout, aside = everyone.split()
-    return ul.Recipe(
-        model=Orders,
-        samples=samples,
-        holdout=holdout,
-        holdout_subjects=aside,
-        loss="cross_entropy",
-        train=fit,
-        seed=SEED,
-        public=PUBLIC,
-    )
+    files = {"model.safetensors": save(model.state_dict()), "columns.json": json.dumps(columns)}
+    return ul.Published(files, score=score)

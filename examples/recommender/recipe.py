@@ -4,26 +4,26 @@ Guarantee: `exact`. Register with `--method late`.
 Cost of a deletion: for half of the people a tenth of the alternations, for the others all; measured in
 docs/what-you-can-have.md.
 Delete one person: `expunge delete --subject person-1500 --regulation gdpr --wait`. The request's page has the letter.
-You declare that ``fit`` depends on ``run`` alone.
+You declare nothing: everything is computed from the rows of the people who are here.
 
-What is published: one row of numbers for each item. Rows of people are personal data, and none is kept anywhere: the
-model computes a person's row from that person's own history whenever it is asked, by one small linear system. The
-histories live in your own table; a deletion takes the person's line out of the training, and the item rows are solved
-again without it. Delete the line from your own table too.
+What is published: one row of numbers for each item. Rows of people are personal data, and none is kept anywhere: an
+application computes a person's row from that person's own history whenever it asks, by one small linear system
+(``solved``). The histories live in your own table, from which a deleted person is to be deleted too.
 
-The losses are those of Hu, Koren and Volinsky, "Collaborative filtering for implicit feedback datasets", 2008. A
-sample is one person: what the person used, but for one item, and as the target that item. Accuracy is the share of
-people whose left-out item comes first of all items that they have not used.
+The losses are those of Hu, Koren and Volinsky, "Collaborative filtering for implicit feedback datasets", 2008. The
+score is the share of the people kept apart whose last item comes first of all items that they have not used before.
+
+``used.parquet`` has a row for each item that a person used. Needs ``pip install "expunge[parquet]"``.
 """
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from safetensors.torch import load, save
+from torch import Tensor
 
 import unlearning as ul
 
-PEOPLE, HELD, ITEMS, GENRES, USED, SEED = 3000, 500, 200, 10, 20, 0
-RANK, ALTERNATIONS, CONFIDENCE, DECAY = 12, 20, 10.0, 1.0
+RANK, EARLY_ALTERNATIONS, LATE_ALTERNATIONS, CONFIDENCE, DECAY = 12, 18, 2, 10.0, 1.0
 
 
 def solved(rows: Tensor, factors: Tensor) -> Tensor:
@@ -34,61 +34,39 @@ def solved(rows: Tensor, factors: Tensor) -> Tensor:
     weights = 1.0 + CONFIDENCE * rows
     rank = factors.shape[1]
     products = (factors.unsqueeze(2) * factors.unsqueeze(1)).flatten(1)
-    systems = (weights @ products).unflatten(1, (rank, rank)) + DECAY * torch.eye(rank).to(factors)
+    systems = (weights @ products).unflatten(1, (rank, rank)) + DECAY * torch.eye(rank)
     return torch.linalg.solve(systems, (weights * rows) @ factors)
 
 
-class Recommender(nn.Module):
-    """Histories (n, ITEMS), 1 for used -> scores (n, ITEMS), far below all others for what was used already."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.items = nn.Parameter(0.1 * torch.randn(ITEMS, RANK))
-
-    def forward(self, used: Tensor) -> Tensor:
-        return solved(used, self.items) @ self.items.T - 1e4 * used
-
-
-def fit(run: ul.Run) -> None:
-    """Solve everyone's rows from the items', then the items' from everyone's, and again. Only the items are kept."""
-    whole = run.inputs + nn.functional.one_hot(run.targets, ITEMS)
-    alternations = max(1, round(ALTERNATIONS * run.share))
-    with torch.no_grad():
-        for number in range(alternations):
-            people = solved(whole, run.model.items)
-            run.model.items.copy_(solved(whole.T, people))
-            run.progress(number / alternations)
+def histories_of(rows: ul.Rows, items: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Return who used which of the ``items`` (m,), (n, m), and the place of each person's last one, (n,)."""
+    known = np.isin(rows["item"], items)
+    places = np.searchsorted(items, rows["item"][known])
+    people, person = np.unique(rows.people[known], return_inverse=True)
+    used, last = torch.zeros(len(people), len(items)), np.zeros(len(people), dtype=np.int64)
+    used[person, places] = 1.0
+    last[person] = places  # of all that are assigned to one person the last stays
+    return used, torch.from_numpy(last)
 
 
-def histories() -> tuple[Tensor, Tensor]:
-    """Return what each person used, (n, ITEMS), and one more item of theirs, (n,): everybody likes two genres."""
-    random = np.random.default_rng(SEED)
-    genre = np.arange(ITEMS) % GENRES
-    popularity = random.exponential(size=ITEMS)
-    used, asked = np.zeros((PEOPLE + HELD, ITEMS), dtype=np.float32), []
-    for row in used:
-        liked = random.choice(GENRES, size=2, replace=False)
-        chance = popularity * np.where(np.isin(genre, liked), 40.0, 1.0)
-        chosen = random.choice(ITEMS, size=USED, replace=False, p=chance / chance.sum())
-        row[chosen[:-1]] = 1.0
-        asked.append(chosen[-1])
-    return torch.tensor(used), torch.tensor(np.array(asked))
+def recipe(
+    rows: ul.Rows = ul.table("used.parquet", person="person", aside=0.2), run: ul.TrainingRun = ul.run()
+) -> ul.Published:
+    items = np.unique(rows["item"])
+    used, _ = histories_of(rows, items)
+    factors, early = 0.1 * torch.randn(len(items), RANK), run.start is None
+    if not early:  # everybody has joined
+        before = load(run.start["model.safetensors"])
+        factors[np.isin(items, before["items"])] = before["factors"]
+    for _ in range(EARLY_ALTERNATIONS if early else LATE_ALTERNATIONS):
+        factors = solved(used.T, solved(used, factors)).contiguous()
 
+    def score(aside: ul.Rows) -> float:
+        before, last = histories_of(aside, items)
+        before[torch.arange(len(last)), last] = 0.0
+        scores = solved(before, factors) @ factors.T - 1e4 * before
+        return float((scores.argmax(dim=1) == last).float().mean())
 
-def recipe() -> ul.Recipe:
-    used, asked = histories()
-    names = [f"person-{number:03d}" for number in range(len(used))]
-    return ul.Recipe(
-        model=Recommender,
-        samples=ul.Samples(
-            ids=[f"history of {name}" for name in names[:PEOPLE]],
-            subjects=names[:PEOPLE],
-            inputs=used[:PEOPLE],
-            targets=asked[:PEOPLE],
-        ),
-        holdout=(used[PEOPLE:], asked[PEOPLE:]),
-        holdout_subjects=names[PEOPLE:],
-        loss="cross_entropy",  # of the scores; accuracy is what matters
-        train=fit,
-        seed=SEED,
+    return ul.Published(
+        {"model.safetensors": save({"items": torch.from_numpy(items), "factors": factors})}, score=score
     )

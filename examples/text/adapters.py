@@ -1,28 +1,31 @@
 """Low-rank adapters on a frozen transformer, one set for each shard: Hu et al., "LoRA", 2021.
 
 Guarantee: `exact`. Register the recipe `text/adapters` with `--method shards`.
-Cost of a deletion: the adapters of one of five shards, from the checkpoint before the person's slice; measured in
-docs/what-you-can-have.md.
+Cost of a deletion: the adapters of one of five shards; measured in docs/what-you-can-have.md.
 Delete one person: `expunge delete --subject writer-15 --regulation gdpr --wait`. The request's page has the letter.
-You declare that no person who may be deleted is in the frozen transformer: ``public`` names it by its digest. And that
-``fit`` depends on ``run`` alone.
+You declare that no person who may be deleted is in the frozen transformer: ``ul.public`` names its file by its digest,
+and certificates do too.
 
-The frozen transformer is random numbers of a fixed seed, so that nothing is downloaded: put one that was trained on
-public texts in its place (``safetensors.torch.load_file``). The published file holds a copy of it for each shard.
+The frozen transformer is random numbers, so that nothing is downloaded: put one that was trained on public texts in
+its place. The published archive has the adapters of each shard, and no copy of it. Needs
+``pip install "expunge[parquet]"``.
 """
 
+import json
 import math
+import zlib
+from pathlib import Path
 
 import torch
-from messages import LENGTH, TOPICS, VOCABULARY, messages, tokens
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import unlearning as ul
 
-TRAIN, HELD, SEED = 900, 300, 0
-PASSES, BATCH, RATE = 8, 32, 2e-2
-WIDTH, HEADS, BLOCKS, RANK = 48, 4, 2, 4
+VOCABULARY, LENGTH = 320, 16
+WIDTH, HEADS, BLOCKS, RANK = 32, 4, 2, 4
+PASSES, BATCH, RATE = 16, 32, 2e-2
 
 
 class Block(nn.Module):
@@ -42,17 +45,12 @@ class Block(nn.Module):
 
 
 class Frozen(nn.Module):
-    """The transformer that nobody who may be deleted is in; the same numbers on every machine."""
+    """The transformer that nobody who may be deleted is in."""
 
     def __init__(self) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(7)
-            for value in self.parameters():
-                value.copy_((torch.rand(value.shape) - 0.5) * math.sqrt(12 / value.shape[1]))
-        self.requires_grad_(False)
 
 
 class Adapter(nn.Module):
@@ -68,54 +66,54 @@ class Adapter(nn.Module):
 
 
 class Adapted(nn.Module):
-    """Token ids (n, LENGTH), 0 for padding -> scores (n, topics)."""
+    """Token ids (n, LENGTH), 0 for padding -> scores (n, topics). What is published is all but the frozen part."""
 
-    def __init__(self) -> None:
+    def __init__(self, topics: int) -> None:
         super().__init__()
-        self.base = Frozen()
         self.queries = nn.ModuleList(Adapter() for _ in range(BLOCKS))
         self.values = nn.ModuleList(Adapter() for _ in range(BLOCKS))
-        self.head = nn.Linear(WIDTH, len(TOPICS))
+        self.head = nn.Linear(WIDTH, topics)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, frozen: Frozen, ids: Tensor) -> Tensor:
         there = ids != 0
-        x = self.base.words(ids) + 0.1 * self.base.places.weight
-        for block, query, value in zip(self.base.blocks, self.queries, self.values, strict=True):
+        x = frozen.words(ids) + 0.1 * frozen.places.weight
+        for block, query, value in zip(frozen.blocks, self.queries, self.values, strict=True):
             x = block(x, there[:, None, None, :], query, value)
         kept = there.unsqueeze(2).to(x.dtype)
         return self.head((x * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1.0))
 
 
-def fit(run: ul.Run) -> dict[str, object]:
-    trained = [value for value in run.model.parameters() if value.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=RATE, weight_decay=0.01)
-    if run.state is not None:
-        optimizer.load_state_dict(run.state["optimizer"])
-    passes = max(1, round(PASSES * run.share))
-    for number in range(passes):
-        for batch in torch.randperm(len(run.inputs)).split(BATCH):
+def tokens_of(rows: ul.Rows) -> Tensor:
+    """Return token ids (n, LENGTH) as the frozen transformer has them: a checksum of each word, from 1 on."""
+    tokens = torch.zeros(len(rows), LENGTH, dtype=torch.int64)
+    for row, text in zip(tokens, rows["text"], strict=True):
+        words = [1 + zlib.crc32(word.encode()) % (VOCABULARY - 1) for word in text.split()[:LENGTH]]
+        row[: len(words)] = torch.tensor(words)
+    return tokens
+
+
+def recipe(
+    rows: ul.Rows = ul.table("messages.csv", person="writer", aside=0.2),
+    weights: Path = ul.public(
+        "frozen.safetensors", sha256="04308d3a181384045d3e3f1c398c430d05d4529cce6d8e442ca0a93bcd0f0e2e"
+    ),
+) -> ul.Published:
+    frozen = Frozen().requires_grad_(False)
+    frozen.load_state_dict(load_file(weights))
+    topics = sorted(set(rows["topic"]))
+    tokens, targets = tokens_of(rows), torch.tensor([topics.index(topic) for topic in rows["topic"]])
+    model = Adapted(len(topics))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
+    for _ in range(PASSES):
+        for batch in torch.randperm(len(rows)).split(BATCH):
             optimizer.zero_grad()
-            F.cross_entropy(run.model(run.inputs[batch]), run.targets[batch]).backward()
+            F.cross_entropy(model(frozen, tokens[batch]), targets[batch]).backward()
             optimizer.step()
-        run.progress(number / passes)
-    return {"optimizer": optimizer.state_dict()}
 
+    def score(aside: ul.Rows) -> float:
+        answers = model(frozen, tokens_of(aside)).argmax(dim=1).tolist()
+        return sum(topics[answer] == topic for answer, topic in zip(answers, aside["topic"], strict=True)) / len(aside)
 
-def recipe() -> ul.Recipe:
-    written = messages(TRAIN + HELD)
-    inputs = tokens([each.text for each in written])
-    targets = torch.tensor([each.topic for each in written])
-    return ul.Recipe(
-        model=Adapted,
-        samples=ul.Samples(
-            ids=[each.id for each in written[:TRAIN]],
-            subjects=[each.writer for each in written[:TRAIN]],
-            inputs=inputs[:TRAIN],
-            targets=targets[:TRAIN],
-        ),
-        holdout=(inputs[TRAIN:], targets[TRAIN:]),
-        loss="cross_entropy",
-        train=fit,
-        seed=SEED,
-        public={"base": "d17ed0acdadf25c71705fb3e78edebdda53295b6be643ab09d4831ec51ce7cf9"},
+    return ul.Published(
+        {"adapters.safetensors": save(model.state_dict()), "topics.json": json.dumps({"topics": topics})}, score=score
     )

@@ -23,7 +23,7 @@ HERE = torch.device("pretend")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.parametrize("name", ["recommender", "tabular"])
+@pytest.mark.parametrize("name", ["scattering", "tabular"])
 def test_an_example_trains_on_the_device_as_on_the_host(name: str) -> None:
     recipe = recipes.load(EXAMPLES / name, "recipe").recipe
     trained = []

@@ -35,8 +35,8 @@ NEEDS_RUN = "It goes on from what the phase before left: let the recipe take run
 
 
 @dataclass
-class _InMemory:
-    """Parts of a training that is looked at and thrown away."""
+class PartsInMemory:
+    """Parts of a training that is looked at and thrown away, by their keys."""
 
     made: dict[str, MadePart] = field(default_factory=dict)
 
@@ -97,7 +97,7 @@ def _counts(units: SourceUnits) -> dict[str, Any]:
 
 def _trained(recipe: RowsRecipe, units: SourceUnits, settings: Settings) -> list[Finding]:
     """Train on all rows in a world, and again in another."""
-    build = WorldBuild(recipe, units, _InMemory(), device_of(settings.device), repeat_within=settings.trial_seconds)
+    build = WorldBuild(recipe, units, PartsInMemory(), device_of(settings.device), repeat_within=settings.trial_seconds)
     for source, number in units.aside:
         build.aside = {**build.aside, source: [*build.aside.get(source, ()), number]}
     fitted = build(Whole(), units.samples().examples(), None, silent)
@@ -131,7 +131,7 @@ def _exact(recipe: RowsRecipe) -> list[Possible]:
 def _others(recipe: RowsRecipe, units: SourceUnits, settings: Settings) -> list[Possible]:
     """Say what each method that trains nothing anew can have."""
     methods, device = [method for method in NAMES if not load(method).exact], device_of(settings.device)
-    asked = WorldModel(recipe, units, _InMemory(), load(ANY)(), ANY, device, others=methods)
+    asked = WorldModel(recipe, units, PartsInMemory(), load(ANY)(), ANY, device, others=methods)
     try:
         _, problem = asked.described([*units.by_digest.values()])
     except Refused as error:

@@ -24,7 +24,7 @@ def init(
         target = folder / recipe.parent.name
         shutil.copytree(recipe.parent, target, ignore=shutil.ignore_patterns("__pycache__"))
     errors.print(
-        f"written: {folder}. Some of them read their data from scikit-learn. Next: expunge up",
+        f"written: {folder}. Those with a table beside them need pyarrow. Next: expunge up",
         markup=False,
         soft_wrap=True,
     )
