@@ -18,7 +18,7 @@ from expunge.service.queue import Blocked, Job, forgotten
 from expunge.service.requests import Reason
 from expunge.workers.runtime.build import staying_aside
 from expunge.workers.runtime.model import OpenModel, described
-from expunge.workers.runtime.rows_recipe import MOST_GONE, Unit
+from expunge.workers.runtime.rows_recipe import MOST_GONE, SourceUnits, Unit
 from expunge.workers.runtime.world_model import silent_id
 from expunge.workers.storage import Storage, manifest
 from unlearning.accounting.certificate import Guarantee
@@ -71,16 +71,15 @@ def samples_of_update(
         )
     asked.aside = staying_aside(storage.pepper, job.tenant_id, asked.units, suppressed, known)
     away = torch.tensor(sorted(gone.union(going)), dtype=torch.int64)
-    wanted = places.take(~torch.isin(places.at, away))
+    stays = ~torch.isin(places.at, away)
+    wanted = places.take(stays)
     theirs = places.take(torch.isin(places.at, torch.tensor(sorted(going), dtype=torch.int64)))
-    stay, leave = frozenset(wanted.subjects.distinct()), frozenset(theirs.subjects.distinct())
-    units = asked.units.samples()
-    people = list(manifest.subjects_of(storage.pepper, job.tenant_id, units))
-    numbered = [*asked.units.by_digest.values()]
-    staying = [unit for unit, names in zip(numbered, people, strict=True) if names in stay]
-    leaving = [unit for unit, names in zip(numbered, people, strict=True) if names in leave - stay]
+    staying, leaving = _sides(storage, job, asked.units, wanted=wanted, theirs=theirs, away=places.take(~stays))
     bench = described(bench, staying).under(guarantee)
     present = manifest.given(storage.pepper, job.tenant_id, bench.recipe.samples)
+    if bool((manifest.compared(present, places.take(~stays)).here >= 0).any()):
+        what = "The recipe makes samples that were deleted of rows that stay."
+        raise Refused(what, "Let the source name its rows (id=), so that a sample can leave with its row.")
     difference = manifest.compared(present, wanted)
     if bench.method.begins_anew:
         return SamplesOfUpdate(bench, _as_they_are(storage, job, bench, places), None)
@@ -99,6 +98,33 @@ def samples_of_update(
     found = manifest.FoundSamples.of(bench.recipe.samples.names.take(index), examples)
     reads = Need.FORGOTTEN in bench.method.needs and bool(leaving)
     return SamplesOfUpdate(bench, found, _samples_leaving(storage, job, bench, theirs, leaving) if reads else None)
+
+
+def _sides(
+    storage: Storage,
+    job: Job,
+    units: SourceUnits,
+    *,
+    wanted: manifest.SampleIndex,
+    theirs: manifest.SampleIndex,
+    away: manifest.SampleIndex,
+) -> tuple[list[Unit], list[Unit]]:
+    """Return the units whose rows the new version is made of, and those that leave with this update.
+
+    A unit leaves with its people; where the source names its rows, also with a sample of the row's name.
+    """
+    samples = units.samples()
+    names = manifest.HexColumn(manifest.named(storage.pepper, job.tenant_id, samples))
+    people = manifest.subjects_of(storage.pepper, job.tenant_id, samples)
+    stay, leave = frozenset(wanted.subjects.distinct()), frozenset(theirs.subjects.distinct())
+    gone, going = (frozenset(manifest.HexColumn(index.samples)) for index in (away, theirs))
+    sides: tuple[list[Unit], list[Unit]] = [], []
+    for unit, name, owners in zip(units.by_digest.values(), names, people, strict=True):
+        if owners in stay and name not in gone:
+            sides[0].append(unit)
+        elif name in going or owners in leave:
+            sides[1].append(unit)
+    return sides
 
 
 def _as_they_are(storage: Storage, job: Job, bench: OpenModel, places: manifest.SampleIndex) -> manifest.FoundSamples:

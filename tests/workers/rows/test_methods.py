@@ -11,6 +11,7 @@ from safetensors.torch import load
 
 from expunge.service.infra.tables import StoredVector
 from tests.workers.rows.data import EVERYBODY, forget, lay_out, published, trained_on
+from tests.workers.rows.test_judge import PLAIN as HEAD
 from tests.workers.storage.test_checkpoints import state_of
 from tests.workers.worlds import World
 
@@ -168,3 +169,26 @@ def test_a_recollection_is_a_row_until_its_person_leaves(world: World, folder: P
     assert len(world.rows_of(StoredVector)) == len(people)
     forget(world, model_id, *people[:3])
     assert len(world.rows_of(StoredVector)) == len(people) - 3
+
+
+def test_a_sample_leaves_with_its_row(world: World, folder: Path) -> None:
+    lay_out(folder, recipe=NETWORK.replace('person="person"', 'person="person", id="id"'))
+    world = world.configured(recipes=folder).limited(distance_left=1e9)
+    model_id = world.live("rows", "mini", granularity="sample")
+    person, other = trained_on(world)[:2]
+    request = world.delete(samples=[str(person * 3)])
+    world.work(model_id)
+    assert (world.request(request).status, world.head(model_id).samples) == ("completed", 1)
+    forget(world, model_id, person, other)
+    assert world.head(model_id).samples == 5
+
+
+def test_a_sample_of_rows_without_names_is_not_deleted_while_the_rows_stay(world: World, folder: Path) -> None:
+    """Or the new version would be trained on it, and say that it was not."""
+    lay_out(folder, recipe=HEAD)
+    world = world.configured(recipes=folder)
+    model_id = world.live("rows", "newton", max_distance=1e-5, noise_std=0.01)
+    request = world.delete(samples=[f"p{trained_on(world)[0]}#1"])
+    world.work(model_id)
+    assert (world.request(request).status, world.request(request).reason) == ("blocked", "needs_retrain")
+    assert world.head(model_id).number == 1
