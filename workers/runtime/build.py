@@ -229,18 +229,11 @@ class WorldBuild:
         """Train a part in the world. ``aside``: the rows that it is scored by, where no part starts from it."""
         begun = time.perf_counter()
         with ExitStack() as stack:
-            files = _handles(planned.rows, ROWS)
+            files = handles_of(planned.rows, ROWS)
             if start is not None:
                 files[START] = stack.enter_context(sealed(start.data))
-            words = {
-                "sources": [*planned.rows],
-                "public": {name: str(self.recipe.roots[name] / path) for name, (path, _) in self.recipe.public.items()},
-                "start": None if start is None else start.listing,
-                "run": self.recipe.run,
-                "maps": self.recipe.maps,
-                "device": str(self.device),
-            }
-            scored = _handles(aside, ASIDE) if planned.last else {}
+            words = self.recipe.order(None if start is None else start.listing) | {"device": str(self.device)}
+            scored = handles_of(aside, ASIDE) if planned.last else {}
             outcome = world(PartOrder(words, files, scored, _seed(planned.part)))
         seconds = work_of(time.perf_counter() - begun, outcome.cpu_seconds, str(self.device))
         return _made(outcome, outcome.score, seconds)
@@ -380,7 +373,7 @@ def _digests(rows: SealedRows) -> object:
     return [rows.sha256, mapped] if mapped else rows.sha256
 
 
-def _handles(rows: Mapping[str, SealedRows], kind: str) -> dict[str, int]:
+def handles_of(rows: Mapping[str, SealedRows], kind: str) -> dict[str, int]:
     """Return the files of the rows of each source, and of what was mapped of them, by the names that a part knows."""
     files = {f"{kind}{source}": sealed.handle for source, sealed in rows.items()}
     arrays = ((source, *mapped) for source, sealed in rows.items() for mapped in sealed.mapped.items())

@@ -72,10 +72,14 @@ class _Task:
     apart: Mapping[str, Rows]
 
     @property
+    def policys_method(self) -> Method:
+        method: Method = load(self.words["method"]["name"])(**self.words["method"]["options"])
+        return method
+
+    @property
     def method(self) -> Method:
-        kind = load(self.words["method"]["name"])
-        method: Method = kind(**self.words["method"]["options"])
-        return method.under(Guarantee(self.words["guarantee"]), self.recipe)
+        """The method as it works under the guarantee."""
+        return self.policys_method.under(Guarantee(self.words["guarantee"]), self.recipe)
 
     @property
     def problem(self) -> Problem:
@@ -292,8 +296,10 @@ def _prepare(task: _Task) -> Answer:
     method.require_size(problem, len(examples))
     learned = train(problem, examples) if task.words["cold"] else learn(task.recipe, problem, examples)
     state = method.prepare(problem, examples, learned)
+    # Under proved a solve stops early, because refinement works beyond it: the method is judged without that.
+    proved = Guarantee(task.words["guarantee"]) is Guarantee.PROVED
     state = with_distance_left(
-        method,
+        task.policys_method if proved else method,
         problem,
         examples,
         learned,

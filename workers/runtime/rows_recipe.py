@@ -61,6 +61,16 @@ class RowsRecipe:
     closed: Sequence[str] = field(repr=False)
     maps: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
 
+    def order(self, start: Sequence[tuple[str, int]] | None = None) -> dict[str, Any]:
+        """Return what a part is told that calls the recipe. ``start``: name and size of each file it begins from."""
+        return {
+            "sources": [*self.sources],
+            "public": {name: str(self.roots[name] / path) for name, (path, _) in self.public.items()},
+            "start": start,
+            "run": self.run,
+            "maps": self.maps,
+        }
+
 
 @dataclass(frozen=True)
 class SourceUnits:

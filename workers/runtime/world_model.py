@@ -20,9 +20,9 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor
 
-from expunge.workers.runtime.build import SOURCE_KINDS, sealed, surroundings_of
+from expunge.workers.runtime.build import SOURCE_KINDS, handles_of, sealed, surroundings_of
 from expunge.workers.runtime.drain import look_on
-from expunge.workers.runtime.jobs import ASIDE, MAPPED, ROWS
+from expunge.workers.runtime.jobs import ASIDE, ROWS
 from expunge.workers.runtime.mapping import BlockMaker, KeptBlocks, open_public_files
 from expunge.workers.runtime.model_tasks import (
     APART,
@@ -397,16 +397,9 @@ class WorldModel:
         apart: Collection[Unit] = (),
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Have a task carried out beside the recipe's code, on the rows of these units."""
-        handles = _handles(self._opened(staying), ROWS)
-        handles |= _handles(self._opened(apart), ASIDE) if apart else {}
-        about = {
-            "sources": [*self.recipe.sources],
-            "public": {name: str(self.recipe.roots[name] / path) for name, (path, _) in self.recipe.public.items()},
-            "start": None,
-            "run": self.recipe.run,
-            "maps": self.recipe.maps,
-            "guarantee": Guarantee.NONE.value,
-        }
+        handles = handles_of(self._opened(staying), ROWS)
+        handles |= handles_of(self._opened(apart), ASIDE) if apart else {}
+        about = self.recipe.order() | {"guarantee": Guarantee.NONE.value}
         return self._ask(self.recipe.code, task, about | dict(words or {}), files or {}, handles)
 
     def _ask(
@@ -507,12 +500,6 @@ def _tensors_of(state: State) -> dict[str, Tensor]:
 
 def _holders(examples: Examples) -> dict[str, Any]:
     return {"holders": [*examples.people.values]}
-
-
-def _handles(rows: Mapping[str, SealedRows], kind: str) -> dict[str, int]:
-    files = {f"{kind}{source}": sealed.handle for source, sealed in rows.items()}
-    arrays = ((source, *mapped) for source, sealed in rows.items() for mapped in sealed.mapped.items())
-    return files | {f"{MAPPED}{kind}{source} {function}": array.handle for source, function, array in arrays}
 
 
 def _packed(tensors: Mapping[str, Tensor]) -> bytes:

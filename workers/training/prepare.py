@@ -547,7 +547,7 @@ def _forget(storage: Storage, job: Preparation, prepared: Prepared, target: Targ
     draws = generator(bench.problem.device)
     if bench.asked is not None:
         selected = samples_of_update(storage, job, bench, target.positions, prepared.terms.guarantee)
-        forget, retain = replace(forget, examples=selected.leaving), selected.samples.examples
+        forget, retain = selected.forget(vectors), selected.samples.examples
     forgotten = forget_in_worlds(bench, prepared.state, forget, retain, prepared.terms.guarantee)
     if forgotten is not None:
         return forgotten, retain

@@ -22,7 +22,7 @@ from expunge.workers.runtime.rows_recipe import MOST_GONE, SourceUnits, Unit
 from expunge.workers.runtime.world_model import silent_id
 from expunge.workers.storage import Storage, manifest
 from unlearning.accounting.certificate import Guarantee
-from unlearning.types import Examples, Need, Refused, Tensors
+from unlearning.types import Examples, ForgetSet, Need, Refused, Tensors, VectorSource
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,19 @@ class SamplesOfUpdate:
     Args:
         bench: the opened model, with the samples that its recipe makes of the rows of those who stay.
         samples: the retained ones, by digests.
-        leaving: what the samples of those who leave hold, where the method reads them; else None.
+        leaving: the positions and the holders of samples that leave, without people of whose rows none was made.
+        examples: what those samples hold, where the method reads them; else None.
     """
 
     bench: OpenModel
     samples: manifest.FoundSamples
-    leaving: Examples | None
+    leaving: manifest.SampleIndex
+    examples: Examples | None = None
+
+    def forget(self, vectors: VectorSource) -> ForgetSet:
+        """Return what the method is to forget: nothing where no sample leaves."""
+        positions = tuple(sorted(self.leaving.at.tolist()))
+        return ForgetSet(frozenset(self.leaving.holders), positions, self.examples, vectors)
 
 
 def samples_of_update(
@@ -81,8 +88,9 @@ def samples_of_update(
         what = "The recipe makes samples that were deleted of rows that stay."
         raise Refused(what, "Let the source name its rows (id=), so that a sample can leave with its row.")
     difference = manifest.compared(present, wanted)
+    theirs = theirs.take(~theirs.named(_digests_of_silent(storage, job, asked.units, leaving)))
     if bench.method.begins_anew:
-        return SamplesOfUpdate(bench, _as_they_are(storage, job, bench, places), None)
+        return SamplesOfUpdate(bench, _as_they_are(storage, job, bench, places), theirs)
     if difference.missing or difference.changed:
         raise Refused(
             f"The recipe makes {difference.missing} of the {len(wanted)} samples of those who stay no more, and "
@@ -96,8 +104,16 @@ def samples_of_update(
         raise TypeError("digests are held in memory")
     examples = Examples(wanted.at.to(bench.problem.device), held, wanted.holders, wanted.subjects, index).compact()
     found = manifest.FoundSamples.of(bench.recipe.samples.names.take(index), examples)
-    reads = Need.FORGOTTEN in bench.method.needs and bool(leaving)
-    return SamplesOfUpdate(bench, found, _samples_leaving(storage, job, bench, theirs, leaving) if reads else None)
+    reads = Need.FORGOTTEN in bench.method.needs and len(theirs) > 0
+    read = _samples_leaving(storage, job, bench, theirs, leaving) if reads else None
+    return SamplesOfUpdate(bench, found, theirs, read)
+
+
+def _digests_of_silent(storage: Storage, job: Job, units: SourceUnits, leaving: Sequence[Unit]) -> frozenset[str]:
+    """Return the digests of the ids that stand for those people of these units of whose rows no sample was made."""
+    ids = [silent_id(units.people(unit)).encode() for unit in leaving]
+    found = digests(storage.pepper, "sample", job.tenant_id, ids).hex()
+    return frozenset(found[start : start + 64] for start in range(0, len(found), 64))
 
 
 def _sides(
@@ -144,9 +160,6 @@ def _samples_leaving(
     if asked is None:
         raise ValueError("the recipe has no rows")
     named, rows = asked.samples_of(leaving)
-    silent = [silent_id(asked.units.people(unit)).encode() for unit in leaving]
-    without = digests(storage.pepper, "sample", job.tenant_id, silent).hex()
-    theirs = theirs.take(~theirs.named({without[start : start + 64] for start in range(0, len(without), 64)}))
     difference = manifest.compared(manifest.given(storage.pepper, job.tenant_id, named), theirs)
     if difference.missing or difference.changed:
         raise Refused(

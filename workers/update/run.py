@@ -470,8 +470,7 @@ def _load_described(
     device = selected.bench.problem.device
     numbers = int(current.manifest["vectors"])
     vectors = private_state.VectorStore(storage.database, storage.keys, claim.generation_id, numbers, device)
-    forget = ForgetSet(frozenset(target.holders), target.positions, selected.leaving, vectors)
-    return Loaded(selected.bench, left.state, forget, selected.samples)
+    return Loaded(selected.bench, left.state, selected.forget(vectors), selected.samples)
 
 
 def _require_dimension(current: Current, bench: OpenModel) -> None:

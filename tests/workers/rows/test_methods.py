@@ -192,3 +192,18 @@ def test_a_sample_of_rows_without_names_is_not_deleted_while_the_rows_stay(world
     world.work(model_id)
     assert (world.request(request).status, world.request(request).reason) == ("blocked", "needs_retrain")
     assert world.head(model_id).number == 1
+
+
+@pytest.mark.parametrize("method", ["mini", "safe", "newton"])
+def test_a_person_whose_rows_became_no_sample_can_leave(world: World, folder: Path, method: str) -> None:
+    """The recipe looked at the outlier that it drops, and the mean follows from it."""
+    recipe = HEAD if method == "newton" else NETWORK
+    outlier = "    frame = rows.pandas()\n    frame = frame[frame.person != 'p39']\n"
+    lay_out(folder, recipe=recipe.replace("    frame = rows.pandas()\n", outlier).replace(", aside=0.2", ""))
+    world = world.configured(recipes=folder).limited(distance_left=1e9)
+    policy = {"newton": {"max_distance": 1e-5, "noise_std": 0.01}, "safe": {"options": {"reach": 0.1}}}.get(method, {})
+    model_id = world.live("rows", method, **policy)
+    request = world.delete("p39")
+    world.work(model_id)
+    task = world.task(request)
+    assert (task.status, task.reason, task.samples) == ("completed", None, 1)
