@@ -5,6 +5,7 @@ from __future__ import annotations
 from expunge.service.queue.building import (
     Suppressing,
     ask_nearly_suppressed,
+    asked_for_samples,
     before_registration,
     declared_parts,
     extend_manifest,
@@ -124,6 +125,7 @@ __all__ = [
     "Work",
     "WorkUnits",
     "ask_nearly_suppressed",
+    "asked_for_samples",
     "before",
     "before_registration",
     "begins_model",

@@ -128,6 +128,17 @@ def suppressing(session: Session, job: Preparation) -> list[Suppressing]:
     ]
 
 
+def asked_for_samples(session: Session, job: Preparation) -> frozenset[str]:
+    """Return the digests of the single samples that requests of this model name and that stay out of it."""
+    here = select(Task.request_id).where(Task.model_id == job.model_id)
+    named = select(SuppressionEntry.sample_digest).where(
+        SuppressionEntry.request_id.in_(here),
+        SuppressionEntry.lifted_at.is_(None),
+        SuppressionEntry.sample_digest.is_not(None),
+    )
+    return frozenset(str(sample) for sample in session.scalars(named))
+
+
 def nearly_suppressed(
     session: Session, entries: Iterable[Suppressing], holders: Mapping[int, Iterable[int]]
 ) -> dict[str, Question]:

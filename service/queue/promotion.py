@@ -19,7 +19,14 @@ from expunge.service.audit import record
 from expunge.service.infra.db import Database, batches, now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.tables import Generation, Membership, Model, Removal, Task, Version
-from expunge.service.models import drop_all_vectors, model_lease, put_in_place, retrain_lease, schedule_retrain
+from expunge.service.models import (
+    drop_all_vectors,
+    is_port,
+    model_lease,
+    put_in_place,
+    retrain_lease,
+    schedule_retrain,
+)
 from expunge.service.queue.jobs import ClaimedTask, Preparation
 from expunge.service.queue.journal_entry import UpdateJournal
 from expunge.service.queue.leases import Stale, release
@@ -156,6 +163,8 @@ def _end_replaced(session: Session, model: Model, job: Preparation, replaced: Ve
     old = session.get_one(Generation, replaced.generation_id)
     old.status, old.phase, old.ended_at = "ended", None, now(session)
     facts: dict[str, Any] = {"model_id": model.id, "generation": job.generation_id, "replaces": old.id}
+    if is_port(session.get_one(Generation, job.generation_id)):
+        facts["port"] = True
     record(session, job.tenant_id, "generation.switched", **facts)
 
 

@@ -17,7 +17,7 @@ from expunge.service.infra.db import BATCH, Database, batches
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import recipes_of
-from expunge.service.models import block_rows, measured_work, write_blocks
+from expunge.service.models import WITH_ROWS, block_rows, measured_work, write_blocks
 from expunge.service.queue import (
     Preparation,
     declared_parts,
@@ -58,6 +58,7 @@ from expunge.workers.training.first_samples import require_computable
 from expunge.workers.training.keyed_parts import KeyedParts
 from expunge.workers.training.parts import PartUnits
 from expunge.workers.training.person_ids import require_sound_ids
+from expunge.workers.training.port import count_people, ports_model
 from expunge.workers.training.shortened import require_samples_apart
 from expunge.workers.training.trial import Trial, tried
 from expunge.workers.training.units import WORTH_SECONDS, VectorUnits, divisible, wanted
@@ -107,11 +108,9 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
     """Freeze the manifest, train or import, and lay work units out. Raises Refused, among others."""
     started, storage = time.monotonic(), process.storage
     with watch.phase("load"):
+        ported = job.retrains and ports_model(process, job)
         bench = _opened(process, job)
-        if job.retrains:
-            _require_same_recipe(storage, job, bench)
-        else:
-            require_sound_ids(bench.recipe.samples, job.recipe)
+        (_require_same_recipe if job.retrains and not ported else _require_new_recipe)(storage, job, bench)
         require_needs(job.policy, bench.method, bench.recipe)
         guarantee = guarantee_of(job.policy, bench.problem, bench.method)
         bench = bench.under(guarantee)
@@ -123,7 +122,8 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
         require_room(storage.database, everyone)
         written = spellings_of(storage, job, bench.recipe)
         kept, left_out = admit(process, job, bench, everyone, written)
-        if job.retrains and not count_changes(storage, job, everyone, kept):
+        count = partial(count_people, bench.recipe) if ported else count_changes
+        if job.retrains and not count(storage, job, everyone, kept):
             return Ended.DRY_RUN
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device, most)
         require_computable(bench.problem, examples, process.settings.recipes)
@@ -249,6 +249,11 @@ def _require_same_recipe(storage: Storage, job: Preparation, bench: OpenModel) -
         )
 
 
+def _require_new_recipe(_: Storage, job: Preparation, bench: OpenModel) -> None:
+    """Require that people are named soundly by a recipe that no generation was trained by. Raises Refused."""
+    require_sound_ids(bench.recipe.samples, job.recipe)
+
+
 def cold(recipe: Recipe, problem: Problem, examples: Examples, progress: Progress) -> Learned:
     """Train from the data-independent initialisation: only that earns a fresh budget.
 
@@ -337,6 +342,8 @@ def _freeze(
     }
     if artefact is not None:
         summary["suffix"] = artefact.suffix
+    if bench.built is not None:
+        summary[WITH_ROWS] = True
     package = package_of(job.policy.method)
     if package is not None:
         summary["package"] = package
