@@ -73,6 +73,7 @@ from expunge.service.models.publication_entry import (
     unlogged,
 )
 from expunge.service.models.recipe_files import declares_sources, gets_rows, is_other_module, locate, require_recipe
+from expunge.service.models.recipe_forms import old_forms
 from expunge.service.models.registration import model_lease, register
 from expunge.service.models.restore_guard import UNCONFIRMED, Guard, PutBack, Verdict, Watch, confirm, unconfirmed
 from expunge.service.models.retirement import SERVED, end_cancelled, end_retired, holds_in, retire, steps_of
@@ -212,6 +213,7 @@ __all__ = [
     "note_deleted",
     "note_swept",
     "number_above",
+    "old_forms",
     "plan_new_data",
     "plan_of",
     "plan_port",
