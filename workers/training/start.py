@@ -110,7 +110,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
     with watch.phase("load"):
         ported = job.retrains and ports_model(process, job)
         bench = _opened(process, job)
-        (_require_same_recipe if job.retrains and not ported else _require_new_recipe)(storage, job, bench)
+        _require_recipe(storage, job, bench, ported=ported)
         require_needs(job.policy, bench.method, bench.recipe)
         guarantee = guarantee_of(job.policy, bench.problem, bench.method)
         bench = bench.under(guarantee)
@@ -235,6 +235,14 @@ def _learned(storage: Storage, job: Preparation, bench: OpenModel, examples: Exa
     return (cold if job.retrains else learn)(bench.recipe, problem, examples, progress)
 
 
+def _require_recipe(storage: Storage, job: Preparation, bench: OpenModel, *, ported: bool) -> None:
+    """Require the served generation's recipe of a retrain, and sound ids of a recipe that is new. Raises Refused."""
+    if job.retrains and not ported:
+        _require_same_recipe(storage, job, bench)
+    else:
+        require_sound_ids(bench.recipe.samples, job.recipe)
+
+
 def _require_same_recipe(storage: Storage, job: Preparation, bench: OpenModel) -> None:
     """Raise Refused where the recipe's code is not the one that the served generation was trained with.
 
@@ -247,11 +255,6 @@ def _require_same_recipe(storage: Storage, job: Preparation, bench: OpenModel) -
             "The recipe's code is not the one that the model was registered with.",
             "Restore it, or register the new one under another name.",
         )
-
-
-def _require_new_recipe(_: Storage, job: Preparation, bench: OpenModel) -> None:
-    """Require that people are named soundly by a recipe that no generation was trained by. Raises Refused."""
-    require_sound_ids(bench.recipe.samples, job.recipe)
 
 
 def cold(recipe: Recipe, problem: Problem, examples: Examples, progress: Progress) -> Learned:
