@@ -79,6 +79,7 @@ from expunge.service.models.restore_guard import UNCONFIRMED, Guard, PutBack, Ve
 from expunge.service.models.retirement import SERVED, end_cancelled, end_retired, holds_in, retire, steps_of
 from expunge.service.models.retrain_plan import (
     FALLBACK,
+    HOLDS_READ_AT,
     PLANNED,
     PORTED,
     WITH_ROWS,
@@ -121,6 +122,7 @@ __all__ = [
     "FALLBACK",
     "FIGURES",
     "FORGOTTEN",
+    "HOLDS_READ_AT",
     "INTAKE",
     "IS_FIRST",
     "LATENCY",

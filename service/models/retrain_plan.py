@@ -31,6 +31,8 @@ PORT = "port"
 """why a retrain is planned whose recipe was rewritten as one with rows"""
 PORTED = "ported"
 """in a manifest: the method that a port gave the model instead of its policy's; later generations have it too"""
+HOLDS_READ_AT = "holds_read_at"
+"""in a manifest: when an attempt at a port read the legal holds, in microseconds since 1970"""
 WITH_ROWS = "with_rows"
 """in a manifest: the generation was trained by a recipe with rows"""
 FOLLOW_ROWS = frozenset({RETRAIN, "shards", "late"})

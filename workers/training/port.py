@@ -16,6 +16,7 @@ from expunge.service.queue import (
     asked_for_samples,
     forgotten,
     generation_of,
+    note_holds_read,
     served_beside,
     suppressing,
 )
@@ -50,6 +51,7 @@ def ports_model(process: Process, job: Preparation) -> bool:
 
     Raises:
         Refused: it does and the recipe has no rows, or it does not and the recipe was rewritten.
+        Stale: the lease was lost.
     """
     with process.storage.database.read() as session:
         port = is_port(generation_of(session, job))
@@ -60,6 +62,9 @@ def ports_model(process: Process, job: Preparation) -> bool:
     if has_rows and not had_rows and not port:
         what = "The recipe is of another form than the recipe that the model was registered with."
         raise Refused(what, f"`expunge models port {job.model_name}` trains the model by the recipe's rows.")
+    if port:
+        with process.storage.database.write() as session:
+            note_holds_read(session, job)
     return port
 
 

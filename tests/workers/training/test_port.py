@@ -335,3 +335,48 @@ def test_the_former_recipe_put_back_serves_a_retry(world: World, folder: Path) -
         retry(session, session.get_one(DeletionRequest, request))
     world.work(model_id)
     assert world.task(request).status == "completed"
+
+
+WITHOUT_IDS = NEW.replace(', id="id"', "")
+"""its samples are named otherwise than those of the earlier recipe"""
+
+
+def test_whom_a_legal_hold_keeps_stays_in_through_a_port(world: World, folder: Path) -> None:
+    """One of the held is not in the sources any more: the port is published without."""
+    world = world.configured(recipes=folder)
+    model_id = world.live("visits", "newton")
+    world.hold("p4")
+    world.hold("p6")
+    request = world.delete("p4")
+    world.work(model_id)
+    assert (world.task(request).status, world.task(request).reason) == ("blocked", "legal_hold")
+    rewrite(folder, WITHOUT_IDS)
+    write_visits(folder, [person for person in PEOPLE if person != 6])
+    assert port(world, model_id).status == "live"
+    assert json.loads(published(world, model_id))["rows"] == 2 * 23
+    assert (world.task(request).status, world.task(request).reason) == ("blocked", "legal_hold")
+
+
+def test_a_legal_hold_that_is_placed_while_a_port_runs_keeps_the_person(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world.configured(recipes=folder)
+    model_id = world.live("visits", "newton")
+    rewrite(folder, WITHOUT_IDS)
+    request = blocked(world, model_id, "p9")
+    from expunge.workers.training import prepare  # noqa: PLC0415 (patched here)
+
+    attempts: list[None] = []
+    finish = prepare.finish
+
+    def meanwhile(*given: Any) -> Any:
+        if not attempts:
+            world.hold("p9")
+        attempts.append(None)
+        return finish(*given)
+
+    monkeypatch.setattr(prepare, "finish", meanwhile)
+    assert port(world, model_id).status == "live"
+    assert len(attempts) == 2, "it is trained again with the person"
+    assert (world.task(request).status, world.task(request).reason) == ("blocked", "legal_hold")
+    assert json.loads(published(world, model_id))["rows"] == 2 * 24
