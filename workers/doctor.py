@@ -23,7 +23,7 @@ from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.infra.tenants import DEFAULT_TENANT, recipes_of
-from expunge.service.models import is_other_module, locate, serving
+from expunge.service.models import is_other_module, is_with_rows, locate, serving
 from expunge.service.queue import forgotten, threads_of_workers
 from expunge.service.requests import Reason
 from expunge.workers.guarantee.certify import needs_forgotten, needs_retained
@@ -149,6 +149,8 @@ def _fault(settings: Settings, served: InspectedGeneration) -> tuple[Reason, dic
     if not Store.at(settings.private_store).holds(served.state):
         return Reason.STATE_UNREADABLE, {"file": served.state}
     path = recipes.find(recipes_of(settings.recipes, served.tenant_id), served.recipe)
+    if takes_rows(settings, served.tenant_id, served.recipe) and not is_with_rows(served.frozen):
+        return Reason.RECIPE_FORM, {"file": path.name}
     if recipes.digest_of(path) != served.frozen["recipe_digest"]:
         return Reason.RECIPE_CHANGED, {"file": path.name}
     method = method_of(served.policy)

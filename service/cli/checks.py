@@ -29,7 +29,7 @@ from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import SECRETS, Settings, SettingsError, read_secret
 from expunge.service.infra.tables import Certificate, Generation, Heartbeat, Model, Task
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND
-from expunge.service.models import Guard, PutBack, candidate_of, is_other_module
+from expunge.service.models import Guard, PutBack, candidate_of, is_other_module, old_forms
 from expunge.service.queue import needs_of, untaken
 from expunge.service.requests import Compared, Reason, explain
 
@@ -248,6 +248,7 @@ def _database(
             if "store" not in silent:
                 yield from _witness(database, settings)
             yield from _exhausted(database)
+            yield from _forms(database, settings.recipes)
             yield from _spellings(database)
             yield from _certificates(database)
     finally:
@@ -317,6 +318,16 @@ def _exhausted(database: Database) -> Iterator[Finding]:
             if candidate_of(session, model_id) is not None:
                 finding = Finding(finding.name, True, f"{finding.what} A retrain is planned or runs.")
             yield finding
+
+
+def _forms(database: Database, recipes: Path) -> Iterator[Finding]:
+    """Find served models that were registered with the old form of a recipe. A rewrite is no fault in this release."""
+    with database.read() as session:
+        old = old_forms(session, recipes)
+    if old.unwritten:
+        yield Finding("old recipes", True, old.rewrites())
+    if old.unported:
+        yield Finding("ports", False, old.ports(), " ".join(f"`expunge models port {name}`" for name in old.unported))
 
 
 _COMPARED = {

@@ -34,6 +34,7 @@ DATA_FREE = frozenset(
         "kept_out",
         "metric",
         "mode",
+        "ported",
         "rank",
         "reason",
         "reference",

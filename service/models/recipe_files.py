@@ -45,6 +45,15 @@ def declares_sources(path: Path, name: str = "recipe") -> bool:
     return False
 
 
+def gets_rows(root: Path, name: str) -> bool:
+    """Return whether the recipe of this name is one with rows; False also where its file is missing or unreadable."""
+    path = locate(root, name)
+    try:
+        return path is not None and declares_sources(path)
+    except (SyntaxError, ValueError, OSError):
+        return False
+
+
 def is_other_module(path: Path) -> bool:
     """Return whether the file is sound Python without a recipe, as a module that recipes share. Raises OSError."""
     try:

@@ -1,12 +1,15 @@
 """The plan to retrain a model: one candidate generation, however many requests wait for it.
 
 While it is built, the served generation still publishes updates. Workers and the API plan it, workers build it. Every
-retrain reads the recipe's present data. A dry run is a retrain that ends once it has counted what changed in them.
+retrain reads the recipe's present data. A dry run is a retrain that ends once it has counted what changed in them. A
+port is the retrain of a model whose recipe was rewritten as one with rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, func, select
@@ -17,12 +20,23 @@ from expunge.service.infra.db import now
 from expunge.service.infra.tables import Generation, Model, Task, Version, WorkUnit
 from expunge.service.infra.time import SECOND
 from expunge.service.models.generations import open_generation
+from expunge.service.models.recipe_files import gets_rows
 from expunge.service.requests import Reason, RequestRefused
 from unlearning.accounting.budget import Budget
-from unlearning.accounting.policy import Fallback, Policy
+from unlearning.accounting.policy import RETRAIN, Fallback, Policy
 
 NEW_DATA = "new_data"
 """why a retrain is planned on request or by the policy's schedule"""
+PORT = "port"
+"""why a retrain is planned whose recipe was rewritten as one with rows"""
+PORTED = "ported"
+"""in a manifest: the method that a port gave the model instead of its policy's; later generations have it too"""
+HOLDS_READ_AT = "holds_read_at"
+"""in a manifest: when an attempt at a port read the legal holds, in microseconds since 1970"""
+WITH_ROWS = "with_rows"
+"""in a manifest: the generation was trained by a recipe with rows"""
+FOLLOW_ROWS = frozenset({RETRAIN, "shards", "late"})
+"""the methods of recipes that get their rows from the service"""
 
 
 @dataclass(frozen=True)
@@ -59,7 +73,8 @@ def plan_retrain(session: Session, model: Model, note: str | None = None) -> Gen
     that waits when a retrain is due becomes that retrain.
     """
     planned = candidate_of(session, model.id)
-    why = why_due(session, model) if planned is None or is_dry_run(planned) else None
+    replaceable = planned is None or (is_dry_run(planned) and not is_port(planned))
+    why = why_due(session, model) if replaceable else None
     if why is None:
         return planned
     facts: dict[str, Any] = {"reason": why}
@@ -79,7 +94,40 @@ def plan_new_data(session: Session, model: Model, *, dry_run: bool) -> Generatio
     if model.status not in ("live", "exhausted"):
         what = f"The model is {model.status}: only a model that is served can be trained again."
         raise RequestRefused(409, "not_served", what)
+    return _asked_for(session, model, NEW_DATA, dry_run=dry_run)
+
+
+def plan_port(session: Session, model: Model, recipes: Path, *, dry_run: bool) -> Generation:
+    """Return the port of a model whose recipe was rewritten as one with rows: the planned one, or a new one.
+
+    Its generation holds who is in the recipe's sources, without those who asked to leave. The caller has locked the
+    model's row. ``recipes`` is the tenant's folder. With ``dry_run`` it ends once the people are counted.
+
+    Raises:
+        RequestRefused: the model has no version to replace, was registered with rows, its recipe has none, or another
+            retrain is planned.
+    """
+    if model.status not in ("live", "exhausted"):
+        what = f"The model is {model.status}: only a model that is served can be ported."
+        raise RequestRefused(409, "not_served", what)
+    if is_with_rows(session.get_one(Generation, model.generation_id).manifest):
+        what = "The model's recipe had rows already when it was trained. `expunge models retrain` trains it again."
+        raise RequestRefused(409, "already_ported", what)
+    if not gets_rows(recipes, model.recipe):
+        what = (
+            "The model's recipe has no rows, or its file cannot be read. Rewrite it as docs/rows.md says, under the "
+            "same name, then port the model."
+        )
+        raise RequestRefused(409, "recipe_without_rows", what)
+    return _asked_for(session, model, PORT, dry_run=dry_run)
+
+
+def _asked_for(session: Session, model: Model, reason: str, *, dry_run: bool) -> Generation:
+    """Return the retrain for this reason: the planned one, or a new one. Raises RequestRefused for a planned other."""
     planned = candidate_of(session, model.id)
+    if planned is not None and is_port(planned) != (reason == PORT):
+        what = "Another retrain of this model is planned or runs. Look at its preparation, and ask again when it ended."
+        raise RequestRefused(409, "retrain_planned", what)
     if planned is not None and not is_dry_run(planned):
         if dry_run:
             what = "A retrain of this model is planned or runs: it counts the changes itself. Look at its preparation."
@@ -87,12 +135,22 @@ def plan_new_data(session: Session, model: Model, *, dry_run: bool) -> Generatio
         return planned
     if planned is not None and dry_run:
         return planned
-    return _planned(session, model, planned, {"reason": NEW_DATA} | ({"dry_run": True} if dry_run else {}))
+    return _planned(session, model, planned, {"reason": reason} | ({"dry_run": True} if dry_run else {}))
 
 
 def is_dry_run(candidate: Generation) -> bool:
     """Return whether the candidate only counts what changed in the recipe's data."""
     return bool((candidate.report or {}).get("dry_run"))
+
+
+def is_port(candidate: Generation) -> bool:
+    """Return whether the candidate is trained by the rows of a recipe that was rewritten."""
+    return (candidate.report or {}).get("reason") == PORT
+
+
+def is_with_rows(manifest: Mapping[str, Any] | None) -> bool:
+    """Return whether the generation with this manifest was trained by a recipe with rows."""
+    return bool((manifest or {}).get(WITH_ROWS))
 
 
 def schedule_retrain(session: Session, model: Model) -> None:
@@ -107,27 +165,35 @@ def _planned(
     """Open a candidate, or make the model's waiting dry run one."""
     served = session.get_one(Generation, model.generation_id)
     report = facts | {"eta_seconds": measured_seconds(served)}
-    candidate = dry_run or open_generation(session, _candidate(session, model, served))
+    ports = facts["reason"] == PORT
+    candidate = dry_run or open_generation(session, _candidate(session, model, served, ports=ports))
     candidate.report, candidate.manifest = report, (candidate.manifest or {}) | {"note": note}
     record(session, model.tenant_id, "retrain.planned", model_id=model.id, generation=candidate.id, **report)
     return candidate
 
 
-def _candidate(session: Session, model: Model, served: Generation) -> Generation:
-    """Return a new candidate by the model's policy, with the method that ``auto`` chose for the served generation."""
+def _candidate(session: Session, model: Model, served: Generation, *, ports: bool) -> Generation:
+    """Return a new candidate by the model's policy, with the method that ``auto`` chose for the served generation, or
+    that its port gave it.
+    """
     policy = Policy.from_json(model.policy)
-    chosen = (served.manifest or {}).get("chosen")
+    frozen = served.manifest or {}
+    if ports:
+        instead = {} if policy.method in FOLLOW_ROWS else {PORTED: {"method": RETRAIN, "instead": served.method}}
+    else:
+        instead = {name: frozen[name] for name in ("chosen", PORTED) if name in frozen}
+    method = next((note["method"] for note in instead.values()), policy.method)
     return Generation(
         tenant_id=model.tenant_id,
         model_id=model.id,
         status="candidate",
-        method=policy.method if chosen is None else chosen["method"],
+        method=method,
         guarantee="none",
         noise_std=policy.noise_std,
         max_distance=policy.max_distance,
         epsilon=policy.epsilon,
         delta=policy.delta,
-        manifest={} if chosen is None else {"chosen": chosen},
+        manifest=instead,
         created_at=now(session),
     )
 

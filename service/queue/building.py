@@ -25,7 +25,7 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
-from expunge.service.models import put_in_place
+from expunge.service.models import HOLDS_READ_AT, is_port, put_in_place
 from expunge.service.queue.jobs import Job, Preparation
 from expunge.service.queue.leases import fence
 from expunge.service.queue.selection import undecided
@@ -128,6 +128,17 @@ def suppressing(session: Session, job: Preparation) -> list[Suppressing]:
     ]
 
 
+def asked_for_samples(session: Session, job: Preparation) -> frozenset[str]:
+    """Return the digests of the single samples that requests of this model name and that stay out of it."""
+    here = select(Task.request_id).where(Task.model_id == job.model_id)
+    named = select(SuppressionEntry.sample_digest).where(
+        SuppressionEntry.request_id.in_(here),
+        SuppressionEntry.lifted_at.is_(None),
+        SuppressionEntry.sample_digest.is_not(None),
+    )
+    return frozenset(str(sample) for sample in session.scalars(named))
+
+
 def nearly_suppressed(
     session: Session, entries: Iterable[Suppressing], holders: Mapping[int, Iterable[int]]
 ) -> dict[str, Question]:
@@ -181,11 +192,22 @@ def named_by_holds(session: Session, job: Preparation) -> frozenset[str]:
 
 
 def still_served(session: Session, job: Preparation) -> frozenset[str]:
-    """Return the digests of the samples that the served generation still has."""
+    """Return the digests of the samples that the served generation still has; for a port those of its people too.
+
+    The sources of a recipe with rows may name samples otherwise than the earlier recipe did.
+    """
     served = served_beside(session, job).id
     gone = select(Removal.position).where(Removal.generation_id == served)
-    there = select(Membership.sample_digest).where(Membership.generation_id == served, Membership.position.not_in(gone))
-    return frozenset(session.scalars(there))
+    columns = [Membership.sample_digest]
+    if is_port(generation_of(session, job)):
+        columns.append(Membership.subject_digest)
+    here = (Membership.generation_id == served, Membership.position.not_in(gone))
+    return frozenset().union(*(session.scalars(select(column).where(*here)) for column in columns))
+
+
+def note_holds_read(session: Session, job: Preparation) -> None:
+    """Write down that a port reads the legal holds from now on: later ones are looked for when it is published."""
+    extend_manifest(session, job, {HOLDS_READ_AT: now(session)})
 
 
 def declared_parts(session: Session, tenant_id: str) -> list[tuple[str, int, str, frozenset[str]]]:

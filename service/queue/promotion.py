@@ -18,8 +18,16 @@ from expunge.service import requests
 from expunge.service.audit import record
 from expunge.service.infra.db import Database, batches, now
 from expunge.service.infra.fault_injection import crash_point
-from expunge.service.infra.tables import Generation, Membership, Model, Removal, Task, Version
-from expunge.service.models import drop_all_vectors, model_lease, put_in_place, retrain_lease, schedule_retrain
+from expunge.service.infra.tables import Generation, Hold, Membership, Model, Removal, Task, Version
+from expunge.service.models import (
+    HOLDS_READ_AT,
+    drop_all_vectors,
+    is_port,
+    model_lease,
+    put_in_place,
+    retrain_lease,
+    schedule_retrain,
+)
 from expunge.service.queue.jobs import ClaimedTask, Preparation
 from expunge.service.queue.journal_entry import UpdateJournal
 from expunge.service.queue.leases import Stale, release
@@ -137,7 +145,11 @@ def _require_unchanged(session: Session, job: Preparation, current: Leaving, dra
     before, after = drafted.replaced, current.replaced
     if before is None or after is None or (before.id, drafted.size) != (after.id, current.size):
         raise Replan("the model moved on while the switch was drafted")
-    _require_held_people(session, job, after.generation_id)
+    candidate = session.get_one(Generation, job.generation_id)
+    if is_port(candidate):
+        _require_people_held_since(session, candidate, after.generation_id)
+    else:
+        _require_held_people(session, job, after.generation_id)
 
 
 def _compared_until(session: Session, generation: Generation, replaced: Version | None) -> int:
@@ -156,6 +168,8 @@ def _end_replaced(session: Session, model: Model, job: Preparation, replaced: Ve
     old = session.get_one(Generation, replaced.generation_id)
     old.status, old.phase, old.ended_at = "ended", None, now(session)
     facts: dict[str, Any] = {"model_id": model.id, "generation": job.generation_id, "replaces": old.id}
+    if is_port(session.get_one(Generation, job.generation_id)):
+        facts["port"] = True
     record(session, job.tenant_id, "generation.switched", **facts)
 
 
@@ -263,4 +277,29 @@ def _require_held_people(session: Session, job: Preparation, old_id: int) -> Non
             Membership.generation_id == job.generation_id, Membership.sample_digest.in_(wanted)
         )
         if wanted - set(session.scalars(there)):
+            raise Replan("a legal hold was placed on a person that the candidate lacks", train_again=True)
+
+
+def _require_people_held_since(session: Session, candidate: Generation, old_id: int) -> None:
+    """Check that a port holds the served people on whom a legal hold was placed while it was trained. Raises Replan.
+
+    Those of before were kept as far as the sources name them.
+    """
+    since = (candidate.manifest or {}).get(HOLDS_READ_AT, 0)
+    placed = select(Hold.subject_digest, Hold.sample_digest).where(
+        Hold.tenant_id == candidate.tenant_id, Hold.lifted_at.is_(None), Hold.created_at >= since
+    )
+    names = {name for row in session.execute(placed) for name in row if name is not None}
+    gone = frozenset(session.scalars(select(Removal.position).where(Removal.generation_id == old_id)))
+    people: set[str] = set()
+    for batch in batches(sorted(names)):
+        for column in (Membership.subject_digest, Membership.sample_digest):
+            held = select(Membership.subject_digest, Membership.position)
+            rows = session.execute(held.where(Membership.generation_id == old_id, column.in_(batch)))
+            people |= {person for person, position in rows if position not in gone}
+    for batch in batches(sorted(people)):
+        there = select(Membership.subject_digest).where(
+            Membership.generation_id == candidate.id, Membership.subject_digest.in_(batch)
+        )
+        if set(batch) - set(session.scalars(there)):
             raise Replan("a legal hold was placed on a person that the candidate lacks", train_again=True)

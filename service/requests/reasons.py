@@ -138,6 +138,7 @@ REMOVE_CONSUMER = WayOut(
     "remove", "DELETE", f"{_MODEL}/consumers/CONSUMER", "expunge models remove-consumer {model} CONSUMER", _ADMIN
 )
 RETRAIN = WayOut("retrain", "POST", f"{_MODEL}/retrains", "expunge models retrain {model}", _ADMIN, {})
+PORT = WayOut("port", "POST", f"{_MODEL}/port", "expunge models port {model}", _ADMIN, {})
 FALL_BACK = _policy("fallback", "retrain")
 TOLERATE = _policy("max_accuracy_drop", "NUMBER")
 RETIRE = WayOut("retire", "POST", f"{_MODEL}/retire", "expunge models retire {model}", _ADMIN)
@@ -435,6 +436,16 @@ class Reason(StrEnum):
             "Put it back and retry. If the model's shape follows the data, use run.index and train again.",
             RETRY,
             RETRAIN,
+        ),
+    )
+    RECIPE_FORM = (
+        "recipe_form",
+        "[{file}|The recipe] is of another form than the recipe that the model was registered with.",
+        _ml(
+            "Port the model: it is trained on the recipe's rows without all who wait. Or put the former recipe back "
+            "and retry.",
+            PORT,
+            RETRY,
         ),
     )
     RECIPE_FAILED = (

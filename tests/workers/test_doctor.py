@@ -25,7 +25,7 @@ from expunge.workers import doctor
 from expunge.workers.runtime.heartbeat import HeartbeatSender
 from expunge.workers.scheduler.run import SILENT_SECONDS, forget_processes
 from tests.harness.servers import free_port
-from tests.workers.worlds import World
+from tests.workers.worlds import RECIPES, World
 
 RECIPE = """
 import json, pathlib, torch
@@ -83,6 +83,8 @@ def test_a_sound_installation_has_no_fault(sound: World) -> None:
     assert {"clock", "disk", "device", "walls", "recipe rows", "generation of m", "worker", "scheduler", "schema"} <= {
         finding.name for finding in findings
     }
+    (old,) = [finding.what for finding in findings if finding.name == "old recipes"]
+    assert "1 of 1 models waits for a rewrite of its recipe: m." in old
 
 
 Break = Callable[[World], Settings]
@@ -121,6 +123,11 @@ def without(kind: str) -> Break:
 
 def wrong_clock(world: World) -> None:
     HeartbeatSender(world.database, "worker", "worker", 30, clock=lambda: time.time() - 90).beat()
+
+
+def rewrite_with_rows(world: World) -> None:
+    (world.settings.recipes / "rows.py").write_text((RECIPES / "with_rows.py").read_text())
+    (world.settings.recipes / "with_rows.csv").write_text((RECIPES / "with_rows.csv").read_text())
 
 
 def store_under_a_file(world: World) -> Settings:
@@ -177,6 +184,17 @@ FAULTS: dict[str, tuple[Break, str, str]] = {
         after(lambda w: (w.settings.recipes / "rows.py").write_text(RECIPE + "N = 1\n")),
         "generation of m",
         "rows.py, or a module that it imports, differs from the one registered.",
+    ),
+    "recipe of a generation rewritten with rows": (
+        after(rewrite_with_rows),
+        "generation of m",
+        "rows.py is of another form than the recipe that the model was registered with. Deletions will be blocked. "
+        "Port the model",
+    ),
+    "a model to be ported": (
+        after(rewrite_with_rows),
+        "ports",
+        "recipe: m. 0 requests wait as recipe_form. `expunge models port m`",
     ),
     "recipe of a generation gone": (
         after(lambda w: (w.settings.recipes / "rows.py").unlink()),

@@ -245,6 +245,16 @@ def recipe_changed(scene: Scene) -> Story:
     yield from edited(scene, "EDITED = 1")
 
 
+def recipe_form(scene: Scene) -> Story:
+    """the recipe was rewritten as one with rows, over the same people"""
+    model_id = scene.world.live()
+    request = scene.ask(subject_id="p3")
+    folder = scene.world.settings.recipes
+    (folder / "convex.py").write_text((folder / "with_rows.py").read_text())
+    scene.world.work(model_id)
+    yield request
+
+
 def recipe_refused(scene: Scene) -> Story:
     """the recipe raises an error; what it needs is repaired"""
     yield from edited(scene, "raise OSError('the table is away')")
@@ -365,6 +375,7 @@ WAYS: tuple[tuple[Reason, Callable[[Scene], Story], str, str], ...] = (
     (Reason.ENVIRONMENT_CHANGED, environment_changed, "retry", "completed"),
     (Reason.NO_WORKER, no_worker, "retry", "completed"),
     (Reason.RECIPE_CHANGED, recipe_changed, "retry", "completed"),
+    (Reason.RECIPE_FORM, recipe_form, "port", "completed"),
     (Reason.RECIPE_FAILED, recipe_refused, "retry", "completed"),
     (Reason.SAMPLES_CHANGED, samples_changed, "retry", "completed"),
     (Reason.STATE_UNREADABLE, state_damaged, "retry", "completed"),
@@ -397,6 +408,7 @@ TITLES: dict[Callable[[Scene], Story], str] = {
     environment_changed: r"The worker has torch \S+ on cpu; the model was prepared with torch \S+ on cpu\.",
     no_worker: "No running worker takes this model, which needs west.",
     recipe_changed: r"\w+\.py, or a module that it imports, differs from the one registered\.",
+    recipe_form: r"convex\.py is of another form than the recipe that the model was registered with\.",
     recipe_refused: rf"The recipe fails: {PLACE}\.",
     tables_differ: "The database, in its table forgotten, is not what the current version was published with.*",
     samples_changed: r"Training samples are missing or changed \(2\)\.",

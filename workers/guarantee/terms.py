@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 
 from expunge.service.infra.db import Database
-from expunge.service.models import ROUNDS
+from expunge.service.models import PORTED, ROUNDS
 from expunge.service.queue import Preparation, extend_manifest, generation_of
 from expunge.service.requests import HOLDOUT_READ
 from expunge.workers.runtime.model import OpenModel
@@ -382,7 +382,7 @@ def report_of(made: State, bench: OpenModel, job: Preparation) -> dict[str, Any]
 
 
 def how_chosen(database: Database, job: Preparation) -> dict[str, Any]:
-    """Return which method the rule chose, and which one the fallback replaced, each with why; empty for neither."""
+    """Return which method the rule chose, and which the fallback or a port replaced, with why; empty for none."""
     with database.read() as session:
         frozen = generation_of(session, job).manifest or {}
-    return {name: frozen[name] for name in ("chosen", "switched") if name in frozen}
+    return {name: frozen[name] for name in ("chosen", "switched", PORTED) if name in frozen}

@@ -131,7 +131,7 @@ def admit(
         under_hold = _kept_by_hold(session, job, everyone)
         if begins_model(job):
             done = effective(session, job.tenant_id)
-            under_hold &= ~everyone.named(_names([each for each in entries if each.request_id in done]))
+            under_hold &= ~everyone.named(names_of([each for each in entries if each.request_id in done]))
         before = before_registration(session, job)
         earlier = [each for each in entries if job.retrains or each.request_id in before]
         forms = {form for each in earlier if each.written for form in each.written.forms.values()}
@@ -142,9 +142,9 @@ def admit(
     if questions:
         not_admitted |= _nearly_suppressed(storage, job, everyone, questions)
     if bench.recipe.weights is not None and not job.retrains:
-        _require_nobody_left_out(everyone, not_admitted - _names(entries), under_hold)
+        _require_nobody_left_out(everyone, not_admitted - names_of(entries), under_hold)
         return everyone, {}
-    out = everyone.named(_names(entries) | not_admitted) & ~under_hold
+    out = everyone.named(names_of(entries) | not_admitted) & ~under_hold
     kept = everyone.take(~out) if bool(out.any()) else everyone
     if not len(kept):
         shown = ", ".join(sorted({each.request_id for each in entries})[:3]) or "none: an admission check names them"
@@ -156,7 +156,7 @@ def admit(
 def aside_of(process: Process, job: Preparation, units: SourceUnits) -> dict[str, list[int]]:
     """Return the units, by source, of the people who are kept apart from training, but of those who asked to leave."""
     with process.storage.database.read() as session:
-        names = _names(suppressing(session, job))
+        names = names_of(suppressing(session, job))
     return staying_aside(process.storage.pepper, job.tenant_id, units, names)
 
 
@@ -221,7 +221,7 @@ def holdout_told(recipe: Recipe) -> dict[str, Any]:
 
 def _require_nobody_returns(everyone: manifest.SampleIndex, entries: Sequence[Suppressing], under_hold: Tensor) -> None:
     """Require that these suppression entries name no sample of the recipe that no legal hold keeps. Raises Refused."""
-    out = everyone.take(everyone.named(_names(entries)) & ~under_hold)
+    out = everyone.take(everyone.named(names_of(entries)) & ~under_hold)
     requests = sorted(_samples_of(entries, out))
     if not requests:
         return
@@ -246,7 +246,7 @@ def _require_nobody_left_out(everyone: manifest.SampleIndex, names: frozenset[st
         )
 
 
-def _names(entries: Sequence[Suppressing]) -> frozenset[str]:
+def names_of(entries: Sequence[Suppressing]) -> frozenset[str]:
     """Return the digests of the people and samples that the entries name."""
     return frozenset(name for each in entries for name in (each.subject_digest, each.sample_digest) if name)
 
@@ -359,16 +359,26 @@ def count_changes(
         served = served_beside(session, job).id
         places, gone = manifest.places(session, served), forgotten(session, served)
     found = changes(places, gone, everyone, kept)
-    with storage.database.write() as session:
-        model, generation = fence(session, job.lease), generation_of(session, job)
-        generation.report = (generation.report or {}) | {"changes": asdict(found)}
-        scheduled = "scheduled" in generation.report
-        ended = is_dry_run(generation)
-        if ended:
-            end_dry_run(session, model, generation, {})
-    if scheduled and not ended and found.gone > MOST_GONE * found.served:
+    report = note_counts(storage, job, {"changes": asdict(found)})
+    if report is None:
+        return False
+    if "scheduled" in report and found.gone > MOST_GONE * found.served:
         raise Refused(
             f"{found.gone} of {found.served} samples are missing from the recipe's data.",
             "Put them back. If they are to stay away: `expunge models retrain NAME`.",
         )
-    return not ended
+    return True
+
+
+def note_counts(storage: Storage, job: Preparation, counts: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Write counts into the candidate's report and return it; None where it was a dry run, which has ended.
+
+    Raises Stale.
+    """
+    with storage.database.write() as session:
+        model, generation = fence(session, job.lease), generation_of(session, job)
+        generation.report = (generation.report or {}) | dict(counts)
+        if is_dry_run(generation):
+            end_dry_run(session, model, generation, {})
+            return None
+        return generation.report

@@ -30,6 +30,7 @@ from expunge.service.models import (
     committed,
     forgetting,
     has_blocks,
+    is_port,
     marks_changed,
     memberships_changed,
     write_vectors,
@@ -376,14 +377,14 @@ def bring_into_service(process: Process, job: Preparation, prepared: Prepared, w
         if job.retrains:
             _require_as_published(storage, job)
         with storage.database.read() as session:
-            leaving = departure(session, job)
+            leaving, ported = departure(session, job), is_port(generation_of(session, job))
             holders = leaving.target.holders if prepared.bench.recipe.vectors_for is not None else ()
             keeps = isinstance(prepared.bench.method, KeepsVectors)
             if keeps and without_vector(session, job.generation_id, holders):
                 what = "a person without a vector asked while the model was prepared"
                 raise Replan(what, train_again=True)
         draft = _draft(storage, job, prepared, watch, leaving)
-        if _accuracy_fell(job, draft, leaving):
+        if not ported and _accuracy_fell(job, draft, leaving):  # another recipe's score, of other people
             _throw_away(storage, draft)
             _withhold(process, job, draft.budget_cost)
             return False

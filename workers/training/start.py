@@ -17,7 +17,7 @@ from expunge.service.infra.db import BATCH, Database, batches
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import recipes_of
-from expunge.service.models import block_rows, measured_work, write_blocks
+from expunge.service.models import WITH_ROWS, block_rows, measured_work, write_blocks
 from expunge.service.queue import (
     Preparation,
     declared_parts,
@@ -59,6 +59,7 @@ from expunge.workers.training.first_samples import require_computable
 from expunge.workers.training.keyed_parts import KeyedParts
 from expunge.workers.training.parts import PartUnits
 from expunge.workers.training.person_ids import require_sound_ids
+from expunge.workers.training.port import count_people, ports_model
 from expunge.workers.training.shortened import require_samples_apart
 from expunge.workers.training.trial import Trial, tried
 from expunge.workers.training.units import WORTH_SECONDS, VectorUnits, divisible, wanted
@@ -111,11 +112,9 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
     """Freeze the manifest, train or import, and lay work units out. Raises Refused, among others."""
     started, storage = time.monotonic(), process.storage
     with watch.phase("load"):
+        ported = job.retrains and ports_model(process, job)
         bench = _opened(process, job)
-        if job.retrains:
-            _require_same_recipe(storage, job, bench)
-        else:
-            require_sound_ids(bench.recipe.samples, job.recipe)
+        _require_recipe(storage, job, bench, ported=ported)
         guarantee = Guarantee.NONE
         if bench.asked is None:
             require_needs(job.policy, bench.method, bench.recipe)
@@ -134,7 +133,8 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
             kept = everyone = manifest.entries(
                 storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity
             )
-        if job.retrains and not count_changes(storage, job, everyone, kept):
+        count = partial(count_people, bench.recipe) if ported else count_changes
+        if job.retrains and not count(storage, job, everyone, kept):
             return Ended.DRY_RUN
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device, most)
         design = _design(job.policy, guarantee, examples)
@@ -312,6 +312,14 @@ def _learned_in_world(
     return Learned(weights), state
 
 
+def _require_recipe(storage: Storage, job: Preparation, bench: OpenModel, *, ported: bool) -> None:
+    """Require the served generation's recipe of a retrain, and sound ids of a recipe that is new. Raises Refused."""
+    if job.retrains and not ported:
+        _require_same_recipe(storage, job, bench)
+    else:
+        require_sound_ids(bench.recipe.samples, job.recipe)
+
+
 def _require_same_recipe(storage: Storage, job: Preparation, bench: OpenModel) -> None:
     """Raise Refused where the recipe's code is not the one that the served generation was trained with.
 
@@ -416,6 +424,8 @@ def _freeze(
     }
     if artefact is not None:
         summary["suffix"] = artefact.suffix
+    if bench.with_rows:
+        summary[WITH_ROWS] = True
     package = package_of(job.policy.method)
     if package is not None:
         summary["package"] = package

@@ -18,7 +18,7 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.settings import Settings
-from expunge.service.models import Committed, begun_at, forgetting
+from expunge.service.models import Committed, begun_at, forgetting, is_with_rows
 from expunge.service.queue import (
     Blocked,
     ClaimedTask,
@@ -66,7 +66,7 @@ from expunge.workers.storage.environment import NAMED, Environment, Moved, moved
 from expunge.workers.storage.parts import PartStore
 from expunge.workers.update.draft import write_draft
 from expunge.workers.update.rows import rows_of_update, samples_of_update
-from expunge.workers.update.samples import UpdateSamples, other_recipe
+from expunge.workers.update.samples import UpdateSamples, other_form, other_recipe
 from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.parts import REFERENCE
@@ -390,6 +390,8 @@ def load(
     """Load what the method reads. An update never starts from bytes that are not the current version's."""
     try:
         if takes_rows(settings, claim.tenant_id, claim.recipe):
+            if not is_with_rows(current.manifest):
+                return other_form(claim, settings)
             return _load_with_rows(claim, current, selection, storage=storage, settings=settings)
         return _load_samples(claim, current, selection, storage=storage, models=models, settings=settings)
     except Refused as error:

@@ -141,3 +141,9 @@ def other_recipe(claim: Deletions, settings: Settings, code: bool) -> Blocked:
     """Return that the recipe is not the registered one. ``code``: its file, or a module that it imports, differs."""
     file = recipes.find(recipes_of(settings.recipes, claim.tenant_id), claim.recipe).name
     return Blocked(Reason.RECIPE_CHANGED, {"file": file} if code else {})
+
+
+def other_form(claim: Deletions, settings: Settings) -> Blocked:
+    """Return that the recipe was rewritten as one with rows, and the model waits to be ported."""
+    file = recipes.find(recipes_of(settings.recipes, claim.tenant_id), claim.recipe).name
+    return Blocked(Reason.RECIPE_FORM, {"file": file})

@@ -194,6 +194,16 @@ ACTS = {
         "Counting. The result is shown here in a moment. Nothing is trained.",
         body=lambda _: retrains.RetrainOrder(dry_run=True),
     ),
+    "port": Act(
+        "Port the model",
+        retrains.port,
+        _MODEL,
+        "A port is planned. A worker begins with it soon.",
+        "The model is trained on the rows of its recipe, without anyone who asked to be forgotten. Requests that wait "
+        "end with it. The current version is served until the new one is ready; its accuracy is not compared with the "
+        "new one's, which other people measure. `expunge models port NAME --dry-run` counts the people first.",
+        body=lambda _: retrains.PortOrder(),
+    ),
     "cancel-preparation": Act(
         "Cancel the preparation",
         lifecycle.retire_model,

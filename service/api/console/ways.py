@@ -19,6 +19,7 @@ _ACTS = (
     ("POST", f"{_REQUEST}/retry", "retry", "request_id", "Retry"),
     ("DELETE", _HOLD, "lift", "hold_id", "Lift the hold"),
     ("POST", f"{_MODEL}/retrains", "retrain", "name", "Train {} again now"),
+    ("POST", f"{_MODEL}/port", "port", "name", "Port {} to its recipe with rows"),
     ("POST", f"{_MODEL}/publish", "publish", "name", "Publish {} anyway"),
     ("POST", f"{_MODEL}/retire", "retire", "name", "Retire {}"),
     ("PATCH", f"{_MODEL}/policy", "policy", "name", "Change the policy of {}"),

@@ -42,7 +42,7 @@ _LOW = 0.8
 class PlanView(BaseModel):
     """A retrain that is planned, or runs while the current generation is served. All requests that wait share it."""
 
-    reason: str = Field(description="new_data, budget_exhausted, or fallback: no update can serve a request")
+    reason: str = Field(description="new_data, port, budget_exhausted, or fallback: no update can serve a request")
     dry_run: bool = Field(description="it only counts what changed in the recipe's data")
     generation: int = Field(description="the generation that it builds")
     waiting: int = Field(description="requests that it will serve, as far as they have come")
@@ -86,6 +86,14 @@ class ChangesView(BaseModel):
     people_left_out: int
 
 
+class PortedPeopleView(BaseModel):
+    """Who is in the sources of a recipe with rows when a model is ported to it, in counts of people."""
+
+    found: int = Field(description="in the sources, those that measure accuracy among them")
+    missing: int = Field(description="of the served generation; the sources do not name them")
+    left_out: int = Field(description="of found: they, or people of the same row, asked to be forgotten")
+
+
 class RefusalView(BaseModel):
     what: str
     hint: str
@@ -94,12 +102,13 @@ class RefusalView(BaseModel):
 class RetrainView(BaseModel):
     generation: int = Field(description="the generation that it builds")
     status: str = Field(description="candidate, while it waits or is built; then live, refused or ended")
-    reason: str = Field(description="new_data, budget_exhausted, or fallback: no update can serve a request")
-    dry_run: bool = Field(description="it ends once the changes are counted")
+    reason: str = Field(description="new_data, port, budget_exhausted, or fallback: no update can serve a request")
+    dry_run: bool = Field(description="it ends once changes or people are counted")
     phase: str | None
     progress: float = Field(description="0 to 1")
     expected_seconds: float | None = Field(description="what the last training took; null: it was never timed")
-    changes: ChangesView | None = Field(description="null: not yet counted")
+    changes: ChangesView | None = Field(description="null: not yet counted, or a port")
+    people: PortedPeopleView | None = Field(default=None, description="of a port; null: not yet counted, or none")
     refused: RefusalView | None
     planned_at: Moment
     ended_at: Moment | None
@@ -316,6 +325,7 @@ def retrain_view(generation: Generation) -> RetrainView:
         progress=generation.progress,
         expected_seconds=report.get("eta_seconds"),
         changes=report.get("changes"),
+        people=report.get("people"),
         refused=report.get("refused"),
         planned_at=generation.created_at,
         ended_at=generation.ended_at,

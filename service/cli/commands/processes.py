@@ -26,6 +26,7 @@ from expunge.service.infra.migrate import migrate as migrate_schema
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import REGULATION_FILE, RegulationName, Settings, ensure_secrets, session_key
+from expunge.service.models import old_forms
 from expunge_client.cli.client import Account
 from expunge_client.cli.output import CommandError, errors, output
 
@@ -39,12 +40,17 @@ run = typer.Typer(no_args_is_help=True, help="One process alone, in the foregrou
 def migrate() -> None:
     """Bring the database to the schema of this release; in development also create missing secrets."""
     try:
-        database = prepare(Settings())
+        settings = Settings()
+        database = prepare(settings)
         compare(database)
+        with database.read() as session:
+            old = old_forms(session, settings.recipes)
         database.close()
     except RuntimeError as error:
         raise CommandError(str(error), "docs/install.md says in which order.") from error
     errors.print("The database has the current schema.")
+    for sentence in filter(None, (old.rewrites(), old.ports())):
+        errors.print(sentence, soft_wrap=True)
 
 
 @run.command("api")

@@ -32,7 +32,7 @@ OPERATES = {
     *("GET /v1/webhooks", "POST /v1/webhooks", "GET /v1/webhooks/{endpoint_id}", "DELETE /v1/webhooks/{endpoint_id}"),
     "POST /v1/webhooks/{endpoint_id}/test",
     "POST /v1/webhooks/{endpoint_id}/deliveries/{delivery_id}/replay",
-    *("POST /v1/models/{name}/retire", "POST /v1/models/{name}/publish"),
+    *("POST /v1/models/{name}/retire", "POST /v1/models/{name}/publish", "POST /v1/models/{name}/port"),
     "POST /v1/deletion-requests/{request_id}/retry",
     "GET /v1/models/{name}/versions/{number}/checkpoint",
 }

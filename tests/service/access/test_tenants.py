@@ -33,6 +33,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/deletion-requests/same-person/rehearse"): {"decisions": [{"request": "0" * 32, "subject_id": "ada"}]},
     ("POST", "/v1/models"): {"name": "another", "recipe": "digits", "method": "recollection"},
     ("POST", "/v1/models/{name}/retrains"): {},
+    ("POST", "/v1/models/{name}/port"): {},
     ("PATCH", "/v1/models/{name}/policy"): {"batch": 1},
     ("PUT", "/v1/models/{name}/consumers/{consumer_id}"): {"version": 1},
     ("POST", "/v1/holds"): {"subject_id": "nobody-in-particular", "reason": "court"},

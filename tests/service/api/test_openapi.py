@@ -25,7 +25,7 @@ VERBS = {
     "budget", "extend", "follow", "healthz", "index", "lift", "metrics", "proof", "put", "readyz",
     "reject", "remove", "replay", "retrain", "retry", "revoke", "rotate", "search", "show",
     "test", "verify", "say_same", "suppressions", "commitments", "say_other", "policy", "retire",
-    "rename", "approve", "publish", "rehearse_same",
+    "rename", "approve", "publish", "port", "rehearse_same",
 }  # fmt: skip
 
 

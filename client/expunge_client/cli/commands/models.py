@@ -30,7 +30,9 @@ from expunge_client.cli.output import (
     show_rows,
 )
 
-commands = typer.Typer(no_args_is_help=True, help="Models: add, list, show, retrain, policy, retire, remove-consumer.")
+commands = typer.Typer(
+    no_args_is_help=True, help="Models: add, list, show, retrain, port, policy, retire, remove-consumer."
+)
 SETTLED = {"live", "refused", "cancelled", "exhausted", "retired"}
 FREED = {"refused", "cancelled"}
 """a model that never was live: its name is free"""
@@ -148,6 +150,34 @@ def retrain(
         errors.print(f"generation {found['generation']} of {name} is {found['status']}.")
 
 
+@commands.command("port")
+def port(
+    name: ModelArgument,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the people in the sources, and stop.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    wait: Annotated[bool, typer.Option(help="Stay until the new version is published or refused.")] = True,
+) -> None:
+    """Train a live model by its recipe's rows, once the recipe was rewritten as one with rows, after a dry run.
+
+    People with a deletion request are left out, and requests that wait are completed.
+    """
+    path = f"/v1/models/{name}/port"
+    with connect() as client:
+        found = _await_retrain(client, name, client.post(path, {"dry_run": True})["generation"])
+        if not as_json() or not dry_run:
+            _show_people(found["people"])
+            _show_cost(found["expected_seconds"])
+        if not dry_run:
+            _agree("Train on these people?", yes=yes)
+            found = client.post(path, {})
+            if wait:
+                found = _await_retrain(client, name, found["generation"])
+    if as_json():
+        show_json(found)
+    elif not dry_run:
+        errors.print(f"generation {found['generation']} of {name} is {found['status']}.")
+
+
 @commands.command("policy")
 def policy(
     name: ModelArgument,
@@ -239,6 +269,13 @@ def _show_changes(found: dict[str, int]) -> None:
     people = f"{found['people_left_out']:,} people"
     errors.print(f"{found['left_out']:,} samples ({people}) are left out: those people asked to be forgotten.")
     errors.print(f"A retrain trains on {found['samples']:,} samples.")
+
+
+def _show_people(found: dict[str, int]) -> None:
+    """Print who is in the sources of a recipe with rows, one sentence a line, on standard error."""
+    errors.print(f"The recipe's sources name {found['found']:,} people.")
+    errors.print(f"{found['missing']:,} people of the current version are not among them.")
+    errors.print(f"{found['left_out']:,} people of the sources stay out: they, or others of the same rows, asked.")
 
 
 def _show_cost(taken: float | None) -> None:
