@@ -23,6 +23,7 @@ from expunge.service.models.generations import open_generation
 from expunge.service.models.recipe_files import gets_rows
 from expunge.service.requests import Reason, RequestRefused
 from unlearning.accounting.budget import Budget
+from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import RETRAIN, Fallback, Policy
 
 NEW_DATA = "new_data"
@@ -35,8 +36,8 @@ HOLDS_READ_AT = "holds_read_at"
 """in a manifest: when an attempt at a port read the legal holds, in microseconds since 1970"""
 WITH_ROWS = "with_rows"
 """in a manifest: the generation was trained by a recipe with rows"""
-FOLLOW_ROWS = frozenset({RETRAIN, "shards", "late"})
-"""the methods of recipes that get their rows from the service"""
+WITHOUT_ROWS = frozenset({Guarantee.ESTIMATED, Guarantee.CALIBRATED})
+"""the guarantees that a recipe with rows cannot have: its port trains exactly instead"""
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,8 @@ def _candidate(session: Session, model: Model, served: Generation, *, ports: boo
     policy = Policy.from_json(model.policy)
     frozen = served.manifest or {}
     if ports:
-        instead = {} if policy.method in FOLLOW_ROWS else {PORTED: {"method": RETRAIN, "instead": served.method}}
+        follows = policy.guarantee not in WITHOUT_ROWS
+        instead = {} if follows else {PORTED: {"method": RETRAIN, "instead": served.method}}
     else:
         instead = {name: frozen[name] for name in ("chosen", PORTED) if name in frozen}
     method = next((note["method"] for note in instead.values()), policy.method)

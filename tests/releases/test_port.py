@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from expunge_client import verify_certificate
 from tests.harness.process import PATH_OF_TESTS
 from tests.harness.stack import Stack, running
@@ -28,6 +30,7 @@ def recipe(rows: ul.Rows = ul.table("FILE", person="person", id="id")) -> ul.Pub
 """
 
 
+@pytest.mark.drill
 def test_a_model_of_0_2_0_is_ported_and_its_deletions_are_answered(tmp_path: Path) -> None:
     home, recipes = unpack(FOLDER, tmp_path)
     old, key = (FOLDER / "certificate.json").read_text(), (FOLDER / "log.vkey").read_text()

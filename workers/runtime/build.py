@@ -234,7 +234,7 @@ class WorldBuild:
                 files[START] = stack.enter_context(sealed(start.data))
             words = self.recipe.order(None if start is None else start.listing) | {"device": str(self.device)}
             scored = handles_of(aside, ASIDE) if planned.last else {}
-            outcome = world(PartOrder(words, files, scored, _seed(planned.part)))
+            outcome = world(PartOrder(words, files, scored, seed_of(planned.part)))
         seconds = work_of(time.perf_counter() - begun, outcome.cpu_seconds, str(self.device))
         return _made(outcome, outcome.score, seconds)
 
@@ -351,7 +351,7 @@ def staying_aside(
     return numbers
 
 
-def _seed(part: object) -> int:
+def seed_of(part: object) -> int:
     """Return the seed of a part's generators: by its name, so that no two shards draw alike."""
     name = part.name if isinstance(part, Phase) else WHOLE
     return int.from_bytes(hashlib.sha256(f"part {name}".encode()).digest()[:4]) % SEEDS

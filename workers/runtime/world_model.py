@@ -20,7 +20,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor
 
-from expunge.workers.runtime.build import SOURCE_KINDS, handles_of, sealed, surroundings_of
+from expunge.workers.runtime.build import SOURCE_KINDS, handles_of, sealed, seed_of, surroundings_of
 from expunge.workers.runtime.drain import look_on
 from expunge.workers.runtime.jobs import ASIDE, ROWS
 from expunge.workers.runtime.mapping import BlockMaker, KeptBlocks, open_public_files
@@ -56,6 +56,7 @@ from unlearning.accounting.certificate import Constant, Guarantee
 from unlearning.accounting.world import DeclaredFile, Enclosure, WorldRecord
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem, Slot
+from unlearning.model.training import Whole
 from unlearning.recipe import METRIC_NAMES, Recipe, Samples
 from unlearning.settings import Training
 from unlearning.types import (
@@ -73,8 +74,14 @@ from unlearning.types import (
 
 ORDERS = 4
 """of one world: an update asks for the description, a person's samples, the update itself and its accuracy"""
+SEED = seed_of(Whole())
+"""of every generator, as where the recipe trains by itself in one piece"""
 NO_CODE = Code("nothing", {"nothing.py": b""})
 """of a judge"""
+
+
+class NoSamples(Refused):
+    """The recipe trained a model by itself, and a method that needs samples was to follow."""
 
 
 class _Checkpoint:
@@ -419,12 +426,16 @@ class WorldModel:
                 given[name] = stack.enter_context(sealed(_packed(tensors)))
             part = self._part(code)
             try:
-                outcome = part(PartOrder(order, given))
+                outcome = part(PartOrder(order, given, seed=SEED))
             except BaseException as error:
                 self._leave_world(error)
                 raise
         facts = dict(outcome.facts)
-        _refuse(facts, len(words.get("leaving", ())))
+        try:
+            _refuse(facts, len(words.get("leaving", ())))
+        except Refused:
+            self._close_world()  # another method may be tried next, and the template waits for this world to end
+            raise
         try:
             return facts, load_tensors(outcome.data) if outcome.data else {}
         except (SafetensorError, ValueError) as error:
@@ -524,8 +535,11 @@ def _evidence(facts: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def _refuse(facts: Mapping[str, Any], leaving: int) -> None:
-    """Raise what the method refused in its world."""
+    """Raise what was refused in the world: by the method, or because there is nothing for it to work on."""
     match facts:
+        case {"returned": str(kind)}:
+            what = f"recipe() returned a {kind}, and the method needs samples and their loss."
+            raise NoSamples(what, "Return ul.Recipe(...), or choose retrain, shards or late.")
         case {"missing": int(count)}:
             raise VectorsMissing(count, leaving)
         case {"refused": [str(what), str(hint)], "ineffective": bool(ineffective)}:

@@ -26,6 +26,7 @@ from expunge.service.models import (
     ACCEPTED,
     FORGOTTEN,
     MEMBERSHIPS,
+    PORTED,
     Committed,
     committed,
     forgetting,
@@ -81,6 +82,7 @@ from expunge.workers.runtime.failures import Attributed, facts_of, refusal_of
 from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.runtime.model import OpenModel, forget_in_worlds, method_of
 from expunge.workers.runtime.process import Process
+from expunge.workers.runtime.world_model import NoSamples
 from expunge.workers.runtime.worlds import readers
 from expunge.workers.storage import (
     Storage,
@@ -204,13 +206,23 @@ def _made_ready(process: Process, job: Preparation, watch: Stopwatch) -> Prepare
     except Ineffective as why:
         clean(process, job)
         return make_ready(process, _switched(process.storage.database, job, why), watch)
+    except NoSamples as why:
+        if not job.retrains:
+            raise
+        clean(process, job)  # a port: the rewritten recipe trains by itself
+        return make_ready(process, _switched(process.storage.database, job, why, ported=True), watch)
 
 
-def _switched(database: Database, job: Preparation, why: Ineffective) -> Preparation:
-    """Make the policy's fallback the generation's method, also for a worker that continues the preparation."""
+def _switched(database: Database, job: Preparation, why: Refused, *, ported: bool = False) -> Preparation:
+    """Make the policy's fallback the generation's method, also for a worker that continues the preparation.
+
+    ``ported``: and that of every later generation.
+    """
     with database.write() as session:
-        switched = {"from": generation_of(session, job).method, "to": RETRAIN, "why": without_numbers(why.what)}
-        extend_manifest(session, job, {"switched": switched}).method = RETRAIN
+        method = generation_of(session, job).method
+        notes = {"switched": {"from": method, "to": RETRAIN, "why": without_numbers(why.what)}}
+        notes |= {PORTED: {"method": RETRAIN, "instead": method}} if ported else {}
+        extend_manifest(session, job, notes).method = RETRAIN
         kind, instead = "preparation.switched", job.policy.method
         record(session, job.tenant_id, kind, model_id=job.model_id, method=RETRAIN, instead=instead)
     return replace(job, policy=job.policy.in_force(RETRAIN))

@@ -128,13 +128,14 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
         require_room(storage.database, everyone)
         written = spellings_of(storage, job, bench.recipe)
         kept, left_out = admit(process, job, bench, everyone, written)
+        if ported and not count_people(bench.recipe, storage, job, everyone, kept):
+            return Ended.DRY_RUN
         if bench.asked is not None:
             bench, guarantee = _described(process, job, bench, kept)
             kept = everyone = manifest.entries(
                 storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity
             )
-        count = partial(count_people, bench.recipe) if ported else count_changes
-        if job.retrains and not count(storage, job, everyone, kept):
+        if job.retrains and not ported and not count_changes(storage, job, everyone, kept):
             return Ended.DRY_RUN
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device, most)
         design = _design(job.policy, guarantee, examples)

@@ -48,8 +48,8 @@ def test_a_port_is_asked_for_and_shown(client: TestClient, service: Service) -> 
     assert first["generation"] == second["generation"] != made["generation"], "one port is planned"
     with service.database.read() as session:
         generation = session.get_one(Generation, first["generation"])
-        assert generation.method == "retrain", "recollection follows no recipe that trains by itself"
-        assert generation.manifest == {"ported": {"method": "retrain", "instead": "recollection"}, "note": None}
+        assert generation.method == "recollection", "whether the recipe makes samples shows when it runs"
+        assert generation.manifest == {"note": None}
     for body in ({}, {"dry_run": True}):
         refused = client.post("/v1/models/digits/retrains", json=body)
         assert (refused.status_code, refused.json()["code"]) == (409, "retrain_planned")

@@ -207,3 +207,12 @@ def test_a_person_whose_rows_became_no_sample_can_leave(world: World, folder: Pa
     world.work(model_id)
     task = world.task(request)
     assert (task.status, task.reason, task.samples) == ("completed", None, 1)
+
+
+def test_a_method_that_does_not_help_gives_way_to_a_retrain(world: World, folder: Path) -> None:
+    lay_out(folder, recipe=NETWORK)
+    world = world.configured(recipes=folder).limited(distance_left=1e-9)
+    model_id = world.live("rows", "recollection", fallback="retrain")
+    assert world.head(model_id).method == "retrain"
+    forget(world, model_id, trained_on(world)[0])
+    assert world.head(model_id).claim["guarantee"] == "exact"
