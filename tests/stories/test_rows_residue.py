@@ -12,16 +12,21 @@ from tests.harness.residue import complain, disguises, found, seek
 from tests.harness.stack import Stack
 
 PERSON, WORD, NUMBER = "zenobia.quist@example.org", "quetzalcoatlus", 7391.15625
+RECIPES = {"canary_rows": ("retrain", PERSON), "canary_samples": ("newton", "ottokar.zyx@example.org")}
+"""the method of each, and who leaves"""
 
 
 @pytest.fixture
 def needles(stack: Stack) -> list[bytes]:
     """Write the table, and return everything by which the person could be recognised."""
     rows = [f"p{row % 30},{row * 0.5},w{row % 5}" for row in range(90)]
-    lines = ["person,x,word", *rows, f"{PERSON},{NUMBER},{WORD}"]
-    (stack.settings.recipes / "canary_rows.csv").write_text("\n".join(lines) + "\n")
-    spelled = [needle for word in (PERSON, WORD, str(NUMBER)) for needle in disguises(word)]
-    return [*spelled, struct.pack("<d", NUMBER), struct.pack("<f", NUMBER)]
+    for recipe, (_, person) in RECIPES.items():
+        lines = ["person,x,word", *rows, f"{person},{NUMBER},{WORD}"]
+        (stack.settings.recipes / f"{recipe}.csv").write_text("\n".join(lines) + "\n")
+    people = [person for _, person in RECIPES.values()]
+    spelled = [needle for word in (*people, WORD, str(NUMBER)) for needle in disguises(word)]
+    numbers = [struct.pack(kind, number) for number in (NUMBER, NUMBER / 100.0) for kind in ("<d", "<f")]
+    return [*spelled, *numbers]
 
 
 def descendants(process: int) -> set[int]:
@@ -40,14 +45,16 @@ def descendants(process: int) -> set[int]:
 
 
 @pytest.mark.both_engines
-def test_no_byte_of_a_row_is_left_anywhere(stack: Stack, needles: list[bytes]) -> None:
-    name = stack.live("canary_rows", "retrain")
-    complain(stack, PERSON)
-    assert seek(stack, PERSON) == ["holds"]
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_no_byte_of_a_row_is_left_anywhere(stack: Stack, needles: list[bytes], recipe: str) -> None:
+    method, person = RECIPES[recipe]
+    name = stack.live(recipe, method)
+    complain(stack, person)
+    assert seek(stack, person) == ["holds"]
     assert found(stack, needles) == [], "of a part that ended"
-    stack.forgotten(name, subject_id=PERSON)
+    stack.forgotten(name, subject_id=person)
     assert found(stack, needles) == [], "of a deletion"
-    assert seek(stack, PERSON) == ["forgot"]
+    assert seek(stack, person) == ["forgot"]
 
 
 @pytest.mark.parametrize("stack", ["sqlite"], indirect=True)
