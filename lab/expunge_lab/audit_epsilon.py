@@ -23,15 +23,14 @@ from rich.text import Text
 
 from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.infra.time import duration
-from expunge.workers.runtime import recipes
 from expunge.workers.runtime.device import device_of
 from expunge.workers.runtime.failures import refusal_of
 from expunge.workers.runtime.model import opened
 from expunge_lab.attack.canaries import Cast, with_canaries
-from expunge_lab.attack.may_be_drawn import may_be_drawn
 from expunge_lab.attack.rehearsal import prepare
 from expunge_lab.attack.trials import AttackRow, TrialPlan, Trials, seconds_of
 from expunge_lab.experiment.lower_bound import ALPHA, LARGEST_MU
+from expunge_lab.recipe import LabRecipe, load, place_of
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.methods import NAMES
 from unlearning.types import RecipeError, Refused
@@ -44,7 +43,7 @@ Tell = Callable[[str, float], None]
 class AuditRequest:
     """What the command line asked for."""
 
-    loaded: recipes.LoadedRecipe
+    loaded: LabRecipe
     folder: Path
     cast: Cast
     policies: Mapping[str, Policy]
@@ -114,19 +113,16 @@ def _attacked(request: AuditRequest, policy: Policy, found: Audit, tell: Tell, c
 
 
 def _request(given: argparse.Namespace) -> AuditRequest:
-    place = Path(given.recipe).resolve()
-    folder, name = place.parent, place.stem if place.suffix == ".py" else place.name
-    loaded = recipes.load(folder, name)
-    if given.tenant is not None:
-        loaded = replace(loaded, recipe=may_be_drawn(loaded.recipe, given.tenant, Settings()))
+    loaded = load(given.recipe, Settings(), given.tenant)
     plan = TrialPlan(given.trials, given.updates, given.canaries, given.seed)
     cast = with_canaries(loaded.recipe, plan.canaries, plan.updates, torch.Generator().manual_seed(plan.seed))
     shared = {name: getattr(given, name) for name in ("epsilon", "delta", "noise_std", "max_distance")}
+    shared["guarantee"] = loaded.guarantee(None)
     names, options = NAMES if given.methods == "all" else tuple(given.methods.split(",")), _options(given.options)
     policies = {
         name: Policy.from_json({**shared, "method": name, "options": options.get(name)}, NAMES) for name in names
     }
-    return AuditRequest(loaded, folder, cast, policies, plan, device_of(given.device))
+    return AuditRequest(loaded, place_of(given.recipe)[0], cast, policies, plan, device_of(given.device))
 
 
 def _options(text: str) -> Mapping[str, Any]:

@@ -17,13 +17,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from expunge.service.infra.limits import LIMITS
+from expunge.service.infra.settings import Settings
 from expunge.service.infra.time import duration
-from expunge.workers.runtime import recipes
 from expunge.workers.runtime.device import device_of
 from expunge.workers.runtime.failures import refusal_of
 from expunge_lab.advice.alarm import alarmed
 from expunge_lab.advice.choice import Demand, Offer, break_even, closing, trainings_a_year
 from expunge_lab.advice.measure import Findings, OutOfTime, Scene, measure
+from expunge_lab.advice.with_rows import RowsScene, measure_with_rows
+from expunge_lab.recipe import has_rows, load
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.methods import NAMES
@@ -63,9 +65,8 @@ def measured(recipe: Path, arguments: Sequence[str]) -> Measured:
     try:
         demand = Demand(Guarantee(given.min_guarantee), given.requests_per_month)
         console.print(f"This takes at most about {duration(given.seconds)}, and the time that the recipe loads.")
-        scene = _scene(recipe, given)
         with _bar(console, given.seconds) as tell:
-            return Measured(measure(scene, given.seconds, alarmed, tell, _methods(given.methods)), demand)
+            return Measured(_findings(recipe, given, tell), demand)
     except OutOfTime as slow:
         raise Refused(str(slow), "Give more time with --seconds.") from None
     except (RecipeError, PolicyError) as error:
@@ -79,16 +80,21 @@ def measured(recipe: Path, arguments: Sequence[str]) -> Measured:
         raise refused from None
 
 
-def _scene(place: Path, given: argparse.Namespace) -> Scene:
-    folder, name = place.parent, place.stem if place.suffix == ".py" else place.name
-    recipes.load(folder, name)  # imports what the recipe imports, which a worker does once
-    start = time.perf_counter()
-    loaded = recipes.load(folder, name)
-    reading = time.perf_counter() - start
+def _findings(recipe: Path, given: argparse.Namespace, tell: Callable[[str], None]) -> Findings:
     names = ("epsilon", "delta", "noise_std", "max_distance", "guarantee")
     policy = Policy.from_json({"method": "retrain", **{name: getattr(given, name) for name in names}}, NAMES)
-    device, examples = device_of(given.device), loaded.recipe.samples.examples(device=device_of(given.device))
-    return Scene(loaded, examples, policy, device, reading, LIMITS.vector_bytes, _options(given.options))
+    device, methods, options = device_of(given.device), _methods(given.methods), _options(given.options)
+    settings = Settings()
+    if has_rows(recipe, settings):
+        scene_with_rows = RowsScene(recipe, policy, device, LIMITS.vector_bytes, options, settings)
+        return measure_with_rows(scene_with_rows, given.seconds, alarmed, tell, methods)
+    load(recipe, settings)  # imports what the recipe imports, which a worker does once
+    start = time.perf_counter()
+    loaded = load(recipe, settings)
+    reading = time.perf_counter() - start
+    examples = loaded.recipe.samples.examples(device=device)
+    scene = Scene(loaded, examples, policy, device, reading, LIMITS.vector_bytes, options)
+    return measure(scene, given.seconds, alarmed, tell, methods)
 
 
 def _methods(text: str) -> tuple[str, ...]:
@@ -178,9 +184,12 @@ def _show(found: Findings, demand: Demand) -> None:
     if parts:
         told = ", ".join(f"{offer.method} on {offer.share:.0%}" for offer in parts)
         console.print(f"Measured on a part of the people and scaled up: {told}. Their accuracy is that of the part.")
+    refusals: dict[str, list[str]] = {}
     for offer in found.offers:
         if offer.refused is not None:
-            console.print(f"{offer.method}: {offer.refused}", highlight=False)
+            refusals.setdefault(offer.refused, []).append(offer.method)
+    for why, methods in refusals.items():
+        console.print(f"{', '.join(methods)}: {why}", highlight=False)
     console.print(closing(found.offers, demand, found.retraining), style="bold", highlight=False)
 
 

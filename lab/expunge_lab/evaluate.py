@@ -26,16 +26,15 @@ from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.queue import ForgottenCount
 from expunge.workers.guarantee.certify import certify, refine, require_certified
 from expunge.workers.guarantee.terms import Terms, guarantee_of, sigma_of
-from expunge.workers.runtime import recipes
 from expunge.workers.runtime.device import device_of
 from expunge.workers.runtime.model import OpenModel, method_of, with_options
 from expunge_lab import plots, report
-from expunge_lab.attack.may_be_drawn import may_be_drawn
 from expunge_lab.attack.rehearsal import COMPARE, OF_BYTES
 from expunge_lab.experiment.comparators import kinds
 from expunge_lab.experiment.metrics import CertifiedWeights, Instruments, Plan, Row
 from expunge_lab.experiment.run import evaluate, stream
 from expunge_lab.figures import show_table
+from expunge_lab.recipe import load, place_of
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.artefact import Artefact
@@ -84,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report.write(rows, _about(given, request), given.report)
             console.print(f"Report written to {given.report}", highlight=False)
         if not given.no_plot and request.policies:
-            path = given.plot or Path(f"{_place(given.recipe)[1]}-evaluation.png")
+            path = given.plot or Path(f"{place_of(given.recipe)[1]}-evaluation.png")
             console.print(f"Plot written to {plots.draw(rows, request.policies, path)}", highlight=False)
     except (Refused, RecipeError, PolicyError) as error:
         console.print(f"{error.what} {error.hint}", style="red", highlight=False)
@@ -181,9 +180,7 @@ def _terms(policy: Policy, guarantee: Guarantee, forgotten: Forgotten, *, count:
 
 
 def _request(given: argparse.Namespace) -> Request:
-    recipe = recipes.load(*_place(given.recipe)).recipe
-    if given.tenant is not None:
-        recipe = may_be_drawn(recipe, given.tenant, Settings())
+    loaded = load(given.recipe, Settings(), given.tenant)
     names = _chosen(given.methods, NAMES)
     options = _options(given.options)
     shared = {
@@ -192,7 +189,7 @@ def _request(given: argparse.Namespace) -> Request:
         "noise_std": given.noise_std,
         "max_distance": given.max_distance,
     }
-    shared |= {"guarantee": given.guarantee, "fallback": "hold"}
+    shared |= {"guarantee": loaded.guarantee(given.guarantee), "fallback": "hold"}
     policies = {
         name: Policy.from_json({**shared, "method": name, "options": options.get(name)}, NAMES) for name in names
     }
@@ -208,7 +205,7 @@ def _request(given: argparse.Namespace) -> Request:
     if given.label is not None and not rounds:
         raise ValueError("--class is given without --stream. Add --stream, such as --stream 5x20.")
     device, comparators = device_of(given.device), _comparators(given.comparators, options)
-    return Request(recipe, policies, plan, device, rounds, per_round, comparators, given.label)
+    return Request(loaded.recipe, policies, plan, device, rounds, per_round, comparators, given.label)
 
 
 def _chosen(text: str, known: Sequence[str]) -> tuple[str, ...]:
@@ -244,7 +241,7 @@ def _timed(request: Request, console: Console) -> Callable[[float], None]:
 
 def _about(given: argparse.Namespace, request: Request) -> report.About:
     return report.About(
-        name=_place(given.recipe)[1],
+        name=place_of(given.recipe)[1],
         command=shlex.join(["expunge", "evaluate", *given.said]),
         date=datetime.now(UTC).date().isoformat(),
         comparators=tuple(request.comparators),
@@ -261,12 +258,6 @@ def _options(text: str) -> dict[str, Any]:
     if not isinstance(options, dict):
         raise ValueError(f'--options is {text!r}. It must be a JSON object by method: {{"rewind": {{"steps": 10}}}}.')
     return options
-
-
-def _place(path: str) -> tuple[Path, str]:
-    """Return a recipe's folder and name there, from the path of its file or folder."""
-    place = Path(path).resolve()
-    return place.parent, place.stem if place.suffix == ".py" else place.name
 
 
 def _fraction(text: str) -> float:

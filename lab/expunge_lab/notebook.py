@@ -12,6 +12,7 @@ from typing import Any
 
 from expunge.workers.check.__main__ import checked
 from expunge_lab.costs import Measured, measured
+from expunge_lab.recipe import place_of
 
 Row = Sequence[str]
 
@@ -76,7 +77,7 @@ def check(recipe: str | Path) -> Checked:
     A cell with ``%%writefile recipes/mine.py`` writes such a file: other processes read it again, so it is no object of
     the notebook.
     """
-    folder, name = _place(recipe)
+    folder, name = place_of(recipe)
     with redirect_stdout(sys.stderr):  # a recipe may print
         found = checked(folder, name)
     return Checked(found["findings"], found["methods"])
@@ -95,11 +96,6 @@ def advise(recipe: str | Path, *, seconds: float = 120.0, methods: str = "all") 
     """
     with redirect_stdout(sys.stderr):
         return Advised(measured(Path(recipe).resolve(), ["--seconds", str(seconds), "--methods", methods]))
-
-
-def _place(recipe: str | Path) -> tuple[Path, str]:
-    place = Path(recipe).resolve()
-    return place.parent, place.stem if place.suffix == ".py" else place.name
 
 
 def _verdict(finding: Mapping[str, Any]) -> str:

@@ -24,11 +24,11 @@ from expunge.workers.guarantee.certify import certify, generator, refine
 from expunge.workers.guarantee.dry_run import establish
 from expunge.workers.guarantee.terms import Terms, guarantee_of, reference_of, terms_of
 from expunge.workers.runtime.model import opened
-from expunge.workers.runtime.recipes import LoadedRecipe
 from expunge_lab import costs
 from expunge_lab.advice.alarm import alarmed
 from expunge_lab.advice.growth import scaled
 from expunge_lab.advice.measure import STEPS, OutOfTime, Scene, _middle, measure
+from expunge_lab.recipe import LabRecipe
 from lab.tests.advice_recipes import SIX, enlarged
 from unlearning.accounting.policy import Policy
 from unlearning.methods import NAMES
@@ -56,7 +56,7 @@ def scene_of(name: str, times: int = 1) -> Scene:
     build, _ = SIX[name]
     recipe = enlarged(build(), times)
     policy = Policy.from_json({"method": "retrain"}, NAMES)
-    return Scene(LoadedRecipe(recipe, "", ""), recipe.samples.examples(), policy, torch.device("cpu"), 0.0, 2**30)
+    return Scene(LabRecipe(recipe, "", ""), recipe.samples.examples(), policy, torch.device("cpu"), 0.0, 2**30)
 
 
 def happens(scene: Scene, name: str) -> tuple[float, float]:

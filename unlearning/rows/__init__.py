@@ -4,6 +4,7 @@ Types, categories and the order of rows are found after people left. So what is 
 byte, what would be read had they never been in the source.
 """
 
+from unlearning.rows._call import call_recipe, with_holdout
 from unlearning.rows._file import rows_from_bytes, rows_to_bytes
 from unlearning.rows._maps import (
     MapFunction,
@@ -45,6 +46,7 @@ __all__ = [
     "arrays",
     "block_to_bytes",
     "blocks_from_bytes",
+    "call_recipe",
     "folder",
     "is_aside",
     "map_block",
@@ -61,4 +63,5 @@ __all__ = [
     "source_to_json",
     "table",
     "via",
+    "with_holdout",
 ]

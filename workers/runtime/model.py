@@ -21,11 +21,11 @@ from expunge.service.infra.tenants import recipes_of
 from expunge.service.models import declares_sources
 from expunge.service.queue import still_current
 from expunge.workers.runtime import recipes
-from expunge.workers.runtime.build import WorldBuild
+from expunge.workers.runtime.build import Parts, WorldBuild
 from expunge.workers.runtime.device import device_of
 from expunge.workers.runtime.failures import refusal_of
 from expunge.workers.runtime.fresh import FreshProcesses, Recipes
-from expunge.workers.runtime.rows_recipe import Unit, declared, recipe_of, salt_of, survey
+from expunge.workers.runtime.rows_recipe import RowsRecipe, SourceUnits, Unit, declared, recipe_of, salt_of, survey
 from expunge.workers.runtime.world_model import WorldModel
 from expunge.workers.storage.manifest import FoundSamples
 from expunge.workers.storage.parts import PartStore
@@ -229,10 +229,17 @@ def build_with_rows(
 
     ``until``: the moment (microseconds) when the generation began. Raises Refused, Lost, MemoryError.
     """
-    method, device = method_of(policy), device_of(settings.device)
     recipe_with_rows = declared(settings, tenant_id, name)
     salt = salt_of(Pepper.load(settings.pepper_file), tenant_id)
     units = survey(recipe_with_rows, settings, tenant_id, policy.granularity, salt=salt, until=until)
+    return opened_with_rows(recipe_with_rows, units, policy, device_of(settings.device), parts)
+
+
+def opened_with_rows(
+    recipe_with_rows: RowsRecipe, units: SourceUnits, policy: Policy, device: torch.device, parts: Parts
+) -> OpenModel:
+    """Set up what the method of a recipe with rows repeats, see ``build_with_rows``. Raises Refused."""
+    method = method_of(policy)
     try:
         recipe = recipe_of(recipe_with_rows, units)
         problem = Problem(method.recipe(recipe) if method.exact else recipe, device)

@@ -33,7 +33,7 @@ from unlearning.model.problem import Problem, metric_name
 from unlearning.model.training import learn, train
 from unlearning.quality.distance_left import with_distance_left
 from unlearning.recipe import Recipe, Samples
-from unlearning.rows import Published, Rows
+from unlearning.rows import Published, Rows, with_holdout
 from unlearning.settings import Training
 from unlearning.types import (
     Examples,
@@ -130,7 +130,7 @@ def trained(recipe: Recipe, device: str) -> Published:
     tensors = {name: value.detach().cpu().contiguous() for name, value in problem.tensors(weights).items()}
 
     def score(*one: Rows, **several: Rows) -> float | None:
-        measured = Problem(_with_holdout(recipe, dict(enumerate(one)) if one else several), device)
+        measured = Problem(with_holdout(recipe, dict(enumerate(one)) if one else several), device)
         return measured.accuracy(weights, *(part.to(measured.device) for part in measured.recipe.holdout_tensors))
 
     return Published({CHECKPOINT: save(tensors, {"format": "pt"})}, score=score)
@@ -139,10 +139,7 @@ def trained(recipe: Recipe, device: str) -> Published:
 def _describe(task: _Task) -> Answer:
     """Answer what the model is made of, and of each sample its id, its people and a digest of what it holds."""
     recipe, problem = task.recipe, task.problem
-    for given in ("vectors_for", "weights"):
-        if getattr(recipe, given) is not None:
-            what = f"The recipe gives {given}, which a recipe with rows does not have yet."
-            raise Refused(what, "Leave it out: every person gets a vector, and the service trains.")
+    require_no_other_training(recipe)
     named = (*problem.module.named_parameters(), *problem.module.named_buffers())
     slots = {slot.name for slot in problem.layout}
     slot_of = {id(value): name for name, value in named if name in slots}
@@ -161,13 +158,21 @@ def _describe(task: _Task) -> Answer:
         "people": [list(people) for people in samples.people.values],
     }
     tensors = constants | {"contents": _contents(recipe), "codes": samples.people.codes.clone()}
-    head = _head_of(problem, recipe)
+    head = head_for_judge(problem, recipe)
     if head is None:
         return facts, tensors
     inputs, _ = samples.tensors()
     tensors |= {FEATURES: _features(head, inputs), TARGETS: samples.unweighted_targets()}
     tensors |= {} if samples.weight is None else {WEIGHT: samples.weight}
     return facts | {"head": _head_in_words(head, recipe)}, tensors
+
+
+def require_no_other_training(recipe: Recipe) -> None:
+    """Raise Refused where the recipe gives what one with rows cannot."""
+    for given in ("vectors_for", "weights"):
+        if getattr(recipe, given) is not None:
+            what = f"The recipe gives {given}, which a recipe with rows does not have yet."
+            raise Refused(what, "Leave it out: every person gets a vector, and the service trains.")
 
 
 def _why_refused(method: str, recipe: Recipe) -> list[str] | None:
@@ -179,7 +184,7 @@ def _why_refused(method: str, recipe: Recipe) -> list[str] | None:
     return None
 
 
-def _head_of(problem: Problem, recipe: Recipe) -> Head | None:
+def head_for_judge(problem: Problem, recipe: Recipe) -> Head | None:
     """Return the model's linear head, where a judge can train it: it ends in a minimiser, and nothing acts beside.
 
     Raises Refused where it computes something else than its structure says.
@@ -266,7 +271,7 @@ def _refine(task: _Task) -> Answer:
 
 def _apart(task: _Task) -> Answer:
     """Answer features and targets of the people who are kept apart."""
-    recipe = _with_holdout(task.recipe, task.apart)
+    recipe = with_holdout(task.recipe, task.apart)
     head = head_of(Problem(recipe, task.words["device"]).double())
     if head is None:
         raise RecipeError("The model has no linear head here.", "Build the same model whoever is in the rows.")
@@ -291,7 +296,7 @@ def _bytes(values: Tensor) -> Iterator[bytes]:
 def _prepare(task: _Task) -> Answer:
     """Train, and compute what the method keeps. A method that is tuned by people kept apart is given these."""
     if task.apart:
-        task = replace(task, recipe=_with_holdout(task.recipe, task.apart))
+        task = replace(task, recipe=with_holdout(task.recipe, task.apart))
     problem, method, examples = task.problem, task.method, task.examples(EXAMPLES)
     method.require_size(problem, len(examples))
     learned = train(problem, examples) if task.words["cold"] else learn(task.recipe, problem, examples)
@@ -340,7 +345,7 @@ def _samples_of(task: _Task) -> Answer:
     numbers = task.recipe.samples.people.where(people.__contains__).nonzero().squeeze(1)
     inputs, targets = next(iter(task.recipe.samples.rows.read([numbers])))
     ids = list(task.recipe.samples.names.take(numbers))
-    head = _head_of(task.problem, task.recipe)
+    head = head_for_judge(task.problem, task.recipe)
     given = inputs if head is None else _features(head, inputs)
     tensors = {"inputs": given.contiguous(), "targets": targets.contiguous()}
     return {"ids": ids}, tensors | {"contents": _contents(task.recipe)[numbers]}
@@ -351,25 +356,12 @@ def _measure(task: _Task) -> Answer:
     known = task.apart or not callable(task.recipe.holdout)
     if not known or metric_name(task.recipe) is None:
         return {"scores": None}, {}
-    problem = replace(task, recipe=_with_holdout(task.recipe, task.apart)).problem
+    problem = replace(task, recipe=with_holdout(task.recipe, task.apart)).problem
     inputs, targets = (part.to(problem.device) for part in problem.recipe.holdout_tensors)
     weights = task.tensors(WEIGHTS)
     problems = {w.dtype: problem.cast(w.dtype) for w in weights.values()}
     scores = [problems[w.dtype].accuracy(w.to(problem.device), inputs, targets) for _, w in sorted(weights.items())]
     return {"scores": scores}, {}
-
-
-def _with_holdout(recipe: Recipe, apart: Mapping[Any, Rows]) -> Recipe:
-    """Return the recipe with its holdout made of the rows of people who are kept apart."""
-    made: Any = recipe.holdout
-    if callable(made):
-        made = made(*apart.values()) if len(apart) == 1 else made(**apart)
-    try:
-        inputs, targets = (torch.as_tensor(part) for part in made)
-    except (TypeError, ValueError):
-        what = f"holdout returned a {type(made).__name__}."
-        raise RecipeError(what, "Return inputs and targets of the rows that it is given.") from None
-    return replace(recipe, holdout=(inputs, targets))
 
 
 TASKS = {

@@ -16,7 +16,7 @@ import importlib.util
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, fields, is_dataclass
 from functools import lru_cache
@@ -67,15 +67,21 @@ def check(root: Path, name: str) -> None:
         _run(path, digest_of(path))
 
 
-def load(root: Path, name: str) -> LoadedRecipe:
+def _without_rows(recipe: Callable[..., Any]) -> Any:
+    return recipe()
+
+
+def load(root: Path, name: str, call: Callable[[Callable[..., Any]], Any] = _without_rows) -> LoadedRecipe:
     """Run the recipe and return it. Raises Refused with a plain reason for any exception of the recipe's code.
 
     The exception's message may contain a person's data: it is in the hint only, which no audit entry holds.
+
+    ``call``: what calls the module's function ``recipe``.
     """
     path = find(root, name)
     digest = digest_of(path)
     with _plainly(path), _importable(path.parent), settings_kept():
-        recipe = _run(path, digest).recipe()
+        recipe = call(_run(path, digest).recipe)
     if not isinstance(recipe, Recipe):
         raise Refused(f"recipe() returned a {type(recipe).__name__}.", "Return an unlearning.Recipe.")
     return LoadedRecipe(recipe, digest, settings_digest(recipe))

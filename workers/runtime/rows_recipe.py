@@ -181,7 +181,7 @@ def declared(settings: Settings, tenant_id: str, name: str) -> RowsRecipe:
         public={name: (path, sha256) for name, (path, sha256) in facts["public"].items()},
         run=facts["run"],
         merges=facts["merges"],
-        roots={parameter: _root(folders, paths, service) for parameter, paths in files.items() if paths},
+        roots={parameter: root_of(folders, paths, service) for parameter, paths in files.items() if paths},
         closed=closed,
         maps=facts.get("maps", {}),
     )
@@ -198,7 +198,7 @@ def paths_of(source: Mapping[str, Any]) -> list[str]:
     return [*named, *source.get("files", {}).values(), *([source["person"]["path"]] if source["via"] else [])]
 
 
-def _root(folders: Sequence[Path], paths: Sequence[str], closed: Sequence[str]) -> Path:
+def root_of(folders: Sequence[Path], paths: Sequence[str], closed: Sequence[str]) -> Path:
     """Return the first of the folders that has the first path; the first of all where none has it.
 
     Raises Refused where a path leads to what is the service's or another tenant's.

@@ -39,15 +39,16 @@ from expunge.workers.guarantee.terms import (
     terms_of,
 )
 from expunge.workers.runtime.model import OpenModel, opened
-from expunge.workers.runtime.recipes import LoadedRecipe
 from expunge_lab.advice.choice import Offer
 from expunge_lab.advice.growth import Point, scaled
 from expunge_lab.attack.rehearsal import OF_BYTES
+from expunge_lab.recipe import LabRecipe
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Fallback, Policy
 from unlearning.artefact import Artefact
 from unlearning.bounds.calibration import Design
 from unlearning.methods import NAMES
+from unlearning.model.method import Method
 from unlearning.model.parts import require_declared
 from unlearning.model.training import learn
 from unlearning.quality.distance_left import with_distance_left
@@ -66,6 +67,9 @@ another program's burst costs, is then no part of it."""
 TRAINING_PART = 0.3
 """of the time, for the plain training; the other methods share the rest"""
 
+WORLDS = 3
+"""that a version of a recipe with rows asks: for its samples, to train or forget, and to measure"""
+
 T = TypeVar("T")
 Limit: TypeAlias = Callable[[float], AbstractContextManager[Progress]]
 """gives a block so many seconds and a progress to report to; OutOfTime is raised in the block once they are over"""
@@ -82,18 +86,32 @@ class Scene:
     Args:
         examples: everyone who may be trained on.
         policy: what is asked of the model; its method is replaced by each one in turn.
-        reading: seconds that running the recipe takes, which an update that reads samples does again.
+        reading: seconds that running the recipe takes, which an update that reads samples does again. Of one with rows
+            every update does, in a world, several times (``readings``).
         vector_bytes: the most that exact vectors may take.
         options: fields of methods, by the method's name.
+        opening: seconds that opening the sources of a recipe with rows takes, once for every version.
     """
 
-    loaded: LoadedRecipe
+    loaded: LabRecipe
     examples: Examples
     policy: Policy
     device: torch.device
     reading: float
     vector_bytes: int
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    opening: float = 0.0
+
+    @property
+    def first_readings(self) -> int:
+        """How often the first version runs the recipe, or does in a world what takes about as long."""
+        return 1 if self.loaded.judged is None else WORLDS
+
+    def readings(self, method: Method, guarantee: Guarantee) -> int:
+        """Return how often an update does."""
+        if self.loaded.judged is None:
+            return int(needs_retained(method, guarantee) or needs_forgotten(method))
+        return WORLDS + int(needs_forgotten(method))
 
 
 @dataclass(frozen=True)
@@ -279,8 +297,7 @@ def _scaled_up(trainings: _Trainings, bench: OpenModel, guarantee: Guarantee, st
     repeated = method.expected_repeats(1)
     if repeated is not None:
         update += repeated * (made if method.trains else training)
-    if needs_retained(method, guarantee) or needs_forgotten(method):
-        update += scene.reading
+    update += scene.opening + scene.readings(method, guarantee) * scene.reading
     design = _design(scene, guarantee, everyone)
     if design is not None:
         made += design.orders * len(design.sizes) * training
@@ -289,7 +306,7 @@ def _scaled_up(trainings: _Trainings, bench: OpenModel, guarantee: Guarantee, st
         method.name,
         guarantee,
         accuracy=last.accuracy,
-        preparation=scene.reading + (made if method.trains else training + made),
+        preparation=scene.opening + scene.first_readings * scene.reading + (made if method.trains else training + made),
         update=update,
         state_bytes=round(last.fixed_bytes + everyone * last.bytes_per_person),
         share=last.people / everyone,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -16,7 +16,7 @@ from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.pseudonyms import Pepper, sample_digest, subject_digest
 from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.requests import names_with_requests
-from unlearning.recipe import Recipe
+from unlearning.recipe import Recipe, Samples
 from unlearning.types import Refused
 
 HERE = "Run it where a worker runs: its database and its pepper say who must not be drawn."
@@ -32,15 +32,7 @@ def may_be_drawn(recipe: Recipe, tenant_id: str, settings: Settings) -> Recipe:
         Refused: the record cannot be read, or the weights were trained elsewhere on somebody who asked.
         RecipeError: nobody is left to train on, or in the holdout.
     """
-    pepper, names = _record(tenant_id, settings)
-    samples = recipe.samples
-    named = [sample_digest(pepper, tenant_id, each) in names for each in samples.ids]
-    owners = {person for people in samples.people.take(torch.tensor(named).nonzero().squeeze(1)) for person in people}
-
-    @cache
-    def asked(person: str) -> bool:
-        return person in owners or subject_digest(pepper, tenant_id, person) in names
-
+    samples, asked = recipe.samples, asks_to_leave(recipe.samples, tenant_id, settings)
     out = samples.people.where(lambda people: any(map(asked, people)))
     if recipe.weights is not None and bool(out.any()):
         raise Refused(
@@ -49,6 +41,22 @@ def may_be_drawn(recipe: Recipe, tenant_id: str, settings: Settings) -> Recipe:
         )
     left = recipe if not bool(out.any()) else replace(recipe, samples=samples.take((~out).nonzero().squeeze(1)))
     return _holdout_without(left, [any(map(asked, people)) for people in recipe.holdout_subjects or ()])
+
+
+def asks_to_leave(samples: Samples, tenant_id: str, settings: Settings) -> Callable[[str], bool]:
+    """Return what tells of a person's id whether the tenant's requests and suppression list name the person.
+
+    A request for samples counts for the people of these ``samples``. Raises Refused where the record cannot be read.
+    """
+    pepper, names = _record(tenant_id, settings)
+    named = [sample_digest(pepper, tenant_id, id) in names for id in samples.ids]
+    owners = {person for people in samples.people.take(torch.tensor(named).nonzero().squeeze(1)) for person in people}
+
+    @cache
+    def asks(person: str) -> bool:
+        return person in owners or subject_digest(pepper, tenant_id, person) in names
+
+    return asks
 
 
 def _holdout_without(recipe: Recipe, out: Sequence[bool]) -> Recipe:

@@ -133,7 +133,9 @@ def _retrained(made: Prepared, left: Examples) -> tuple[Tensor, float]:
     if method.trains:
         weights = method.prepare(problem, left, Learned(problem.initial())).weights
     else:
-        weights = train(problem, left, planned=made.examples.positions, reference=made.terms.reference).weights
+        # an exact update draws its batches anew over who stays; others are held to the first training's order
+        planned = None if method.exact else made.examples.positions
+        weights = train(problem, left, planned=planned, reference=made.terms.reference).weights
     bound, unsure = made.terms.bound(method), 0.0
     if isinstance(bound, Minimiser):
         weights = bound.refine(problem, weights, left, made.terms.max_distance / CLOSER)
