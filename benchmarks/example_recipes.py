@@ -3,8 +3,9 @@
 Each recipe is trained as published. Then, for each of some people drawn by a fixed seed, that person alone is forgotten
 by the recipe's method, from the first state; where the guarantee is ``proved``, with the steps that bring the weights
 below the greatest distance of 1e-5. After every second person the model is also trained again without that person, in
-one piece, as ``retrain`` does. Both are CPU seconds in one thread: of this process; where a recipe gets its rows, of
-those that make the parts. The service's own work (database, encryption, files, starting processes) is in neither.
+one piece, as ``retrain`` does. Both are CPU seconds in one thread, and call the recipe on the rows of those who stay:
+of the processes that make the parts; under ``proved`` of this one. The service's own work (database, encryption, files,
+starting processes, reading tables) is in neither.
 
 ``python -m benchmarks.example_recipes [name ...]`` prints the table.
 """
@@ -16,11 +17,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
+from runpy import run_path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -36,10 +39,14 @@ from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.minimiser import Minimiser
 from unlearning.methods import load
+from unlearning.model.linear_head import head_of
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
+from unlearning.recipe import Recipe
+from unlearning.rows import Rows, open_rows, set_apart
 from unlearning.types import ForgetSet, Forgotten, Learned, State
 
+Result = TypeVar("Result")
 FOLDER = Path(__file__).parents[1] / "examples"
 METHODS = {
     "trees": "shards",
@@ -55,7 +62,7 @@ METHODS = {
 }
 """each example, and the method that its first lines name"""
 PROVED = ("tabular", "estimator", "scattering")
-MAX_DISTANCE, PEOPLE, SEED = 1e-5, 20, 0
+MAX_DISTANCE, PEOPLE, SEED, SALT = 1e-5, 20, 0, b"people who are kept apart"
 
 
 @dataclass(frozen=True)
@@ -74,35 +81,61 @@ class Measured:
         return [each / statistics.median(self.retrainings) for each in self.deletions]
 
 
-def measured(name: str, people: int = PEOPLE) -> Measured:
-    """Measure the example ``name`` on ``people`` people."""
-    recipe = recipes.load(FOLDER, name).recipe
-    method = load(METHODS[name])() if name in PROVED else load(METHODS[name])().under(Guarantee.EXACT, recipe)
-    plain, problem, examples = Problem(recipe), Problem(method.recipe(recipe)), recipe.samples.examples()
-    learned = Learned(problem.initial()) if method.trains else train(problem, examples)
-    state = method.prepare(problem, examples, learned)
-    bound = Minimiser() if name in PROVED else None
+def measured_with_proof(name: str, people: int = PEOPLE) -> Measured:
+    """Measure the example ``name``, whose guarantee is ``proved``, on ``people`` people."""
+    path = recipes.find(FOLDER, name)
+    recipe_of = run_path(str(path))["recipe"]
+    [source] = [parameter.default for parameter in signature(recipe_of).parameters.values()]
+
+    def read_without(*leaving: str) -> tuple[Rows, Rows]:
+        return set_apart(open_rows(source, path.parent, without=frozenset(leaving), salt=SALT), source.aside)
+
+    trained_on, apart = read_without()
+    recipe, method, bound = on_features(recipe_of(trained_on)), load(METHODS[name])(), Minimiser()
+    examples = recipe.samples.examples()
+    state = method.prepare(Problem(recipe), examples, train(Problem(recipe), examples))
+
+    def forget(person: str, staying: Rows) -> tuple[Recipe, torch.Tensor]:
+        recipe = recipe_of(staying)
+        problem, leaving = Problem(on_features(recipe)), torch.tensor([name == person for name in examples.people])
+        retain = replace(problem.recipe.samples.examples(), positions=examples.positions[~leaving])
+        forget_set = ForgetSet(frozenset({person}), tuple(examples.positions[leaving].tolist()))
+        weights = method.forget(problem, state, forget_set, retain, torch.Generator()).state.weights
+        return recipe, bound.refine(problem, weights, retain, MAX_DISTANCE)
+
+    def retrain(staying: Rows) -> tuple[Recipe, torch.Tensor]:
+        recipe = recipe_of(staying)
+        return recipe, train(Problem(recipe), recipe.samples.examples()).weights
+
     deletions, retrainings, after, retrained = [], [], [], 0.0
     for place, person in enumerate(random.Random(SEED).sample(sorted(examples.people.distinct()), people)):
-        gone = examples.positions[[each == person for each in examples.people]]
-        kept, forget = examples.without(gone), ForgetSet(frozenset({person}), tuple(gone.tolist()))
-
-        def update(forget: ForgetSet = forget, kept: Any = kept) -> torch.Tensor:
-            weights = method.forget(problem, state, forget, kept, torch.Generator()).state.weights
-            return bound.refine(problem, weights, kept, MAX_DISTANCE) if bound else weights
-
-        weights, seconds = timed(update)
+        staying, _ = read_without(person)
+        made, seconds = timed(partial(forget, person, staying))
         deletions.append(seconds)
-        after.append(accuracy(problem, State(weights)))
+        after.append(accuracy(*made, apart))
         if place % 2:
-            again, seconds = timed(lambda kept=kept: train(plain, kept).weights)
+            made, seconds = timed(partial(retrain, staying))
             retrainings.append(seconds)
-            retrained = accuracy(plain, State(again))
-    return Measured(retrained, accuracy(problem, state), after, deletions, retrainings)
+            retrained = accuracy(*made, apart)
+    return Measured(retrained, accuracy(recipe_of(trained_on), state.weights, apart), after, deletions, retrainings)
 
 
-def measured_with_rows(name: str, people: int = PEOPLE) -> Measured:
-    """Measure the example ``name``, which gets its rows, on ``people`` people."""
+def on_features(recipe: Recipe) -> Recipe:
+    """Return the recipe of the model's last layer on what it is fed, which a judge is handed."""
+    head = head_of(Problem(recipe).double())
+    if head is None:
+        raise ValueError("the model has no linear head")
+    layer, (inputs, _) = head.layer, recipe.samples.tensors()
+    features = head.features(inputs)[:, : layer.in_features]
+    return replace(
+        recipe,
+        model=partial(torch.nn.Linear, layer.in_features, layer.out_features, layer.bias is not None),
+        samples=replace(recipe.samples, inputs=features, targets=recipe.samples.unweighted_targets()),
+    )
+
+
+def measured_by_parts(name: str, people: int = PEOPLE) -> Measured:
+    """Measure the example ``name``, whose guarantee is ``exact``, on ``people`` people."""
     with TemporaryDirectory() as home, readers():
         settings = Settings(home=Path(home), recipes=FOLDER, device="cpu")
         ensure_secrets(settings)
@@ -144,11 +177,17 @@ def score(model: OpenModel, state: State) -> float:
     return model.problem.measured_by(state.weights)
 
 
-def accuracy(problem: Problem, state: State) -> float:
-    return problem.cast(state.weights.dtype).accuracy(state.weights, *problem.recipe.holdout)
+def accuracy(recipe: Recipe, weights: torch.Tensor, apart: Rows) -> float:
+    if not callable(recipe.holdout):
+        raise TypeError("the holdout of a recipe with rows is a function of them")
+    holdout = recipe.holdout(apart)
+    measured = Problem(replace(recipe, holdout=holdout), dtype=weights.dtype).accuracy(weights, *holdout)
+    if measured is None:
+        raise ValueError("the recipe has no metric")
+    return measured
 
 
-def timed(act: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, float]:
+def timed(act: Callable[[], Result]) -> tuple[Result, float]:
     """Return what ``act`` gives, and the CPU seconds of this process that it took."""
     start = time.process_time()
     result = act()
@@ -159,7 +198,7 @@ def rows(names: tuple[str, ...] = tuple(METHODS)) -> Iterator[dict[str, Any]]:
     """Yield a row for each example: the mean cost of forgetting one person, over that of a retraining."""
     torch.set_num_threads(1)
     for name in names:
-        found = measured(name) if name in PROVED else measured_with_rows(name)
+        found = measured_with_proof(name) if name in PROVED else measured_by_parts(name)
         yield {
             "name": f"examples/{name}, {METHODS[name]}: cost of forgetting one person / a retraining",
             "value": statistics.mean(found.shares),

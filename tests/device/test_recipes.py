@@ -24,7 +24,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.parametrize("name", ["scattering", "tabular"])
-def test_an_example_trains_on_the_device_as_on_the_host(name: str) -> None:
+def test_an_example_trains_on_the_device_as_on_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLES / name)
     recipe = recipes.load(EXAMPLES / name, "recipe").recipe
     trained = []
     for place in ("cpu", HERE):

@@ -55,7 +55,8 @@ def suppressed_for_this_test(stack: Stack) -> Iterator[None]:
 def recipes_in(folder: Path) -> Path:
     """The recipes of these tests, the examples, and the one in the README, copied word for word."""
     shutil.copytree(Path(__file__).parent / "recipes", folder, dirs_exist_ok=True)
-    shutil.copytree(ROOT / "examples" / "digits", folder / "digits")
+    for name in ("digits", "estimator"):  # the second has the table of the README's recipe
+        shutil.copytree(ROOT / "examples" / name, folder / name)
     (folder / "tumours.py").write_text(readme_block("python"))
     return folder
 

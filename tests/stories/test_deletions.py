@@ -13,8 +13,12 @@ from safetensors.torch import load
 
 from expunge.service.audit.signed_note import Verifier
 from expunge.service.audit.verification import verify
+from expunge.service.infra.pseudonyms import Pepper
+from expunge.service.infra.tenants import DEFAULT_TENANT
+from expunge.workers.runtime.rows_recipe import salt_of
 from expunge_client.cli.client import Client
 from tests.harness.stack import Stack
+from unlearning.rows import is_aside
 
 PROVED = {"guarantee": "proved", "noise_std": 0.01, "max_distance": 1e-5, "epsilon": 1.0, "delta": 1e-5}
 
@@ -76,11 +80,22 @@ def test_recollection_keeps_a_vector_for_each_of_1437_people_with_one_image(
 
 
 def test_the_recipe_of_the_readme_works_as_written(stack: Stack) -> None:
-    name = stack.live("tumours", **PROVED)
-    stack.forgotten(name, subject_id="patient-1007")
+    name = stack.live("tumours", "newton", **PROVED)
+    salt = salt_of(Pepper.load(stack.settings.pepper_file), DEFAULT_TENANT)
+    patients = [f"patient-{number:03d}" for number in range(100, 200)]
+    stack.forgotten(name, subject_id=next(each for each in patients if not is_aside((each,), 0.2, salt, "aside")))
     after = stack.head(name)
-    assert (after["number"], after["samples"], after["claim"]["guarantee"]) == (2, 3, "proved")
-    assert after["holdout_accuracy"] > 0.8
+    assert (after["number"], after["samples"], after["claim"]["guarantee"]) == (2, 1, "proved")
+    assert after["holdout_accuracy"] > 0.85
+
+
+def test_the_readme_says_what_happens_to_somebody_kept_apart(stack: Stack) -> None:
+    name = stack.live("tumours", "newton", **PROVED)
+    salt = salt_of(Pepper.load(stack.settings.pepper_file), DEFAULT_TENANT)
+    patients = [f"patient-{number:03d}" for number in range(200, 300)]
+    apart = next(each for each in patients if is_aside((each,), 0.2, salt, "aside"))
+    assert stack.forgotten(name, subject_id=apart)["reason"] == "in_holdout"
+    assert stack.head(name)["number"] == 1
 
 
 def test_retraining_is_a_method_like_any_other_and_exact(stack: Stack) -> None:
