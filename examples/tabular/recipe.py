@@ -1,7 +1,8 @@
 """A table with categories, missing values and many rows a person: will this customer leave?
 
 Guarantee: `proved`. Register with `--method newton --guarantee proved`.
-Cost of a deletion: a few Newton steps on the head; measured in docs/what-you-can-have.md.
+Cost of a deletion: a few Newton steps on the head; measured in docs/what-you-can-have.md. Where a category goes with
+its last person, the model gets another shape and is trained again.
 Delete one person: `expunge delete --subject customer-189 --regulation gdpr --wait`. The request's page has the letter.
 You declare nothing: means, deviations and the list of categories are those of the people who are here.
 

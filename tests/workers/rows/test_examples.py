@@ -203,11 +203,36 @@ def test_the_estimator_ends_where_scikit_learn_does(world: World, examples: Path
     assert (pipeline.predict(x) == fit.predict(scaled)).mean() >= 0.98
 
 
+def test_a_category_goes_with_the_last_person_who_has_it(world: World, examples: Path) -> None:
+    """The weights get another shape, so the model is trained again."""
+    require_libraries("tabular")
+    file, column = TABLES["tabular"]
+    world = world.configured(recipes=examples)
+    world.live("tabular", "newton", name="first")
+    people = people_trained_on(world, examples / file, column)
+    last = next(row[column] for row in read(examples / file) if row["payment"] == "voucher" and row[column] in people)
+    strike(examples / file, lambda row: row["payment"] != "voucher" or row[column] == last)
+    held = world.live("tabular", "newton", name="held", guarantee="proved", fallback="retrain")
+    assert "payment_voucher" in columns_of(world, held)
+    request = world.delete(last, models=("held",))
+    world.work(held)
+    assert world.task(request).reason == "awaiting_retrain"
+    world.work(held)
+    assert world.task(request).status == "completed", world.task(request).reason
+    assert world.head(held).claim["guarantee"] == "exact"
+    assert "payment_voucher" not in columns_of(world, held)
+
+
+def columns_of(world: World, model_id: str) -> list[str]:
+    columns: list[str] = json.loads(bytes(load(published(world, model_id))["0.columns"].tolist()))
+    return columns
+
+
 def test_the_columns_of_the_table_are_in_the_published_file(world: World, examples: Path) -> None:
     require_libraries("tabular")
     world = world.configured(recipes=examples)
-    tensors = load(published(world, world.live("tabular", "newton", guarantee="proved")))
-    columns = json.loads(bytes(tensors["0.columns"].tolist()))
+    model_id = world.live("tabular", "newton", guarantee="proved")
+    columns, tensors = columns_of(world, model_id), load(published(world, model_id))
     assert columns[:3] == ["age", "months", "bill"] and {"no_age", "plan_basic", "payment_voucher"} <= {*columns}
     assert tensors["1.weight"].shape == (2, 64 + len(columns) - 3)
 
