@@ -40,6 +40,7 @@ from unlearning.types import (
     ForgetSet,
     Forgotten,
     Ineffective,
+    Learned,
     RecipeError,
     Refused,
     State,
@@ -49,6 +50,7 @@ from unlearning.types import (
 )
 
 EXAMPLES, STATE, VECTORS, FORGOTTEN, WEIGHTS = "examples", "state", "vectors", "forgotten", "weights"
+LEARNED = "learned"
 OBJECTIVE, APART = "objective", "kept apart"
 """files of tensors that an order brings along; the last two are for a judge"""
 FEATURES, TARGETS, WEIGHT = "features", "targets", "weight"
@@ -293,13 +295,27 @@ def _bytes(values: Tensor) -> Iterator[bytes]:
     return (row.tobytes() for row in values.detach().cpu().contiguous().numpy())
 
 
+def _train(task: _Task) -> Answer:
+    """Train, and answer the weights alone."""
+    problem, examples = task.problem, task.examples(EXAMPLES)
+    task.method.require_size(problem, len(examples))
+    return {}, {LEARNED: _learned(task, problem, examples).weights}
+
+
+def _learned(task: _Task, problem: Problem, examples: Examples) -> Learned:
+    """Train or import, but where the order brings along what another part trained."""
+    if LEARNED in task.files:
+        return Learned(task.tensors(LEARNED)[LEARNED])
+    return train(problem, examples) if task.words["cold"] else learn(task.recipe, problem, examples)
+
+
 def _prepare(task: _Task) -> Answer:
     """Train, and compute what the method keeps. A method that is tuned by people kept apart is given these."""
     if task.apart:
         task = replace(task, recipe=with_holdout(task.recipe, task.apart))
     problem, method, examples = task.problem, task.method, task.examples(EXAMPLES)
     method.require_size(problem, len(examples))
-    learned = train(problem, examples) if task.words["cold"] else learn(task.recipe, problem, examples)
+    learned = _learned(task, problem, examples)
     state = method.prepare(problem, examples, learned)
     # Under proved a solve stops early, because refinement works beyond it: the method is judged without that.
     proved = Guarantee(task.words["guarantee"]) is Guarantee.PROVED
@@ -313,7 +329,7 @@ def _prepare(task: _Task) -> Answer:
         threshold=task.words["threshold"],
     )
     facts, tensors = _kept(state)
-    return facts, tensors | {"learned": learned.weights}
+    return facts, tensors | {LEARNED: learned.weights}
 
 
 def _forget(task: _Task) -> Answer:
@@ -366,6 +382,7 @@ def _measure(task: _Task) -> Answer:
 
 TASKS = {
     "describe": _describe,
+    "train": _train,
     "prepare": _prepare,
     "forget": _forget,
     "samples": _samples_of,

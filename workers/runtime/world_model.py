@@ -31,6 +31,7 @@ from expunge.workers.runtime.model_tasks import (
     FEATURES,
     FORGOTTEN,
     KEPT,
+    LEARNED,
     OBJECTIVE,
     SETTINGS,
     STATE,
@@ -226,8 +227,14 @@ class WorldModel:
             raise Refused(what, 'Say so in the source, as in ul.table("people.csv", person="id", aside=0.2).')
         words = {"guarantee": guarantee.value, "cold": cold, "threshold": threshold, **_holders(examples)}
         files = {EXAMPLES: self._numbered(examples)}
+        if tuned:  # by a process that nobody kept apart was handed to: a version may be claimed to be these weights
+            files[LEARNED] = {LEARNED: self._compute("train", words, files)[1][LEARNED]}
         facts, tensors = self._compute("prepare", words, files, reads_apart=tuned)
-        return _state(facts, tensors), tensors["learned"]
+        state, learned = _state(facts, tensors), tensors[LEARNED]
+        if tuned and not torch.equal(state.weights, files[LEARNED][LEARNED]):
+            what = "The recipe's process changed the trained weights when it was handed people who are kept apart."
+            raise Refused(what, "Let holdout read its rows and change nothing.")
+        return state, learned
 
     def useful(
         self, state: State, examples: Examples, guarantee: Guarantee, *, denominator: int | None, max_distance: float

@@ -216,3 +216,21 @@ def test_a_method_that_does_not_help_gives_way_to_a_retrain(world: World, folder
     assert world.head(model_id).method == "retrain"
     forget(world, model_id, trained_on(world)[0])
     assert world.head(model_id).claim["guarantee"] == "exact"
+
+
+def test_what_is_trained_follows_from_nobody_who_is_kept_apart(world: World, folder: Path) -> None:
+    """Though their rows choose the length of the step, and the recipe would start its model from them."""
+    looking = NETWORK.replace("def features(frame):", "APART = [0.0]\n\n\ndef features(frame):")
+    looking = looking.replace(
+        "holdout=lambda aside: (", "holdout=lambda aside: APART.append(float(aside['x'].mean())) or ("
+    )
+    looking = looking.replace(
+        "        self.out = torch.nn.Linear(3, 2)\n",
+        "        self.out = torch.nn.Linear(3, 2)\n        torch.nn.init.constant_(self.out.weight, APART[-1])\n",
+    )
+    assert "APART[-1]" in looking and "APART.append" in looking
+    lay_out(folder, recipe=looking)
+    world = world.configured(recipes=folder)
+    held = world.live("rows", "safe", name="held")
+    told = world.live("rows", "safe", name="told", options={"reach": 0.1})  # for this one nobody is handed over
+    assert torch.equal(world.state(world.head(held)).weights, world.state(world.head(told)).weights)
