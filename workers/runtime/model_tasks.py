@@ -155,6 +155,7 @@ def _describe(task: _Task) -> Answer:
         "saved": [[name, slot_of.get(id(value))] for name, value in saved.items()],
         "dtypes": {name: str(value.dtype).removeprefix("torch.") for name, value in saved.items()},
         "metric": metric_name(recipe),
+        "holdout": not callable(recipe.holdout),
         "refused": {name: _why_refused(name, recipe) for name in task.words["methods"]},
         "ids": list(samples.names),
         "people": [list(people) for people in samples.people.values],

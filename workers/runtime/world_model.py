@@ -184,6 +184,8 @@ class WorldModel:
     _objective: Mapping[str, Tensor] = field(default_factory=dict)
     """of the linear head: features, targets and weights"""
     _metric: str | None = None
+    _has_holdout: bool = False
+    """the recipe gives its holdout, and makes it of no rows that are kept apart"""
     _rows: dict[tuple[Unit, ...], Mapping[str, SealedRows]] = field(default_factory=dict)
     _world: _OpenWorld | None = None
 
@@ -208,6 +210,7 @@ class WorldModel:
             if self.name in self.refused:
                 raise RecipeError(*self.refused[self.name])
             self._head, self._metric = facts.get("head"), facts["metric"]
+            self._has_holdout = bool(facts["holdout"])
             self._objective = {name: tensors[name] for name in (FEATURES, TARGETS, WEIGHT) if name in tensors}
             recipe, checkpoint = self._recipe(facts, tensors), _Checkpoint(facts, tensors)
             kind = DescribedProblem if self._head is None else JudgedProblem
@@ -315,7 +318,7 @@ class WorldModel:
 
     def accuracies(self, weights: Sequence[Tensor]) -> list[float | None]:
         """Measure the model at each of these weights (d,) on the rows of the people kept apart; None: nothing does."""
-        if not any(self.aside.values()):
+        if not self._has_holdout and not any(self.aside.values()):
             return [None] * len(weights)
         files = {WEIGHTS: {f"{place:06d}": w for place, w in enumerate(weights)}}
         facts, _ = self._compute("measure", {"guarantee": Guarantee.NONE.value}, files, reads_apart=True)
@@ -395,7 +398,8 @@ class WorldModel:
         if self._head is None:
             return self._ask_recipe(task, self.staying, words, files, self._aside_units if reads_apart else ())
         about = {"head": self._head, "metric": self._metric, **words}
-        apart = {APART: self._features_apart} if reads_apart and any(self.aside.values()) else {}
+        measures = reads_apart and (self._has_holdout or any(self.aside.values()))
+        apart = {APART: self._features_apart} if measures else {}
         return self._ask(NO_CODE, task, about, {OBJECTIVE: self._objective, **apart, **files})
 
     @cached_property

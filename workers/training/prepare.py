@@ -121,6 +121,8 @@ from unlearning.types import (
     silent,
 )
 
+TRAININGS = 5
+"""A legal hold, or a request, that comes during a training makes us train again, this often at most."""
 REGISTER_AGAIN = "Find out who changed it, and prepare the model again."
 log = logging.getLogger(__name__)
 
@@ -147,13 +149,7 @@ def prepare(process: Process, job: Preparation, watch: Stopwatch) -> Ended | Non
     there. What the recipe's code raises is refused at once, because every attempt would raise it. Raises Stale.
     """
     try:
-        while True:
-            try:
-                with readers():
-                    return _build(process, job, watch)
-            except Replan as error:
-                log.warning("%s", error)
-                clean(process, job)
+        return _trained_until_used(process, job, watch)
     except (Refused, RecipeError) as error:
         raised = error.__cause__
         own = refusal_of(raised, process.settings.recipes) if isinstance(raised, Exception) else None
@@ -164,6 +160,23 @@ def prepare(process: Process, job: Preparation, watch: Stopwatch) -> Ended | Non
             raise
         _give_up(process, job, refused)
     return None
+
+
+def _trained_until_used(process: Process, job: Preparation, watch: Stopwatch) -> Ended | None:
+    """Build again where a legal hold or a request came meanwhile. Raises Refused where that goes on."""
+    why = ""
+    for _ in range(TRAININGS):
+        try:
+            with readers():
+                return _build(process, job, watch)
+        except Replan as error:
+            why = str(error)
+            log.warning("%s", why)
+            clean(process, job)
+    raise Refused(
+        f"It was trained {TRAININGS} times and could not be used: {why}.",
+        "Put people under a legal hold back into the data, or lift the hold; then ask for it again.",
+    )
 
 
 def _build(process: Process, job: Preparation, watch: Stopwatch) -> Ended | None:

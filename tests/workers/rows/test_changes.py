@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from expunge.service.infra.tables import Model, TrainedPart
+from expunge.service.infra.tables import Generation, Model, TrainedPart
 from expunge.service.models import plan_new_data
 from expunge.service.requests.states import Suppress
 from expunge.workers.storage import checkpoint_format, private_state
@@ -197,3 +197,20 @@ def evidence(world: World, model_id: str) -> dict[str, Any]:
     _, told = checkpoint_format.decode_state(sealed)
     rows: dict[str, Any] = json.loads(json.dumps(told["rows"]))
     return rows
+
+
+def test_a_retrain_on_data_without_somebody_under_a_legal_hold_ends(world: World, folder: Path) -> None:
+    """It cannot be used, whenever it is trained: the hold would be broken."""
+    lay_out(folder, recipe=ALL)
+    world = world.configured(recipes=folder)
+    held = world.live("rows", "retrain")
+    before = world.head(held).id
+    world.hold("p3")
+    lay_out(folder, (person for person in EVERYBODY if person != 3), ALL)
+    with world.database.write() as session:
+        candidate = plan_new_data(session, session.get_one(Model, held), dry_run=False).id
+    world.work(held)
+    with world.database.read() as session:
+        status = session.get_one(Generation, candidate).status
+    assert (status, world.head(held).id) == ("refused", before)
+    assert "a legal hold was placed on a person that the candidate lacks" in str(world.model(held).reason)

@@ -125,3 +125,14 @@ def test_a_decay_that_is_chosen_by_the_rows_moves_with_who_leaves(world: World, 
     never = world.live("rows", "newton", name="never", max_distance=CAP, noise_std=0.01)
     found = [world.state(world.head(model_id)).weights.double() for model_id in (held, never)]
     assert float((found[0] - found[1]).norm()) <= 2 * CAP
+
+
+def test_a_holdout_that_the_recipe_gives_is_measured(world: World, folder: Path) -> None:
+    given = PLAIN.replace(", aside=0.2", "").replace(
+        "holdout=lambda aside: (features(aside.pandas()), labels(aside.pandas()))",
+        "holdout=(features(frame)[:9], labels(frame)[:9])",
+    )
+    lay_out(folder, recipe=given)
+    world = world.configured(recipes=folder)
+    model_id = world.live("rows", "newton", max_distance=CAP, noise_std=0.01)
+    assert world.head(model_id).holdout_accuracy is not None
