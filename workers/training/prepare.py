@@ -37,6 +37,7 @@ from expunge.service.models import (
     write_vectors,
 )
 from expunge.service.queue import (
+    Blocked,
     Draft,
     Leaving,
     Preparation,
@@ -573,6 +574,9 @@ def _forget(storage: Storage, job: Preparation, prepared: Prepared, target: Targ
     draws = generator(bench.problem.device)
     if bench.asked is not None:
         selected = samples_of_update(storage, job, bench, target.positions, prepared.terms.guarantee)
+        if isinstance(selected, Blocked):
+            what = "The recipe's data, or the database's tables, changed while the model was prepared."
+            raise Refused(what, REGISTER_AGAIN)
         forget, retain = selected.forget(vectors), selected.samples.examples
     forgotten = forget_in_worlds(bench, prepared.state, forget, retain, prepared.terms.guarantee)
     if forgotten is not None:

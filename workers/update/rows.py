@@ -42,12 +42,14 @@ class SamplesOfUpdate:
         bench: the opened model, with the samples that its recipe makes of the rows of those who stay.
         samples: the retained ones, by digests.
         leaving: the positions and the holders of samples that leave, without people of whose rows none was made.
-        examples: what those samples hold, where the method reads them; else None.
+        changes: how many samples of those who stay the recipe makes no more, or otherwise.
+        examples: what the leaving samples hold, where the method reads them; else None.
     """
 
     bench: OpenModel
     samples: manifest.FoundSamples
     leaving: manifest.SampleIndex
+    changes: manifest.Changed
     examples: Examples | None = None
 
     def forget(self, vectors: VectorSource) -> ForgetSet:
@@ -62,15 +64,19 @@ def samples_of_update(
     bench: OpenModel,
     going: Sequence[int],
     guarantee: Guarantee,
-) -> SamplesOfUpdate:
+) -> SamplesOfUpdate | Blocked:
     """Run the recipe on the rows of those who stay, and find that it makes the samples that the model was trained on.
 
-    Raises Refused where it makes others, and Lost, MemoryError.
+    A method that begins anew takes those that it makes now. Raises Refused where others need to be the same and are
+    not, and Lost, MemoryError.
     """
     asked = bench.asked
     if asked is None:
         raise ValueError("the recipe has no rows")
     with storage.database.snapshot() as session:
+        differs = _differing(session, storage, job.generation_id)
+        if differs is not None:
+            return Blocked(Reason.TABLES_DIFFER, {"table": differs})
         places, gone = manifest.places(session, job.generation_id), forgotten(session, job.generation_id)
         known, suppressed = (
             manifest.held_out(session, job.generation_id),
@@ -88,9 +94,13 @@ def samples_of_update(
         what = "The recipe makes samples that were deleted of rows that stay."
         raise Refused(what, "Let the source name its rows (id=), so that a sample can leave with its row.")
     difference = manifest.compared(present, wanted)
+    changes = manifest.Changed(difference.missing, difference.changed)
     theirs = theirs.take(~theirs.named(_digests_of_silent(storage, job, asked.units, leaving)))
+    if changes.missing > MOST_GONE * len(wanted):
+        facts = {"lacking": changes.missing, "missing": changes.missing, "changed": changes.changed}
+        return Blocked(Reason.SAMPLES_CHANGED, facts)
     if bench.method.begins_anew:
-        return SamplesOfUpdate(bench, _as_they_are(storage, job, bench, places), theirs)
+        return SamplesOfUpdate(bench, _as_they_are(storage, job, bench, places), theirs, changes)
     if difference.missing or difference.changed:
         raise Refused(
             f"The recipe makes {difference.missing} of the {len(wanted)} samples of those who stay no more, and "
@@ -106,7 +116,7 @@ def samples_of_update(
     found = manifest.FoundSamples.of(bench.recipe.samples.names.take(index), examples)
     reads = Need.FORGOTTEN in bench.method.needs and len(theirs) > 0
     read = _samples_leaving(storage, job, bench, theirs, leaving) if reads else None
-    return SamplesOfUpdate(bench, found, theirs, read)
+    return SamplesOfUpdate(bench, found, theirs, changes, read)
 
 
 def _digests_of_silent(storage: Storage, job: Job, units: SourceUnits, leaving: Sequence[Unit]) -> frozenset[str]:

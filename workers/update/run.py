@@ -464,6 +464,8 @@ def _load_described(
     guarantee, target = current.terms.guarantee, positions
     try:
         selected = samples_of_update(storage, claim, bench, target.positions, guarantee)
+        if isinstance(selected, Blocked):
+            return selected
         _require_dimension(current, selected.bench)
     except Refused as error:
         if isinstance(error, Attributed):
@@ -472,7 +474,8 @@ def _load_described(
     device = selected.bench.problem.device
     numbers = int(current.manifest["vectors"])
     vectors = private_state.VectorStore(storage.database, storage.keys, claim.generation_id, numbers, device)
-    return Loaded(selected.bench, left.state, selected.forget(vectors), selected.samples)
+    rows: dict[str, Json] = {"gone": selected.changes.missing, "changed": selected.changes.changed}
+    return Loaded(selected.bench, left.state, selected.forget(vectors), selected.samples, {"rows": rows})
 
 
 def _require_dimension(current: Current, bench: OpenModel) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load
+from sqlalchemy import delete
 
-from expunge.service.infra.tables import StoredVector
+from expunge.service.infra.tables import Removal, StoredVector
+from expunge.service.models import commitments
 from tests.workers.rows.data import EVERYBODY, forget, lay_out, published, trained_on
 from tests.workers.rows.test_judge import PLAIN as HEAD
 from tests.workers.storage.test_checkpoints import state_of
@@ -234,3 +236,31 @@ def test_what_is_trained_follows_from_nobody_who_is_kept_apart(world: World, fol
     held = world.live("rows", "safe", name="held")
     told = world.live("rows", "safe", name="told", options={"reach": 0.1})  # for this one nobody is handed over
     assert torch.equal(world.state(world.head(held)).weights, world.state(world.head(told)).weights)
+
+
+def test_an_update_reads_only_a_manifest_that_is_what_was_published(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mark that is gone would bring the rows of somebody who left back."""
+    monkeypatch.setattr(commitments, "ROWS", 3)
+    lay_out(folder, recipe=HEAD)
+    world = world.configured(recipes=folder)
+    model_id = world.live("rows", "newton", max_distance=1e-5, noise_std=0.01)
+    first, *_, last = trained_on(world)
+    forget(world, model_id, first)
+    with world.database.write() as session:
+        assert session.execute(delete(Removal)).rowcount == 3
+    request = world.delete(f"p{last}")
+    world.work(model_id)
+    assert (world.request(request).status, world.request(request).reason) == ("blocked", "tables_differ")
+
+
+def test_newton_waits_where_a_tenth_of_the_samples_are_gone(world: World, folder: Path) -> None:
+    lay_out(folder, recipe=HEAD)
+    world = world.configured(recipes=folder)
+    model_id = world.live("rows", "newton", max_distance=1e-5, noise_std=0.01)
+    people = trained_on(world)
+    lay_out(folder, (person for person in EVERYBODY if person not in people[:6]), HEAD)
+    request = world.delete(f"p{people[-1]}")
+    world.work(model_id)
+    assert (world.request(request).status, world.request(request).reason) == ("blocked", "samples_changed")
