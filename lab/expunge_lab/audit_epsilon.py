@@ -30,7 +30,7 @@ from expunge_lab.attack.canaries import Cast, with_canaries
 from expunge_lab.attack.rehearsal import prepare
 from expunge_lab.attack.trials import AttackRow, TrialPlan, Trials, seconds_of
 from expunge_lab.experiment.lower_bound import ALPHA, LARGEST_MU
-from expunge_lab.recipe import LabRecipe, load, place_of
+from expunge_lab.recipe import LabRecipe, load_recipe, place_of
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.methods import NAMES
 from unlearning.types import RecipeError, Refused
@@ -113,7 +113,7 @@ def _attacked(request: AuditRequest, policy: Policy, found: Audit, tell: Tell, c
 
 
 def _request(given: argparse.Namespace) -> AuditRequest:
-    loaded = load(given.recipe, Settings(), given.tenant)
+    loaded = load_recipe(given.recipe, Settings(), given.tenant)
     plan = TrialPlan(given.trials, given.updates, given.canaries, given.seed)
     cast = with_canaries(loaded.recipe, plan.canaries, plan.updates, torch.Generator().manual_seed(plan.seed))
     shared = {name: getattr(given, name) for name in ("epsilon", "delta", "noise_std", "max_distance")}

@@ -25,7 +25,7 @@ from expunge_lab.advice.alarm import alarmed
 from expunge_lab.advice.choice import Demand, Offer, break_even, closing, trainings_a_year
 from expunge_lab.advice.measure import Findings, OutOfTime, Scene, measure
 from expunge_lab.advice.with_rows import RowsScene, measure_with_rows
-from expunge_lab.recipe import has_rows, load
+from expunge_lab.recipe import has_rows, load_recipe
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.methods import NAMES
@@ -88,9 +88,9 @@ def _findings(recipe: Path, given: argparse.Namespace, tell: Callable[[str], Non
     if has_rows(recipe, settings):
         scene_with_rows = RowsScene(recipe, policy, device, LIMITS.vector_bytes, options, settings)
         return measure_with_rows(scene_with_rows, given.seconds, alarmed, tell, methods)
-    load(recipe, settings)  # imports what the recipe imports, which a worker does once
+    load_recipe(recipe, settings)  # imports what the recipe imports, which a worker does once
     start = time.perf_counter()
-    loaded = load(recipe, settings)
+    loaded = load_recipe(recipe, settings)
     reading = time.perf_counter() - start
     examples = loaded.recipe.samples.examples(device=device)
     scene = Scene(loaded, examples, policy, device, reading, LIMITS.vector_bytes, options)

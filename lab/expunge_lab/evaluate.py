@@ -34,7 +34,7 @@ from expunge_lab.experiment.comparators import kinds
 from expunge_lab.experiment.metrics import CertifiedWeights, Instruments, Plan, Row
 from expunge_lab.experiment.run import evaluate, stream
 from expunge_lab.figures import show_table
-from expunge_lab.recipe import load, place_of
+from expunge_lab.recipe import load_recipe, place_of
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.artefact import Artefact
@@ -180,7 +180,7 @@ def _terms(policy: Policy, guarantee: Guarantee, forgotten: Forgotten, *, count:
 
 
 def _request(given: argparse.Namespace) -> Request:
-    loaded = load(given.recipe, Settings(), given.tenant)
+    loaded = load_recipe(given.recipe, Settings(), given.tenant)
     names = _chosen(given.methods, NAMES)
     options = _options(given.options)
     shared = {

@@ -65,7 +65,7 @@ def has_rows(recipe: str | Path, settings: Settings) -> bool:
     return takes_rows(settings.model_copy(update={"recipes": folder}), DEFAULT_TENANT, name)
 
 
-def load(recipe: str | Path, settings: Settings, tenant_id: str | None = None) -> LabRecipe:
+def load_recipe(recipe: str | Path, settings: Settings, tenant_id: str | None = None) -> LabRecipe:
     """Run a recipe of either form, on everybody but those who asked to be forgotten.
 
     Sources lie in the recipe's folder, or in the tenant's of ``EXPUNGE_DATA``. Without a tenant those who are kept

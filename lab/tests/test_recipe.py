@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from expunge.service.infra.settings import Settings
-from expunge.workers.check import __main__ as check
+from expunge.workers.check import __main__
 from expunge_lab import advise, audit_epsilon, evaluate
-from expunge_lab.recipe import load
+from expunge_lab.recipe import load_recipe
 from tests.workers.rows.data import APART, EVERYBODY, lay_out
 from tests.workers.rows.test_judge import PLAIN as HEAD
 from tests.workers.rows.test_methods import NETWORK, OLD_FORM
@@ -45,13 +45,13 @@ def evaluated(recipe: Path, capsys: pytest.CaptureFixture[str], *methods: str) -
 
 def measured(recipe: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
     arguments = [str(recipe), "--measure", "--seconds", "90", "--device", "cpu", "--json", *more]
-    assert check.main(arguments) == 0
+    assert __main__.main(arguments) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)["measured"]
     return found
 
 
 def test_both_forms_of_a_recipe_hold_the_same(folder: Path) -> None:
-    with_rows, plain = (load(path, Settings()).recipe for path in both(folder))
+    with_rows, plain = (load_recipe(path, Settings()).recipe for path in both(folder))
     assert {names for names in with_rows.samples.people} == {(f"p{person}",) for person in TRAINED_ON}
     assert [*with_rows.samples.ids] == [*plain.samples.ids] and [*with_rows.samples.people] == [*plain.samples.people]
     for tensors in (
@@ -119,7 +119,7 @@ def test_of_a_recipe_that_trains_by_itself_the_parts_are_measured(
 def test_the_terminal_says_once_why_methods_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lay_out(folder, recipe=APART)
     arguments = [str(folder / "rows.py"), "--measure", "--seconds", "60", "--device", "cpu"]
-    assert check.main([*arguments, "--methods", "retrain,newton,mini"]) == 0
+    assert __main__.main([*arguments, "--methods", "retrain,newton,mini"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.count("newton, mini: recipe() returned a Published, and the method needs samples") == 1
 
@@ -129,7 +129,7 @@ def test_a_training_that_does_not_fit_into_the_time_says_so(folder: Path, capsys
         folder, recipe=APART.replace("import json", "import json, time").replace("frame =", "time.sleep(3); frame =")
     )
     arguments = [str(folder / "rows.py"), "--measure", "--seconds", "1", "--device", "cpu", "--methods", "retrain"]
-    assert check.main(arguments) == 2
+    assert __main__.main(arguments) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert "A training on everybody takes more than 1 s. Give more time with --seconds." in told
 
@@ -182,14 +182,14 @@ TANGENT = HEAD.replace("import torch", "import torch\nfrom unlearning.features.t
 def test_nothing_that_a_model_brings_along_has_to_be_declared(folder: Path) -> None:
     """In the service it follows from the rows of those who stay."""
     lay_out(folder, recipe=FROZEN)
-    loaded = load(folder / "rows.py", Settings())
+    loaded = load_recipe(folder / "rows.py", Settings())
     assert loaded.judged and {name.partition(".")[0] for name in loaded.recipe.public} == {"0"}
 
 
 @pytest.mark.parametrize("recipe", [NETWORK, TANGENT], ids=["network", "tangent"])
 def test_without_a_judge_no_guarantee_but_none_is_asked_for(folder: Path, recipe: str) -> None:
     lay_out(folder, recipe=recipe)
-    loaded = load(folder / "rows.py", Settings())
+    loaded = load_recipe(folder / "rows.py", Settings())
     assert (loaded.judged, loaded.guarantee(None), loaded.guarantee("exact")) == (False, "none", "exact")
     with pytest.raises(Refused, match="The guarantee proved is had with rows by a linear head"):
         loaded.guarantee("proved")
@@ -198,13 +198,13 @@ def test_without_a_judge_no_guarantee_but_none_is_asked_for(folder: Path, recipe
 def test_a_model_that_raises_is_refused_with_its_line(folder: Path) -> None:
     lay_out(folder, recipe=NETWORK.replace("model=Net", "model=lambda: Net(3)"))
     with pytest.raises(Refused, match=r"TypeError at line 24 of rows\.py"):
-        load(folder / "rows.py", Settings())
+        load_recipe(folder / "rows.py", Settings())
 
 
 def test_a_holdout_of_nobody_is_named(folder: Path) -> None:
     lay_out(folder, recipe=HEAD.replace(", aside=0.2", ""))
     with pytest.raises(Refused, match="no source keeps any"):
-        load(folder / "rows.py", Settings())
+        load_recipe(folder / "rows.py", Settings())
 
 
 def test_sources_lie_in_the_folder_of_data_too(folder: Path, tmp_path: Path) -> None:
@@ -212,18 +212,18 @@ def test_sources_lie_in_the_folder_of_data_too(folder: Path, tmp_path: Path) -> 
     data = tmp_path / "data" / "default"
     data.mkdir(parents=True)
     (folder / "people.csv").rename(data / "people.csv")
-    loaded = load(folder / "rows.py", Settings().model_copy(update={"data": data.parent}))
+    loaded = load_recipe(folder / "rows.py", Settings().model_copy(update={"data": data.parent}))
     assert len(loaded.recipe.samples) == 3 * len(TRAINED_ON)
 
 
 def test_who_asked_is_in_no_rows_and_in_no_holdout(world: World, folder: Path) -> None:
     lay_out(folder, recipe=HEAD)
-    before = load(folder / "rows.py", world.settings, TENANT).recipe
+    before = load_recipe(folder / "rows.py", world.settings, TENANT).recipe
     trained_on = {person for names in before.samples.people for person in names}
     apart = {f"p{person}" for person in EVERYBODY} - trained_on
     world.delete(min(trained_on))
     world.delete(min(apart))
-    after = load(folder / "rows.py", world.settings, TENANT).recipe
+    after = load_recipe(folder / "rows.py", world.settings, TENANT).recipe
     assert {person for names in after.samples.people for person in names} == trained_on - {min(trained_on)}
     assert len(before.holdout_tensors[0]) - len(after.holdout_tensors[0]) == 3
 
@@ -233,4 +233,4 @@ def test_where_everybody_asked_nothing_is_measured(world: World, folder: Path) -
     for person in range(3):
         world.delete(f"p{person}")
     with pytest.raises((Refused, RecipeError)):
-        load(folder / "rows.py", world.settings, TENANT)
+        load_recipe(folder / "rows.py", world.settings, TENANT)

@@ -22,9 +22,9 @@ from expunge.workers.runtime.model import OpenModel, forget_by_parts, opened_wit
 from expunge.workers.runtime.rows_recipe import RowsRecipe, SourceUnits, declared, survey
 from expunge.workers.runtime.world_model import WorldModel
 from expunge.workers.runtime.worlds import readers, template
-from expunge_lab import recipe as loader
 from expunge_lab.advice.choice import Offer
 from expunge_lab.advice.measure import FORGOTTEN, LEAST_PEOPLE, Findings, Limit, OutOfTime, Scene, measure
+from expunge_lab.recipe import load_recipe, place_of
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Fallback, Granularity, Policy
 from unlearning.methods import NAMES, load
@@ -104,7 +104,7 @@ def measure_with_rows(
 @contextmanager
 def _opened(scene: RowsScene) -> Iterator[_Opened]:
     """Open the sources with everybody in them; people are kept apart as where the recipe is called by hand."""
-    folder, name = loader.place_of(scene.place)
+    folder, name = place_of(scene.place)
     settings = scene.settings.model_copy(update={"recipes": folder})
     recipe = declared(settings, DEFAULT_TENANT, name)
     with readers():
@@ -197,7 +197,7 @@ def _others(
         with _opened(scene) as opened, _limited(limit, end - time.perf_counter()):
             asked = WorldModel(opened.recipe, opened.units, PartsInMemory(), load(ANY)(), ANY, scene.device)
             reading, moved, count = _described(asked, opened.units)
-            loaded = loader.load(scene.place, scene.settings)
+            loaded = load_recipe(scene.place, scene.settings)
             asks = loaded.guarantee(None if scene.policy.guarantee is None else scene.policy.guarantee.value)
     except (Refused, RecipeError) as error:
         return {name: Offer(name, refused=str(error)) for name in names}
