@@ -48,6 +48,7 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     reset()
     monkeypatch.setattr(fresh, "_servers", [])
+    monkeypatch.setattr(worlds, "_templates", [])  # an earlier test's may have been killed: its children cannot be read
     return reset
 
 

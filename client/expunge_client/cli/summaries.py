@@ -20,6 +20,7 @@ SUMMARIES = {
         "models list": "List all models.",
         "models show": "Show one model: status, policy, version, measurements, budget and consumers.",
         "models retrain": "Train a model again under its name, after a dry run.",
+        "models port": "Train a live model by the rows that its rewritten recipe now defines, after a dry run.",
         "models policy": "Show or change a model's policy.",
         "models retire": "Stop serving a model permanently: its requests end with it, its state and keys are...",
         "requests list": "List all deletion requests, newest first.",

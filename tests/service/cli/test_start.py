@@ -14,6 +14,8 @@ from expunge.service.infra.settings import Settings, ensure_secrets
 
 ATTEMPTS = 3
 LIBRARIES = "fastapi, uvicorn, sqlalchemy.orm, pydantic_settings, prometheus_client, jinja2, cryptography.x509"
+LEAST = 0.5
+"""below it the libraries were measured while something else held the machine: the ratio says nothing"""
 MOST = 1.8
 """times the CPU of a process that only imports the libraries, run just before: a CPU second is half another's there"""
 
@@ -22,7 +24,7 @@ MOST = 1.8
 def test_the_api_starts_without_torch_in_little_time_and_memory(tmp_path: Path) -> None:
     ensure_secrets(Settings(home=tmp_path))
     ratios: list[float] = []
-    while len(ratios) < ATTEMPTS and not (ratios and min(ratios) < MOST):
+    while len(ratios) < ATTEMPTS and not any(LEAST < ratio < MOST for ratio in ratios):
         libraries = cpu_of_libraries()
         seconds, cpu, megabytes, torch = started_api(str(tmp_path))
         print(
@@ -31,7 +33,7 @@ def test_the_api_starts_without_torch_in_little_time_and_memory(tmp_path: Path) 
         assert not torch
         assert 20 < megabytes < 150
         ratios.append(cpu / libraries)
-    assert 0.5 < min(ratios) < MOST
+    assert any(LEAST < ratio < MOST for ratio in ratios), ratios
 
 
 def cpu_of_libraries() -> float:

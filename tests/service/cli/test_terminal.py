@@ -50,7 +50,7 @@ def test_help_shows_the_everyday_commands_and_a_line_for_each_other_group(tmp_pa
         elif line[:2] == "  " and line[2:3] not in ("", " ") and found:
             section.append(re.split("  +", line.strip())[0])
     assert list(found)[:3] == ["Options", EVERYDAY, ADMINISTER]
-    assert len(found[EVERYDAY]) == 24 and {"up", "find", "requests verify", "models retire"} <= set(found[EVERYDAY])
+    assert len(found[EVERYDAY]) == 25 and {"up", "find", "requests verify", "models retire"} <= set(found[EVERYDAY])
     assert {"models remove-consumer", "holds", "run", "backup"} <= set(found[ADMINISTER])
     assert "lab" in found["Add-ons"]
 

@@ -157,7 +157,7 @@ def port(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     wait: Annotated[bool, typer.Option(help="Stay until the new version is published or refused.")] = True,
 ) -> None:
-    """Train a live model by its recipe's rows, once the recipe was rewritten as one with rows, after a dry run.
+    """Train a live model by the rows that its rewritten recipe now defines, after a dry run.
 
     People with a deletion request are left out, and requests that wait are completed.
     """
