@@ -4,7 +4,7 @@ A benchmark is a file of this folder with ``rows()``: mappings with ``name, valu
 the target is not a number to meet) and ``sides``, the figures of both sides. Each runs in a process of its own, so that
 none warms or crowds another, and is ended after ``SECONDS``. Named ones alone replace their own rows
 among the published ones. The figures lie beside the page in ``bench.json``; ``--publish`` copies them to
-``benchmarks/results``.
+``benchmarks/results``. A row with ``commit`` stays: nothing measures it any more, and that commit is the last that did.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.targets import explained, unanswered, was_not_run
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "build" / "reports" / "bench.json"
 PUBLISHED = HERE / "results" / "bench.json"
-ONLY_WHEN_NAMED = {"not_built", "paper_cnn"}
+ONLY_WHEN_NAMED = {"not_built"}
 """minutes to an hour, and no target"""
 SECONDS = 4 * 3600
 NO_SPREAD = 1e-9
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     files = (file for file in HERE.glob("[a-z]*.py") if "def rows(" in file.read_text())
     chosen = names or sorted({file.stem for file in files} - ONLY_WHEN_NAMED)
     kept = json.loads((RESULTS if RESULTS.exists() else PUBLISHED).read_text())
-    rows = [row for row in kept if names and row["benchmark"] not in chosen]
+    rows = [row for row in kept if "commit" in row or (names and row["benchmark"] not in chosen)]
     failed: list[str] = []
     CONSOLE.print(estimate(chosen))
     for place, name in enumerate(chosen, 1):
@@ -106,8 +106,9 @@ def page(rows: list[dict[str, Any]]) -> str:
         "",
         "The table is no single run. Each row was put here at its time `at`; some came from runners of one "
         "question that called the functions of the file in `by`, not from this command. `python -m benchmarks NAME`, "
-        "with the name in `by`, measures a file's rows again, and `make bench` all of them. ± is half of the 95 % "
-        "interval by Student's t, over the seeds in the row's `sides`.",
+        "with the name in `by`, measures a file's rows again, and `make bench` all of them; a row `at` a commit is of "
+        "a benchmark that was deleted after it. ± is half of the 95 % interval by Student's t, over the seeds in the "
+        "row's `sides`.",
         "",
         "| measured | value | target | unit | met | load | at | by |",
         "|---|---|---|---|---|---|---|---|",
@@ -115,7 +116,8 @@ def page(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         verdict = {True: "yes", False: "**no**", None: ""}[row.get("met")]
         shown = (row["name"], value_of(row), number(row["target"]), row["unit"], verdict)
-        lines.append("| " + " | ".join((*shown, number(row.get("load")), row["at"], row["benchmark"])) + " |")
+        by = row["benchmark"] + (f" at {row['commit']}" if "commit" in row else "")
+        lines.append("| " + " | ".join((*shown, number(row.get("load")), row["at"], by)) + " |")
     missed = [row for row in rows if row.get("met") is False]
     lines += ["", "## What is missed, and what it would need", ""]
     lines += [f"- {row['name']}: {row['sides']['reason']}" for row in missed]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.crowd import CONVERGED, write_crowd
 from benchmarks.intake import Side, both, client, database
 from benchmarks.release import TENANT, worker
 from expunge.service.infra.settings import Settings
@@ -28,27 +29,15 @@ from unlearning.accounting.policy import Policy
 SAMPLES, EACH, FEATURES, IDLE_SECONDS = 200_000, 5, 20, 20
 MOST_RATIO, LONGEST = 2.0, 0.5
 POLICY = {"method": "newton", "guarantee": "proved", "max_distance": 1 / SAMPLES, "noise_std": 1000 / SAMPLES}
-RECIPE = """
-import torch
-import unlearning as ul
-
-def recipe():
-    x = torch.randn({samples}, {features}, generator=torch.Generator().manual_seed(0))
-    y = (x[:, 0] > 0).long()
-    ids = [f"s{{row}}" for row in range({samples})]
-    return ul.Recipe(
-        model=lambda: torch.nn.Linear({features}, 1, bias=False),
-        samples=ul.Samples(ids, [f"q{{row // {each}}}" for row in range({samples})], x, y),
-        holdout=(x[:500], y[:500]),
-        loss="binary_logistic",
-        training=ul.Training(epochs=0, weight_decay=0.01, converge=1e-8),
-    )
-"""
 
 
 def rows() -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder, database("PostgreSQL", Path(folder)) as url:
-        (Path(folder) / "large.py").write_text(RECIPE.format(samples=SAMPLES, each=EACH, features=FEATURES))
+        size = {"people": SAMPLES // EACH, "each": EACH, "features": FEATURES, "classes": 2}
+        model = f"torch.nn.Linear({FEATURES}, 1, bias=False)"
+        write_crowd(
+            Path(folder), "large", model=model, loss="binary_logistic", training=CONVERGED, named="q{}".format, **size
+        )
         with both(Path(folder), url)["intake"] as side:
             end = time.perf_counter() + IDLE_SECONDS
             idle = posts(side, lambda: time.perf_counter() < end)

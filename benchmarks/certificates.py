@@ -23,10 +23,10 @@ from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import migrate
 from expunge.service.infra.tables import Certificate, Task
 from expunge.workers.scheduler.run import extend_log
+from tests.faults.crowd import copy_recipes
 from tests.harness.servers import postgres
 from tests.workers.worlds import World, open_world, settings_of
 
-RECIPES = Path(__file__).parent.parent / "tests" / "faults" / "recipes"
 REQUESTS = int(os.environ.get("BENCH_REQUESTS", "2000"))
 
 
@@ -46,7 +46,6 @@ class Timed(Database):
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    os.environ["DRILL_PEOPLE"] = str(REQUESTS + 200)
     with postgres(fsync="on") as server, server.database() as url:
         yield from measured(url, "PostgreSQL")
     with tempfile.TemporaryDirectory(prefix="expunge-bench-") as folder:
@@ -56,7 +55,9 @@ def rows() -> Iterator[dict[str, Any]]:
 def measured(url: str, kind: str) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="expunge-bench-") as folder:
         migrate(Database(url))
-        world = open_world(settings_of(Path(folder) / "home", url, RECIPES))
+        world = open_world(
+            settings_of(Path(folder) / "home", url, copy_recipes(Path(folder) / "drill", REQUESTS + 200))
+        )
         storm(world)
         sides = issue(world)
         world.storage.close()

@@ -27,13 +27,14 @@ from typing import Any, TypeVar
 
 import torch
 
+from benchmarks.crowd import one_thread
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings, ensure_secrets
 from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.workers.check.rows import PartsInMemory
+from expunge.workers.check.checks import PartsInMemory
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.build import staying_aside
-from expunge.workers.runtime.model import OpenModel, build_with_rows, forget_by_parts
+from expunge.workers.runtime.model import OpenModel, forget_by_parts, open_model
 from expunge.workers.runtime.worlds import readers
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
@@ -130,7 +131,7 @@ def on_features(recipe: Recipe) -> Recipe:
     return replace(
         recipe,
         model=partial(torch.nn.Linear, layer.in_features, layer.out_features, layer.bias is not None),
-        samples=replace(recipe.samples, inputs=features, targets=recipe.samples.unweighted_targets()),
+        samples=replace(recipe.samples, inputs=features),
     )
 
 
@@ -160,8 +161,10 @@ def measured_by_parts(name: str, people: int = PEOPLE) -> Measured:
 
 def opened(settings: Settings, name: str, method: str, parts: Any) -> OpenModel:
     now = int(time.time() * 1e6)
-    model = build_with_rows(settings, DEFAULT_TENANT, name, Policy(method), parts=parts, until=now)
-    model.built.aside = staying_aside(Pepper.load(settings.pepper_file), DEFAULT_TENANT, model.built.units, frozenset())
+    model = open_model(settings, DEFAULT_TENANT, name, Policy(method), parts=parts, until=now)
+    model.built.aside = staying_aside(
+        Pepper.load(settings.pepper_file), DEFAULT_TENANT, model.built.units, lambda _: True
+    )
     return model.under(Guarantee.EXACT)
 
 
@@ -196,7 +199,7 @@ def timed(act: Callable[[], Result]) -> tuple[Result, float]:
 
 def rows(names: tuple[str, ...] = tuple(METHODS)) -> Iterator[dict[str, Any]]:
     """Yield a row for each example: the mean cost of forgetting one person, over that of a retraining."""
-    torch.set_num_threads(1)
+    one_thread()
     for name in names:
         found = measured_with_proof(name) if name in PROVED else measured_by_parts(name)
         yield {

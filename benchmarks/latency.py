@@ -22,8 +22,9 @@ from typing import Any
 import httpx
 from sqlalchemy import func, select
 
+from benchmarks.crowd import write_crowd
 from benchmarks.intake import cpu_seconds
-from benchmarks.release import RECIPE, least_bytes, timed
+from benchmarks.release import least_bytes, timed
 from expunge.service.infra.db import Database
 from expunge.service.infra.settings import Settings, ensure_secrets
 from expunge.service.infra.tables import Version
@@ -47,7 +48,7 @@ def rows() -> Iterator[Row]:
 def latency_rows(broker: str) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
         home = Path(folder)
-        (home / "recipe.py").write_text(RECIPE.format(people=POSTS + 10, features=FEATURES, classes=CLASSES))
+        write_crowd(home, people=POSTS + 10, features=FEATURES, classes=CLASSES)
         chosen = {"BROKER_URL": running.enter_context(servers.redis_server()).url} if broker == "Redis" else {}
         service = running.enter_context(stack.running(home / "home", home, limits=ANY_DISTANCE, **chosen))
         service.live("recipe", max_accuracy_drop=None)

@@ -2,11 +2,12 @@
 
 ``python -m benchmarks many_people``: 1,000,000 samples of 200,000 people with PostgreSQL (synced) and Redis, and
 100,000 people of one sample with SQLite. ``BENCH_MANY`` (``postgresql:200000:5``, by commas) names other cases. Each
-case is a process of its own with one thread. Memory is the greatest resident size of a phase. CPU seconds are those of
-this process, and ``server`` those of PostgreSQL. Each figure stands beside a floor: the
-data's own bytes and the process before it began, one solve, four digests of 32 bytes and two numbers for each
-membership, one signature and its check. At the end all files of the installation and of the servers, and Redis, are
-read for the ids of everyone who left, for rows of their data, and for the tensors of each version that knew them.
+case is a process of its own with one thread. Memory is the greatest resident size of a phase in this process. CPU
+seconds are those of this process with its readers and worlds, and ``server`` those of PostgreSQL. Each figure stands
+beside a floor: the data's own bytes and the process before it began, one solve, four digests of 32 bytes and two
+numbers for each membership, one signature and its check. At the end all files of the installation and of the servers,
+and Redis, are read for the ids of everyone who left, for rows of their data, and for the tensors of each version that
+knew them.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import torch
 from sqlalchemy import func, select, text
 
+from benchmarks.crowd import CONVERGED, called, cpu, one_thread, write_crowd
 from expunge.service.audit import Signer
 from expunge.service.certificates import verify
 from expunge.service.infra.db import Database
@@ -32,7 +33,6 @@ from expunge.service.infra.files import Store
 from expunge.service.infra.migrate import migrate
 from expunge.service.infra.tables import Certificate, Version
 from expunge.workers.app import Worker
-from expunge.workers.runtime import recipes
 from expunge.workers.scheduler.run import open_scheduler
 from tests.harness import servers
 from tests.harness.residue import disguises, numbers, windows
@@ -44,31 +44,6 @@ CASES = os.environ.get("BENCH_MANY", "postgresql:200000:5,sqlite:100000:1")
 UPDATES, TOGETHER, FEATURES = 20, 50, 20
 LEAVER = "zq-leaver-"
 """how the ids of those begin who will leave: one search finds any of them"""
-RECIPE = """
-import torch
-import unlearning as ul
-
-PEOPLE, EACH, LEAVERS = {people}, {each}, {leavers}
-
-def named(person):
-    place, rest = divmod(person, PEOPLE // LEAVERS)
-    return f"stays-{{person}}" if rest or place >= LEAVERS else f"{leaver}{{place}}-"
-
-def recipe():
-    rows = PEOPLE * EACH
-    x = torch.randn(rows, {features}, generator=torch.Generator().manual_seed(0))
-    y = (x[:, 0] + torch.randn(rows, generator=torch.Generator().manual_seed(2)) > 0).long()
-    held = torch.randn(500, {features}, generator=torch.Generator().manual_seed(1))
-    people = [named(row // EACH) for row in range(rows)]
-    ids = [f"{{person}}:{{row}}" for row, person in enumerate(people)]
-    return ul.Recipe(
-        model=lambda: torch.nn.Linear({features}, 1, bias=False),
-        samples=ul.Samples(ids, people, x, y),
-        holdout=(held, (held[:, 0] > 0).long()),
-        loss="binary_logistic",
-        training=ul.Training(epochs=0, weight_decay=0.01, converge=1e-8),
-    )
-"""
 
 
 def rows() -> Iterator[dict[str, Any]]:
@@ -127,8 +102,17 @@ def phases(home: Path, url: str, server: int, changes: dict[str, Any], size: tup
     leavers = UPDATES * TOGETHER
     given = home / "given"
     given.mkdir()
-    facts = {"people": people, "each": each, "leavers": leavers, "leaver": LEAVER, "features": FEATURES}
-    (given / "recipe.py").write_text(RECIPE.format(**facts))
+    write_crowd(
+        given,
+        people=people,
+        each=each,
+        features=FEATURES,
+        classes=2,
+        model=f"torch.nn.Linear({FEATURES}, 1, bias=False)",
+        loss="binary_logistic",
+        training=CONVERGED,
+        named=lambda person: named(person, people),
+    )
     settings = settings_of(home / "home", url, given, **changes)
     migrate(Database(url))
     world = open_world(settings)
@@ -149,14 +133,20 @@ def phases(home: Path, url: str, server: int, changes: dict[str, Any], size: tup
     sides["certificate_bytes"] = bytes_of(world) - before - sides["database_bytes"]
     signer = Signer.of(world.settings)
     sides["signing"] = spent(lambda: [verify_bare(signer) for _ in range(leavers)], 0)
-    recipe = recipes.load(given, "recipe").recipe
-    examples = recipe.samples.examples(most=world.settings.sample_bytes)
+    recipe = called(given)
+    examples = recipe.samples.examples()
     sides["solve"] = spent(lambda: train(Problem(recipe), examples), 0)
     first = [each * place * (people // leavers) for place in range(0, leavers, TOGETHER)]
     sides["served"] = windows(tensors(world, models[0]))[0]
     sides["needles"] = known + [needle for place in first for needle in numbers(examples.inputs[place])]
     world.storage.close()
     return sides
+
+
+def named(person: int, people: int) -> str:
+    """Return a person's id; those who leave are spread over all."""
+    place, rest = divmod(person, people // (UPDATES * TOGETHER))
+    return f"stays-{person}" if rest or place >= UPDATES * TOGETHER else f"{LEAVER}{place}-"
 
 
 def update(world: World, model_id: str, known: list[bytes]) -> None:
@@ -208,13 +198,13 @@ def verify_bare(signer: Signer) -> None:
 
 def spent(work: Callable[[], object], server: int) -> dict[str, float]:
     """Return wall-clock and CPU seconds, those of the server with process id ``server``, and the greatest memory."""
-    began, cpu, theirs = time.perf_counter(), time.process_time(), cpu_of(server)
-    peak = peak_of(work)
+    began, theirs, peaks = time.perf_counter(), cpu_of(server), list[int]()
+    spent_here = cpu(lambda: peaks.append(peak_of(work)))
     return {
         "seconds": time.perf_counter() - began,
-        "cpu": time.process_time() - cpu,
+        "cpu": spent_here,
         "server": cpu_of(server) - theirs,
-        "peak": peak,
+        "peak": peaks[0],
     }
 
 
@@ -255,5 +245,5 @@ def found(folders: Sequence[Path], needles: Sequence[bytes]) -> list[str]:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
+    one_thread()
     sys.stdout.write(json.dumps(measured(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))) + "\n")

@@ -22,9 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from examples.digits import convolutional
+from benchmarks.digits import digits
 from examples.digits.recipe import features
-from examples.digits.recipe import recipe as digits
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.accounting.budget import mu_at
 from unlearning.methods.mini import Mini
@@ -126,7 +125,7 @@ def proved_rows(name: str, recipe: Recipe) -> Iterator[Row]:
 
 def damped_row(damping: float) -> Row:
     """What preparation on the convolutional network measures, or why it refuses."""
-    recipe = convolutional.recipe()
+    recipe = digits("convolutional")
     problem, examples = Problem(recipe), recipe.samples.examples()
     try:
         method, learned = Newton(damping=damping), train(problem, examples)
@@ -180,7 +179,7 @@ def convex_recipes() -> Iterator[tuple[str, Recipe]]:
 def descents() -> Iterator[tuple[str, Recipe]]:
     training = Training(epochs=20, batch_size=64, learning_rate=1.0, weight_decay=1e-3)
     yield "digits softmax", replace(digits(), training=training)
-    yield "digits convolutional", convolutional.recipe()
+    yield "digits convolutional", digits("convolutional")
 
 
 def mnist(folder: Path, count: int = 8000) -> Recipe:

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import unlearning as ul
-from examples.digits.recipe import recipe as digits
+from benchmarks.digits import digits
 from expunge.workers.guarantee.noise import perturbed
 from unlearning.accounting.budget import charge_of, limit_of, updates_left
 from unlearning.bounds.minimiser import Minimiser

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.digits import digits
 from benchmarks.papers.images import folder
 from expunge_lab.methods.recollection_sketch import RecollectionSketch
 from unlearning import Problem, Recipe, Samples, Training
@@ -102,9 +103,7 @@ def check_rows() -> Iterator[Row]:
 
 def digits_rows() -> Iterator[Row]:
     """The recipe that ships: 1,437 digits of 100 people, one vector each, by the same descent and as registered."""
-    from examples.digits.recipe import recipe  # noqa: PLC0415  (reads scikit-learn's files)
-
-    shipped = recipe()
+    shipped = digits()
     descent = replace(shipped, training=replace(shipped.training, converge=None))
     for name, chosen in (("by descent alone", descent), ("as registered (converged)", shipped)):
         problem = Problem(chosen)

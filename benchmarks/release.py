@@ -2,7 +2,8 @@
 
 The floor of an update is the bytes of one checkpoint written and synced durably, plus one committed transaction. The
 update is timed from before its claim to after its commit: digest, noise, the sealed private state and every row
-included. Both sides run alternately, so that a busy machine slows both. What it asks of database and disk is counted.
+included, and so is the world that the recipe is called in. Both sides run alternately, so that a busy machine slows
+both. What it asks of database and disk is counted.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 from sqlalchemy import event, func, select
 
 import expunge.workers.update.run
+from benchmarks.crowd import cpu, one_thread, write_crowd
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.files import Store
 from expunge.service.infra.migrate import migrate
@@ -31,7 +33,6 @@ from expunge.service.queue import Deletions, claim
 from expunge.service.requests import Order, accept
 from expunge.workers.app import Worker
 from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
-from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage import checkpoint_format
 from tests.harness import servers
@@ -40,26 +41,10 @@ from unlearning.accounting.policy import Policy
 
 TENANT = "default"
 RECOLLECTION = {"method": "recollection", "max_accuracy_drop": None}
-RECIPE = """
-import torch
-import unlearning as ul
-
-def recipe():
-    random = torch.Generator().manual_seed(0)
-    inputs = torch.randn({people}, {features}, generator=random)
-    targets = torch.arange({people}) % {classes}
-    names = [f"p{{index}}" for index in range({people})]
-    return ul.Recipe(
-        model=lambda: torch.nn.Linear({features}, {classes}, bias=False),
-        samples=ul.Samples(ids=names, subjects=names, inputs=inputs, targets=targets),
-        holdout=(inputs[:8], targets[:8]),
-        loss="cross_entropy",
-        training=ul.Training(epochs=1, learning_rate=1 / {features}, weight_decay=0.01),
-    )
-"""
 
 
 def rows() -> Iterator[dict[str, Any]]:
+    one_thread()
     yield floor("d = 21,840", people=40, features=2184, updates=30, target=8.0)
     yield from counted()
     yield floor("d = 11.2 million", people=10, features=1_120_000, updates=7, target=4.0)
@@ -70,12 +55,11 @@ def floor(label: str, people: int, features: int, updates: int, target: float) -
     """Median update over median floor, in wall-clock seconds: the wait for the disk is the point."""
     with tempfile.TemporaryDirectory() as folder:
         process, model_id = live(Path(folder), people=people, features=features, classes=10)
-        benches = ModelCache(process.settings)
         fast, slow = [], []
         for index in range(updates):
             delete(process, f"p{index}")
             slow.append(timed(lambda: least_bytes(Path(folder) / "floor", process.storage.database, 10 * features)))
-            fast.append(timed_update(process, benches, model_id))
+            fast.append(timed_update(process, model_id))
         process.storage.close()
     ratio = statistics.median(fast) / statistics.median(slow)
     return {
@@ -173,9 +157,9 @@ def drained(count: int) -> dict[str, float]:
         with process.storage.database.write() as session:
             for index in range(count):
                 accept(session, process.storage.pepper, TENANT, Order(subject_id=f"p{index}"))
-        start, began = time.process_time(), time.perf_counter()
-        worker(process).work(model_id)
-        cpu, wall = time.process_time() - start, time.perf_counter() - began
+        began = time.perf_counter()
+        seconds = cpu(lambda: worker(process).work(model_id))
+        wall = time.perf_counter() - began
         with process.storage.database.read() as session:
             left = session.scalar(select(func.count()).where(Task.status != "completed"))
         process.storage.close()
@@ -184,20 +168,17 @@ def drained(count: int) -> dict[str, float]:
     return {
         "requests": count,
         "seconds": wall,
-        "cpu_seconds": cpu,
+        "cpu_seconds": seconds,
         "per_second": count / wall,
-        "per_cpu_second": count / cpu,
+        "per_cpu_second": count / seconds,
     }
 
 
 def live(
-    home: Path,
-    database_url: str | None = None,
-    recipe: str = RECIPE,
-    policy: Mapping[str, Any] = RECOLLECTION,
-    **sizes: int,
+    home: Path, database_url: str | None = None, policy: Mapping[str, Any] = RECOLLECTION, **crowd: Any
 ) -> tuple[Process, str]:
-    (home / "recipe.py").write_text(recipe.format(**sizes))
+    """Return a process and the id of its live model ``m``, of the recipe that ``write_crowd`` makes of ``crowd``."""
+    write_crowd(home, **crowd)
     chosen = {} if database_url is None else {"database_url": database_url}
     settings = Settings(home=home / "home", recipes=home, device="cpu", **chosen)
     ensure_secrets(settings)
@@ -240,14 +221,14 @@ def least_bytes(folder: Path, database: Database, numbers: int) -> None:
         session.add(row)
 
 
-def timed_update(process: Process, benches: ModelCache, model_id: str) -> float:
+def timed_update(process: Process, model_id: str) -> float:
     """Seconds from before the claim to after the commit."""
     watch = Stopwatch(pulse(process))
     start = time.perf_counter()
     job = claim(process.storage.database, model_id, process.owner, process.limits.lease_seconds)
     if not isinstance(job, Deletions):
         raise RuntimeError("there was nothing to update")
-    expunge.workers.update.run.update(job, process.storage, benches, process.settings, watch)
+    expunge.workers.update.run.update(job, process.storage, process.settings, watch)
     return time.perf_counter() - start
 
 

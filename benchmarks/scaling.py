@@ -1,7 +1,8 @@
 """What a preparation, an update and a backlog cost as n, d, the people and the backlog grow, with fits.
 
-Everything runs in this process on SQLite, through the service's own worker. CPU seconds, of this one process: they are
-what does not depend on who else uses the machine's disks, and least on who else uses its cores.
+Everything runs on SQLite, through the service's own worker in this process. CPU seconds, of this process and of the
+readers and worlds that it makes: they are what does not depend on who else uses the machine's disks, and least on who
+else uses its cores.
 ``python -m benchmarks.scaling`` measures again and writes ``scaling.json`` and ``scaling.png`` in ``results``;
 named questions (``"backlog"``) are measured alone, and ``--plot`` only draws the figures that are there.
 """
@@ -13,24 +14,23 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.release import RECIPE, RECOLLECTION, TENANT, delete, live, worker
+from benchmarks.crowd import CONVERGED, cpu, one_thread
+from benchmarks.release import RECOLLECTION, TENANT, delete, live, worker
 from expunge.service.requests import Order, accept
+from expunge.workers.runtime.process import Process
 
 RESULTS = Path(__file__).parent / "results"
 STEPS, BATCH = 64, 64
-BATCHED = RECIPE.replace("epochs=1,", f"epochs={{epochs}}, batch_size={BATCH},")
 SAMPLES = (256, 512, 1024, 2048, 4096)
 DIMENSIONS = (2_000, 20_000, 200_000, 2_000_000)
 PEOPLE = (500, 2_000, 8_000)
 RETAINED = (2_000, 4_000, 8_000, 16_000)
-CONVERGED = RECIPE.replace("weight_decay=0.01", "weight_decay=0.01, converge=1e-8")
 BACKLOGS = (30, 100, 300, 1_000, 3_000)
 UPDATES = 5
 QUESTIONS = {
@@ -49,6 +49,7 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 def measured(question: str) -> dict[str, Any]:
+    one_thread()
     return fitted(question, MEASURES[question]())
 
 
@@ -85,12 +86,11 @@ def against_n() -> Points:
 
 
 def _prepared(people: int) -> float:
-    epochs = STEPS * BATCH // people
+    training = f"epochs={STEPS * BATCH // people}, batch_size={BATCH}, learning_rate=0.01, weight_decay=0.01"
     with tempfile.TemporaryDirectory() as folder:
-        start = time.process_time()
-        process, _ = live(Path(folder), None, BATCHED, people=people, features=64, classes=10, epochs=epochs)
-        spent = time.process_time() - start
-        process.storage.close()
+        made: list[Process] = []
+        spent = cpu(lambda: made.append(live(Path(folder), people=people, features=64, training=training)[0]))
+        made[0].storage.close()
     return spent
 
 
@@ -102,17 +102,15 @@ def against_people() -> Points:
     return {str(people): _released(people=people, features=4, classes=2) for people in PEOPLE}
 
 
-def _released(recipe: str = RECIPE, policy: Mapping[str, Any] = RECOLLECTION, **sizes: int) -> float:
+def _released(policy: Mapping[str, Any] = RECOLLECTION, **crowd: Any) -> float:
     """The median over a few updates of one person each."""
     with tempfile.TemporaryDirectory() as folder:
-        process, model_id = live(Path(folder), None, recipe, policy, **sizes)
+        process, model_id = live(Path(folder), policy=policy, **crowd)
         busy = worker(process)
         spent = []
         for index in range(UPDATES):
             delete(process, f"p{index}")
-            start = time.process_time()
-            busy.work(model_id)
-            spent.append(time.process_time() - start)
+            spent.append(cpu(lambda: busy.work(model_id)))
         process.storage.close()
     return statistics.median(spent)
 
@@ -127,17 +125,15 @@ def _drained(count: int) -> float:
         with process.storage.database.write() as session:
             for index in range(count):
                 accept(session, process.storage.pepper, TENANT, Order(subject_id=f"p{index}"))
-        start = time.process_time()
-        worker(process).work(model_id)
-        spent = time.process_time() - start
+        spent = cpu(lambda: worker(process).work(model_id))
         process.storage.close()
     return spent / count
 
 
 def against_retained() -> Points:
-    """An update of newton that is proved: the recipe is run, all samples are compared with the manifest, and solved."""
+    """An update of newton that is proved: a world is made, all samples are compared with the manifest, and solved."""
     policy = {"method": "newton", "guarantee": "proved", "max_accuracy_drop": None}
-    return {str(n): _released(CONVERGED, policy, people=n, features=64, classes=10) for n in RETAINED}
+    return {str(n): _released(policy, people=n, features=64, training=CONVERGED) for n in RETAINED}
 
 
 def draw(found: list[dict[str, Any]], path: Path) -> None:

@@ -2,18 +2,15 @@
 
 ``python -m benchmarks torch_speed``; ``BENCH_IMAGES`` says how many images an epoch of ResNet-18 has (256; the design's
 figure is for 2,000). CPU seconds in one thread, both sides in turn in one process, the median of three. Plain torch is
-a module, ``backward()`` and an update in place; the product is its gradient differentiated once more. ResNet-18 is also
-registered with ``late`` and with ``retrain`` and forgets a person, by the service's own worker on SQLite.
+a module, ``backward()`` and an update in place; the product is its gradient differentiated once more.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,8 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.gpu import residual_network
-from benchmarks.release import delete, live, timed_update
-from expunge.workers.runtime.model import ModelCache
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.model.curvature import gradient_and_product
 from unlearning.model.training import train
@@ -30,25 +25,6 @@ from unlearning.model.training import train
 REPEATS, TARGET = 3, 1.3
 BATCH, RATE = 32, 0.01
 IMAGES = int(os.environ.get("BENCH_IMAGES", "256"))
-SERVED = 64
-"""images of the ResNet-18 that goes through the service"""
-RECIPE = """
-import torch
-import unlearning as ul
-from benchmarks.gpu import residual_network
-
-def recipe():
-    drawn = torch.Generator().manual_seed(0)
-    x, y = torch.randn({images}, 3, 32, 32, generator=drawn), torch.randint(10, ({images},), generator=drawn)
-    names = [f"p{{place}}" for place in range({images})]
-    return ul.Recipe(
-        model=residual_network,
-        samples=ul.Samples(names, names, x, y),
-        holdout=(x[:8], y[:8]),
-        loss="cross_entropy",
-        training=ul.Training(epochs=2, batch_size=32, learning_rate=0.01, seed=0),
-    )
-"""
 Row = dict[str, Any]
 
 
@@ -82,31 +58,6 @@ def rows() -> Iterator[Row]:
     torch.set_num_threads(1)
     for name in MODELS:
         yield from measured(name)
-    for method in ("late", "retrain"):
-        yield forgotten_by(method)
-
-
-def forgotten_by(method: str) -> Row:
-    """The CPU of forgetting one person in ResNet-18, over that of its registration, which trains once."""
-    with tempfile.TemporaryDirectory() as folder:
-        start = time.process_time()
-        policy = {"method": method, "fallback": "hold", "max_accuracy_drop": None}
-        process, model_id = live(Path(folder), recipe=RECIPE, policy=policy, images=SERVED)
-        registered = time.process_time() - start
-        delete(process, "p3")
-        start = time.process_time()
-        timed_update(process, ModelCache(process.settings), model_id)
-        updated = time.process_time() - start
-        parameters = sum(value.numel() for value in residual_network().parameters())
-        process.storage.close()
-    return {
-        "name": f"ResNet-18 without batch normalisation, {method} through the service: an update / the registration",
-        "value": updated / registered,
-        "target": "reported",
-        "unit": "CPU ratio",
-        "met": None,
-        "sides": {"registered": registered, "updated": updated, "images": SERVED, "parameters": parameters},
-    }
 
 
 def measured(name: str) -> Iterator[Row]:

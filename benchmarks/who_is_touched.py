@@ -23,15 +23,15 @@ from expunge.service.requests.suppression import trained_on
 from tests.harness.servers import postgres
 
 PEPPER = Pepper.of(b"benchmark" * 4)
-LOOKS = 200
+ON_SQLITE, ON_POSTGRESQL, LOOKS = 100_000, 1_000_000, 200
 BLOCK = 2**16
 
 
 def rows() -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
-        yield touched(Database(f"sqlite:///{folder}/people.db"), "SQLite", 100_000)
+        yield touched(Database(f"sqlite:///{folder}/people.db"), "SQLite", ON_SQLITE)
     with postgres(fsync="on") as server, server.database() as url:
-        yield touched(Database(url), "PostgreSQL", 1_000_000)
+        yield touched(Database(url), "PostgreSQL", ON_POSTGRESQL)
 
 
 def touched(database: Database, kind: str, people: int) -> dict[str, Any]:

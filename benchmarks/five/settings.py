@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.digits import digits
 from benchmarks.five.adult import adult
 from benchmarks.papers.images import mnist
 from unlearning import Recipe, Samples, Training
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "digits"
 PEOPLE = 100
 
 
@@ -32,12 +29,12 @@ class Setting:
 def digits_softmax() -> Recipe:
     """Return ``examples/digits/descent.py``: softmax regression stopped after 200 full-batch steps."""
     training = Training(epochs=200, learning_rate=3.0, weight_decay=1e-3, seed=0)
-    return replace(_example("recipe"), training=training)
+    return replace(digits(), training=training)
 
 
 def digits_network() -> Recipe:
     """Return ``examples/digits/convolutional.py``."""
-    return _example("convolutional")
+    return digits("convolutional")
 
 
 def mnist_softmax() -> Recipe:
@@ -78,17 +75,6 @@ def _owned(noun: str, inputs: Tensor, targets: Tensor) -> Samples:
     owners = torch.randint(PEOPLE, (len(inputs),), generator=torch.Generator().manual_seed(0)).tolist()
     ids = [f"{noun}-{place:04d}" for place in range(len(owners))]
     return Samples(ids, [f"person-{owner:03d}" for owner in owners], inputs, targets)
-
-
-def _example(name: str) -> Recipe:
-    path = EXAMPLES / f"{name}.py"
-    specification = importlib.util.spec_from_file_location(f"benchmarks_five_{name}", path)
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[module.__name__] = module
-    specification.loader.exec_module(module)
-    recipe: Recipe = module.recipe()
-    return recipe
 
 
 SETTINGS = (

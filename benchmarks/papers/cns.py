@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -21,8 +22,7 @@ from unlearning import Problem, Recipe, Samples, Training
 from unlearning.methods.cns import Cns
 from unlearning.model.descent.ball import hold_within, norm_of
 from unlearning.model.objective import Objective
-from unlearning.model.training import train
-from unlearning.recipe import Run
+from unlearning.model.training import learn
 from unlearning.types import Examples, ForgetSet, State
 
 PAPER = Paper(
@@ -77,32 +77,33 @@ def perceptron() -> nn.Module:
     )
 
 
-def by_adam(epochs: int, radius: float | None) -> Callable[[Run], None]:
-    """Return the paper's training: Adam at 1e-3, weight decay 5e-4 in the gradient, batches of 128, in the ball."""
-
-    def fit(run: Run) -> None:
-        weights = list(run.model.parameters())
+def by_adam(x: Tensor, y: Tensor, epochs: int, radius: float | None, seed: int) -> dict[str, Tensor]:
+    """Train as the paper does: Adam at 1e-3, weight decay 5e-4 in the gradient, batches of 128, in the ball."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        module = perceptron().train()
+        weights = list(module.parameters())
         optimizer = torch.optim.Adam(weights, lr=1e-3, weight_decay=DECAY)
         for _ in range(epochs):
-            for batch in torch.randperm(len(run.inputs)).split(128):
+            for batch in torch.randperm(len(x)).split(128):
                 optimizer.zero_grad()
-                torch.autograd.backward(F.cross_entropy(run.model(run.inputs[batch]), run.targets[batch]))
+                torch.autograd.backward(F.cross_entropy(module(x[batch]), y[batch]))
                 optimizer.step()
                 hold_within(weights, radius)
-
-    return fit
+    return module.state_dict()
 
 
 @dataclass(frozen=True)
 class Trained:
     """One seed: a model trained by Adam, and ``cns`` prepared on its weights, in ``seconds`` of CPU time.
 
-    ``elsewhere`` has the weights without the training, for gradients without dropout and with the weight decay.
+    ``fit`` trains on other images as the model was trained, and returns weights (d,). ``problem`` has gradients without
+    dropout and with the weight decay.
     """
 
     images: Images
+    fit: Callable[[Tensor, Tensor], dict[str, Tensor]]
     problem: Problem
-    elsewhere: Problem
     examples: Examples
     method: Cns
     state: State
@@ -113,25 +114,20 @@ class Trained:
     def of(cls, size: Size, seed: int, radius: float | None = RADIUS) -> Trained:
         images = size.images().normalised()
         names = [str(index) for index in range(len(images.inputs))]
-        samples, holdout = (
-            Samples(names, names, images.inputs, images.targets),
-            (images.test_inputs, images.test_targets),
+        fit = partial(by_adam, epochs=size.epochs, radius=radius, seed=seed)
+        recipe = Recipe(
+            model=lambda: perceptron().eval(),
+            samples=Samples(names, names, images.inputs, images.targets),
+            holdout=(images.test_inputs, images.test_targets),
+            loss="cross_entropy",
+            training=Training(epochs=1, weight_decay=DECAY),
+            weights=fit(images.inputs, images.targets),
         )
-        recipe = Recipe(perceptron, samples, holdout, "cross_entropy", train=by_adam(size.epochs, radius), seed=seed)
-        problem, examples = Problem(recipe), samples.examples()
-        learned = train(problem, examples)
-        imported = Recipe(
-            lambda: perceptron().eval(),
-            samples,
-            holdout,
-            "cross_entropy",
-            Training(epochs=1, weight_decay=DECAY),
-            weights=problem.tensors(learned.weights),
-        )
-        elsewhere, order = Problem(imported), drawn(len(names), len(names), 50 + seed)
-        states: list[State] = []
-        seconds = seconds_of(lambda: states.append(size.method.prepare(elsewhere, examples, learned)))
-        return cls(images, problem, elsewhere, examples, size.method, states[0], order, seconds)
+        problem, examples = Problem(recipe), recipe.samples.examples()
+        learned = learn(recipe, problem, examples)
+        order, states = drawn(len(names), len(names), 50 + seed), list[State]()
+        seconds = seconds_of(lambda: states.append(size.method.prepare(problem, examples, learned)))
+        return cls(images, fit, problem, examples, size.method, states[0], order, seconds)
 
     @property
     def weights(self) -> Tensor:
@@ -139,17 +135,18 @@ class Trained:
         return self.state.weights
 
     def retrained(self, gone: Tensor) -> Tensor:
-        return train(self.problem, self.examples, omit=gone.tolist()).weights
+        stay = self.examples.without(gone)
+        return self.problem.flatten(self.fit(stay.inputs, stay.targets))
 
     def step(self, state: State, gone: Tensor) -> State:
         """Return the state after an update from ``state``, before noise. It reads ``gone`` alone."""
         leaving = self.examples.only(gone.sort().values)
         forget = ForgetSet(frozenset(leaving.people), tuple(leaving.positions.tolist()), leaving)
-        return self.method.forget(self.elsewhere, state, forget, None, GENERATOR).state
+        return self.method.forget(self.problem, state, forget, None, GENERATOR).state
 
     def slope(self, w: Tensor, gone: Tensor) -> float:
         """Return the norm of the gradient over those who stay, weight decay included."""
-        point = Objective(self.elsewhere, self.examples.without(gone)).at(w)
+        point = Objective(self.problem, self.examples.without(gone)).at(w)
         return float(point.gradient.norm())
 
     def f1(self, w: Tensor, gone: Tensor) -> tuple[float, float, float]:
@@ -160,7 +157,7 @@ class Trained:
             (stay.inputs, stay.targets),
             (self.images.test_inputs, self.images.test_targets),
         )
-        first, second, third = (100 * self.elsewhere.accuracy(w, *part) for part in parts)
+        first, second, third = (100 * self.problem.accuracy(w, *part) for part in parts)
         return first, second, third
 
     def relearned(self, w: Tensor, gone: Tensor, goal: float, limit: int = 200) -> int:
@@ -168,7 +165,7 @@ class Trained:
         point, left = w.clone().requires_grad_(True), self.examples.only(gone.sort().values)
         optimizer = torch.optim.Adam([point], lr=1e-3)
         for epoch in range(limit):
-            loss = self.elsewhere.mean_loss(point, left.inputs, left.targets)
+            loss = self.problem.mean_loss(point, left.inputs, left.targets)
             if float(loss.detach()) <= goal:
                 return epoch
             optimizer.zero_grad()
@@ -182,7 +179,7 @@ class Trained:
         forgotten = Side(left.inputs, left.targets, list(left.people))
         strangers = [f"test-{place}" for place in range(len(tested.test_inputs))]
         folds = folds_of(forgotten, Side(tested.test_inputs, tested.test_targets, strangers), 0)
-        seen = [[two_model_features(self.elsewhere, self.weights, w, side) for side in fold] for fold in folds]
+        seen = [[two_model_features(self.problem, self.weights, w, side) for side in fold] for fold in folds]
         found = auc_by_folds([(mine, theirs) for mine, theirs in seen], support_vectors)
         return 100 * (0.5 if found is None else found)
 
@@ -228,7 +225,7 @@ def updated(each: Trained, free: Trained, size: Size) -> Updated:
     noisy = made[0] + NOISE * torch.randn(made[0].shape, generator=torch.Generator().manual_seed(int(gone[0])))
     outside, free_anew = free.step(free.state, gone).weights, free.retrained(gone)
     left = each.examples.only(gone.sort().values)
-    goal = 0.5 * float(each.elsewhere.mean_loss(each.weights, left.inputs, left.targets).detach())
+    goal = 0.5 * float(each.problem.mean_loss(each.weights, left.inputs, left.targets).detach())
     return Updated(
         each.f1(each.weights, gone),
         each.f1(anew[0], gone),

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from benchmarks.papers.images import Images
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.model.training import train
-from unlearning.recipe import Run
 from unlearning.types import Examples, ForgetSet, Learned
 
 
@@ -31,18 +30,13 @@ class Scene:
         model: Callable[[], nn.Module],
         images: Images,
         people: Sequence[str],
-        training: Training | Callable[[Run], None],
-        seed: int = 0,
+        training: Training,
     ) -> Scene:
-        """Train by the settings, or by a function of the recipe's own under ``seed``."""
         names = [str(index) for index in range(len(images.inputs))]
         samples = Samples(names, list(people), images.inputs, images.targets)
         holdout = (images.test_inputs, images.test_targets)
-        if isinstance(training, Training):
-            recipe = Recipe(model, samples, holdout, "cross_entropy", training)
-        else:
-            recipe = Recipe(model, samples, holdout, "cross_entropy", train=training, seed=seed)
-        problem, examples = Problem(recipe), recipe.samples.examples()
+        problem = Problem(Recipe(model, samples, holdout, "cross_entropy", training))
+        examples = samples.examples()
         start = time.process_time()
         return cls(problem, examples, train(problem, examples), time.process_time() - start)
 

@@ -37,8 +37,9 @@ def test_published_rows_have_the_form_of_the_page_and_reasons_where_they_miss() 
     for row in PUBLISHED:
         assert {"name", "value", "target", "unit", "met", "sides", "benchmark", "at", "load"} <= row.keys()
         assert row["sides"], row["name"]
-        assert (ROOT / "benchmarks" / f"{row['benchmark']}.py").exists(), row["name"]
-        if row["met"] is False:
+        is_there = (ROOT / "benchmarks" / f"{row['benchmark']}.py").exists()
+        assert is_there or row.keys() >= {"commit"}, row["name"]
+        if row["met"] is False and "commit" not in row:
             found = of_row(row["name"])
             assert found is not None
             assert row["sides"]["reason"] == found.reason, row["name"]
