@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,12 @@ from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.infra.time import duration
 from expunge.workers.runtime.device import device_of
 from expunge.workers.runtime.failures import refusal_of
-from expunge.workers.runtime.model import opened
 from expunge_lab.attack.canaries import Cast, with_canaries
 from expunge_lab.attack.rehearsal import prepare
 from expunge_lab.attack.trials import AttackRow, TrialPlan, Trials, seconds_of
 from expunge_lab.experiment.lower_bound import ALPHA, LARGEST_MU
-from expunge_lab.recipe import LabRecipe, load_recipe, place_of
+from expunge_lab.in_process import open_model
+from expunge_lab.recipe import load_recipe, place_of
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.methods import NAMES
 from unlearning.types import RecipeError, Refused
@@ -43,7 +43,6 @@ Tell = Callable[[str, float], None]
 class AuditRequest:
     """What the command line asked for."""
 
-    loaded: LabRecipe
     folder: Path
     cast: Cast
     policies: Mapping[str, Policy]
@@ -102,7 +101,7 @@ def audit(request: AuditRequest, console: Console) -> Audit:
 def _attacked(request: AuditRequest, policy: Policy, found: Audit, tell: Tell, console: Console) -> list[AttackRow]:
     tell("training", 0.0)
     start = time.perf_counter()
-    bench = opened(replace(request.loaded, recipe=request.cast.recipe), policy, request.device)
+    bench = open_model(request.cast.recipe, policy, request.device)
     made = prepare(bench, policy)
     left = seconds_of(made, request.plan, time.perf_counter() - start)
     console.print(f"{policy.method}: {made.terms.guarantee.value}. This takes about {duration(left)}.")
@@ -122,7 +121,7 @@ def _request(given: argparse.Namespace) -> AuditRequest:
     policies = {
         name: Policy.from_json({**shared, "method": name, "options": options.get(name)}, NAMES) for name in names
     }
-    return AuditRequest(loaded, place_of(given.recipe)[0], cast, policies, plan, device_of(given.device))
+    return AuditRequest(place_of(given.recipe)[0], cast, policies, plan, device_of(given.device))
 
 
 def _options(text: str) -> Mapping[str, Any]:

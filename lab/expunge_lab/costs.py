@@ -17,15 +17,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from expunge.service.infra.limits import LIMITS
-from expunge.service.infra.settings import Settings
 from expunge.service.infra.time import duration
 from expunge.workers.runtime.device import device_of
 from expunge.workers.runtime.failures import refusal_of
 from expunge_lab.advice.alarm import alarmed
 from expunge_lab.advice.choice import Demand, Offer, break_even, closing, trainings_a_year
-from expunge_lab.advice.measure import Findings, OutOfTime, Scene, measure
+from expunge_lab.advice.measure import Findings, OutOfTime
 from expunge_lab.advice.with_rows import RowsScene, measure_with_rows
-from expunge_lab.recipe import has_rows, load_recipe
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.methods import NAMES
@@ -84,17 +82,8 @@ def _findings(recipe: Path, given: argparse.Namespace, tell: Callable[[str], Non
     names = ("epsilon", "delta", "noise_std", "max_distance", "guarantee")
     policy = Policy.from_json({"method": "retrain", **{name: getattr(given, name) for name in names}}, NAMES)
     device, methods, options = device_of(given.device), _methods(given.methods), _options(given.options)
-    settings = Settings()
-    if has_rows(recipe, settings):
-        scene_with_rows = RowsScene(recipe, policy, device, LIMITS.vector_bytes, options, settings)
-        return measure_with_rows(scene_with_rows, given.seconds, alarmed, tell, methods)
-    load_recipe(recipe, settings)  # imports what the recipe imports, which a worker does once
-    start = time.perf_counter()
-    loaded = load_recipe(recipe, settings)
-    reading = time.perf_counter() - start
-    examples = loaded.recipe.samples.examples(device=device)
-    scene = Scene(loaded, examples, policy, device, reading, LIMITS.vector_bytes, options)
-    return measure(scene, given.seconds, alarmed, tell, methods)
+    scene = RowsScene(recipe, policy, device, LIMITS.vector_bytes, options)
+    return measure_with_rows(scene, given.seconds, alarmed, tell, methods)
 
 
 def _methods(text: str) -> tuple[str, ...]:
@@ -154,7 +143,7 @@ def _json(found: Findings, demand: Demand) -> dict[str, Any]:
         | {
             "preparation_retrainings": _ratio(offer.preparation, found.retraining),
             "update_retrainings": _ratio(offer.update, found.retraining),
-            "break_even": None if found.retraining is None else break_even(offer, found.retraining),
+            "break_even": break_even(offer, found.retraining),
             "trainings_a_year": trainings_a_year(offer, demand, found.retraining),
         }
         for offer in found.offers
@@ -170,8 +159,7 @@ def _json(found: Findings, demand: Demand) -> dict[str, Any]:
 
 def _show(found: Findings, demand: Demand) -> None:
     console = Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
-    takes = "cannot be made here" if found.retraining is None else f"takes {duration(found.retraining)}"
-    table = Table(title=f"a retraining {takes}", caption=CAPTION)
+    table = Table(title=f"a retraining takes {duration(found.retraining)}", caption=CAPTION)
     for name in ("method", "guarantee", "accuracy", "first version", "retrainings", "update", "retrainings", "kept"):
         table.add_column(name, justify="left" if name in ("method", "guarantee") else "right", no_wrap=True)
     table.add_column("break-even", justify="right")
@@ -193,9 +181,9 @@ def _show(found: Findings, demand: Demand) -> None:
     console.print(closing(found.offers, demand, found.retraining), style="bold", highlight=False)
 
 
-def _cells(offer: Offer, demand: Demand, retraining: float | None) -> tuple[str, ...]:
+def _cells(offer: Offer, demand: Demand, retraining: float) -> tuple[str, ...]:
     yearly = trainings_a_year(offer, demand, retraining)
-    even = None if retraining is None else break_even(offer, retraining)
+    even = break_even(offer, retraining)
     return (
         offer.method,
         "-" if offer.guarantee is None else offer.guarantee.value,
@@ -210,7 +198,7 @@ def _cells(offer: Offer, demand: Demand, retraining: float | None) -> tuple[str,
     )
 
 
-def _ratio(seconds: float | None, retraining: float | None) -> float | None:
+def _ratio(seconds: float | None, retraining: float) -> float | None:
     return None if seconds is None or not retraining else seconds / retraining
 
 

@@ -24,23 +24,20 @@ from torch import Tensor
 
 from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.queue import ForgottenCount
-from expunge.workers.guarantee.certify import certify, refine, require_certified
 from expunge.workers.guarantee.terms import Terms, guarantee_of, sigma_of
 from expunge.workers.runtime.device import device_of
-from expunge.workers.runtime.model import OpenModel, method_of, with_options
+from expunge.workers.runtime.model import method_of, with_options
 from expunge_lab import plots, report
-from expunge_lab.attack.rehearsal import COMPARE, OF_BYTES
 from expunge_lab.experiment.comparators import kinds
 from expunge_lab.experiment.metrics import CertifiedWeights, Instruments, Plan, Row
 from expunge_lab.experiment.run import evaluate, stream
 from expunge_lab.figures import show_table
+from expunge_lab.in_process import certify, opened, refine
 from expunge_lab.recipe import load_recipe, place_of
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Policy, PolicyError
-from unlearning.artefact import Artefact
 from unlearning.methods import NAMES
 from unlearning.model.method import Method
-from unlearning.model.parts import parts_of
 from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, ForgetSet, Forgotten, RecipeError, Refused, silent
@@ -102,8 +99,6 @@ def measure(
     request: Request, progress: Callable[[float], None], trained: Callable[[float], None] = silent
 ) -> tuple[Row, ...]:
     """Measure all rows that the request asks for. ``trained`` is given the seconds of the first training."""
-    if isinstance(request.recipe.model, Artefact):
-        raise Refused(OF_BYTES, COMPARE)
     methods = request.methods()
     instruments = Instruments(
         clock=time.perf_counter,
@@ -135,9 +130,7 @@ def support_vectors(features: Tensor, labels: Tensor, judged: Tensor) -> Tensor:
 
 def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[..., CertifiedWeights]:
     """Certify as an update of the service would: the strongest guarantee that the model has, and its noise."""
-
-    count, brought = len(request.recipe.samples), parts_of(request.recipe)
-    hidden = [part for part in brought if not part.public]
+    count = len(request.recipe.samples)
 
     def certified(
         problem: Problem, method: str, forgotten: Forgotten, *, forget: ForgetSet, retain: Examples, updates: int
@@ -146,15 +139,10 @@ def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[...,
             return CertifiedWeights(forgotten.state.weights)
         policy = request.policies[method]
         guarantee = guarantee_of(policy, problem, methods[method])
-        if hidden and guarantee in (
-            Guarantee.PROVED,
-            Guarantee.EXACT,
-        ):  # registration would refuse: here it is measured
-            guarantee = Guarantee.NONE
         terms = _terms(policy, guarantee, forgotten, count=count, updates=updates)
-        bench = OpenModel(request.recipe, problem, methods[method], digest="", settings="", parts=brought)
+        bench = opened(request.recipe, problem, methods[method])
         size = ForgottenCount(len(forget.positions), len(forget.people), len(forget.people))
-        made = require_certified(certify(bench, terms, refine(bench, terms, forgotten, retain), retain, size))
+        made = certify(bench, terms, refine(bench, terms, forgotten, retain), size)
         return CertifiedWeights(made.state.weights, terms.noise_std, made.claim.to_json())
 
     return certified

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from expunge.workers.check.__main__ import checked
+from expunge.workers.check.checks import check as findings_of
 from expunge_lab.costs import Measured, measured
 from expunge_lab.recipe import place_of
 
@@ -79,7 +79,7 @@ def check(recipe: str | Path) -> Checked:
     """
     folder, name = place_of(recipe)
     with redirect_stdout(sys.stderr):  # a recipe may print
-        found = checked(folder, name)
+        found = findings_of(folder, name)
     return Checked(found["findings"], found["methods"])
 
 

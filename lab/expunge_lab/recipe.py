@@ -1,9 +1,10 @@
-"""Load a recipe of either form for the laboratory, from its path. This process runs it, on everybody's data."""
+"""Load a recipe with rows for the laboratory, from its path. This process runs it, on everybody's data."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,14 @@ from typing import Any
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import DEFAULT_TENANT
+from expunge.workers.guarantee.terms import require_computed_without_recipe
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.failures import refusal_of
-from expunge.workers.runtime.model import takes_rows
-from expunge.workers.runtime.model_tasks import head_for_judge, require_no_other_training
-from expunge.workers.runtime.recipes import LoadedRecipe
+from expunge.workers.runtime.model_tasks import affine_for_judge, require_given_by_rows
 from expunge.workers.runtime.rows_recipe import databases_of, paths_of, root_of, salt_of
-from expunge_lab.attack.may_be_drawn import asks_to_leave, may_be_drawn
+from expunge_lab.attack.may_be_drawn import asks_to_leave
 from unlearning.accounting.certificate import Guarantee
-from unlearning.model.parts import parts_of
+from unlearning.methods.rewind import Rewind
 from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe
 from unlearning.rows import PublicFile, Published, Source, call_recipe, source_to_json
@@ -30,26 +30,24 @@ COSTS = "`expunge check PATH --measure` measures what retrain and shards cost it
 
 
 @dataclass(frozen=True)
-class LabRecipe(LoadedRecipe):
+class LabRecipe:
     """A recipe as the laboratory measures it: samples and holdout are tensors.
 
     Args:
-        judged: of a recipe with rows, whether a process without its code computes with the model, so that a guarantee
-            can be ``proved``; None: the recipe is of the old form.
+        judged: whether a process without its code computes with the model, so that a guarantee can be ``proved``.
     """
 
-    judged: bool | None = None
+    recipe: Recipe
+    judged: bool
 
     def guarantee(self, asked: str | None) -> str | None:
         """Return what a policy asks for, as a registration decides.
 
-        Raises Refused where nothing but ``none`` can be had by methods that train nothing anew.
+        Raises Refused where the recipe's own code would compute the bound.
         """
-        if self.judged is not False:
+        if self.judged:
             return asked
-        if asked not in (None, Guarantee.NONE.value, Guarantee.EXACT.value):
-            what = f"The guarantee {asked} is had with rows by a linear head under a named loss that converges."
-            raise Refused(what, "Ask for the guarantee none; or choose retrain, shards or late, which are exact.")
+        require_computed_without_recipe(asked)
         return asked or Guarantee.NONE.value
 
 
@@ -59,14 +57,8 @@ def place_of(recipe: str | Path) -> tuple[Path, str]:
     return place.parent, place.stem if place.suffix == ".py" else place.name
 
 
-def has_rows(recipe: str | Path, settings: Settings) -> bool:
-    """Whether the recipe's parameters are sources. Raises Refused where there is no such recipe."""
-    folder, name = place_of(recipe)
-    return takes_rows(settings.model_copy(update={"recipes": folder}), DEFAULT_TENANT, name)
-
-
 def load_recipe(recipe: str | Path, settings: Settings, tenant_id: str | None = None) -> LabRecipe:
-    """Run a recipe of either form, on everybody but those who asked to be forgotten.
+    """Run a recipe on the rows of everybody but those who asked to be forgotten.
 
     Sources lie in the recipe's folder, or in the tenant's of ``EXPUNGE_DATA``. Without a tenant those who are kept
     apart are the same as where the recipe is called by hand; with one, as in the service.
@@ -75,20 +67,17 @@ def load_recipe(recipe: str | Path, settings: Settings, tenant_id: str | None = 
         tenant_id: whose requests are read, and are left out; None: none are read.
 
     Raises:
-        Refused: the recipe does not run, trains by itself (``ul.Published``), or the record cannot be read.
+        Refused: the recipe asks for no rows, does not run, trains by itself (``ul.Published``), or the record cannot be
+            read.
         RecipeError: nobody is left.
     """
     folder, name = place_of(recipe)
-    if not has_rows(recipe, settings):
-        loaded = recipes.load(folder, name)
-        drawn = loaded.recipe if tenant_id is None else may_be_drawn(loaded.recipe, tenant_id, settings)
-        return LabRecipe(drawn, loaded.digest, loaded.settings)
-    loaded = _load_with_rows(folder, name, settings, tenant_id, None)
+    loaded = _load(folder, name, settings, tenant_id, None)
     if tenant_id is not None:
-        is_gone = asks_to_leave(loaded.recipe.samples, tenant_id, settings)
-        loaded = _load_with_rows(folder, name, settings, tenant_id, is_gone)
+        loaded = _load(folder, name, settings, tenant_id, asks_to_leave(loaded.samples, tenant_id, settings))
     try:
-        return _measurable(loaded)
+        require_given_by_rows(loaded)
+        return LabRecipe(loaded, affine_for_judge(Problem(loaded), loaded, Rewind()) is not None)
     except (Refused, RecipeError):
         raise
     except Exception as error:  # the recipe's model
@@ -98,13 +87,13 @@ def load_recipe(recipe: str | Path, settings: Settings, tenant_id: str | None = 
         raise refused from None
 
 
-def _load_with_rows(
+def _load(
     folder: Path, name: str, settings: Settings, tenant_id: str | None, is_gone: Callable[[str], bool] | None
-) -> LoadedRecipe:
+) -> Recipe:
     owner = tenant_id or DEFAULT_TENANT
     call = partial(
         _call,
-        folders=(folder, settings.data / owner),
+        folders=(recipes.find(folder, name).parent, settings.data / owner),
         databases=databases_of(settings, owner),
         salt=b"" if tenant_id is None else salt_of(Pepper.load(settings.pepper_file), owner),
         is_gone=is_gone,
@@ -117,19 +106,10 @@ def _call(recipe: Callable[..., Any], *, folders: tuple[Path, ...], **how: Any) 
         paths = [declared.path] if isinstance(declared, PublicFile) else paths_of(source_to_json(declared))
         return root_of(folders, paths, ()) if paths else folders[0]
 
+    if not any(isinstance(parameter.default, Source) for parameter in inspect.signature(recipe).parameters.values()):
+        hint = "Write `def recipe(rows=ul.table('people.csv', person='person'))`; docs/rows.md says more."
+        raise Refused("recipe() asks for no rows, and opens nothing by itself.", hint)
     made = call_recipe(recipe, root, **how)
     if isinstance(made, Published):
         raise Refused(PUBLISHED, COSTS)
     return made
-
-
-def _measurable(loaded: LoadedRecipe) -> LabRecipe:
-    """Refuse what a recipe with rows cannot give, and say whether its model has a judge."""
-    require_no_other_training(loaded.recipe)
-    judged = head_for_judge(Problem(loaded.recipe), loaded.recipe) is not None
-    return LabRecipe(_declared(loaded.recipe), loaded.digest, loaded.settings, judged)
-
-
-def _declared(recipe: Recipe) -> Recipe:
-    """Declare all that the model brings along: a service computes it from the rows of those who stay."""
-    return replace(recipe, public={part.name: part.digest for part in parts_of(recipe)})

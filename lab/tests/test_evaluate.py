@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from expunge.workers.runtime import recipes
+from expunge.service.infra.settings import Settings
 from expunge_lab.evaluate import main, support_vectors
+from expunge_lab.recipe import load_recipe
+from tests.workers.rows.data import write_csv
 
 ROOT = Path(__file__).parents[2]
+NETWORK = ROOT / "tests" / "workers" / "recipes" / "network.py"
 
 RECIPE = """
 import torch, unlearning as ul
 
-def recipe():
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(90, 5, generator=generator)
-    y = (x[:, 0] + 0.5 * torch.randn(90, generator=generator) > 0).long()
+FEATURES = [f"f{number}" for number in range(5)]
+
+def both(rows):
+    return rows.tensor(*FEATURES).float(), rows.tensor("label")
+
+def recipe(rows: ul.Rows = ul.table("small.csv", person="person", id="id", aside=0.35)) -> ul.Recipe:
     return ul.Recipe(
         model=lambda: torch.nn.Linear(5, 2, bias=False),
-        samples=ul.Samples([f"s{i}" for i in range(60)], [f"p{i // 3}" for i in range(60)], x[:60], y[:60]),
-        holdout=(x[60:], y[60:]),
+        samples=rows.samples(*both(rows), at=rows["__row"]),
+        holdout=both,
         loss="cross_entropy",
         training=ul.Training(epochs=3, weight_decay=0.05, converge=1e-8),
     )
 """
+
+
+def rows_of_thirty_people() -> Iterator[dict[str, object]]:
+    """Yield three rows each; of thirty people, twenty are trained on."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(90, 5, generator=generator)
+    y = (x[:, 0] + 0.5 * torch.randn(90, generator=generator) > 0).long()
+    for place, (features, label) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
+        named = {"id": f"s{place}", "person": f"person-{place // 3}", "label": label}
+        yield named | {f"f{number}": value for number, value in enumerate(features)}
+
 
 QUICK = ["--seeds", "2", "--shadows", "4", "--trials", "3", "--device", "cpu"]
 NO_PLOT = [*QUICK, "--no-plot"]
@@ -40,6 +55,7 @@ NO_PLOT = [*QUICK, "--no-plot"]
 def recipe(tmp_path: Path) -> Path:
     path = tmp_path / "small.py"
     path.write_text(RECIPE)
+    write_csv(tmp_path / "small.csv", rows_of_thirty_people())
     return path
 
 
@@ -70,7 +86,7 @@ def test_methods_get_a_row_for_each_seed_as_json_and_a_plot_as_png(
     assert by_method["newton"]["claim"]["guarantee"] == "proved" and by_method["newton"]["claim"]["epsilon"] < 1
     assert by_method["newton"]["claim"]["samples"] == 6 and by_method["newton"]["claim"]["people"] == 2
     assert by_method["rewind"]["refused"].startswith("A model that was trained to convergence")
-    assert "ends in a minimiser" in by_method["late"]["refused"]
+    assert "`expunge check PATH --measure` measures both" in by_method["late"]["refused"]
     data = plot.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert min(struct.unpack(">II", data[16:24])) > 300
@@ -164,28 +180,6 @@ def test_the_digits_forget_one_percent_with_a_proof_at_small_cost(capsys: pytest
         assert row["published_accuracy"] >= before[row["seed"]] - 0.005
 
 
-def test_mnist_is_read_from_the_folder_that_the_environment_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    random = np.random.default_rng(0)
-    for name, header, count in (("images-idx3-ubyte.gz", 16, 784 * 10_000), ("labels-idx1-ubyte.gz", 8, 10_000)):
-        content = bytes(header) + random.integers(1, 10, count, dtype=np.uint8).tobytes()
-        (tmp_path / name).write_bytes(gzip.compress(content, 1))
-    monkeypatch.setenv("EXPUNGE_MNIST", str(tmp_path))
-    recipe = recipes.load(ROOT / "lab" / "tests", "mnist").recipe
-    assert (len(recipe.samples), len(recipe.holdout_tensors[1])) == (8000, 2000)
-    assert torch.allclose(recipe.samples.inputs[:, :784].norm(dim=1), torch.ones(8000))
-
-
-def test_mnist_without_its_data_is_refused_in_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("EXPUNGE_MNIST", str(tmp_path / "nothing"))
-    assert main(["--recipe", str(ROOT / "lab/tests/mnist.py"), *NO_PLOT]) == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert "is not there. Set EXPUNGE_MNIST" in told and "Traceback" not in told
-
-
 def test_rewind_serves_the_digits_that_were_stopped_early(capsys: pytest.CaptureFixture[str]) -> None:
     quick = ["--seeds", "1", "--shadows", "0", "--trials", "0", "--device", "cpu", "--no-plot", "--json"]
     assert main(["--recipe", str(ROOT / "examples/digits/descent.py"), "--methods", "rewind", *quick]) == 0
@@ -193,28 +187,13 @@ def test_rewind_serves_the_digits_that_were_stopped_early(capsys: pytest.Capture
     assert row["refused"] is None and row["distance_left"] < 1.0
 
 
-def test_a_method_with_an_order_of_its_own_equals_its_own_cold_training(capsys: pytest.CaptureFixture[str]) -> None:
-    """A network with batch normalisation and its own training: distance 0, and costs beside the recipe's retrain."""
-    recipe = Path(__file__).parents[2] / "tests" / "workers" / "recipes" / "own_training.py"
-    chosen = ["--methods", "retrain,late,shards", "--seeds", "1", "--shadows", "4", "--trials", "2", "--forget", "4%"]
-    assert main(["--recipe", str(recipe), *chosen, "--device", "cpu", "--no-plot", "--json"]) == 0
-    untouched, *rows = json.loads(capsys.readouterr().out)
-    assert untouched["distance_left"] == 1.0
-    assert [row["method"] for row in rows] == ["retrain", "late", "shards"]
-    for row in rows:
-        assert (row["refused"], row["distance_to_retrain"], row["distance_left"]) == (None, 0.0, 0.0)
-        assert row["claim"]["guarantee"] == "exact"
-        assert row["published_accuracy"] == row["test_accuracy"] > 0.5
-        assert row["forget_seconds"] > 0.0 and row["retrain_seconds"] > 0.0
-    assert [row["lira_auc"] is None for row in rows] == [False, True, True]
-
-
-def test_an_order_of_its_own_forgets_round_after_round(capsys: pytest.CaptureFixture[str]) -> None:
-    recipe = Path(__file__).parents[2] / "tests" / "workers" / "recipes" / "own_training.py"
-    chosen = ["--methods", "late", "--seeds", "1", "--stream", "2x3", "--device", "cpu", "--no-plot", "--json"]
-    assert main(["--recipe", str(recipe), *chosen]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [(row["round"], row["distance_to_retrain"]) for row in rows] == [(1, 0.0), (2, 0.0)]
+def test_methods_that_train_in_parts_say_where_they_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ["--methods", "retrain,late,shards", "--seeds", "1", "--shadows", "0", "--trials", "2", "--forget", "4%"]
+    assert main(["--recipe", str(NETWORK), *chosen, "--device", "cpu", "--no-plot", "--json"]) == 0
+    _, retrain, *others = json.loads(capsys.readouterr().out)
+    assert (retrain["method"], retrain["refused"], retrain["distance_to_retrain"]) == ("retrain", None, 0.0)
+    assert [row["method"] for row in others] == ["late", "shards"]
+    assert all("`expunge check PATH --measure` measures both" in row["refused"] for row in others)
 
 
 def test_comparators_stand_beside_the_methods_and_claim_nothing(
@@ -263,7 +242,7 @@ def test_a_stream_of_a_class_forgets_that_class_and_adds_up_its_regret(
     assert regrets == pytest.approx([sum(row["divergence"] for row in tuned[: turn + 1]) for turn in range(3)])
     assert regrets == sorted(regrets) and regrets[0] > 0.0
     last = {row["method"]: row for row in rows if row["round"] == 3}
-    holdout = recipes.load(recipe.parent, recipe.stem).recipe.holdout_tensors[1]
+    holdout = load_recipe(recipe, Settings()).recipe.holdout_tensors[1]
     share = float((holdout == 1).double().mean())
     for row in last.values():
         both = share * row["class_accuracy"] + (1 - share) * row["other_classes_accuracy"]

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
+from expunge.service.infra.settings import SettingsError
 from expunge.service.infra.tables import DeletionRequest
 from expunge.service.requests import cancellation, intake
-from expunge.workers.runtime import recipes
 from expunge_lab import audit_epsilon, evaluate
-from expunge_lab.attack.may_be_drawn import may_be_drawn
+from expunge_lab.recipe import load_recipe
 from tests.workers.worlds import RECIPES, TENANT, World
 from unlearning.recipe import Recipe
-from unlearning.types import RecipeError, Refused
+from unlearning.types import Refused
 
 QUICK = ["--seeds", "1", "--shadows", "0", "--trials", "0", "--methods", "newton", "--device", "cpu", "--no-plot"]
 
 
-def given() -> Recipe:
-    return recipes.load(RECIPES, "convex").recipe
+def left(world: World, tenant_id: str | None = TENANT) -> Recipe:
+    """The recipe as the laboratory loads it; without a tenant nobody is left out."""
+    return load_recipe(RECIPES / "convex.py", world.settings, tenant_id).recipe
 
 
 def people(recipe: Recipe) -> set[str]:
@@ -31,29 +30,13 @@ def people(recipe: Recipe) -> set[str]:
 
 def test_nobody_who_asked_is_left_to_be_drawn(world: World) -> None:
     model = world.live(guarantee="proved")
+    everybody = left(world, None)
     world.delete("p1", models=("m",))
     world.stranger("p2")
-    world.delete(samples=[given().samples.ids[list(given().samples.people).index(("p3",))]])
-    left = may_be_drawn(given(), TENANT, world.settings)
-    assert people(given()) - people(left) == {"p1", "p2", "p3"}
+    world.delete(samples=[everybody.samples.ids[list(everybody.samples.people).index(("p3",))]])
+    assert people(everybody) - people(left(world)) == {"p1", "p2", "p3"}
     world.work(model)
-    assert people(may_be_drawn(given(), TENANT, world.settings)) == people(left)
-
-
-def test_inputs_and_targets_stay_with_their_samples(world: World) -> None:
-    world.delete("p1")
-    whole, left = given(), may_be_drawn(given(), TENANT, world.settings)
-    rows = torch.tensor([list(whole.samples.ids).index(each) for each in left.samples.ids])
-    for now, before in zip(left.samples.tensors(), whole.samples.tensors(), strict=True):
-        assert torch.equal(now, before[rows])
-
-
-def test_who_asked_is_not_in_the_holdout_either(world: World) -> None:
-    world.delete("p1")
-    named = replace(given(), holdout_subjects=["p1", "seen", *["other"] * 8])
-    left = may_be_drawn(named, TENANT, world.settings)
-    assert left.holdout_subjects == (("seen",), *[("other",)] * 8)
-    assert torch.equal(left.holdout_tensors[0], named.holdout_tensors[0][1:])
+    assert people(everybody) - people(left(world)) == {"p1", "p2", "p3"}
 
 
 def test_a_cancelled_request_and_another_tenants_are_none(world: World) -> None:
@@ -61,36 +44,21 @@ def test_a_cancelled_request_and_another_tenants_are_none(world: World) -> None:
     with world.database.write() as session:
         order, window = intake.Order(subject_id="p1"), intake.Windows(cancel_seconds=3600)
         request = intake.accept(session, world.storage.pepper, TENANT, order, window).request.id
-    assert people(given()) - people(may_be_drawn(given(), TENANT, world.settings)) == {"p1"}
+    assert people(left(world, None)) - people(left(world)) == {"p1"}
     with world.database.write() as session:
         cancellation.cancel(session, session.get_one(DeletionRequest, request))
-    assert people(may_be_drawn(given(), TENANT, world.settings)) == people(given())
+    assert people(left(world)) == people(left(world, None))
     world.delete("p2")
-    assert people(may_be_drawn(given(), "another", world.settings)) == people(given())
+    assert people(left(world, "another")) == people(left(world, None))
 
 
-def test_weights_that_were_trained_on_somebody_who_asked_are_refused(world: World) -> None:
-    brought = replace(given(), weights=given().model().state_dict())
-    assert may_be_drawn(brought, TENANT, world.settings) is brought
-    world.delete("p1")
-    with pytest.raises(Refused, match="trained on 3 samples of people who asked"):
-        may_be_drawn(brought, TENANT, world.settings)
-
-
-def test_where_everybody_asked_nothing_is_measured(world: World) -> None:
-    for person in sorted(people(given())):
-        world.delete(person)
-    with pytest.raises(RecipeError, match="no samples"):
-        may_be_drawn(given(), TENANT, world.settings)
-
-
-@pytest.mark.parametrize("missing", ["database_url", "secrets"])
-def test_without_the_record_nothing_is_drawn(world: World, tmp_path: Path, missing: str) -> None:
-    elsewhere = {"database_url": f"sqlite:///{tmp_path / 'none.db'}", "secrets": tmp_path / "none"}
-    settings = world.configured(**{missing: elsewhere[missing]}).settings
+def test_without_the_record_nothing_is_drawn(world: World, tmp_path: Path) -> None:
+    nowhere = world.configured(database_url=f"sqlite:///{tmp_path / 'none.db'}")
     with pytest.raises(Refused, match="record of requests") as refusal:
-        may_be_drawn(given(), TENANT, settings)
+        left(nowhere)
     assert "where a worker runs" in refusal.value.hint
+    with pytest.raises(SettingsError, match="there is no file"):
+        left(world.configured(secrets=tmp_path / "none"))
 
 
 def test_the_command_measures_those_who_did_not_ask(
@@ -111,4 +79,4 @@ def test_canaries_are_drawn_from_those_who_did_not_ask(world: World, monkeypatch
     monkeypatch.setattr(audit_epsilon, "Settings", lambda: world.settings)
     arguments = ["--recipe", str(RECIPES / "convex.py"), "--tenant", TENANT, "--methods", "newton"]
     request = audit_epsilon._request(audit_epsilon._parser().parse_args(arguments))
-    assert people(request.cast.recipe) == people(given()) - {"p1"}
+    assert people(request.cast.recipe) == people(left(world, None)) - {"p1"}

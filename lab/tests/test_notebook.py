@@ -29,11 +29,13 @@ def test_a_good_recipe_is_shown_with_each_methods_guarantee() -> None:
 
 
 def test_after_a_refusal_no_guarantee_is_named_and_texts_are_escaped(tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text("def recipe():\n    raise ValueError('<script>')\n")
+    (tmp_path / "people.csv").write_text("person\nada\nbob\n")
+    raises = 'def recipe(rows=ul.table("people.csv", person="person")):\n    raise ValueError("<script>")\n'
+    (tmp_path / "bad.py").write_text(f"import unlearning as ul\n{raises}")
     found = check(tmp_path / "bad.py")
     shown = found._repr_html_()
     assert not found.well and shown.count("<table>") == 1 and "FAIL" in shown
-    assert "ValueError at line 2 of bad.py" in shown and "<script>" not in shown and "proved" not in shown
+    assert "ValueError at line 3 of bad.py" in shown and "<script>" not in shown and "proved" not in shown
 
 
 def test_advice_is_a_table_with_the_advice_below() -> None:

@@ -1,8 +1,9 @@
-"""The laboratory loads recipes of both forms, and finds the same of the same people."""
+"""The laboratory calls a recipe on its rows as a service does, and measures what it gives."""
 
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +12,25 @@ import torch
 
 from expunge.service.infra.settings import Settings
 from expunge.workers.check import __main__
+from expunge.workers.runtime.worlds import template
 from expunge_lab import advise, audit_epsilon, evaluate
+from expunge_lab.costs import measured as costs_of
 from expunge_lab.recipe import load_recipe
-from tests.workers.rows.data import APART, EVERYBODY, lay_out
+from tests.workers.rows.data import APART, EVERYBODY, lay_out, rows_of
 from tests.workers.rows.test_judge import PLAIN as HEAD
-from tests.workers.rows.test_methods import NETWORK, OLD_FORM
+from tests.workers.rows.test_methods import NETWORK
 from tests.workers.worlds import TENANT, World
 from unlearning.rows import is_aside
 from unlearning.types import RecipeError, Refused
 
 QUIET = ["--noise-std", "1e-6", "--max-distance", "1e-8"]
 QUICK = ["--seeds", "1", "--shadows", "0", "--trials", "0", "--device", "cpu", "--no-plot", "--json"]
-TRAINED_ON = {person for person in EVERYBODY if not is_aside((f"p{person}",), 0.2, b"", "aside")}
+TRAINED_ON = {f"p{person}" for person in EVERYBODY if not is_aside((f"p{person}",), 0.2, b"", "aside")}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "recipes"
-
-
-def both(folder: Path) -> tuple[Path, Path]:
-    """The same network on the same people, with rows and in the old form."""
-    lay_out(folder, recipe=NETWORK.replace('person="person"', 'person="person", id="id"'))
-    (folder / "plain.py").write_text(OLD_FORM.format(trained_on=TRAINED_ON))
-    return folder / "rows.py", folder / "plain.py"
 
 
 def evaluated(recipe: Path, capsys: pytest.CaptureFixture[str], *methods: str) -> dict[str, dict[str, Any]]:
@@ -50,39 +46,74 @@ def measured(recipe: Path, capsys: pytest.CaptureFixture[str], *more: str) -> di
     return found
 
 
-def test_both_forms_of_a_recipe_hold_the_same(folder: Path) -> None:
-    with_rows, plain = (load_recipe(path, Settings()).recipe for path in both(folder))
-    assert {names for names in with_rows.samples.people} == {(f"p{person}",) for person in TRAINED_ON}
-    assert [*with_rows.samples.ids] == [*plain.samples.ids] and [*with_rows.samples.people] == [*plain.samples.people]
-    for tensors in (
-        zip(with_rows.samples.tensors(), plain.samples.tensors(), strict=True),
-        zip(with_rows.holdout_tensors, plain.holdout_tensors, strict=True),
-    ):
-        assert all(torch.allclose(one, other) for one, other in tensors)
+def test_a_recipe_holds_the_samples_of_those_who_are_trained_on(folder: Path) -> None:
+    """The others are its holdout, made by the function that it gives."""
+    lay_out(folder, recipe=NETWORK.replace('person="person"', 'person="person", id="id"'))
+    recipe = load_recipe(folder / "rows.py", Settings()).recipe
+    rows = [*rows_of()]
+    trained_on, apart = ([row for row in rows if (row["person"] in TRAINED_ON) is side] for side in (True, False))
+    assert [*recipe.samples.ids] == [str(row["id"]) for row in trained_on]
+    assert [*recipe.samples.people] == [(row["person"],) for row in trained_on]
+    for some, (inputs, targets) in ((trained_on, recipe.samples.tensors()), (apart, recipe.holdout_tensors)):
+        assert torch.equal(inputs, torch.tensor([[row["x"], row["y"]] for row in some]) / 4.0)
+        assert targets.tolist() == [row["x"] > 3 for row in some]
 
 
-def test_both_forms_are_as_far_from_a_retraining(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    methods = ("retrain", "recollection", "mini")
-    with_rows, plain = (evaluated(path, capsys, *methods) for path in both(folder))
-    for name in methods:
-        assert with_rows[name]["distance_left"] == pytest.approx(plain[name]["distance_left"], abs=1e-3)
-        assert with_rows[name]["test_accuracy"] == pytest.approx(plain[name]["test_accuracy"], abs=0.04)
-        assert with_rows[name]["claim"]["guarantee"] == plain[name]["claim"]["guarantee"]
-    assert with_rows["recollection"]["distance_left"] < 0.5 < with_rows["untouched"]["distance_left"]
+def test_a_recipe_without_rows_is_refused(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "plain.py").write_text("def recipe(): ...\n")
+    with pytest.raises(Refused, match="recipe\\(\\) asks for no rows"):
+        load_recipe(folder / "plain.py", Settings())
 
 
-def test_both_forms_cost_the_same_in_counts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A retrain of the new form is measured in a world, where it publishes a checkpoint."""
-    methods = ("retrain", "recollection", "rewind")
-    found = [measured(path, capsys, "--methods", ",".join(methods), *QUIET) for path in both(folder)]
-    with_rows, plain = ({row["method"]: row for row in each["methods"]} for each in found)
-    for name in methods:
-        assert with_rows[name]["refused"] is None and plain[name]["refused"] is None
-        assert with_rows[name]["guarantee"] == plain[name]["guarantee"]
-        assert with_rows[name]["accuracy"] == pytest.approx(plain[name]["accuracy"], abs=0.04), name
-        assert with_rows[name]["trainings_a_year"] == plain[name]["trainings_a_year"]
-    assert with_rows["recollection"]["state_bytes"] == plain["recollection"]["state_bytes"]
-    assert with_rows["retrain"]["update_retrainings"] == 1.0
+def test_methods_are_as_far_from_a_retraining_as_their_guarantee_says(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lay_out(folder, recipe=NETWORK)
+    rows = evaluated(folder / "rows.py", capsys, "retrain", "recollection", "mini")
+    assert (rows["retrain"]["distance_left"], rows["retrain"]["claim"]["guarantee"]) == (0.0, "exact")
+    assert rows["recollection"]["distance_left"] < 0.5 < rows["untouched"]["distance_left"]
+    assert {rows[name]["claim"]["guarantee"] for name in ("recollection", "mini")} == {"none"}
+
+
+def test_a_retrain_is_measured_in_a_world_and_other_methods_here(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both train the same network on the same people, so that their accuracies agree."""
+    lay_out(folder, recipe=NETWORK)
+    found = measured(folder / "rows.py", capsys, "--methods", "retrain,recollection,rewind", *QUIET)
+    rows = {row["method"]: row for row in found["methods"]}
+    assert {name: row["guarantee"] for name, row in rows.items()} == {
+        "retrain": "exact",
+        "recollection": "none",
+        "rewind": "none",
+    }
+    assert {row["refused"] for row in rows.values()} == {None}
+    for name in ("recollection", "rewind"):
+        assert rows[name]["accuracy"] == pytest.approx(rows["retrain"]["accuracy"], abs=0.04), name
+    assert rows["retrain"]["update_retrainings"] == 1.0 and rows["recollection"]["trainings_a_year"] is None
+
+
+def test_a_world_that_is_killed_is_no_traceback(folder: Path) -> None:
+    """As the kernel kills what takes too much memory: here the template with its worlds, while one trains."""
+    lay_out(folder, recipe=APART.replace("frame =", "__import__('time').sleep(60); frame ="))
+    threading.Timer(1.0, template().kill).start()
+    with pytest.raises(Refused, match=r"A training on everybody did not end: the process .* ended"):
+        costs_of(folder / "rows.py", ["--methods", "retrain", "--device", "cpu"])
+
+
+def test_too_little_memory_is_no_traceback(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lay_out(folder, recipe=APART.replace("frame =", "raise MemoryError; frame ="))
+    assert __main__.main([str(folder / "rows.py"), "--measure", "--device", "cpu"]) == 1
+    assert "FAIL the recipe runs: It did not end:" in capsys.readouterr().out
+
+
+def test_a_method_that_lacks_memory_leaves_the_others(folder: Path) -> None:
+    """Only the part of ``late`` that goes on takes too much here."""
+    lay_out(folder, recipe=APART.replace("start =", "if run.start is not None: raise MemoryError\n    start =", 1))
+    found = costs_of(folder / "rows.py", ["--methods", "retrain,late", "--device", "cpu"]).to_json()
+    refused = {row["method"]: row["refused"] for row in found["methods"]}
+    assert refused["retrain"] is None and "had too little memory" in refused["late"]
 
 
 def test_a_head_with_a_scaler_has_retrain_shards_and_newton(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,14 +155,11 @@ def test_the_terminal_says_once_why_methods_are_refused(folder: Path, capsys: py
     assert shown.count("newton, mini: recipe() returned a Published, and the method needs samples") == 1
 
 
-def test_a_training_that_does_not_fit_into_the_time_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lay_out(
-        folder, recipe=APART.replace("import json", "import json, time").replace("frame =", "time.sleep(3); frame =")
-    )
-    arguments = [str(folder / "rows.py"), "--measure", "--seconds", "1", "--device", "cpu", "--methods", "retrain"]
-    assert __main__.main(arguments) == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert "A training on everybody takes more than 1 s. Give more time with --seconds." in told
+def test_a_training_that_does_not_fit_into_the_time_says_so(folder: Path) -> None:
+    slow = APART.replace("import json", "import json, time").replace("frame =", "time.sleep(3); frame =")
+    lay_out(folder, recipe=slow)
+    with pytest.raises(Refused, match="A training on everybody takes more than 1 s"):
+        costs_of(folder / "rows.py", ["--seconds", "1", "--device", "cpu", "--methods", "retrain"])
 
 
 def test_a_notebook_is_advised_too(folder: Path) -> None:
@@ -169,29 +197,26 @@ def test_a_retraining_with_mini_batches_is_the_one_that_exact_claims(
     assert found["refused"]["mini"].startswith("The guarantee is none")
 
 
-FROZEN = HEAD.replace(
-    "torch.nn.Flatten(), torch.nn.Linear(2, 2)",
-    "torch.nn.Linear(2, 3).requires_grad_(False), torch.nn.Tanh(), torch.nn.Linear(3, 2)",
-)
 TANGENT = HEAD.replace("import torch", "import torch\nfrom unlearning.features.tangent import Tangent").replace(
     "lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 2)).double()",
     "lambda: Tangent(torch.nn.Linear(2, 2).double(), {'weight': torch.eye(2), 'bias': torch.ones(2)})",
 )
 
 
-def test_nothing_that_a_model_brings_along_has_to_be_declared(folder: Path) -> None:
-    """In the service it follows from the rows of those who stay."""
-    lay_out(folder, recipe=FROZEN)
-    loaded = load_recipe(folder / "rows.py", Settings())
-    assert loaded.judged and {name.partition(".")[0] for name in loaded.recipe.public} == {"0"}
+STEPS = HEAD.replace("epochs=0, converge=1e-9", "epochs=5")
 
 
-@pytest.mark.parametrize("recipe", [NETWORK, TANGENT], ids=["network", "tangent"])
-def test_without_a_judge_no_guarantee_but_none_is_asked_for(folder: Path, recipe: str) -> None:
+@pytest.mark.parametrize("recipe", [TANGENT, STEPS], ids=["tangent", "steps"])
+def test_tangents_and_steps_of_a_head_have_a_judge(folder: Path, recipe: str) -> None:
     lay_out(folder, recipe=recipe)
+    assert load_recipe(folder / "rows.py", Settings()).judged
+
+
+def test_without_a_judge_no_guarantee_but_none_is_asked_for(folder: Path) -> None:
+    lay_out(folder, recipe=NETWORK)
     loaded = load_recipe(folder / "rows.py", Settings())
     assert (loaded.judged, loaded.guarantee(None), loaded.guarantee("exact")) == (False, "none", "exact")
-    with pytest.raises(Refused, match="The guarantee proved is had with rows by a linear head"):
+    with pytest.raises(Refused, match="The guarantee proved is a bound, and the code of this recipe would compute it"):
         loaded.guarantee("proved")
 
 

@@ -17,44 +17,31 @@ import torch
 from torch.func import grad, vmap
 
 from expunge.service.queue import ForgottenCount
-from expunge.workers.guarantee.certify import (
-    certify,
-    generator,
-    needs_forgotten,
-    needs_retained,
-    published_of,
-    refine,
-    require_certified,
-)
-from expunge.workers.guarantee.dry_run import establish
+from expunge.workers.guarantee.certify import published_of
 from expunge.workers.guarantee.terms import (
     Terms,
     design_of,
     guarantee_of,
-    may_claim_without_her,
     reference_of,
-    require_closed_form,
-    require_needs,
+    require_all_forgotten,
     require_vectors_fit,
     terms_of,
 )
-from expunge.workers.runtime.model import OpenModel, opened
+from expunge.workers.runtime.model import OpenModel
 from expunge_lab.advice.choice import Offer
 from expunge_lab.advice.growth import Point, scaled
-from expunge_lab.attack.rehearsal import OF_BYTES
-from expunge_lab.recipe import LabRecipe
+from expunge_lab.in_process import certify, establish, generator, open_model, refine
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Fallback, Policy
-from unlearning.artefact import Artefact
 from unlearning.bounds.calibration import Design
 from unlearning.methods import NAMES
-from unlearning.model.method import Method
-from unlearning.model.parts import require_declared
+from unlearning.model.method import Method, require_followed
 from unlearning.model.training import learn
 from unlearning.quality.distance_left import with_distance_left
 from unlearning.quality.simulate import forget_set, left_by, release
 from unlearning.recipe import Recipe
-from unlearning.types import Examples, Learned, Progress, RecipeError, Refused, State, Vectors
+from unlearning.settings import SGD
+from unlearning.types import Examples, Learned, Need, Progress, RecipeError, Refused, State, Vectors
 
 STEPS = (64, 16, 4, 1)
 """a step of the trial takes one in so many people"""
@@ -68,7 +55,7 @@ TRAINING_PART = 0.3
 """of the time, for the plain training; the other methods share the rest"""
 
 WORLDS = 3
-"""that a version of a recipe with rows asks: for its samples, to train or forget, and to measure"""
+"""that a version asks: for its samples, to train or forget, and to measure"""
 
 T = TypeVar("T")
 Limit: TypeAlias = Callable[[float], AbstractContextManager[Progress]]
@@ -86,14 +73,13 @@ class Scene:
     Args:
         examples: everyone who may be trained on.
         policy: what is asked of the model; its method is replaced by each one in turn.
-        reading: seconds that running the recipe takes, which an update that reads samples does again. Of one with rows
-            every update does, in a world, several times (``readings``).
+        reading: seconds that running the recipe takes in a world, which a version does several times (``readings``).
         vector_bytes: the most that exact vectors may take.
         options: fields of methods, by the method's name.
-        opening: seconds that opening the sources of a recipe with rows takes, once for every version.
+        opening: seconds that opening the sources takes, once for every version.
     """
 
-    loaded: LabRecipe
+    recipe: Recipe
     examples: Examples
     policy: Policy
     device: torch.device
@@ -102,24 +88,17 @@ class Scene:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     opening: float = 0.0
 
-    @property
-    def first_readings(self) -> int:
-        """How often the first version runs the recipe, or does in a world what takes about as long."""
-        return 1 if self.loaded.judged is None else WORLDS
-
-    def readings(self, method: Method, guarantee: Guarantee) -> int:
-        """Return how often an update does."""
-        if self.loaded.judged is None:
-            return int(needs_retained(method, guarantee) or needs_forgotten(method))
-        return WORLDS + int(needs_forgotten(method))
+    def readings(self, method: Method) -> int:
+        """Return how often an update runs the recipe, or does in a world what takes about as long."""
+        return WORLDS + int(Need.FORGOTTEN in method.needs)
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What was measured. ``retraining``: seconds of one, reading included; None where there is none."""
+    """What was measured. ``retraining``: seconds of one, reading included."""
 
     offers: tuple[Offer, ...]
-    retraining: float | None
+    retraining: float
 
 
 @dataclass(frozen=True)
@@ -128,7 +107,7 @@ class _Step:
 
     Args:
         made: seconds of its preparation, its own training included.
-        update: seconds of an update, without those that it repeats of a training.
+        update: seconds of an update.
         took: seconds of all that was done.
     """
 
@@ -163,9 +142,7 @@ class _Trainings:
         """Train on more and more people, until the time is used. Raises OutOfTime where not even the first fits."""
         end = time.perf_counter() + seconds
         sizes = {max(min(LEAST_PEOPLE, len(self.order)), len(self.order) // step) for step in STEPS}
-        # a recorded trajectory can be followed with everyone alone
-        counts = sorted(sizes) if self.bench.recipe.trajectory is None else [len(self.order)]
-        for count in counts:
+        for count in sorted(sizes):
             left = end - time.perf_counter()
             if self.learned and scaled(self.points, count / len(self.order)) > left:
                 return
@@ -197,18 +174,15 @@ def measure(
         Refused, RecipeError: the recipe cannot be trained at all.
         OutOfTime: not even a training on the fewest people fits; the text says how many.
     """
-    if isinstance(scene.loaded.recipe.model, Artefact):
-        raise Refused(OF_BYTES, "Nothing has to be measured: retrain and shards serve it, both are exact.")
-    _load_torch(scene.loaded.recipe)
+    _load_torch(scene.recipe)
     end = time.perf_counter() + seconds
-    trainings = _Trainings(scene, opened(scene.loaded, _policy_of(scene, "retrain"), scene.device))
+    trainings = _Trainings(scene, open_model(scene.recipe, _policy_of(scene, "retrain"), scene.device))
     tell("training")
     try:
         trainings.make(TRAINING_PART * seconds, limit)
     except OutOfTime:
         fewest = min(LEAST_PEOPLE, len(trainings.order))
         raise OutOfTime(f"Training on {fewest} people takes more than {TRAINING_PART * seconds:.3g} s.") from None
-    again = scene.loaded.recipe.weights is None or scene.loaded.recipe.train is not None
     offers: dict[str, Offer] = {}
     able: list[tuple[int, str, OpenModel, Guarantee]] = []
     for name in names:
@@ -223,13 +197,13 @@ def measure(
         fair = max(0.0, end - time.perf_counter()) / (len(able) - place)
         offers[name] = _offer(trainings, bench, guarantee, fair, limit)
     everything = tuple(offers[name] for name in names)
-    return Findings(everything, scaled(trainings.points, 1.0) + scene.reading if again else None)
+    return Findings(everything, scaled(trainings.points, 1.0) + scene.reading)
 
 
 def _load_torch(recipe: Recipe) -> None:
     """Use a derivative once, and an optimiser where the recipe may: their first use imports for seconds."""
     vmap(grad(lambda w: w.square().sum()))(torch.ones(2, 1))
-    if recipe.train is None:
+    if recipe.training.optimizer == SGD():
         return
     weight = torch.ones(1, requires_grad=True)
     optimizer = torch.optim.AdamW([weight])
@@ -245,13 +219,11 @@ def _policy_of(scene: Scene, name: str) -> Policy:
 def _checked(scene: Scene, name: str) -> tuple[OpenModel, Guarantee]:
     """Return the opened model and its guarantee, by the checks of a registration. Raises Refused, RecipeError."""
     policy = _policy_of(scene, name)
-    bench = opened(scene.loaded, policy, scene.device)
-    require_needs(policy, bench.method, bench.recipe)
+    bench = open_model(scene.recipe, policy, scene.device)
+    require_followed(bench.method, bench.recipe)
+    require_all_forgotten(policy, bench.method, bench.recipe)
     guarantee = guarantee_of(policy, bench.problem, bench.method)
     bench = bench.under(guarantee)
-    if may_claim_without_her(policy, guarantee, bench.recipe):
-        require_declared(bench.recipe, bench.parts)
-    require_closed_form(bench.method, bench.problem, scene.examples)
     require_vectors_fit(bench, scene.examples, scene.vector_bytes)
     return bench, guarantee
 
@@ -294,10 +266,7 @@ def _scaled_up(trainings: _Trainings, bench: OpenModel, guarantee: Guarantee, st
     training = scaled(trainings.points, 1.0)
     made = scaled([(step.people / everyone, step.made) for step in steps], 1.0, method.growth(bench.problem))
     update = scaled([(step.people / everyone, step.update) for step in steps], 1.0)
-    repeated = method.expected_repeats(1)
-    if repeated is not None:
-        update += repeated * (made if method.trains else training)
-    update += scene.opening + scene.readings(method, guarantee) * scene.reading
+    update += scene.opening + scene.readings(method) * scene.reading
     design = _design(scene, guarantee, everyone)
     if design is not None:
         made += design.orders * len(design.sizes) * training
@@ -306,11 +275,10 @@ def _scaled_up(trainings: _Trainings, bench: OpenModel, guarantee: Guarantee, st
         method.name,
         guarantee,
         accuracy=last.accuracy,
-        preparation=scene.opening + scene.first_readings * scene.reading + (made if method.trains else training + made),
+        preparation=scene.opening + WORLDS * scene.reading + training + made,
         update=update,
         state_bytes=round(last.fixed_bytes + everyone * last.bytes_per_person),
         share=last.people / everyone,
-        repeats=repeated is not None,
     )
 
 
@@ -319,45 +287,31 @@ def _step(trainings: _Trainings, bench: OpenModel, guarantee: Guarantee, count: 
     method, problem = bench.method, bench.problem
     examples, (learned, _) = trainings.of(count), trainings.learned[count]
     start = time.perf_counter()
-    state = method.prepare(problem, examples, Learned(problem.initial()) if method.trains else learned, progress)
+    state = method.prepare(problem, examples, learned, progress)
     state = with_distance_left(method, problem, examples, learned, state, vectors=Vectors(state.vectors))
     policy = _policy_of(trainings.scene, method.name)
     terms = terms_of(policy, guarantee, reference_of(policy, state), len(examples))
-    terms, _ = establish(bench, replace(terms, design=_design(trainings.scene, guarantee, count)), examples, state)
+    terms = establish(bench, replace(terms, design=_design(trainings.scene, guarantee, count)), examples, state)
     made = time.perf_counter() - start
     y = published_of(terms, state.weights, problem.dtype, trained=problem.trained).to(problem.device)
     accuracy = problem.accuracy(y, *(part.to(problem.device) for part in bench.recipe.holdout_tensors))
     rows = sum(vector.numel() * vector.element_size() for vector in state.vectors.values())
     fixed = sum(tensor.numel() * tensor.element_size() for tensor in (state.weights, *state.tensors.values()))
-    update = 0.0
-    if method.trains or method.expected_repeats(1) is None:
-        seconds, repeated = _update(bench, terms, state, examples, trainings.order[:LEAST_PEOPLE])
-        update = max(0.0, seconds - repeated * made)
+    update = _update(bench, terms, state, examples, trainings.order[:FORGOTTEN])
     return _Step(count, made, update, time.perf_counter() - start, accuracy, fixed, rows / count)
 
 
-def _update(
-    bench: OpenModel, terms: Terms, state: State, examples: Examples, people: Sequence[str]
-) -> tuple[float, float]:
-    """Forget, refine, certify: return the mean seconds, and the mean share of the training that was repeated.
-
-    Of ``people``, those are forgotten, each alone, who repeat the least.
-    """
+def _update(bench: OpenModel, terms: Terms, state: State, examples: Examples, people: Sequence[str]) -> float:
+    """Forget each of ``people`` alone, refine, certify: return the mean seconds."""
     method, problem = bench.method, bench.problem
-    asked = [forget_set(examples, [person]) for person in people]
-    shares = [
-        method.repeats(problem, set(examples.only(torch.tensor(each.positions, device=problem.device)).subjects))
-        for each in asked
-    ]
-    chosen = sorted(zip(shares, asked, strict=True), key=lambda each: each[0])[:FORGOTTEN]
+    forget_sets = [forget_set(examples, [person]) for person in people]
     start = time.perf_counter()
-    for _, forget in chosen:
+    for forget in forget_sets:
         retain = left_by(examples, forget)
         forgotten = release(method, problem, state, forget, retain, generator=generator(problem.device))
         refined, size = refine(bench, terms, forgotten, retain), ForgottenCount(len(forget.positions), 1, 1)
-        require_certified(certify(bench, terms, refined, retain, size))
-    seconds = time.perf_counter() - start
-    return seconds / len(chosen), sum(share for share, _ in chosen) / len(chosen)
+        certify(bench, terms, refined, size)
+    return (time.perf_counter() - start) / len(forget_sets)
 
 
 def _middle(make: Callable[[], T], brief: float, seconds: Callable[[T], float]) -> T:

@@ -1,4 +1,4 @@
-"""What each method does on a recipe with rows.
+"""What each method does on a recipe, by the path of its file or folder.
 
 Exact methods train where the service trains them: in worlds, on everybody. All others compute here, on the samples that
 the recipe makes of everybody's rows; what it costs an update to run the recipe is measured in a world.
@@ -17,11 +17,11 @@ import torch
 
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.workers.check.rows import ANY, NEEDS_RUN, PartsInMemory
-from expunge.workers.runtime.model import OpenModel, forget_by_parts, opened_with_rows
+from expunge.workers.check.checks import ANY, NEEDS_RUN, PartsInMemory
+from expunge.workers.runtime.model import OpenModel, forget_by_parts, set_up
 from expunge.workers.runtime.rows_recipe import RowsRecipe, SourceUnits, declared, survey
 from expunge.workers.runtime.world_model import WorldModel
-from expunge.workers.runtime.worlds import readers, template
+from expunge.workers.runtime.worlds import Lost, readers, template
 from expunge_lab.advice.choice import Offer
 from expunge_lab.advice.measure import FORGOTTEN, LEAST_PEOPLE, Findings, Limit, OutOfTime, Scene, measure
 from expunge_lab.recipe import load_recipe, place_of
@@ -34,6 +34,8 @@ from unlearning.types import Examples, Learned, RecipeError, Refused, State
 
 WORLD_PART = 0.5
 """of the time that is left once the recipe was trained, for the other exact methods"""
+PASSING = (Lost, MemoryError)
+"""what a world is ended by that is no fault of the recipe's, and may pass"""
 MOVED = (
     "Without one person {moved} of the {count} samples of those who stay are others: what the recipe computes of all "
     "rows moves with who leaves. Such an update trains the whole again."
@@ -42,7 +44,7 @@ MOVED = (
 
 @dataclass(frozen=True)
 class RowsScene:
-    """What is measured on, as ``Scene``, of a recipe with rows. ``place`` is its file or folder."""
+    """What is measured on: a recipe, by its file or folder; see ``Scene``."""
 
     place: Path
     policy: Policy
@@ -79,7 +81,7 @@ def measure_with_rows(
     """Measure every method within about so many seconds; ``tell`` is called with the name of what is tried next.
 
     Raises:
-        Refused: the recipe cannot be trained at all.
+        Refused: the recipe cannot be trained at all, or its process was killed.
         OutOfTime: one training on everybody does not fit; the text says so.
     """
     end = time.perf_counter() + seconds
@@ -89,6 +91,9 @@ def measure_with_rows(
             retrain = _exact(scene, opened, "retrain", seconds, limit)
         except OutOfTime:
             raise OutOfTime(f"A training on everybody takes more than {seconds:.3g} s.") from None
+        except PASSING as error:
+            what = f"A training on everybody did not end: {error}."
+            raise Refused(what, "Try again with more memory free.") from None
     offers = {"retrain": retrain}
     exact = [name for name in names if load(name).exact and name != "retrain"]
     until = time.perf_counter() + (end - time.perf_counter()) * WORLD_PART
@@ -98,7 +103,7 @@ def measure_with_rows(
     others = [name for name in names if not load(name).exact]
     if others:
         offers |= _others(scene, others, end, limit, tell)
-    return Findings(tuple(offers[name] for name in names), retrain.update)
+    return Findings(tuple(offers[name] for name in names), retrain.update or 0.0)
 
 
 @contextmanager
@@ -136,19 +141,21 @@ def _offer(scene: RowsScene, name: str, seconds: float, limit: Limit) -> Offer:
         return Offer(name, refused=str(error))
     except OutOfTime:
         return Offer(name, Guarantee.EXACT, refused=f"It was not measured: it takes longer than {seconds:.2g} s.")
+    except PASSING as error:
+        return Offer(name, Guarantee.EXACT, refused=f"It was not measured: {error}.")
 
 
 def _exact(scene: RowsScene, opened: _Opened, name: str, seconds: float, limit: Limit) -> Offer:
     """Train on everybody and forget people, each alone. Raises Refused, OutOfTime."""
     with _limited(limit, seconds):
         parts = PartsInMemory()
-        bench = opened_with_rows(opened.recipe, opened.units, scene.policy_of(name), scene.device, parts)
+        bench = set_up(opened.recipe, opened.units, scene.policy_of(name), scene.device, parts)
         bench = bench.under(Guarantee.EXACT)
         method, problem = bench.method, bench.problem
         if bench.built is None:
             raise ValueError(f"{name} has no parts")
         bench.built.aside = opened.aside
-        examples = opened.units.samples().examples(device=scene.device)
+        examples = opened.units.samples.examples(device=scene.device)
         start = time.perf_counter()
         learned = Learned(problem.initial()) if method.trains else learn(bench.recipe, problem, examples)
         state = method.prepare(problem, examples, learned)
@@ -204,13 +211,24 @@ def _others(
     except OutOfTime:
         why = "It was not measured: making the samples took the rest of the time."
         return {name: Offer(name, refused=why) for name in names}
+    except PASSING as error:
+        return {name: Offer(name, refused=f"It was not measured: {error}.") for name in names}
     stuck = [name for name in names if moved and not load(name).begins_anew]
     free = [name for name in names if name not in stuck]
     offers = {name: Offer(name, refused=MOVED.format(moved=moved, count=count)) for name in stuck}
     if free:
         policy = replace(scene.policy, guarantee=None if asks is None else Guarantee(asks))
         examples = loaded.recipe.samples.examples(device=scene.device)
-        here = Scene(loaded, examples, policy, scene.device, reading, scene.vector_bytes, scene.options, opened.seconds)
+        here = Scene(
+            loaded.recipe,
+            examples,
+            policy,
+            scene.device,
+            reading=reading,
+            vector_bytes=scene.vector_bytes,
+            options=scene.options,
+            opening=opened.seconds,
+        )
         try:
             found = measure(here, max(0.0, end - time.perf_counter()), limit, tell, free)
             offers |= {offer.method: offer for offer in found.offers}

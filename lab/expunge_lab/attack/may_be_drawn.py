@@ -1,9 +1,8 @@
-"""Leave out of a recipe everybody who asked to be forgotten: attacks are measured on drawn people, never on them."""
+"""Who asked to be forgotten, and is left out: attacks are measured on drawn people, never on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -16,31 +15,10 @@ from expunge.service.infra.migrate import SchemaState, schema_state
 from expunge.service.infra.pseudonyms import Pepper, sample_digest, subject_digest
 from expunge.service.infra.settings import Settings, SettingsError
 from expunge.service.requests import names_with_requests
-from unlearning.recipe import Recipe, Samples
+from unlearning.recipe import Samples
 from unlearning.types import Refused
 
 HERE = "Run it where a worker runs: its database and its pepper say who must not be drawn."
-
-
-def may_be_drawn(recipe: Recipe, tenant_id: str, settings: Settings) -> Recipe:
-    """Return the recipe without the people whom the tenant's requests and suppression list name.
-
-    They are in no training, no forget set and no holdout of what is measured. A request for samples counts for the
-    people of these samples.
-
-    Raises:
-        Refused: the record cannot be read, or the weights were trained elsewhere on somebody who asked.
-        RecipeError: nobody is left to train on, or in the holdout.
-    """
-    samples, asked = recipe.samples, asks_to_leave(recipe.samples, tenant_id, settings)
-    out = samples.people.where(lambda people: any(map(asked, people)))
-    if recipe.weights is not None and bool(out.any()):
-        raise Refused(
-            f"The weights were trained on {int(out.sum())} samples of people who asked to be forgotten.",
-            "Train them again without these people, and measure that recipe.",
-        )
-    left = recipe if not bool(out.any()) else replace(recipe, samples=samples.take((~out).nonzero().squeeze(1)))
-    return _holdout_without(left, [any(map(asked, people)) for people in recipe.holdout_subjects or ()])
 
 
 def asks_to_leave(samples: Samples, tenant_id: str, settings: Settings) -> Callable[[str], bool]:
@@ -57,18 +35,6 @@ def asks_to_leave(samples: Samples, tenant_id: str, settings: Settings) -> Calla
         return person in owners or subject_digest(pepper, tenant_id, person) in names
 
     return asks
-
-
-def _holdout_without(recipe: Recipe, out: Sequence[bool]) -> Recipe:
-    if not any(out) or recipe.holdout_subjects is None:
-        return recipe
-    staying = [place for place, gone in enumerate(out) if not gone]
-    inputs, targets = recipe.holdout_tensors
-    return replace(
-        recipe,
-        holdout=(inputs[staying], targets[staying]),
-        holdout_subjects=[recipe.holdout_subjects[place] for place in staying],
-    )
 
 
 def _record(tenant_id: str, settings: Settings) -> tuple[Pepper, frozenset[str]]:

@@ -9,24 +9,22 @@ import torch
 from torch import Tensor
 
 from expunge.service.queue import ForgottenCount
-from expunge.workers.guarantee.certify import Certified, certify, generator, refine, require_certified
-from expunge.workers.guarantee.dry_run import establish
+from expunge.workers.guarantee.certify import Certified
 from expunge.workers.guarantee.terms import Terms, guarantee_of, reference_of, terms_of
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.storage import checkpoint_format
 from expunge_lab.experiment.two_worlds import Worlds
+from expunge_lab.in_process import certify, establish, generator, refine
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.minimiser import Minimiser
 from unlearning.model.method import require_followed
 from unlearning.model.training import learn, train
 from unlearning.quality.simulate import forget_set, left_by, release
-from unlearning.types import Examples, Forgotten, Learned, Refused, State
+from unlearning.types import Examples, Forgotten, Refused, State
 
 CLOSER = 1024.0
 """the reference is computed to the greatest distance over this, where its distance can be bounded"""
-OF_BYTES = "The model is bytes, and the laboratory compares weights."
-COMPARE = "Compare the published file with that of a registration without the person: they are equal."
 ATTACKED = (Guarantee.EXACT, Guarantee.PROVED)
 
 
@@ -56,13 +54,13 @@ class Update:
 
     def certified(self) -> Certified:
         """Bound, add fresh noise, claim: what a worker does."""
-        return require_certified(certify(self.bench, self.terms, self.forgotten, self.retain, self.size))
+        return certify(self.bench, self.terms, self.forgotten, self.size)
 
     def published(self) -> Tensor:
         """Certify once more and read the weights (d,) back from the checkpoint's bytes, float64."""
         made = self.certified().published
         if isinstance(made, bytes):
-            raise ValueError(OF_BYTES)
+            raise TypeError("a model of tensors publishes tensors")
         data = checkpoint_format.encode(made, {"format": "pt"})
         return self.bench.problem.flatten(checkpoint_format.decode(data)[0]).cpu().double()
 
@@ -84,22 +82,16 @@ def prepare(bench: OpenModel, policy: Policy) -> Prepared:
     Raises:
         Refused: registration would refuse, or the method has no guarantee that could be attacked here.
     """
-    if bench.problem.artefact is not None:
-        raise Refused(OF_BYTES, COMPARE)
     require_followed(bench.method, bench.recipe)
     guarantee = guarantee_of(policy, bench.problem, bench.method)
     bench = bench.under(guarantee)
     method, problem = bench.method, bench.problem
     if guarantee not in ATTACKED:
         raise Refused(f"The guarantee is {guarantee.value}: no claim that trials could refute.", "")
-    hidden = [part.name for part in bench.parts if not part.public]
-    if hidden:
-        raise Refused(f"{hidden[0]} is not declared public, so nothing is claimed.", "Declare it in the recipe.")
     examples = bench.recipe.samples.examples(device=problem.device)
-    learned = Learned(problem.initial()) if method.trains else learn(bench.recipe, problem, examples)
-    state = method.prepare(problem, examples, learned)
+    state = method.prepare(problem, examples, learn(bench.recipe, problem, examples))
     terms = terms_of(policy, guarantee, reference_of(policy, state), len(examples))
-    terms, _ = establish(bench, terms, examples, state)
+    terms = establish(bench, terms, examples, state)
     return Prepared(bench, terms, examples, state, policy)
 
 
@@ -117,7 +109,7 @@ def _updates(made: Prepared, people: Sequence[str], progress: Callable[[], None]
         forgotten = release(bench.method, bench.problem, state, forget, left, generator=draws)
         forgotten = refine(bench, terms, forgotten, left)
         size = ForgottenCount(len(forget.positions), 1, 1)
-        certified = require_certified(certify(bench, terms, forgotten, left, size))
+        certified = certify(bench, terms, forgotten, size)
         yield Update(bench, terms, forgotten, left, size, *_retrained(made, left), certified.claim)
         progress()
         terms = replace(terms, spent=terms.spent + certified.budget_cost, updates=terms.updates + 1)
@@ -130,12 +122,9 @@ def _retrained(made: Prepared, left: Examples) -> tuple[Tensor, float]:
     Where the reference is a minimiser, which no training reaches quite, it is approached and its distance bounded.
     """
     problem, method = made.bench.problem, made.bench.method
-    if method.trains:
-        weights = method.prepare(problem, left, Learned(problem.initial())).weights
-    else:
-        # an exact update draws its batches anew over who stays; others are held to the first training's order
-        planned = None if method.exact else made.examples.positions
-        weights = train(problem, left, planned=planned, reference=made.terms.reference).weights
+    # an exact update draws its batches anew over who stays; others are held to the first training's order
+    planned = None if method.exact else made.examples.positions
+    weights = train(problem, left, planned=planned, reference=made.terms.reference).weights
     bound, unsure = made.terms.bound(method), 0.0
     if isinstance(bound, Minimiser):
         weights = bound.refine(problem, weights, left, made.terms.max_distance / CLOSER)

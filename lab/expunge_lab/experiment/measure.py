@@ -154,13 +154,11 @@ def _accuracies(seen: _Seen) -> dict[str, Any]:
 
 def _attacks(seen: _Seen) -> dict[str, Any]:
     stage, problem = seen.stage, seen.problem
-    shadow = None if stage.order else seen.case.shadow  # the shadows are trained as the recipe says
+    shadow = seen.case.shadow
     sets = {"forgotten": seen.gone.inputs, "retained": seen.case.retain.inputs, "holdout": stage.holdout[0]}
     guess = membership(problem, seen.shown, stage.instruments.classifier, **sets, seed=stage.seed)
     rounded = quantised(problem, seen.shown)
-    again = None
-    if problem.recipe.train is None:
-        again = relearn_epochs(problem, seen.shown, stage.learned.weights, seen.gone, stage.plan.relearn_limit)
+    again = relearn_epochs(problem, seen.shown, stage.learned.weights, seen.gone, stage.plan.relearn_limit)
     return {
         "mia_accuracy": guess.accuracy,
         "mia_auc": guess.auc,

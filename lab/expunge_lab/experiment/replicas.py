@@ -73,11 +73,8 @@ class Replicas:
         return u_lira_accuracy(self._seen(self.halved_versions(method, noise_std)), self.inside)
 
     def klom(self, method: Method | None, reference: str, noise_std: float) -> float | None:
-        """Return the divergence on the forgotten samples; None where it is left out or not defined.
-
-        A method that trains in its own order has none: the oracles are trained in the recipe's.
-        """
-        if not self.whole or (method is not None and method.trains):
+        """Return the divergence on the forgotten samples; None where it is left out or not defined."""
+        if not self.whole:
             return None
         oracles = [each.noisy(noise_std, self.whole + place) for place, each in enumerate(self.retrained(reference))]
         return klom(self._seen(oracles), self._seen(self.versions(method, noise_std)))
@@ -155,8 +152,6 @@ def margins(versions: Sequence[Version], x: Tensor, y: Tensor) -> Tensor:
 
 def reseeded(recipe: Recipe, seed: int) -> Recipe:
     """Return the recipe with another seed; one that brings its weights is returned as it is."""
-    if recipe.train is not None:
-        return replace(recipe, seed=recipe.seed + seed)
     if recipe.weights is None:
         return replace(recipe, training=replace(recipe.training, seed=recipe.training.seed + seed))
     return recipe
@@ -183,13 +178,10 @@ def _half(people: list[str], generator: torch.Generator) -> frozenset[str]:
 def _released(each: Replica, method: Method | None, seed: int, lone_vectors: bool) -> Version:
     if method is None:
         return Version(each.problem, each.learned.weights)
-    problem, learned, examples = each.problem, each.learned, each.examples
-    if method.trains:
-        problem = Problem(method.recipe(problem.recipe), problem.device)
-        learned = Learned(problem.initial())
+    problem, examples = each.problem, each.examples
     if lone_vectors and isinstance(method, KeepsVectors):
         examples = _staying_as_one(examples, each.forget)
-    state = method.prepare(problem, examples, learned)
+    state = method.prepare(problem, examples, each.learned)
     retain, generator = left_by(examples, each.forget), torch.Generator().manual_seed(seed)
     weights = release(method, problem, state, each.forget, retain, generator=generator).state.weights
     return Version(problem, weights, reference_of(state))

@@ -19,11 +19,11 @@ import torch
 
 from expunge_lab.experiment.measure import UNTOUCHED, Outcome, measured, noised, ranked
 from expunge_lab.experiment.metrics import CertifiedWeights, Instruments, Plan, Row
-from expunge_lab.experiment.stage import Case, Stage, case_of, drawn_case, generator_of, ordered_by, stage_of
+from expunge_lab.experiment.stage import Case, Stage, case_of, drawn_case, generator_of, stage_of
 from unlearning.model.method import Method, require_followed
 from unlearning.quality.simulate import choose, forget_set, left_by, release
 from unlearning.recipe import Recipe
-from unlearning.types import Examples, ForgetSet, Learned, Progress, RecipeError, Refused, State
+from unlearning.types import Examples, ForgetSet, Progress, RecipeError, Refused, State
 
 
 def evaluate(
@@ -99,21 +99,16 @@ class _Prepared:
 
 
 def _prepare(stage: Stage, name: str, method: Method) -> _Prepared:
-    """Prepare. A method that trains the model itself is compared with its own cold training, not with the recipe's; an
-    exact one with a training without the forgotten, the others with same-order retraining."""
+    """Prepare. An exact method is compared with a training without the forgotten, the others with same-order ones."""
     reference = str(getattr(method, "reference", None) or stage.plan.reference)
     start = stage.instruments.clock()
     try:
         require_followed(method, stage.problem.recipe)
         if method.exact:
             stage = replace(stage, same_order=False, references={})
-        if method.trains:
-            stage = ordered_by(stage, method)
         state = method.prepare(stage.problem, stage.examples, stage.learned)
     except (Refused, RecipeError) as error:
         return _Prepared(stage, name, method, None, stage.instruments.clock() - start, 0, reference, str(error))
-    if method.trains:
-        stage = replace(stage, learned=Learned(state.weights))
     report = state.facts.get("report")
     if isinstance(report, dict) and isinstance(report.get("reference"), str):
         reference = str(report["reference"])
@@ -160,7 +155,7 @@ def _difference_attack(prepared: _Prepared) -> float | None:
     """Return the share of single deletions whose person is named from two versions, each with separate noise."""
     stage = prepared.stage
     state = prepared.state
-    if state is None or not stage.plan.trials or stage.problem.recipe.train is not None:
+    if state is None or not stage.plan.trials:
         return None
     tried = stage.marks.people[: stage.plan.trials]
     hits = 0

@@ -13,7 +13,6 @@ from expunge_lab.experiment.attacks import Shadows, Signatures, shadows, signatu
 from expunge_lab.experiment.metrics import Instruments, Plan
 from expunge_lab.experiment.replicas import Replicas, reseeded
 from expunge_lab.experiment.rulers.unseen_people import Fold, Side, folds_of
-from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn, train
 from unlearning.quality.simulate import choose, left_by
@@ -23,7 +22,7 @@ from unlearning.types import Examples, ForgetSet, Learned
 
 @dataclass(frozen=True)
 class Stage:
-    """A trained model and its data; ``learned`` is what the recipe's training, or a method's own, left."""
+    """A trained model and its data; ``learned`` is what the recipe's training left."""
 
     problem: Problem
     examples: Examples
@@ -34,8 +33,6 @@ class Stage:
     seed: int
     references: dict[tuple[str, tuple[int, ...]], tuple[Tensor, float]] = field(default_factory=dict)
     """retrained weights and seconds, by reference and forget set: measured once, used by every method"""
-    order: Method | None = None
-    """trains the model in its own order; None: the recipe does"""
     label: int | None = None
     """the class that a stream forgets; None: people are forgotten"""
     same_order: bool = True
@@ -50,10 +47,8 @@ class Stage:
 
     @property
     def unseen(self) -> Side:
-        """Return the holdout; samples that nobody is named for are of a person each."""
-        named = self.problem.recipe.holdout_subjects
-        people = [str(place) for place in range(len(self.holdout[0]))]
-        return Side(*self.holdout, people if named is None else ["+".join(each) for each in named])
+        """Return the holdout, each sample as a person's of its own: nobody is named for them."""
+        return Side(*self.holdout, [str(place) for place in range(len(self.holdout[0]))])
 
     def retrained(self, reference: str, forget: ForgetSet) -> tuple[Tensor, float]:
         """Return the weights (d,) retrained without the forget set, and the seconds that it took."""
@@ -61,11 +56,8 @@ class Stage:
         if key not in self.references:
             start = self.instruments.clock()
             retain = left_by(self.examples, forget)
-            if self.order is None:
-                planned = self.examples.positions if self.same_order else None
-                weights = train(self.problem, retain, planned=planned, reference=reference).weights
-            else:
-                weights = self.order.prepare(self.problem, retain, Learned(self.problem.initial())).weights
+            planned = self.examples.positions if self.same_order else None
+            weights = train(self.problem, retain, planned=planned, reference=reference).weights
             self.references[key] = weights, self.instruments.clock() - start
         return self.references[key]
 
@@ -102,12 +94,6 @@ def stage_of(
     if seed == plan.seeds[0]:
         instruments.trained(instruments.clock() - start)
     return Stage(problem, examples, holdout, learned, plan, instruments, seed, label=label)
-
-
-def ordered_by(stage: Stage, method: Method) -> Stage:
-    """Return the stage with the method's model, not trained yet, and the method's training."""
-    problem = Problem(method.recipe(stage.problem.recipe), stage.problem.device)
-    return replace(stage, problem=problem, learned=Learned(problem.initial()), references={}, order=method)
 
 
 def drawn_case(stage: Stage, fraction: float) -> Case:
