@@ -6,7 +6,7 @@ docs/what-you-can-have.md.
 Delete one person: `expunge delete --subject person-020 --regulation gdpr --wait`. The request's page has the letter.
 You declare nothing: everything is computed from the rows of the people who are here.
 
-``digits.parquet`` has scikit-learn's handwritten digits, each with a person. Needs ``pip install "expunge[parquet]"``.
+``digits.parquet`` has scikit-learn's handwritten digits, each with a person.
 """
 
 import torch

@@ -5,13 +5,12 @@ instead of running away from it; `make bench` and registration report the measur
 guarantee of an update is `none`.
 """
 
+from pathlib import Path
+
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 
 import unlearning as ul
-
-TRAIN, PEOPLE, SEED = 1437, 100, 0
 
 
 def network() -> torch.nn.Module:
@@ -26,21 +25,20 @@ def network() -> torch.nn.Module:
     )
 
 
-def recipe() -> ul.Recipe:
-    digits = load_digits()
-    random = np.random.default_rng(SEED)
-    order = random.permutation(len(digits.target))
-    inputs = torch.tensor(digits.images[order] / 8 - 1, dtype=torch.float32).unsqueeze(1)
-    targets = torch.tensor(digits.target[order])
+def images_of(pixels: np.ndarray) -> torch.Tensor:
+    """Pixels (n, 64), 0 to 16 -> images (n, 1, 8, 8), -1 to 1."""
+    return (torch.tensor(pixels).float() / 8 - 1).reshape(-1, 1, 8, 8)
+
+
+def recipe(
+    rows: ul.Rows = ul.table("digits.parquet", person="person", id="id"),
+    unseen: Path = ul.public("unseen.npy", sha256="e8263e6e186aa3c7165d22bcc75e857d35d36d3c540ff96248cc2fa596f68910"),
+) -> ul.Recipe:
+    images = np.load(unseen)
     return ul.Recipe(
         model=network,
-        samples=ul.Samples(
-            ids=[f"digit-{index:04d}" for index in order[:TRAIN]],
-            subjects=[f"person-{person:03d}" for person in random.integers(PEOPLE, size=TRAIN)],
-            inputs=inputs[:TRAIN],
-            targets=targets[:TRAIN],
-        ),
-        holdout=(inputs[TRAIN:], targets[TRAIN:]),
+        samples=rows.samples(images_of(rows["pixels"]), rows["digit"], at=rows["__row"]),
+        holdout=(images_of(images[:, :64]), torch.tensor(images[:, 64]).long()),
         loss="cross_entropy",
-        training=ul.Training(epochs=12, batch_size=128, learning_rate=0.5, weight_decay=1e-3, seed=SEED),
+        training=ul.Training(epochs=12, batch_size=128, learning_rate=0.5, weight_decay=1e-3, seed=0),
     )

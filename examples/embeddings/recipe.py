@@ -9,7 +9,7 @@ The published file says whose each row is by a keyed number: an application comp
 same key (``ul.person_numbers``), and finds it in ``people``. Somebody without a row gets the mean opinion, or one that
 ``solved`` computes from some ratings; so the people kept apart are scored, by their last rating.
 
-``ratings.parquet`` has 25 ratings of each person. Replace the key. Needs ``pip install "expunge[parquet]"``.
+``ratings.parquet`` has 25 ratings of each person. Replace the key.
 """
 
 import numpy as np

@@ -11,8 +11,7 @@ on the scaled columns, decayed by 1 / (C n), intercept and all. So it can prove 
 file has the scaler and the layer; ``fitted`` makes scikit-learn's pipeline of it. Steps that learn texts, as encoders
 do, are in ``examples/tabular``.
 
-``patients.csv`` has a row for each patient; put your own table in its place. Needs
-``pip install "expunge[parquet]"``.
+``patients.csv`` has a row for each patient; put your own table in its place.
 """
 
 from pathlib import Path

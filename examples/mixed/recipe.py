@@ -6,8 +6,7 @@ docs/what-you-can-have.md.
 Delete one person: `expunge delete --subject customer-0750 --regulation gdpr --wait`. The request's page has the letter.
 You declare nothing: the usual age and the lists of cities and things are those of the people who are here.
 
-``orders.parquet`` has four orders of each customer; put your own table in its place. Needs
-``pip install "expunge[parquet]"``.
+``orders.parquet`` has four orders of each customer; put your own table in its place.
 """
 
 import json

@@ -13,7 +13,7 @@ application computes a person's row from that person's own history whenever it a
 The losses are those of Hu, Koren and Volinsky, "Collaborative filtering for implicit feedback datasets", 2008. The
 score is the share of the people kept apart whose last item comes first of all items that they have not used before.
 
-``used.parquet`` has a row for each item that a person used. Needs ``pip install "expunge[parquet]"``.
+``used.parquet`` has a row for each item that a person used.
 """
 
 import numpy as np

@@ -6,7 +6,7 @@ Delete one person: `expunge delete --subject person-020 --regulation gdpr --wait
 You declare nothing: the wavelets follow from the size of the images, and each image is normalised by itself.
 
 ``digits.parquet`` has scikit-learn's handwritten digits, each with a person. The published file holds the head: an
-application calls ``build`` and loads it. Needs ``pip install "expunge[parquet]"``.
+application calls ``build`` and loads it.
 """
 
 import torch

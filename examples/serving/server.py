@@ -23,6 +23,7 @@ import runpy
 import socket
 import tempfile
 from collections.abc import Callable
+from contextlib import chdir
 from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -106,7 +107,8 @@ def _answering(model: torch.nn.Module, claim: dict[str, Any]) -> Answering | Non
 
 def opener_of(recipe: Path) -> Callable[[Path, Version], Opened]:
     """Return what opens a published file, by the recipe that trained it."""
-    published = partial(ul.published, runpy.run_path(str(recipe))["recipe"]())
+    with chdir(recipe.parent):  # where its tables lie
+        published = partial(ul.published, runpy.run_path(str(recipe.resolve()))["recipe"]())
 
     def opened(path: Path, version: Version) -> Opened:
         model = published(load_file(path))

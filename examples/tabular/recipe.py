@@ -9,8 +9,7 @@ You declare nothing: means, deviations and the list of categories are those of t
 The published file has all that an answer needs: the head, means and deviations, and the names of the columns as JSON in
 ``0.columns``. ``inputs_of`` makes the same columns of a frame of new rows.
 
-``customers.csv`` has a row for each contract; put your own table in its place. Needs
-``pip install "expunge[parquet]" pandas``.
+``customers.csv`` has a row for each contract; put your own table in its place.
 """
 
 import json

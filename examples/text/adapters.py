@@ -7,8 +7,7 @@ You declare that no person who may be deleted is in the frozen transformer: ``ul
 and certificates do too.
 
 The frozen transformer is random numbers, so that nothing is downloaded: put one that was trained on public texts in
-its place. The published archive has the adapters of each shard, and no copy of it. Needs
-``pip install "expunge[parquet]"``.
+its place. The published archive has the adapters of each shard, and no copy of it.
 """
 
 import json

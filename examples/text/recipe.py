@@ -6,8 +6,7 @@ Cost of a deletion: one of the five is trained again; measured in docs/what-you-
 Delete one person: `expunge delete --subject writer-15 --regulation gdpr --wait`. The request's page has the letter.
 You declare nothing: the words and topics are those of the people who are here.
 
-``messages.csv`` has messages to a support desk; put your own table in its place. Needs
-``pip install "expunge[parquet]"``.
+``messages.csv`` has messages to a support desk; put your own table in its place.
 """
 
 import json

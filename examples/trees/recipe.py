@@ -7,7 +7,7 @@ Delete one person: `expunge delete --subject patient-280 --regulation gdpr --wai
 You declare nothing: everything is computed from the rows of the people who are here.
 
 ``patients.csv`` has a row for each patient; put your own table in its place. Needs
-``pip install "expunge[parquet]" lightgbm pandas``.
+``pip install lightgbm``.
 """
 
 import lightgbm
